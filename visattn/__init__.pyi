@@ -63,6 +63,9 @@ from .recording.recorder import (
 from .results.attention_map import (
     AttentionMap as AttentionMap,
 )
+from .viz.figures import (
+    figure as figure,
+)
 from .viz.maps import (
     overlay as overlay,
 )

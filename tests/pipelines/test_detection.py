@@ -78,7 +78,7 @@ def test_threshold_and_number_of_detections() -> None:
     assert len(two.objects) == 2
     [none] = detect(model, image, threshold=1.0)
     assert none.objects == ()
-    assert detection_figure(image, none, width=600).shape[1] == 600
+    assert detection_figure(image, none, width=600).image.width == 600
 
 
 def test_maps_are_the_recorded_attention_and_points_its_samples() -> None:
@@ -131,7 +131,7 @@ def test_dense_attention_has_maps_that_sum_to_one_and_no_points() -> None:
     assert result.points is None
     sums = result.maps.values.sum((1, 2))
     torch.testing.assert_close(sums, torch.ones_like(sums))
-    assert detection_figure(image, result, width=700).shape[1] == 700
+    assert detection_figure(image, result, width=700).image.width == 700
 
 
 def test_an_earlier_layer_has_its_own_maps() -> None:
@@ -153,7 +153,7 @@ def test_figures_of_photos_of_any_size(size: tuple[int, int]) -> None:
     image = photo(size)
     [result] = detect(small_detector(), image, threshold=0.0)
     assert detection_overlay(image, result).shape == image.shape
-    assert detection_figure(image, result, max_queries=3, width=600).shape[1] == 600
+    assert detection_figure(image, result, max_queries=3, width=600).image.width == 600
 
 
 @pytest.mark.parametrize(

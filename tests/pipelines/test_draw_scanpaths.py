@@ -36,7 +36,7 @@ def make_scans(glimpse: int = 5) -> list[ScanPath]:
 
 def test_panels_animations_and_walls_are_made_of_make_scans() -> None:
     scans = make_scans()
-    assert glimpse_panel(PHOTOS[0], scans[0], name="a.png").shape[1] == 1200
+    assert glimpse_panel(PHOTOS[0], scans[0], name="a.png").image.width == 1200
     for moving, count in (
         (glimpse_animation(PHOTOS[0], scans[0], width=240), 5),
         (glimpse_wall(PHOTOS, scans, side=40, truths=["cat"] * 5), 5),

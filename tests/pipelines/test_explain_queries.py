@@ -57,7 +57,7 @@ def test_maps_cover_the_photo_and_boxes_are_in_its_pixels(name: str) -> None:
     geometry = result.maps.geometry
     assert geometry is not None
     assert geometry.region == (0, 0, width, height)
-    assert detection_figure(image, result, width=600).shape[1] == 600
+    assert detection_figure(image, result, width=600).image.width == 600
 
 
 def test_cells_lie_where_the_processor_put_their_pixels() -> None:

@@ -91,7 +91,9 @@ def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
     layers = record_layers(explained, batch.inputs)
     assert [layer.weights.shape[:2] for layer in layers] == [(2, 64), (2, 64), (1, 1)]
     torch.testing.assert_close(layers[-1].weights.sum(), torch.tensor(1.0))
-    figure = all_heads_figure(PHOTO, batch.geometries[0], explained=explained, layers=layers)
+    figure = np.asarray(
+        all_heads_figure(PHOTO, batch.geometries[0], explained=explained, layers=layers).image
+    )
     assert figure.shape[1] > 600
     page = explorer_html(PHOTO, batch.geometries[0], explained=explained, layers=layers)
     assert '"read":"mean"' in page
@@ -117,7 +119,9 @@ def test_pages_start_with_the_tokens_that_the_scores_read(explained: ExplainedMo
 def test_figure_and_page_show_all_layers(explained: ExplainedModel) -> None:
     batch = prepare_images(explained, PHOTO)
     layers = record_layers(explained, batch.inputs)
-    figure = all_heads_figure(PHOTO, batch.geometries[0], explained=explained, layers=layers)
+    figure = np.asarray(
+        all_heads_figure(PHOTO, batch.geometries[0], explained=explained, layers=layers).image
+    )
     assert figure.shape[1] > 600
     page = explorer_html(PHOTO, batch.geometries[0], explained=explained, layers=layers)
     assert '"query_roles":["class","register","register"]' in page

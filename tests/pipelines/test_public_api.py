@@ -314,7 +314,7 @@ def test_caption_figure_has_the_requested_width(
 ) -> None:
     pixels = noise(*size)
     (result,) = caption(model, pixels, max_length=7)
-    page = caption_figure(pixels, result, width=600)
+    page = np.asarray(caption_figure(pixels, result, width=600).image)
     assert page.dtype == np.uint8
     assert page.shape[1:] == (600, 3)
     assert len(np.unique(page)) > 50

@@ -98,7 +98,7 @@ def test_thin_photos_are_segmented(size: tuple[int, int]) -> None:
     [result] = segment(RedDetector(), pixels)
     assert (result.labels == 2).all()
     assert result.shares() == {"green": 1.0}
-    assert segmentation_figure(pixels, result, pixels[..., 0]).shape[1] == 1200
+    assert segmentation_figure(pixels, result, pixels[..., 0]).image.width == 1200
 
 
 def test_labels_equal_the_argmax_at_the_input_size() -> None:
@@ -121,8 +121,12 @@ def test_figure_shows_errors_and_their_share() -> None:
     truth[:15] = 1
     labels = np.zeros((30, 40), np.uint8)
     result = Segmentation(labels, ("background", "cat"), (), Geometry.identity((30, 40)))
-    plain = segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=900)
-    wrong = segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, truth, width=900)
+    plain = np.asarray(
+        segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=900).image
+    )
+    wrong = np.asarray(
+        segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, truth, width=900).image
+    )
     red = (wrong == (214, 40, 40)).all(-1).sum()
     assert red > 0.2 * (plain == 0).all(-1).sum() / 2
     assert not (plain == (214, 40, 40)).all(-1).any()

@@ -11,8 +11,9 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 from visattn.viz.alignment import alignment_figure, alignment_image_size, alignment_panel
+from visattn.viz.canvas import BACKGROUND
 from visattn.viz.heatmap import resize_image
-from visattn.viz.tiles import BACKGROUND, MARGIN, title_bottom
+from visattn.viz.tiles import MARGIN, title_bottom
 
 LEFT = MARGIN + 140  # of the photo and of the matrix
 PHOTO = np.random.default_rng(1).integers(0, 256, (60, 100, 3), dtype=np.uint8)
@@ -57,7 +58,7 @@ def test_cells_lie_below_the_columns_of_the_photo_that_they_cover(name: str) -> 
     values[0, :, 3] = 0.25
     values[1, 1, 3] = 1  # the sum over the rows counts
     values[2, :, 0] = 0.25
-    figure = alignment_figure(PHOTO, caption(values, geometry), width=1000)
+    figure = np.asarray(alignment_figure(PHOTO, caption(values, geometry), width=1000).image)
     rows = matrix_rows(figure, 3, subtitle=geometry.seen_text)
     pixel = 100 / len(rows[0])
     for row in rows[:2]:
@@ -80,13 +81,17 @@ def test_columns_of_a_rotated_photo_are_rows_of_the_grid() -> None:
     )
     values = torch.zeros(3, 5, 4)
     values[:, 1] = 0.25  # of 5 rows of the grid, along the width of the photo
-    rows = matrix_rows(alignment_figure(PHOTO, caption(values, turned), width=1000), 3)
+    rows = matrix_rows(
+        np.asarray(alignment_figure(PHOTO, caption(values, turned), width=1000).image), 3
+    )
     assert bright_part(rows[0]) == pytest.approx((20, 40), abs=100 / len(rows[0]))
 
 
 def test_the_photo_stands_above_the_matrix_at_the_same_scale() -> None:
     size = alignment_image_size((60, 100), width=900)
-    figure = alignment_panel(PHOTO, ["0", "1", "2"], np.zeros((3, size[1])), width=900)
+    figure = np.asarray(
+        alignment_panel(PHOTO, ["0", "1", "2"], np.zeros((3, size[1])), width=900).paint()
+    )
     top = title_bottom("0 1 2", 900)
     drawn = figure[top : top + size[0], LEFT : LEFT + size[1]]
     np.testing.assert_array_equal(drawn, resize_image(PHOTO, size))
@@ -103,9 +108,11 @@ def test_outlines_lie_around_the_peaks() -> None:
     values[0, 2, 2], values[1, 4, 7] = 0.5, 0.5
     photo = np.full((60, 100, 3), 128, np.uint8)
     size = alignment_image_size((60, 100), width=900)
-    plain = alignment_figure(photo, caption(torch.full((2, 6, 10), 1 / 60), IDENTITY), width=900)
+    plain = np.asarray(
+        alignment_figure(photo, caption(torch.full((2, 6, 10), 1 / 60), IDENTITY), width=900).image
+    )
     top = title_bottom("0 1", 900)
-    drawn = alignment_figure(photo, caption(values, IDENTITY), width=900)
+    drawn = np.asarray(alignment_figure(photo, caption(values, IDENTITY), width=900).image)
     area = (slice(top, top + size[0]), slice(LEFT, LEFT + size[1]))
     y, x = np.nonzero(np.abs(drawn[area].astype(int) - plain[area]).sum(-1) > 90)
     left = x < size[1] / 2
@@ -124,7 +131,7 @@ def test_the_place_of_hard_attention_is_outlined_as_a_cell() -> None:
     size = alignment_image_size((60, 100), width=900)
     top = title_bottom("0", 900)
     hard = caption(values, IDENTITY, places="argmax")
-    drawn = alignment_figure(photo, hard, width=900)
+    drawn = np.asarray(alignment_figure(photo, hard, width=900).image)
     shown = drawn[top : top + size[0], LEFT : LEFT + size[1]].astype(int)
     y, x = np.nonzero(np.ptp(shown, axis=-1) > 30)  # colored
     cell = size[1] / 10
@@ -139,13 +146,15 @@ def test_any_image_and_any_number_of_words(size: tuple[int, int]) -> None:
     photo = np.zeros((*size, 3), np.uint8)
     for count in (1, 7):
         drawn = alignment_image_size(size, width=600)
-        figure = alignment_panel(
-            photo,
-            ["incomprehensibilities"] * count,
-            np.full((count, drawn[1]), np.nan),
-            maps=np.zeros((count, *drawn)),
-            log_probs=[-0.5] * count,
-            width=600,
+        figure = np.asarray(
+            alignment_panel(
+                photo,
+                ["incomprehensibilities"] * count,
+                np.full((count, drawn[1]), np.nan),
+                maps=np.zeros((count, *drawn)),
+                log_probs=[-0.5] * count,
+                width=600,
+            ).paint()
         )
         assert figure.shape[1] == 600
         for edge in (figure[:20], figure[-20:], figure[:, :MARGIN], figure[:, -10:]):

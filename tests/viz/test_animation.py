@@ -8,6 +8,7 @@ import pytest
 from caption_results import caption_of
 from PIL import Image, ImageSequence
 
+from visattn.viz.canvas import BACKGROUND, TEXT
 from visattn.viz.captions import (
     FIRST_DURATION,
     LAST_DURATION,
@@ -16,7 +17,6 @@ from visattn.viz.captions import (
     caption_gif,
 )
 from visattn.viz.heatmap import overlay, resize_image, resize_map
-from visattn.viz.tiles import BACKGROUND, TEXT
 
 RNG = np.random.default_rng(7)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from visattn.viz.attention_stats import plot_attention_stats
-from visattn.viz.tiles import ACCENT, BACKGROUND, TEXT
+from visattn.viz.canvas import ACCENT, BACKGROUND, TEXT
 
 
 def places(drawn: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:

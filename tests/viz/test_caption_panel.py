@@ -10,10 +10,11 @@ from caption_results import caption_of
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
+from visattn.viz.canvas import ACCENT, BACKGROUND
 from visattn.viz.captions import caption_figure
 from visattn.viz.heatmap import overlay, resize_image, resize_map
 from visattn.viz.text import load_font
-from visattn.viz.tiles import ACCENT, BACKGROUND, MARGIN, compute_tile_grid
+from visattn.viz.tiles import MARGIN, compute_tile_grid
 
 RNG = np.random.default_rng(2)
 
@@ -35,7 +36,7 @@ def caption_panel(
     values = np.stack([resize_map(each, shown) for each in maps])
     parts = {key: tuple(options.pop(key, ())) for key in ("log_probs", "gates")}
     said = caption_of(tuple(words), values, size, **parts)
-    return caption_figure(photo, said, smooth=False, **options)
+    return np.asarray(caption_figure(photo, said, smooth=False, **options).image)
 
 
 def tile(
@@ -146,8 +147,8 @@ def test_words_are_drawn_unchanged(word: str) -> None:
 
 
 def test_a_figure_needs_room() -> None:
-    with pytest.raises(ValueError, match="a width of 480 pixels, got 2 tiles and 479"):
-        caption_panel(image(5, 7), ["a"], np.ones((1, 5, 7)), width=479)
+    with pytest.raises(ValueError, match="a width of 300 pixels at scale 1, got 2 tiles and 299"):
+        caption_panel(image(5, 7), ["a"], np.ones((1, 5, 7)), width=299)
 
 
 def test_golden_image_of_a_row_of_tiles(golden: Callable[[str, np.ndarray], None]) -> None:

@@ -10,9 +10,10 @@ from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale
+from visattn.viz.canvas import TRACK
+from visattn.viz.figures import figure
 from visattn.viz.heatmap import overlay, resize_image
-from visattn.viz.maps import comparison_figure
-from visattn.viz.tiles import TRACK, compute_tile_grid
+from visattn.viz.tiles import compute_tile_grid
 
 RNG = np.random.default_rng(3)
 
@@ -46,7 +47,9 @@ def test_each_tile_is_the_overlay_on_its_own_scale() -> None:
         MapScale("image", 0.0, 2.0, signed=True),
     ]
     maps = [placed(each) for each in values]
-    page = comparison_figure(photo, maps, scales=scales, title="dog", width=700, smooth=False)
+    page = np.asarray(
+        figure(maps, photo, scales=scales, title="dog", width=700, smooth=False).image
+    )
     small = resize_image(photo, tile)
     assert contains_tile(page, small)
     for each, scale in zip(values, scales, strict=True):
@@ -55,7 +58,7 @@ def test_each_tile_is_the_overlay_on_its_own_scale() -> None:
 
 
 def test_method_without_a_map_shows_the_reason() -> None:
-    page = comparison_figure(image(), [placed(np.zeros((3, 4)))], title="a dog", width=600)
+    page = np.asarray(figure([placed(np.zeros((3, 4)))], image(), title="a dog", width=600).image)
     assert (page == TRACK).all(-1).sum() > 5000
 
 
@@ -63,19 +66,21 @@ def test_method_without_a_map_shows_the_reason() -> None:
 @pytest.mark.parametrize("count", [1, 5, 15])
 def test_pages_of_any_image_size_and_number_of_methods(size: tuple[int, int], count: int) -> None:
     maps = [placed(np.ones((3, 4)), size) for _ in range(count)]
-    page = comparison_figure(image(size), maps, title="a dog " * 60, subtitle="x" * 400, width=900)
+    page = np.asarray(
+        figure(maps, image(size), title="a dog " * 60, subtitle="x" * 400, width=900).image
+    )
     assert page.shape[1] == 900
     assert (page[:, -20:] == page[0, 0]).all()
 
 
 def test_drawing_is_deterministic() -> None:
     photo, maps = image(), [placed(RNG.random((60, 80)))]
-    first, second = (comparison_figure(photo, maps, title="dog") for _ in range(2))
+    first, second = (np.asarray(figure(maps, photo, title="dog").image) for _ in range(2))
     assert first.tobytes() == second.tobytes()
 
 
 def test_page_needs_a_map_and_room() -> None:
-    with pytest.raises(ValueError, match="at least one map, got none"):
-        comparison_figure(image(), [], title="dog")
-    with pytest.raises(ValueError, match="2 tiles and 479 pixels"):
-        comparison_figure(image(), [placed(np.ones((3, 4)))], title="dog", width=479)
+    with pytest.raises(ValueError, match="a figure needs maps"):
+        figure([], image(), title="dog")
+    with pytest.raises(ValueError, match="2 tiles and 299 pixels"):
+        figure([placed(np.ones((3, 4)))], image(), title="dog", width=299)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
+from visattn.viz.canvas import BACKGROUND, TEXT
 from visattn.viz.gif import encode_gif
-from visattn.viz.tiles import BACKGROUND, TEXT
 
 RED, ODD = (186, 84, 84), (153, 149, 160)
 

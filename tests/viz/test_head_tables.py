@@ -16,7 +16,7 @@ def test_the_greatest_value_stands_at_its_layer_and_head() -> None:
     for layer, head in ((0, 0), (2, 0), (0, 4), (2, 4)):
         values = np.zeros((3, 5))
         values[layer, head] = 1.0
-        figure = head_tables({"share": values}, [])
+        figure = np.asarray(head_tables({"share": values}, []).paint())
         places[layer, head] = bright(figure[: figure.shape[0] - 95])  # above the scale
     assert places[2, 0][0] > places[0, 0][0] + 30
     assert places[2, 0][1] == pytest.approx(places[0, 0][1], abs=1)
@@ -30,9 +30,9 @@ def test_deep_models_and_missing_heads_fit() -> None:
     tables: dict[str, np.ndarray] = dict.fromkeys(["share", "entropy", "spread"], values)
     ranking = [["layer", "head", "options"], ["5", "3", "--layers 5 --heads 3"]]
     for width in (560, 1200):
-        figure = head_tables(tables, ranking, title="a cat", width=width)
+        figure = np.asarray(head_tables(tables, ranking, title="a cat", width=width).paint())
         assert figure.shape[1] == width
-    uniform = head_tables({"share": np.full((2, 3), 0.5)}, [])
+    uniform = np.asarray(head_tables({"share": np.full((2, 3), 0.5)}, []).paint())
     assert uniform.dtype == np.uint8
 
 

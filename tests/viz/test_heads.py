@@ -25,7 +25,9 @@ def figure(
     place = Geometry.identity((photo.shape[0], photo.shape[1]))
     image = LoadedImage(photo, name=options.pop("name", ""))
     explained = explained_model(options.pop("model", "ViT"))
-    page = all_heads_figure(image, place, explained=explained, layers=layers, **options)
+    page = np.asarray(
+        all_heads_figure(image, place, explained=explained, layers=layers, **options).image
+    )
     return page, [each[:, 0] for each in maps]
 
 

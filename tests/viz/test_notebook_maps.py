@@ -10,9 +10,9 @@ from PIL import Image
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
+from visattn.viz.canvas import ACCENT, BACKGROUND
 from visattn.viz.heatmap import overlay
 from visattn.viz.notebook_maps import channel_figure, notebook_map
-from visattn.viz.tiles import ACCENT, BACKGROUND
 
 TOP = 34  # of the first tile
 

@@ -32,7 +32,9 @@ def result_of(*maps: np.ndarray, labels: str = "cc") -> Detections:
 
 
 def page_of(*maps: np.ndarray, **options: Any) -> np.ndarray:
-    return detection_figure(photo(), result_of(*maps), **{"vmax": 1.0, "width": 600, **options})
+    return np.asarray(
+        detection_figure(photo(), result_of(*maps), **{"vmax": 1.0, "width": 600, **options}).image
+    )
 
 
 def where(image: np.ndarray, color: tuple[int, int, int]) -> tuple[int, int, int, int]:
@@ -51,7 +53,7 @@ def test_there_is_one_tile_for_each_map_with_its_box_in_proportion() -> None:
     values = np.zeros((60, 90))
     without = page_of(values, max_queries=0)
     result = result_of(values, values, labels="dc")
-    single = detection_figure(photo(), result, max_queries=1, width=600)
+    single = np.asarray(detection_figure(photo(), result, max_queries=1, width=600).image)
     # the overview draws the box, too: its copy in the tile of the query is right of the first
     columns = np.nonzero((single == BLUE).all(2).any(0))[0]
     gaps = np.nonzero(np.diff(columns) > 20)[0]
@@ -76,8 +78,7 @@ def test_unseen_pixels_clipped_values_and_no_detections_are_drawn() -> None:
     values = np.full((60, 90), 2.0)
     values[:, :30] = np.nan
     page, plain = page_of(values), page_of(np.ones((60, 90)))
-    assert page.shape == plain.shape
-    assert bool((page[-40:] != plain[-40:]).any())  # the legend names both
+    assert page.shape[0] > plain.shape[0]  # the legend names both, on a line of their own
     empty = page_of()
     assert empty.dtype == np.uint8
     assert empty.shape[1] == 600

@@ -10,7 +10,7 @@ from visattn.images.resize import ResizeSpec
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.viz.captions import caption_figure
-from visattn.viz.maps import comparison_figure
+from visattn.viz.figures import figure
 from visattn.viz.photo_part import PhotoPart
 
 SIDES = st.integers(3, 997)
@@ -44,7 +44,7 @@ def test_photos_of_any_shape_can_be_cropped(size: tuple[int, int]) -> None:
     geometry = ResizeSpec((16, 16)).geometry(size)
     spot = AttentionMap(torch.eye(4), "x", "gate", geometry)
     photo = np.zeros((*size, 3), np.uint8)
-    assert comparison_figure(photo, [spot], crop=True, width=600).shape[1] == 600
+    assert figure([spot], photo, crop=True, width=600).image.width == 600
 
 
 def test_boxes_follow_the_crop() -> None:
@@ -61,11 +61,12 @@ def test_figures_show_the_middle_of_a_panorama() -> None:
     spot = AttentionMap(torch.eye(4), "x", "gate", geometry)
     words = AttentionMap(torch.eye(4)[None] / 4, "x", "words", geometry)
     caption = Caption(("dog",), (-0.1,), (), words, -0.1, finished=True)
-    for figure in (
-        comparison_figure(photo, [spot], crop=True, width=700),
+    for drawn in (
+        figure([spot], photo, crop=True, width=700),
         caption_figure(photo, caption, crop=True, width=700),
     ):
-        assert (figure == (10, 200, 30)).all(-1).sum() > 20_000
-        assert not (figure == 0).all(-1).any()
-    whole = comparison_figure(photo, [spot], width=700)
+        page = np.asarray(drawn.image)
+        assert (page == (10, 200, 30)).all(-1).sum() > 20_000
+        assert not (page == 0).all(-1).any()
+    whole = np.asarray(figure([spot], photo, width=700).image)
     assert (whole == 0).all(-1).sum() > 20_000

@@ -80,19 +80,21 @@ def test_a_figure_shows_its_tiles_and_the_legend() -> None:
     labels = np.arange(600).reshape(20, 30).astype(np.uint8) % 40
     geometry = Geometry.identity((20, 30))
     result = Segmentation(labels, names, (), geometry)
-    page = segmentation_figure(IMAGE, result, title="scene", width=600)
+    page = np.asarray(segmentation_figure(IMAGE, result, title="scene", width=600).image)
     assert page.shape[1] == 600
     for number in (1, 20, 39):
         assert (page == class_color(number)).all(-1).sum() > 100
     gate = AttentionMap(torch.ones(2, 3), "gate", "gate", geometry)
-    taller = segmentation_figure(IMAGE, replace(result, gates=(gate,)), title="scene", width=600)
+    taller = np.asarray(
+        segmentation_figure(IMAGE, replace(result, gates=(gate,)), title="scene", width=600).image
+    )
     assert taller.shape[0] >= page.shape[0] + 64
 
 
 def test_a_narrow_figure_is_refused() -> None:
     result = Segmentation(np.zeros((20, 30), np.uint8), ("cat",), (), Geometry.identity((20, 30)))
-    with pytest.raises(ValueError, match="at least one tile and a width of 480"):
-        segmentation_figure(IMAGE, result, width=479)
+    with pytest.raises(ValueError, match="at least one tile and a width of 300"):
+        segmentation_figure(IMAGE, result, width=299)
 
 
 def test_wrong_label_maps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from visattn.viz.canvas import BACKGROUND
 from visattn.viz.text_attention import MatrixColumn, text_matrix
-from visattn.viz.tiles import BACKGROUND
 
 WORDS = ["red", "cat"]
 COLUMNS = [MatrixColumn("<s>", "prompt", special=True), MatrixColumn("what", "prompt"),
@@ -24,7 +24,7 @@ def test_strong_weights_stand_below_their_column() -> None:
         weights = np.full((2, 3), 0.01)
         weights[1, column] = 0.5
         columns = [each._replace(special=False) for each in COLUMNS]
-        figure = text_matrix(WORDS, columns, weights, shares=SHARES)
+        figure = np.asarray(text_matrix(WORDS, columns, weights, shares=SHARES).paint())
         legend = figure.shape[0] - 70
         places.append(bright(figure[: legend - 8]))
     rows = {tuple(each[0]) for each in places}
@@ -36,15 +36,15 @@ def test_strong_weights_stand_below_their_column() -> None:
 
 def test_special_tokens_do_not_darken_words() -> None:
     weights = np.array([[0.9, 0.02, 0.0], [0.9, 0.01, 0.04]])
-    figure = text_matrix(WORDS, COLUMNS, weights, shares=SHARES)
+    figure = np.asarray(text_matrix(WORDS, COLUMNS, weights, shares=SHARES).paint())
     places = bright(figure[:-78])
     assert places[1][1] - places[1][0] > 100  # from the special token to the word of 0.04
 
 
 def test_later_words_stay_blank() -> None:
     weights = np.array([[0.5, 0.25, 0.0], [0.5, 0.25, 0.5]])
-    figure = text_matrix(WORDS, COLUMNS, weights, shares=SHARES)
-    filled = text_matrix(WORDS, COLUMNS, np.full((2, 3), 0.5), shares=SHARES)
+    figure = np.asarray(text_matrix(WORDS, COLUMNS, weights, shares=SHARES).paint())
+    filled = np.asarray(text_matrix(WORDS, COLUMNS, np.full((2, 3), 0.5), shares=SHARES).paint())
     same = (figure == filled).all(-1)
     blank = (figure == np.array(BACKGROUND)).all(-1)
     assert bool((blank & ~same).any())  # the cell of the word itself
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_one_column_of_sums() -> None:
     columns = [MatrixColumn(f"w{number}", "prompt") for number in range(301)]
     weights = np.full((2, 301), 0.001)
     weights[:, 7] = 0.6
-    figure = text_matrix(WORDS, columns, weights, shares=SHARES, width=560)
+    figure = np.asarray(text_matrix(WORDS, columns, weights, shares=SHARES, width=560).paint())
     assert figure.shape[1] == 560
     [_, (left, right)] = bright(figure[:-78])
     assert right - left < 20  # the strongest alone is bright, the others are in the last one

@@ -26,7 +26,7 @@ FLOORS = {"timm": 0.97, "vit-pytorch": 1.0}
 SECONDS = 6.0
 
 
-class Figure(NamedTuple):
+class SpeedFigure(NamedTuple):
     """One measurement.
 
     Args:
@@ -52,7 +52,7 @@ class Figure(NamedTuple):
         return f"{self.title}: {amounts}; {self.ratio:.3f} ({spread})"
 
 
-def figures(parts: Sequence[str], *, rounds: int, page: Path | None) -> Iterator[Figure]:
+def figures(parts: Sequence[str], *, rounds: int, page: Path | None) -> Iterator[SpeedFigure]:
     """Run the parts in order; `page` is the file for the scaling of attention.
 
     Raises:
@@ -73,10 +73,10 @@ def figures(parts: Sequence[str], *, rounds: int, page: Path | None) -> Iterator
             seconds = dict(zip(map(str, growth.tokens), growth.seconds, strict=True))
             title = f"seconds by tokens, {growth.kind} attention; slope"
             slope = growth.slope
-            yield Figure(title, seconds, slope, slope, slope, growth.target)
+            yield SpeedFigure(title, seconds, slope, slope, slope, growth.target)
 
 
-def speeds(rounds: int) -> Iterator[Figure]:
+def speeds(rounds: int) -> Iterator[SpeedFigure]:
     """Time each model size, forward and backward; the ratio is theirs to ours."""
     for case in CASES:
         models = matching_models(case)
@@ -90,7 +90,7 @@ def speeds(rounds: int) -> Iterator[Figure]:
             for library in list(runs)[1:]:
                 seconds = {name: timings[name].seconds for name in ("ours", library)}
                 title = f"{case.title}, {case.batch} images, {passed}, s; {library} / ours"
-                yield Figure(
+                yield SpeedFigure(
                     title, seconds, *timings[library][1:], f"target: at least {FLOORS[library]}"
                 )
 
@@ -113,7 +113,7 @@ def runner(model: nn.Module, images: Tensor, *, training: bool) -> Callable[[], 
     return learn if training else score
 
 
-def memories() -> Iterator[Figure]:
+def memories() -> Iterator[SpeedFigure]:
     """Measure the peak memory of a step in separate processes; the ratio is ours to theirs."""
     for case in CASES:
         peaks: Mapping[str, float | None] = {
@@ -124,10 +124,10 @@ def memories() -> Iterator[Figure]:
             ratio = measured["ours"] / measured[library]
             amounts = {name: measured[name] for name in ("ours", library)}
             title = f"{case.title}, {case.batch} images, forward + backward, MB; ours / {library}"
-            yield Figure(title, amounts, ratio, ratio, ratio, "target: at most 1")
+            yield SpeedFigure(title, amounts, ratio, ratio, ratio, "target: at most 1")
 
 
-def recording_speed(rounds: int) -> Figure:
+def recording_speed(rounds: int) -> SpeedFigure:
     """Time a forward pass that records the class-token rows of all layers."""
     model = build_model("ours", RECORDED).eval()
     forward, images = forward_function(model), torch.randn(RECORDED.batch, 3, 224, 224)
@@ -146,7 +146,7 @@ def recording_speed(rounds: int) -> Figure:
     timings = in_turn({"ours": plain, "recorded": recorded}, rounds, seconds_at_least=SECONDS)
     _, ratio, least, most = timings["recorded"]
     size = num_bytes[-1] / RECORDED.batch / 2**20
-    return Figure(
+    return SpeedFigure(
         f"{RECORDED.title}, {RECORDED.batch} images, forward, s; class rows of all layers recorded "
         f"({size:.2f} MiB an image) / not",
         {name: timing.seconds for name, timing in timings.items()},

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.files import encode_overlay, encode_png
+from visattn.commands.files import encode_overlay
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, is_transformers, resolve_model
 from visattn.commands.options import (
     BULK,
+    FIGURES,
     IN_FILES,
     TARGET,
     CommandParser,
@@ -19,6 +20,8 @@ from visattn.commands.options import (
     add_images,
     add_options,
     add_resize_mode,
+    check_figures,
+    figure_options,
     real_number,
     refuse_unused,
     refuse_without,
@@ -110,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="for hf:DIRECTORY: indices of attention heads, from 0 (default: mean of all)",
     )
     add_resize_mode(parser, "pad")
-    add_options(parser, *BULK, "dry-run")
+    add_options(parser, *FIGURES, *BULK, "dry-run")
     return parser
 
 
@@ -122,7 +125,8 @@ def main(argv: Sequence[str]) -> int:
     foreign = is_transformers(args.model)
     refuse_unused(parser, args, "transformers" if foreign else "visattn", _MODES)
     if args.out is None:
-        refuse_without(parser, args, ["layer", "heads", *IN_FILES])
+        refuse_without(parser, args, ["layer", "heads", *IN_FILES, *FIGURES])
+    check_figures(parser, args)
     return run_job(DetectionJob, args)
 
 
@@ -137,6 +141,10 @@ class DetectionJob(ModelJob["Detections"]):
     kind = "visattn.models.detr:DETR"
     noun = "a detector"
     options = ("threshold", "max_detections", "layer", "resize_mode", "query", "heads")
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.kinds = ("{}.png", f"{{}}.queries.{args.format}")
+        super().__init__(args)
 
     def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
         """Return a detector of transformers and its processor."""
@@ -188,10 +196,13 @@ class DetectionJob(ModelJob["Detections"]):
         if self.out is None:
             return [Part(name, record)]
         boxes = detection_overlay(image, result)
-        queries = detection_figure(image, result, name=Path(image.name).name)
-        files = {f"{name}.png": encode_overlay(boxes), f"{name}.queries.png": encode_png(queries)}
+        queries = detection_figure(
+            image, result, name=Path(image.name).name, **figure_options(self.args)
+        )
+        panel = f"{name}.queries.{self.args.format}"
+        files = {f"{name}.png": encode_overlay(boxes), panel: queries.to_bytes(self.args.format)}
         text = count_classes([detection.label for detection in result.objects])
-        card = Card(name, f"{name}.queries.png", text, card_image([boxes]))
+        card = Card(name, panel, text, card_image([boxes]))
         return [Part(name, record, files, card)]
 
     def rows(self, record: Record) -> Iterable[tuple[str]]:

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.files import batched, encode_png, read_images
+from visattn.commands.files import batched, read_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
+    FIGURES,
     IN_FILES,
     RUN,
     TARGET,
@@ -19,6 +20,8 @@ from visattn.commands.options import (
     add_images,
     add_options,
     add_resize_mode,
+    check_figures,
+    figure_options,
     refuse_unused,
     refuse_without,
     whole_number,
@@ -52,8 +55,9 @@ A video or camera needs --out and gives a row per frame: its name, the second, t
 is a new image to the model."""
 
 _COVERAGE = "coverage"
+_MIN_WIDTH = 900  # of a panel at scale 1, in pixels
 _MODES = {
-    "photos": Mode("photos", ("shard", "autocast", "mirror", "parquet")),
+    "photos": Mode("photos", ("shard", "autocast", "mirror", "parquet", *FIGURES)),
     "videos": Mode("videos", ("camera", "every", "max_frames")),
 }
 _LARGEST_SEED = 2**31 - 1
@@ -90,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="seed of random locations and samples (default: 0)",
     )
     add_resize_mode(parser, "crop")
-    add_options(parser, "batch-size", *BULK, "autocast", "dry-run")
+    add_options(parser, "batch-size", *FIGURES, *BULK, "autocast", "dry-run")
     add_video(parser, "NAME.glimpses", maps=False)
     return parser
 
@@ -105,7 +109,8 @@ def main(argv: Sequence[str]) -> int:
         return _draw_videos(args)
     refuse_unused(parser, args, "photos", _MODES)
     if args.out is None:
-        refuse_without(parser, args, IN_FILES)
+        refuse_without(parser, args, (*IN_FILES, *FIGURES))
+    check_figures(parser, args, _MIN_WIDTH)
     return run_job(GlimpseJob, args, batch_size=args.batch_size)
 
 
@@ -133,12 +138,13 @@ class GlimpseJob(ModelJob["ScanPath"]):
     options = ("policy", "seed", "resize_mode", "autocast")
 
     def __init__(self, args: argparse.Namespace) -> None:
+        self.kinds = (f"{{}}.{args.format}", "{}.gif")
         super().__init__(args)
         self.has_coverage = args.out is not None and len(self.all_names) > 1
 
     def extra_files(self) -> list[str]:
         """Return the file of the coverage."""
-        return [f"{_COVERAGE}.png"] if self.has_coverage else []
+        return [f"{_COVERAGE}.{self.args.format}"] if self.has_coverage else []
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[ScanPath]":
         """Return the scan paths of images."""
@@ -157,13 +163,16 @@ class GlimpseJob(ModelJob["ScanPath"]):
         record = {"image": image.name, **result.summary()}
         if self.out is None:
             return [Part(name, record)]
+        title = Path(image.name).name
+        figure = glimpse_panel(image, result, name=title, **figure_options(self.args))
+        panel = f"{name}.{self.args.format}"
         files = {
-            f"{name}.png": encode_png(glimpse_panel(image, result, name=Path(image.name).name)),
+            panel: figure.to_bytes(self.args.format),
             f"{name}.gif": glimpse_animation(image, result),
         }
         text = f"{record['class']}, {format_percent(record['probability'])}"
         thumbnail = card_image([glimpse_overlay(image, result)])
-        return [Part(name, record, files, Card(name, f"{name}.png", text, thumbnail))]
+        return [Part(name, record, files, Card(name, panel, text, thumbnail))]
 
     def rows(self, record: Record) -> Iterable[tuple[str, str]]:
         """Return class and probability."""
@@ -190,7 +199,9 @@ class GlimpseJob(ModelJob["ScanPath"]):
         code = super().run(batch_size=batch_size)
         complete = self.has_coverage and (not self.resumed or self._cover_all_images(batch_size))
         if complete and self.coverage.count > 1:
-            self.write_shared(f"{_COVERAGE}.png", encode_png(self.coverage.panel()))
+            panel = self.coverage.panel(**figure_options(self.args))
+            [name] = self.extra_files()
+            self.write_shared(name, panel.to_bytes(self.args.format), key=f"{_COVERAGE}.png")
         return code
 
     def _cover_all_images(self, batch_size: int) -> bool:

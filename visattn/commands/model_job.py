@@ -12,6 +12,7 @@ from visattn.commands.model_option import (
     move_to_device,
     transformers_directory,
 )
+from visattn.commands.options import figure_settings
 from visattn.commands.run import Job
 
 if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
@@ -75,4 +76,5 @@ class ModelJob(Job[Result]):
     def settings(self) -> dict[str, Any]:
         """Return model and options."""
         options = {name: getattr(self.args, name) for name in self.options}
-        return {**model_settings(self.args, self.weights), **options}
+        figures = figure_settings(self.args) if "width" in self.args else {}
+        return {**model_settings(self.args, self.weights), **options, **figures}

@@ -307,10 +307,35 @@ def output_path(text: str) -> Path:
     return Path(output_name(text))
 
 
+_PIXELS = {"": 1.0, "px": 1.0, "in": 96.0, "mm": 96 / 25.4}
+_NARROWEST, _WIDEST = 100, 20_000
+
+
+def figure_width(text: str) -> int:
+    """Return the width of a figure in pixels of 1/96 inch, from `1200`, `84mm` or `3.3in`.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is no width, or not from 100 to 20,000 pixels.
+
+    Example:
+        >>> figure_width("1200"), figure_width("84mm"), figure_width("3.3in")
+        (1200, 317, 317)
+    """
+    match = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)(px|in|mm)?", text)
+    pixels = round(float(match[1]) * _PIXELS[match[2] or ""]) if match else 0
+    if not _NARROWEST <= pixels <= _WIDEST:
+        raise argparse.ArgumentTypeError(
+            f"must be a width such as 1200 (pixels of 1/96 inch), 84mm or 3.3in, from "
+            f"{_NARROWEST} to {_WIDEST:,} pixels, got {quoted(text)}"
+        )
+    return pixels
+
+
 _EXISTING = "(default: refuse)"
 _GROUP_OF = {
     **dict.fromkeys(("resize-mode", "align"), MODEL),
     **dict.fromkeys(("out", "overwrite", "mirror", "parquet"), OUTPUT),
+    **dict.fromkeys(("format", "width", "scale"), DRAWING),
 }
 """Groups of shared options; the others belong to the run."""
 SHARED: Mapping[str, Mapping[str, Any]] = {
@@ -362,12 +387,31 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "stretch it over the network's input from edge to edge as most tools do (default: "
         "receptive_field)",
     },
+    "format": {
+        "choices": ("png", "pdf", "svg"), "default": "png",
+        "help": "format of figures; pdf and svg keep text as text, and embed photos with 300 "
+        "pixels per inch (default: png)",
+    },
+    "width": {
+        "type": figure_width, "metavar": "W",
+        "help": "width of figures, such as 1200 (pixels of 1/96 inch), 84mm or 3.3in (default: "
+        "1200 times --scale)",
+    },
+    "scale": {
+        "type": real_number(0.2, 10), "default": 1.0, "metavar": "S",
+        "help": "size of text, lines and margins of figures: 2 is for sharp screens, 0.7 for a "
+        "column of a paper (default: 1)",
+    },
     "dry-run": {
         "action": "store_true",
         "help": "check the arguments, print the files that would be written, and stop",
     },
 }  # fmt: skip
 """Options of several commands: one name means the same in all of them."""
+MIN_WIDTH = 300
+"""Width of the narrowest figure of most kinds at scale 1, in pixels."""
+FIGURES = ("format", "width", "scale")
+"""Options of the figures of a command."""
 BULK = ("shard", "overwrite", "mirror", "parquet")
 """Options of runs over many images: parts of them, resume, folders and tables."""
 IN_FILES = BULK[1:]
@@ -428,6 +472,46 @@ def add_images(parser: CommandParser, *, videos: bool = False) -> None:
         help=f"{kinds}; or video files" if videos else kinds,
     )
     add_options(parser, "strict")
+
+
+def figure_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return width and scale of figures, as functions of `visattn.viz` take them.
+
+    Example:
+        >>> parser = CommandParser(prog="visattn segment")
+        >>> add_options(parser, *FIGURES)
+        >>> figure_options(parser.parse_args(["--scale", "2"]))
+        {'width': None, 'scale': 2.0}
+    """
+    return {"width": args.width, "scale": args.scale}
+
+
+def figure_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what figures depend on, for the records of a run; nothing by default."""
+    changed = {} if args.width is None else {"width": args.width}
+    return changed if args.scale == 1 else {**changed, "scale": args.scale}
+
+
+def check_figures(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, narrowest: int = MIN_WIDTH
+) -> None:
+    """Exit with a usage error if figures would be too narrow for their text.
+
+    Args:
+        parser: The parser.
+        args: Its options, as they were parsed.
+        narrowest: Width of the narrowest figure of the command at scale 1, in pixels.
+
+    Example:
+        >>> parser = CommandParser(prog="visattn segment")
+        >>> add_options(parser, *FIGURES)
+        >>> check_figures(parser, parser.parse_args(["--width", "84mm"]))
+    """
+    if args.width is not None and args.width < round(narrowest * args.scale):
+        parser.error(
+            f"--width must be at least {math.ceil(narrowest * args.scale)} pixels at --scale "
+            f"{args.scale:g}, or letters have no room; got {args.width}: choose a smaller --scale"
+        )
 
 
 class Mode(NamedTuple):

@@ -394,12 +394,13 @@ class Job(ABC, Generic[Result]):
         """
         return "../" * name.count("/") + INDEX if self.has_index else None
 
-    def write_shared(self, name: str, content: bytes) -> None:
+    def write_shared(self, name: str, content: bytes, *, key: str = "") -> None:
         """Write a file of all images together.
 
         Args:
             name: Its name.
             content: Its content.
+            key: What it replaces, if an earlier run has written it under another name.
 
         Raises:
             OSError: If it cannot be written.
@@ -409,7 +410,7 @@ class Job(ABC, Generic[Result]):
         path = self.out / name
         if path.is_file() and path.read_bytes() == content:
             return
-        with replace_files(self.out, name, overwrite=self.overwrite) as part:
+        with replace_files(self.out, key or name, overwrite=self.overwrite) as part:
             (part / name).write_bytes(content)
 
     def shared_files(self) -> list[str]:

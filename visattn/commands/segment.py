@@ -11,11 +11,14 @@ from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
+    FIGURES,
     IN_FILES,
     CommandParser,
     add_images,
     add_options,
     add_resize_mode,
+    check_figures,
+    figure_options,
     refuse_without,
 )
 from visattn.commands.records import Part, Record
@@ -34,7 +37,8 @@ _NO_MODEL = """\
 _EPILOG = """\
 Prints a row per image: its name, a tab, and the share of each class in percent. With --out it also
 writes
-  DIR/NAME.png           a figure: image, prediction, and attention gates if the model has them
+  DIR/NAME.png           a figure: image, prediction, and attention gates if the model has them; in
+                         another format with --format
   DIR/NAME.json          class names, shares and geometry
   DIR/masks/NAME.png     the class number of each pixel of the image; 255 outside of the crop
   DIR/overlays/NAME.png  the classes over the image
@@ -62,7 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_model(parser)
     add_options(parser, "out", out={"help": "output folder for masks, overlays and figures"})
     add_resize_mode(parser, "pad")
-    add_options(parser, *BULK, "dry-run")
+    add_options(parser, *FIGURES, *BULK, "dry-run")
     return parser
 
 
@@ -72,7 +76,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     resolve_model(parser, args, _NO_MODEL)
     if args.out is None:
-        refuse_without(parser, args, IN_FILES)
+        refuse_without(parser, args, (*IN_FILES, *FIGURES))
+    check_figures(parser, args)
     return run_job(SegmentationJob, args, batch_size=_BATCH_SIZE)
 
 
@@ -87,6 +92,10 @@ class SegmentationJob(ModelJob["Segmentation"]):
     kind = "visattn.models.unet:UNet"
     noun = "a segmentation model"
     options = ("resize_mode",)
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.kinds = (f"{{}}.{args.format}", "masks/{}.png", "overlays/{}.png")
+        super().__init__(args)
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Segmentation]":
         """Return the segmentations of images."""
@@ -104,13 +113,16 @@ class SegmentationJob(ModelJob["Segmentation"]):
             return [Part(name, record)]
         palette = class_palette(background=result.has_background).tobytes()
         drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
-        figure = segmentation_figure(image, result, title=Path(image.name).name)
+        figure = segmentation_figure(
+            image, result, title=Path(image.name).name, **figure_options(self.args)
+        )
+        panel = f"{name}.{self.args.format}"
         files = {
-            f"{name}.png": encode_png(figure),
+            panel: figure.to_bytes(self.args.format),
             f"masks/{name}.png": encode_png(result.labels, palette),
             f"overlays/{name}.png": encode_overlay(drawn),
         }
-        card = Card(name, f"{name}.png", _percent(record["shares"]), card_image([drawn]))
+        card = Card(name, panel, _percent(record["shares"]), card_image([drawn]))
         return [Part(name, record, files, card)]
 
     def rows(self, record: Record) -> Iterable[tuple[str]]:

@@ -244,7 +244,7 @@ def _draw(image: LoadedImage, attention_map: AttentionMap) -> UInt8[np.ndarray, 
     labels = attention_map.labels or tuple(map(str, range(1, len(attention_map) + 1)))
     maps = replace(attention_map, values=attention_map.values.detach().cpu())
     words = Caption(labels, (), (), maps, score=0.0, finished=True)
-    return caption_figure(image, words, smooth=True, width=_WORDS_WIDTH)
+    return np.asarray(caption_figure(image, words, smooth=True, width=_WORDS_WIDTH).image)
 
 
 def _shrink(pixels: UInt8[np.ndarray, "y x 3"]) -> UInt8[np.ndarray, "_y _x 3"]:

@@ -611,7 +611,7 @@ def _draw_frame(
             "change meanwhile"
         )
     if boxes := _boxes(attention_map):
-        return draw_scan_path(pixels, np.asarray(boxes))
+        return np.array(draw_scan_path(pixels, np.asarray(boxes)).paint())
     values: Float[np.ndarray, "y x"] = attention_map.resize_to_image().numpy()
     options = DrawOptions(**drawing, vmin=scale.vmin, vmax=scale.vmax)
     return options.draw(pixels, values, signed=scale.signed)

@@ -4,6 +4,9 @@ from .captions import (
 from .detections import (
     detection_figure as detection_figure,
 )
+from .figures import (
+    figure as figure,
+)
 from .heads import (
     all_heads_figure as all_heads_figure,
 )
@@ -18,7 +21,6 @@ from .html.explorer_page import (
     explorer_html as explorer_html,
 )
 from .maps import (
-    comparison_figure as comparison_figure,
     overlay as overlay,
 )
 from .scanpaths.animation import (

@@ -3,30 +3,28 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw
 
 from visattn.images.reader import ImageLike, read_image
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.viz.canvas import MUTED, TEXT, Canvas
 from visattn.viz.caption_images import check_one_image
 from visattn.viz.detections import box_color
-from visattn.viz.heatmap import overlay, resize_image
+from visattn.viz.heatmap import DrawOptions, overlay, resize_image
 from visattn.viz.marks import draw_contours
+from visattn.viz.rendering import Figure
 from visattn.viz.text import format_probability, load_font, truncate_text
 from visattn.viz.tiles import (
-    BACKGROUND,
     LEGEND_HEIGHT,
     MARGIN,
-    MUTED,
     SMALL,
-    TEXT,
     Legend,
     draw_title,
+    scaled_size,
     title_bottom,
 )
 
@@ -49,11 +47,11 @@ def alignment_panel(
     *,
     maps: Float[np.ndarray, "t y3 x3"] | None = None,
     log_probs: Sequence[float] | None = None,
-    vmax: float | None = None,
     subtitle: str = "",
     width: int = 1200,
-) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure of the image, and below it the alignment matrix at the same horizontal scale.
+    detail: float = 1.0,
+) -> Canvas:
+    """Return a drawing of the image above its alignment matrix, at the same horizontal scale.
 
     A row of the matrix is a word, a cell lies below the columns of the image that it covers, and
     its color is the attention summed over the height of the image.
@@ -61,14 +59,14 @@ def alignment_panel(
     Args:
         image: RGB, of any size and proportions.
         words: At least one.
-        columns: For each word the attention of each column of `alignment_image_size`, which are
-            not resized; NaN outside the model's input.
-        maps: The maps of the words at `alignment_image_size`. The part of each above half of its
+        columns: For each word the attention of each column of `alignment_image_size`, times
+            `detail`, which are not resized; NaN outside the model's input.
+        maps: The maps of the words at the same size. The part of each above half of its
             maximum is outlined on the image, in the color of the word's swatch.
         log_probs: Log-probability of each word, shown as a percentage.
-        vmax: Value at the upper end of the colormap; by default the greatest of `columns`.
         subtitle: Second line of the title.
-        width: Width of the figure in pixels, at least 560.
+        width: Width of the drawing in pixels, at least 560.
+        detail: Pixels of images per pixel of the drawing.
 
     Raises:
         ValueError: If there is no word, an argument does not have one entry per word or per
@@ -77,35 +75,35 @@ def alignment_panel(
     Example:
         >>> image = np.zeros((30, 90, 3), dtype=np.uint8)
         >>> columns = np.zeros((2, alignment_image_size((30, 90), width=600)[1]))
-        >>> alignment_panel(image, ["4", "2"], columns, width=600).shape[1]
+        >>> alignment_panel(image, ["4", "2"], columns, width=600).width
         600
     """
     size = alignment_image_size((image.shape[0], image.shape[1]), width=width)
-    _check_arguments(words, columns, maps, log_probs, size)
+    pixels = scaled_size(size, detail)
+    _check_arguments(words, columns, maps, log_probs, pixels)
     top = title_bottom(" ".join(words), width, subtitle=subtitle)
     matrix_top = top + size[0] + _MATRIX_GAP
     bottom = matrix_top + len(words) * (_ROW_HEIGHT + _ROW_GAP)
-    page = Image.new("RGB", (width, bottom + MARGIN // 2 + LEGEND_HEIGHT), BACKGROUND)
+    page = Canvas(width, bottom + MARGIN // 2 + LEGEND_HEIGHT, detail=detail)
     draw_title(page, " ".join(words), subtitle)
     colors = [box_color(index) for index in range(len(words))]
-    small = resize_image(image, size)
+    small = resize_image(image, pixels)
     if maps is not None:
         small = _draw_outlines(small, maps, colors)
-    page.paste(Image.fromarray(small), (MARGIN + _LABELS_WIDTH, top))
+    page.paste(small, (MARGIN + _LABELS_WIDTH, top), size)
     finite = columns[np.isfinite(columns)]
-    vmax = float(finite.max(initial=0.0)) or 1.0 if vmax is None else vmax
+    vmax = float(finite.max(initial=0.0)) or 1.0
     draw = partial(draw_cells, vmax=vmax)
     for index, word in enumerate(words):
         probability = "" if log_probs is None else format_probability(log_probs[index])
         y = matrix_top + index * (_ROW_HEIGHT + _ROW_GAP)
-        cells = np.broadcast_to(columns[index], (_ROW_HEIGHT, size[1]))
-        page.paste(Image.fromarray(draw(None, cells)), (MARGIN + _LABELS_WIDTH, y))
+        cells = np.broadcast_to(columns[index], (round(_ROW_HEIGHT * detail), pixels[1]))
+        page.paste(draw(None, cells), (MARGIN + _LABELS_WIDTH, y), (_ROW_HEIGHT, size[1]))
         swatch = None if maps is None else colors[index]
-        _write_row(ImageDraw.Draw(page), y, word, probability, size[1], swatch)
-    clipped = bool(finite.max(initial=0.0) > vmax)
-    legend = Legend(draw, (0.0, vmax), clipped=clipped, has_nan=len(finite) < columns.size)
+        _write_row(page, y, word, probability, size[1], swatch)
+    legend = Legend(draw, (0.0, vmax), has_nan=len(finite) < columns.size)
     legend.draw(page, (MARGIN, bottom + MARGIN // 2))
-    return np.array(page)
+    return page
 
 
 def alignment_image_size(image_size: tuple[int, int], *, width: int = 1200) -> tuple[int, int]:
@@ -181,7 +179,7 @@ def _draw_outlines(
 
 
 def _write_row(
-    pen: ImageDraw.ImageDraw,
+    page: Canvas,
     top: int,
     word: str,
     probability: str,
@@ -193,17 +191,21 @@ def _write_row(
     right = MARGIN + _LABELS_WIDTH - 12
     if swatch is not None:
         place = (right - _SWATCH, middle - _SWATCH // 2, right, middle + _SWATCH // 2)
-        pen.rectangle(place, swatch)
+        page.rectangle(place, swatch)
         right -= _SWATCH + 10
     font = load_font(_WORD_SIZE)
-    pen.text((right, middle), truncate_text(word, font, right - MARGIN), TEXT, font, anchor="rm")
+    page.text((right, middle), truncate_text(word, font, right - MARGIN), TEXT, font, anchor="rm")
     left = MARGIN + _LABELS_WIDTH + matrix_width + 10
-    pen.text((left, middle), probability, MUTED, load_font(SMALL), anchor="lm")
+    page.text((left, middle), probability, MUTED, load_font(SMALL), anchor="lm")
 
 
 def alignment_figure(
-    image: ImageLike, caption: Caption, *, width: int = 1200, **options: Any
-) -> UInt8[np.ndarray, "height width 3"]:
+    image: ImageLike,
+    caption: Caption,
+    *,
+    width: int | None = None,
+    scale: float = 1.0,
+) -> Figure:
     """Return a figure of the image above the alignment matrix: words by columns of the image.
 
     A cell of the matrix has the attention of a column of the grid, all its rows together, and lies
@@ -212,8 +214,8 @@ def alignment_figure(
     Args:
         image: The original image.
         caption: Its caption.
-        width: Width of the figure in pixels.
-        options: Arguments of `visattn.viz.alignment_panel`.
+        width: See `DrawOptions`.
+        scale: See `DrawOptions`.
 
     Raises:
         ValueError: If the maps have no geometry.
@@ -223,23 +225,29 @@ def alignment_figure(
         >>> maps = AttentionMap(torch.tensor([[[0.0, 1.0]]]), "attend", "words")
         >>> maps = maps.with_geometry(Geometry.identity((30, 90)))
         >>> result = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True)
-        >>> alignment_figure(np.zeros((30, 90, 3), np.uint8), result, width=600).shape[1]
+        >>> alignment_figure(np.zeros((30, 90, 3), np.uint8), result, width=600).image.width
         600
     """
     check_one_image(caption, "an alignment matrix")
     original, caption = read_image(image), caption.drawable()
-    size = alignment_image_size(original.size, width=width)
-    maps = caption.maps
-    return alignment_panel(
-        original.pixels,
-        caption.words,
-        _attention_per_column(maps, size),
-        maps=maps.resize_to_image(size, smooth=caption.smooth).numpy(),
-        log_probs=caption.log_probs or None,
-        subtitle="" if maps.geometry is None else maps.geometry.seen_text,
-        width=width,
-        **options,
-    )
+    drawing = DrawOptions(width=width, scale=scale)
+    size = alignment_image_size(original.size, width=drawing.page_width)
+    geometry = caption.maps.geometry
+
+    def draw(detail: float) -> Canvas:
+        pixels = scaled_size(size, detail)
+        return alignment_panel(
+            original.pixels,
+            caption.words,
+            _attention_per_column(caption.maps, pixels),
+            maps=caption.maps.resize_to_image(pixels, smooth=caption.smooth).numpy(),
+            log_probs=caption.log_probs or None,
+            subtitle="" if geometry is None else geometry.seen_text,
+            width=drawing.page_width,
+            detail=detail,
+        )
+
+    return Figure(draw, drawing.zoom)
 
 
 def _attention_per_column(maps: AttentionMap, size: tuple[int, int]) -> Float[np.ndarray, "t x"]:

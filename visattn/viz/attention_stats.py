@@ -6,8 +6,9 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw
 
+from visattn.viz.canvas import ACCENT, BACKGROUND, MUTED, TEXT, TRACK
 from visattn.viz.text import load_font, truncate_text
-from visattn.viz.tiles import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
+from visattn.viz.tiles import SMALL
 
 _SUPERSAMPLING = 3  # for antialiased lines
 _LEFT, _TOP, _BOTTOM, _RIGHT = 44, 34, 30, 14  # margins of a plot, in pixels

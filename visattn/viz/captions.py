@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +15,13 @@ from visattn.images.reader import ImageLike, read_image
 from visattn.results.captions import Caption
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.scale import format_end
+from visattn.viz.canvas import ACCENT, BACKGROUND, MUTED, TEXT, TRACK, Canvas
 from visattn.viz.caption_images import DrawnImage, check_one_image, drawn_images, image_shares
 from visattn.viz.gif import encode_gif
 from visattn.viz.heatmap import DrawOptions, resize_image, resize_map
 from visattn.viz.marks import draw_frame
 from visattn.viz.photo_part import PhotoPart
+from visattn.viz.rendering import Figure
 from visattn.viz.text import (
     ELLIPSIS,
     format_probability,
@@ -28,13 +31,8 @@ from visattn.viz.text import (
 )
 from visattn.viz.text_attention import head_overview_figure, text_attention_figure
 from visattn.viz.tiles import (
-    ACCENT,
-    BACKGROUND,
     MARGIN,
-    MUTED,
     SMALL,
-    TEXT,
-    TRACK,
     WORDS,
     WORDS_AND_GATES,
     Gate,
@@ -44,6 +42,7 @@ from visattn.viz.tiles import (
     TileGrid,
     compute_tile_grid,
     draw_gate,
+    scaled_size,
     size_text,
     tile_figure,
     write_name,
@@ -65,19 +64,19 @@ class _Colors:
     Args:
         caption: The caption.
         drawing: Options, with `vmax` for the shared scale.
-        scale: See `caption_figure`.
+        scales: See `caption_figure`.
     """
 
-    def __init__(self, caption: Caption, drawing: DrawOptions, scale: WordScale) -> None:
-        if scale not in WORD_SCALES:
-            raise ValueError(f"scale must be one of {', '.join(WORD_SCALES)}, got {scale!r}")
+    def __init__(self, caption: Caption, drawing: DrawOptions, scales: WordScale) -> None:
+        if scales not in WORD_SCALES:
+            raise ValueError(f"scales must be one of {', '.join(WORD_SCALES)}, got {scales!r}")
         per_image = [each.values.flatten(1).nan_to_num(0.0).amax(1) for each in caption.image_maps]
         peaks = torch.stack(per_image).amax(0).tolist()
         self.peak = max(peaks)
-        shared = self.peak if scale == "greatest" else drawing.vmax or 1.0
-        ends = peaks if scale == "own" else [shared] * len(peaks)
+        shared = self.peak if scales == "greatest" else drawing.vmax or 1.0
+        ends = peaks if scales == "own" else [shared] * len(peaks)
         self.ends = [end if end > drawing.vmin else drawing.vmin + 1.0 for end in ends]
-        self.caption, self.drawing, self.scale = caption, drawing, scale
+        self.caption, self.drawing, self.scales = caption, drawing, scales
 
     def draw(self, word: int, image: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Return an image with the map of a word on it."""
@@ -87,13 +86,13 @@ class _Colors:
         """Return the probability of a word, and the end of its scale if each has its own."""
         log_probs = self.caption.log_probs
         chance = format_probability(log_probs[word]) if log_probs else ""
-        end = f"to {format_end(self.ends[word])}" if self.scale == "own" else ""
+        end = f"to {format_end(self.ends[word])}" if self.scales == "own" else ""
         return join_notes(end, chance)
 
     def legend(self, *, has_nan: bool) -> Legend:
         """Return the color bar, with swatches for what else the figure shows."""
         caption, vmin, end = self.caption, self.drawing.vmin, self.ends[0]
-        own = self.scale == "own"
+        own = self.scales == "own"
         return Legend(
             replace(self.drawing, vmax=end).draw,
             (vmin, end),
@@ -120,9 +119,10 @@ def image_panel(
     images: Sequence[DrawnImage],
     caption: Caption,
     drawing: DrawOptions,
+    detail: float = 1.0,
     *,
-    scale: WordScale = "shared",
-) -> UInt8[np.ndarray, "height width 3"]:
+    scales: WordScale = "shared",
+) -> Canvas:
     """Return a figure with a row per word: its maps on all images, on one color scale.
 
     Below each word bars show its share in every image, the highest bar that of the whole figure. Of
@@ -131,8 +131,9 @@ def image_panel(
     Args:
         images: The photos of a prompt, or frames of a video, with the maps on each.
         caption: The caption, with at least one word.
-        drawing: How maps are drawn, with `vmax`; at least 480 pixels wide.
-        scale: See `caption_figure`.
+        drawing: How maps are drawn, with `vmax`; at least 300 pixels wide.
+        detail: Pixels of images per pixel of the drawing.
+        scales: See `caption_figure`.
 
     Raises:
         ValueError: If the figure is too narrow.
@@ -143,21 +144,23 @@ def image_panel(
         >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words", Geometry.identity((30, 40)))
         >>> caption = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True, further_maps=(maps,))
         >>> photo = DrawnImage(np.zeros((30, 40, 3), np.uint8), "a.jpg", maps)
-        >>> image_panel([photo, photo], caption, DrawOptions(vmax=1.0)).shape[1]
+        >>> image_panel([photo, photo], caption, DrawOptions(vmax=1.0)).width
         1200
     """
     shares = image_shares(caption)
     shares = shares / max(float(shares.max()), 1e-12)
     count = min(len(images), _MAX_COLUMNS)
     chosen = [images[number * len(images) // count] for number in range(count)]
-    row = _Row([each.pixels.shape[:2] for each in chosen], max(1, drawing.width - 2 * MARGIN))
-    small = [resize_image(each.pixels, size) for each, size in zip(chosen, row.sizes, strict=True)]
+    width = max(1, drawing.page_width - 2 * MARGIN)
+    row = _Row([each.pixels.shape[:2] for each in chosen], width, detail)
+    sizes = row.pixels
+    small = [resize_image(each.pixels, size) for each, size in zip(chosen, sizes, strict=True)]
     maps = [
         each.maps.resize_to_image(size, smooth=bool(drawing.smooth)).numpy()
-        for each, size in zip(chosen, row.sizes, strict=True)
+        for each, size in zip(chosen, sizes, strict=True)
     ]
     tiles = [Tile(row.with_labels(small, [each.label for each in chosen]))]
-    colors = _Colors(caption, drawing, scale)
+    colors = _Colors(caption, drawing, scales)
     for word in range(len(caption.words)):
         pairs = zip(small, (m[word] for m in maps), strict=True)
         drawn = [colors.draw(word, *each) for each in pairs]
@@ -165,20 +168,21 @@ def image_panel(
     legend = colors.legend(has_nan=any(bool(np.isnan(each).any()) for each in maps))
     return tile_figure(
         tiles,
-        TileGrid(1, len(tiles), row.width, (row.height, row.width)),
+        TileGrid(1, len(tiles), row.width, (row.height, row.width), detail),
         title=" ".join(caption.words),
         subtitle="" if count == len(images) else f"{count} of {len(images)} frames are drawn",
         legends=[legend],
         text=_NO_TEXT,
-        width=drawing.width,
+        width=drawing.page_width,
     )
 
 
 class _Row:
     """A row of images of one height, with room for a word at the left."""
 
-    def __init__(self, sizes: Sequence[tuple[int, int]], width: int) -> None:
+    def __init__(self, sizes: Sequence[tuple[int, int]], width: int, detail: float) -> None:
         self.width = width
+        self.detail = detail
         self.left = max(130, round(_LABELS * width))
         aspects = [size[1] / size[0] for size in sizes]
         space = width - self.left - _GAP * (len(sizes) - 1)
@@ -186,26 +190,29 @@ class _Row:
         self.sizes = [(height, max(1, round(height * aspect))) for aspect in aspects]
         self.height = max(height + _LINE, _WORD_HEIGHT)
 
-    def _draw(self, images: Sequence[UInt8[np.ndarray, "y _x 3"]]) -> tuple[Image.Image, list[int]]:
+    @property
+    def pixels(self) -> list[tuple[int, int]]:
+        """Height and width at which the images are drawn."""
+        return [scaled_size(size, self.detail) for size in self.sizes]
+
+    def _draw(self, images: Sequence[UInt8[np.ndarray, "y _x 3"]]) -> tuple[Canvas, list[int]]:
         """Return the images side by side, and the left of each."""
-        row = Image.new("RGB", (self.width, self.height), BACKGROUND)
+        row = Canvas(self.width, self.height, detail=self.detail)
         lefts = [self.left]
-        for image in images:
-            row.paste(Image.fromarray(image), (lefts[-1], 0))
-            lefts.append(lefts[-1] + image.shape[1] + _GAP)
+        for image, size in zip(images, self.sizes, strict=True):
+            row.paste(image, (lefts[-1], 0), size)
+            lefts.append(lefts[-1] + size[1] + _GAP)
         return row, lefts
 
     def with_labels(
         self, images: Sequence[UInt8[np.ndarray, "y _x 3"]], labels: Sequence[str]
-    ) -> UInt8[np.ndarray, "y2 x2 3"]:
+    ) -> Canvas:
         """Return photos with their names below."""
         row, lefts = self._draw(images)
-        pen = ImageDraw.Draw(row)
         font = load_font(SMALL)
-        for image, left, label in zip(images, lefts, labels, strict=False):
-            text = truncate_text(label, font, image.shape[1])
-            pen.text((left, image.shape[0] + 6), text, MUTED, font)
-        return np.array(row)
+        for size, left, label in zip(self.sizes, lefts, labels, strict=False):
+            row.text((left, size[0] + 6), truncate_text(label, font, size[1]), MUTED, font)
+        return row
 
     def with_word(
         self,
@@ -214,25 +221,24 @@ class _Row:
         word: int,
         aside: str,
         shares: Float[np.ndarray, " p"],
-    ) -> UInt8[np.ndarray, "y2 x2 3"]:
+    ) -> Canvas:
         """Return the maps of a word, with its name, aside, gate and shares at the left."""
         row, _ = self._draw(images)
-        pen = ImageDraw.Draw(row)
         width = self.left - 16
         top = 36
-        write_name(pen, Tile(images[0], caption.words[word], aside=aside), (0, 0), width, WORDS)
+        write_name(row, Tile("", caption.words[word], aside=aside), (0, 0), width, WORDS)
         if caption.has_gates:
-            draw_gate(pen, (0, 0), width, Gate(caption.gates[word], caption.gate_symbol))
+            draw_gate(row, (0, 0), width, Gate(caption.gates[word], caption.gate_symbol))
             top = 56
         bottom = top + _BARS
-        pen.line((0, bottom, width, bottom), TRACK)
+        row.rectangle((0, bottom, width, bottom), TRACK)
         step = width / len(shares)
         wide = min(max(1.0, 0.7 * step), 24.0)
         for number, share in enumerate(shares):
             left = (number + 0.5) * step - wide / 2
             high = _BARS * min(max(float(share), 0.0), 1.0)
-            pen.rectangle((left, min(bottom - high, bottom - 1), left + wide, bottom), ACCENT)
-        return np.array(row)
+            row.rectangle((left, min(bottom - high, bottom - 1), left + wide, bottom), ACCENT)
+        return row
 
 
 def caption_figure(
@@ -240,9 +246,9 @@ def caption_figure(
     caption: Caption,
     *,
     boxes: MapBoxes | None = None,
-    scale: WordScale = "shared",
+    scales: WordScale = "shared",
     **options: Any,
-) -> UInt8[np.ndarray, "height width 3"]:
+) -> Figure:
     """Return a figure of the image and one overlay per word.
 
     The subtitle says which share of the photo the model saw, if it is not all of it. Of several
@@ -252,9 +258,9 @@ def caption_figure(
         image: The original image; a list of the photos of a prompt; or a video file or its frames.
         caption: Its caption.
         boxes: Boxes of its maps, from `caption.maps.boxes()`, which are outlined.
-        scale: Upper end of the colors: `shared`, `vmax` for all words, by default the median of
+        scales: Upper end of the colors: `shared`, `vmax` for all words, by default the median of
             their peaks; `own`, the peak of each word; `greatest`, the greatest of all peaks.
-        options: Fields of `DrawOptions`, such as `width`, `colormap` and `vmax`.
+        options: Fields of `DrawOptions`, such as `width`, `scale`, `colormap` and `vmax`.
 
     Raises:
         ValueError: If the caption belongs to images of other sizes or number, or boxes are given
@@ -267,7 +273,7 @@ def caption_figure(
         >>> model = ShowAttendTell(words, SmallEncoder((16, 16), channels=4), hidden_size=8)
         >>> photo = np.zeros((30, 90, 3), np.uint8)
         >>> [said] = caption(model, photo, min_length=2, max_length=2)
-        >>> caption_figure(photo, said, width=600).shape[1]
+        >>> caption_figure(photo, said, width=600).image.width
         600
     """
     caption = caption.drawable()
@@ -278,20 +284,34 @@ def caption_figure(
     if not caption.is_of_single_photo:
         if boxes is not None:
             raise ValueError("boxes are those of one photo; the caption has several images")
-        return image_panel(images, caption, drawing, scale=scale)
-    pixels, count = images[0].pixels, len(caption.words)
+        draw = partial(image_panel, images, caption, drawing, scales=scales)
+        return Figure(draw, drawing.zoom)
+    draw = partial(_word_tiles, images[0].pixels, caption, boxes, drawing, scales)
+    return Figure(draw, drawing.zoom)
+
+
+def _word_tiles(
+    pixels: UInt8[np.ndarray, "y x 3"],
+    caption: Caption,
+    boxes: MapBoxes | None,
+    drawing: DrawOptions,
+    scales: WordScale,
+    detail: float,
+) -> Canvas:
+    """Return the drawing of a photo and its overlay for each word."""
+    count = len(caption.words)
     geometry = caption.maps.geometry or Geometry.identity((pixels.shape[0], pixels.shape[1]))
     part = PhotoPart.of(geometry, crop=drawing.crop)
-    grid = compute_tile_grid(part.size, count + 1, drawing.width)
-    whole, window = part.whole_size(grid.tile_size), part.window(grid.tile_size)
+    grid = compute_tile_grid(part.size, count + 1, drawing.page_width, detail)
+    whole, window = part.whole_size(grid.pixels), part.window(grid.pixels)
     small = resize_image(pixels, whole)[window]
     values = caption.maps.resize_to_image(whole, smooth=bool(drawing.smooth)).numpy()
     values = values[(..., *window)]
-    colors = _Colors(caption, drawing, scale)
+    colors = _Colors(caption, drawing, scales)
     drawn = [colors.draw(word, small, each) for word, each in enumerate(values)]
     if boxes is not None:
         drawn = [
-            _outlined(each, own, part, grid.tile_size)
+            _outlined(each, own, part, grid.pixels)
             for each, own in zip(drawn, boxes.per_map(), strict=True)
         ]
     gates: list[Gate | None] = [None] * count
@@ -308,7 +328,7 @@ def caption_figure(
         subtitle=geometry.seen_text,
         legends=[colors.legend(has_nan=bool(np.isnan(values).any()))],
         text=WORDS_AND_GATES if caption.has_gates else WORDS,
-        width=drawing.width,
+        width=drawing.page_width,
     )
 
 
@@ -324,17 +344,18 @@ def _outlined(
     return tile
 
 
-def statistics_figures(caption: Caption) -> dict[str, UInt8[np.ndarray, "height width 3"]]:
+def statistics_figures(caption: Caption, **options: Any) -> dict[str, Figure]:
     """Return the figures of the statistics that a caption has, by the ending of their files.
 
     Args:
         caption: A caption with words.
+        options: `width` and `scale`, see `DrawOptions`.
     """
-    figures: dict[str, Any] = {}
+    figures: dict[str, Figure] = {}
     if caption.text_attention is not None and caption.words:
-        figures["text"] = text_attention_figure(caption)
+        figures["text"] = text_attention_figure(caption, **options)
     if caption.head_overview is not None:
-        figures["heads"] = head_overview_figure(caption)
+        figures["heads"] = head_overview_figure(caption, **options)
     return figures
 
 
@@ -378,7 +399,7 @@ def caption_gif(
     drawing = DrawOptions(**{"width": _WIDTH, **options}).otherwise(
         vmax=caption.display_range()[1], smooth=caption.smooth
     )
-    words, width = caption.words, drawing.width
+    words, width = caption.words, drawing.width or _WIDTH
     if width < _MIN_WIDTH:
         raise ValueError(f"an animation must be at least {_MIN_WIDTH} pixels wide, got {width}")
     shown = animation_frame_size(pixels.shape[:2], width)

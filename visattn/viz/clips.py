@@ -7,18 +7,10 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 
+from visattn.viz.canvas import BACKGROUND, MUTED, TEXT
 from visattn.viz.heatmap import resize_image
 from visattn.viz.text import format_time, join_notes, load_font, truncate_text, wrap_text
-from visattn.viz.tiles import (
-    BACKGROUND,
-    MARGIN,
-    MUTED,
-    SMALL,
-    TEXT,
-    Legend,
-    compute_tile_grid,
-    create_titled_page,
-)
+from visattn.viz.tiles import MARGIN, SMALL, Legend, compute_tile_grid, create_titled_page
 
 _WIDTH = 1200  # of the contact sheet, in pixels
 _GRAY = 150  # below the colors of a legend
@@ -46,19 +38,19 @@ def contact_sheet(
         1200
     """
     grid = compute_tile_grid(tiles[0][2].shape[:2], len(tiles), _WIDTH)
-    footer = 12 if legend is None else legend.height
+    footer = 12 if legend is None else legend.height_on(_WIDTH)
     page, places = create_titled_page(
         title, grid, _WIDTH, 8 + 16 * lines, footer, subtitle=subtitle
     )
-    pen = ImageDraw.Draw(page)
     font = load_font(SMALL)
     for (seconds, text, pixels), (x, y) in zip(tiles, places, strict=False):
-        page.paste(Image.fromarray(resize_image(pixels, grid.tile_size)), (x, y))
+        page.paste(resize_image(pixels, grid.tile_size), (x, y))
         label = wrap_text(f"{format_time(seconds)}  {text}", font, grid.tile_size[1], lines)
-        pen.text((x, y + grid.tile_size[0] + 6), "\n".join(label), MUTED, font)
+        for number, line in enumerate(label):
+            page.text((x, y + grid.tile_size[0] + 6 + 16 * number), line, MUTED, font)
     if legend is not None:
         legend.draw(page, (MARGIN, page.height - footer))
-    return page
+    return page.paint()
 
 
 class SheetTile(NamedTuple):

@@ -2,33 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.results.attention_map import AttentionMap
 from visattn.results.values import Detections
+from visattn.viz.canvas import Canvas, Color
 from visattn.viz.heatmap import DrawOptions, resize_image
 from visattn.viz.photo_part import PhotoPart
+from visattn.viz.rendering import Figure
 from visattn.viz.scanpaths.path import contrasting_color
 from visattn.viz.text import join_notes, load_font, truncate_text
-from visattn.viz.tiles import (
-    COMPACT,
-    Legend,
-    Tile,
-    compute_tile_grid,
-    size_text,
-    tile_figure,
-)
+from visattn.viz.tiles import COMPACT, Legend, Tile, compute_tile_grid, size_text, tile_figure
 
-Color = tuple[int, int, int]
 Corners = tuple[int, int, int, int]  # left, top, right, bottom
 
-_SUPERSAMPLING = 3
 # The qualitative colors of Okabe and Ito, which color-blind people can tell apart.
 _PALETTE: tuple[Color, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0),
@@ -63,87 +56,82 @@ def box_color(index: int) -> Color:
     return _PALETTE[index % len(_PALETTE)]
 
 
-def draw_boxes(
-    image: UInt8[np.ndarray, "y x 3"], boxes: Sequence[LabeledBox]
-) -> UInt8[np.ndarray, "y x 3"]:
-    """Return the image with boxes; the first lies on top.
+def draw_boxes(canvas: Canvas, boxes: Sequence[LabeledBox]) -> None:
+    """Draw boxes on an image that fills its canvas; the first lies on top.
 
     A label for which there is no room beside those of boxes before is left out.
 
     Args:
-        image: RGB.
-        boxes: In pixels of the image.
+        canvas: Is drawn on.
+        boxes: In pixels of the canvas.
 
     Example:
         >>> box = LabeledBox(np.array([2.0, 2.0, 18.0, 18.0]), "", (230, 159, 0))
-        >>> draw_boxes(np.zeros((20, 20, 3), np.uint8), [box])[2, 10].tolist()
-        [230, 159, 0]
+        >>> canvas = Canvas(20, 20)
+        >>> draw_boxes(canvas, [box])
+        >>> canvas.paint().getpixel((10, 2))
+        (230, 159, 0)
     """
-    drawn = Image.fromarray(image).copy()
-    pen = ImageDraw.Draw(drawn)
-    line = max(1, round(min(image.shape[:2]) / 150))
-    font = load_font(max(10, min(18, round(min(image.shape[:2]) / 22))))
+    shorter = min(canvas.width, canvas.height)
+    line = max(1, round(shorter / 150))
+    font = load_font(max(10, min(18, round(shorter / 22))))
     for each in reversed(boxes):
         left, top, right, bottom = (round(float(side)) for side in each.box)
         right, bottom = max(left, right - 1), max(top, bottom - 1)
         if line > 1:
-            pen.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_OUTLINE, width=1)
-        pen.rectangle((left, top, right, bottom), outline=each.color, width=line)
+            canvas.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_OUTLINE)
+        canvas.rectangle((left, top, right, bottom), outline=each.color, width=line)
     # The labels of the first boxes, those with the highest scores, have the first choice of place.
     labels: list[tuple[LabeledBox, str, Corners]] = []
     for each in boxes:
         if each.text:
-            text = truncate_text(each.text, font, image.shape[1] - 8)
+            text = truncate_text(each.text, font, canvas.width - 8)
             size = (round(font.size * 1.35), round(font.getlength(text)) + 8)
             taken = [corners for *_, corners in labels]
-            place = _label_place(each, size, boxes, taken, image.shape[:2])
+            place = _label_place(each, size, boxes, taken, (canvas.height, canvas.width))
             if place is not None:
                 labels.append((each, text, place))
     for each, text, (left, top, right, bottom) in reversed(labels):
-        pen.rectangle((left, top, right - 1, bottom - 1), each.color)
-        pen.text((left + 4, (top + bottom) / 2), text, contrasting_color(each.color), font, "lm")
-    return np.array(drawn)
+        canvas.rectangle((left, top, right - 1, bottom - 1), each.color)
+        place = (left + 4, (top + bottom) / 2)
+        canvas.text(place, text, contrasting_color(each.color), font, anchor="lm")
 
 
 def draw_points(
-    image: UInt8[np.ndarray, "y x 3"],
+    canvas: Canvas,
     points: Float[np.ndarray, "p 3"],
     color: Color,
     *,
     box: Float[np.ndarray, " 4"] | None = None,
-) -> UInt8[np.ndarray, "y x 3"]:
-    """Return the image with rings around points, whose area grows with their weight.
+) -> None:
+    """Draw rings around points of an image that fills its canvas; areas grow with weights.
 
     Rings leave the object and the map below them visible.
 
     Args:
-        image: RGB.
-        points: x and y in pixels of the image, and weight, of each; weights sum to 1. Points
+        canvas: Is drawn on.
+        points: x and y in pixels of the canvas, and weight, of each; weights sum to 1. Points
             outside of the image are not seen.
         color: Color of the rings.
         box: Left, top, right, bottom of the object; the rings of a small one are small.
 
     Example:
         >>> points = np.array([[200.5, 200.5, 1.0], *[[-9.0, -9.0, 0.0]] * 7])
-        >>> drawn = draw_points(np.zeros((400, 400, 3), np.uint8), points, (230, 159, 0))
-        >>> int(drawn[200, 200].max()), int(drawn[200, 180:200].max()) > 100
-        (0, True)
+        >>> canvas = Canvas(400, 400)
+        >>> draw_points(canvas, points, (230, 159, 0))
+        >>> inside, ring = (canvas.paint().getpixel((200, y)) for y in (200, 182))
+        >>> inside, ring != inside
+        ((250, 250, 247), True)
     """
-    size = (image.shape[1] * _SUPERSAMPLING, image.shape[0] * _SUPERSAMPLING)
-    large = Image.fromarray(image).resize(size, Image.Resampling.NEAREST)
-    pen = ImageDraw.Draw(large)
-    largest = min(image.shape[:2]) / 22
+    largest = min(canvas.width, canvas.height) / 22
     if box is not None:
         largest = min(largest, min(box[2] - box[0], box[3] - box[1]) / 6)
     largest = max(3.0, largest)
     for x, y, weight in sorted(points.tolist(), key=lambda point: -point[2]):
         # A point of 8 times the mean weight, or more, has the largest ring.
         radius = max(1.2, largest * min(1.0, float(np.sqrt(weight * len(points) / 8))))
-        for reach, width, line in ((radius + 0.6, 2.4, _OUTLINE), (radius, 1.3, color)):
-            corners = (x - reach, y - reach, x + reach, y + reach)
-            pen.ellipse(tuple(side * _SUPERSAMPLING for side in corners), None, line,
-                        round(width * _SUPERSAMPLING))  # fmt: skip
-    return np.array(large.reduce(_SUPERSAMPLING))
+        canvas.circle((x, y), radius + 0.6, None, outline=_OUTLINE, width=2.4)
+        canvas.circle((x, y), radius, None, outline=color, width=1.3)
 
 
 def _label_place(
@@ -205,7 +193,19 @@ def detection_overlay(image: ImageLike, result: Detections) -> UInt8[np.ndarray,
         ValueError: If the detections belong to an image of another size.
     """
     original = _check_size(image, result.maps)
-    return draw_boxes(original.pixels, _labeled_boxes(result))
+    canvas = _photo_canvas(original.pixels)
+    draw_boxes(canvas, _labeled_boxes(result))
+    return np.array(canvas.paint())
+
+
+def _photo_canvas(
+    pixels: UInt8[np.ndarray, "y x 3"], size: tuple[int, int] | None = None
+) -> Canvas:
+    """Return a canvas that an image fills; by default with a pixel for each of its own."""
+    height, width = size or pixels.shape[:2]
+    canvas = Canvas(width, height)
+    canvas.paste(pixels, (0, 0), (height, width))
+    return canvas
 
 
 def detection_figure(
@@ -215,7 +215,7 @@ def detection_figure(
     name: str = "",
     max_queries: int = _MAX_TILES,
     **options: Any,
-) -> UInt8[np.ndarray, "height width 3"]:
+) -> Figure:
     """Return a figure of the detections, and of what the query of each attended to.
 
     A tile shows the map of the query on the image, its box, and rings around the points that it
@@ -227,7 +227,7 @@ def detection_figure(
         result: Its detections, from `detect` or `explain_queries`.
         name: Name of the image in the figure.
         max_queries: Largest number of detections whose query is drawn.
-        options: Fields of `DrawOptions`, such as `width`.
+        options: Fields of `DrawOptions`, such as `width` and `scale`.
 
     Raises:
         ValueError: If the detections belong to an image of another size.
@@ -238,7 +238,7 @@ def detection_figure(
         >>> model = DETR(("cat",), SmallEncoder((16, 24), channels=8), dim=8, num_queries=3)
         >>> photo = np.zeros((60, 80, 3), np.uint8)
         >>> [result] = detect(model, photo, threshold=0.0)
-        >>> detection_figure(photo, result, width=600).shape[1]
+        >>> detection_figure(photo, result, width=600).image.width
         600
     """
     original = _check_size(image, result.maps)
@@ -252,7 +252,8 @@ def detection_figure(
     heads = info.more.get("heads") or "mean"
     mean = "mean over heads" if heads == "mean" else f"heads {', '.join(map(str, heads))}"
     note = f"cross-attention of decoder layer {info.layer}, {mean}"
-    return _query_tiles(
+    draw = partial(
+        _query_tiles,
         original,
         _labeled_boxes(result),
         result.maps[:drawn],
@@ -264,6 +265,7 @@ def detection_figure(
         (title, join_notes(name, note, "" if geometry is None else geometry.seen_text)),
         drawing.otherwise(vmax=result.maps.display_range()[1], smooth=True),
     )
+    return Figure(draw, drawing.zoom)
 
 
 def _query_tiles(
@@ -274,24 +276,28 @@ def _query_tiles(
     notes: Sequence[str],
     titles: tuple[str, str],
     drawing: DrawOptions,
-) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure with all boxes on the photo, and a tile for each map of the first of them."""
+    detail: float,
+) -> Canvas:
+    """Return a drawing with all boxes on the photo, and a tile for each map of the first ones."""
     geometry = maps.geometry or Geometry.identity(photo.size)
     part = PhotoPart.of(geometry, crop=drawing.crop)
-    grid = compute_tile_grid(part.size, len(maps) + 1, drawing.width)
+    grid = compute_tile_grid(part.size, len(maps) + 1, drawing.page_width, detail)
     tile_size = grid.tile_size
-    whole, window = part.whole_size(tile_size), part.window(tile_size)
+    whole, window = part.whole_size(grid.pixels), part.window(grid.pixels)
     small = resize_image(photo.pixels, whole)[window]
     scaled = [replace(each, box=part.boxes_on_tile(each.box[None], tile_size)[0]) for each in boxes]
-    tiles = [Tile(draw_boxes(small, scaled), "Detections", size_text(photo.pixels))]
+    overview = _photo_canvas(small, tile_size)
+    draw_boxes(overview, scaled)
+    tiles = [Tile(overview, "Detections", size_text(photo.pixels))]
     values = maps.resize_to_image(whole, smooth=drawing.smooth is not False).numpy()
     values = values[(..., *window)]
     for index, (box, own) in enumerate(zip(scaled, values, strict=False)):
-        tile = draw_boxes(drawing.draw(small, own), [LabeledBox(box.box, "", box.color)])
+        tile = _photo_canvas(drawing.draw(small, own), grid.tile_size)
+        draw_boxes(tile, [LabeledBox(box.box, "", box.color)])
         if points is not None:
             places = part.boxes_on_tile(points[index][:, [0, 1, 0, 1]], tile_size)[:, :2]
             weighted = np.column_stack([places, points[index][:, 2]])
-            tile = draw_points(tile, weighted, box.color, box=box.box)
+            draw_points(tile, weighted, box.color, box=box.box)
         tiles.append(Tile(tile, box.text, notes[index]))
     vmax = drawing.vmax or 1.0
     legend = Legend(
@@ -303,7 +309,7 @@ def _query_tiles(
     )
     return tile_figure(
         tiles, grid, title=titles[0], subtitle=titles[1], legends=[legend], text=COMPACT,
-        width=drawing.width,
+        width=drawing.page_width,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
-from visattn.viz.tiles import BACKGROUND, MUTED, TEXT, TRACK
+from visattn.viz.canvas import BACKGROUND, MUTED, TEXT, TRACK
 
 Color = tuple[int, ...]
 _SAMPLE_PIXELS = 20_000  # pixels from which the palette is computed

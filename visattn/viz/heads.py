@@ -1,13 +1,12 @@
 """Figure of the attention of all heads of all layers of a transformer."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
-from PIL import Image, ImageDraw
 
 from visattn.attribution.layer_weights import describe_read_rows
 from visattn.geometry.affine import Geometry
@@ -15,17 +14,17 @@ from visattn.images.reader import LoadedImage
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.results.attention_map import AttentionMap
 from visattn.results.values import RecordedLayer
+from visattn.viz.canvas import MUTED, TEXT, Canvas
 from visattn.viz.heatmap import DrawOptions, resize_image
+from visattn.viz.rendering import Figure
 from visattn.viz.text import load_font
 from visattn.viz.tiles import (
-    BACKGROUND,
     LEGEND_HEIGHT,
     MARGIN,
-    MUTED,
     SMALL,
-    TEXT,
     Legend,
     draw_title,
+    scaled_size,
     title_bottom,
 )
 
@@ -36,20 +35,24 @@ _MIN_TILE = 40
 _MAX_TILE = 150
 _GAP = 5
 _MEAN_GAP = 14
+_MIN_WIDTH = 620  # of the legend
 
 
-def head_tile_size(image_size: tuple[int, int], num_heads: int) -> tuple[int, int]:
+def head_tile_size(
+    image_size: tuple[int, int], num_heads: int, row_width: int = _ROW_WIDTH
+) -> tuple[int, int]:
     """Return height and width of a tile of `all_heads_figure`.
 
     Args:
         image_size: Height and width of the image.
         num_heads: Maximum number of heads of a layer.
+        row_width: Width of a row of heads, in pixels.
 
     Example:
         >>> head_tile_size((480, 640), 12)
         (81, 108)
     """
-    width = min(max(_ROW_WIDTH // (num_heads + 1) - _GAP, _MIN_TILE), _MAX_TILE)
+    width = min(max(row_width // (num_heads + 1) - _GAP, _MIN_TILE), _MAX_TILE)
     height = round(width * image_size[0] / image_size[1])
     if height > 1.5 * width:
         max_height = round(1.5 * width)
@@ -58,12 +61,12 @@ def head_tile_size(image_size: tuple[int, int], num_heads: int) -> tuple[int, in
 
 
 def _create_page(
-    tile: tuple[int, int], num_heads: int, rows: int, title: str, subtitle: str
-) -> tuple[Image.Image, int]:
+    tile: tuple[int, int], rows: int, titles: tuple[str, str], width: int
+) -> tuple[Canvas, int]:
     """Return a page with its title, and the top of the first row of tiles."""
-    width = max(_column_left(num_heads, tile, num_heads) + tile[1] + MARGIN, 620)
+    title, subtitle = titles
     top = title_bottom(title, width, subtitle=subtitle) + _HEADER_HEIGHT
-    page = Image.new("RGB", (width, top + rows * (tile[0] + _GAP) + 18 + LEGEND_HEIGHT), BACKGROUND)
+    page = Canvas(width, top + rows * (tile[0] + _GAP) + 18 + LEGEND_HEIGHT)
     draw_title(page, title, subtitle)
     return page, top
 
@@ -78,15 +81,13 @@ def _column_left(column: int, tile: tuple[int, int], num_heads: int) -> int:
     )
 
 
-def _write_heads(
-    pen: ImageDraw.ImageDraw, top: int, tile: tuple[int, int], heads: Sequence[int]
-) -> None:
+def _write_heads(page: Canvas, top: int, tile: tuple[int, int], heads: Sequence[int]) -> None:
     y = top - 6
     font = load_font(SMALL)
     names = [f"head {number}" if tile[1] >= 60 else str(number) for number in heads]
     for column, text in enumerate([*names, "mean"]):
         x = _column_left(column, tile, len(heads)) + tile[1] / 2
-        pen.text((x, y), text, MUTED, font, anchor="ms")
+        page.text((x, y), text, MUTED, font, anchor="ms")
 
 
 def all_heads_figure(
@@ -97,7 +98,7 @@ def all_heads_figure(
     layers: Sequence[RecordedLayer],
     name: str | None = None,
     **options: Any,
-) -> UInt8[np.ndarray, "height width 3"]:
+) -> Figure:
     """Return a figure with a row per layer and a tile per head.
 
     A tile shows the mean of the rows that the scores read, such as that of the class token. All
@@ -109,10 +110,11 @@ def all_heads_figure(
         explained: The model.
         layers: Attention from `record_layers`.
         name: Name in the figure; by default the file name of the image.
-        options: Fields of `DrawOptions`, such as `colormap` and `vmax`.
+        options: Fields of `DrawOptions`, such as `colormap`, `vmax` and `width`; by default the
+            figure is as wide as its heads need.
 
     Raises:
-        ValueError: If there is no layer.
+        ValueError: If there is no layer, or the width is too small for the heads.
 
     Example:
         >>> from visattn.attribution.explained_model import analyze_model
@@ -126,37 +128,74 @@ def all_heads_figure(
         >>> photo = read_image(np.zeros((16, 24, 3), np.uint8))
         >>> place = Geometry.identity((16, 24))
         >>> layers = record_layers(explained, torch.zeros(1, 3, 16, 24))
-        >>> all_heads_figure(photo, place, explained=explained, layers=layers).shape[2]
-        3
+        >>> all_heads_figure(photo, place, explained=explained, layers=layers).image.width
+        620
     """
     if not layers:
         raise ValueError("a grid of heads needs at least one layer, got none")
-    info, rows = explained.info, [layer.read_row() for layer in layers]
+    rows = [layer.read_row() for layer in layers]
     peaks = torch.cat([row.flatten(1).amax(1) for row in rows])
     # Full color is at least 4 times uniform attention: heads that look everywhere stay dark.
     uniform = max(4 / row[0].numel() for row in rows)
     drawing = DrawOptions(**{"opacity": _OPACITY, **options})
     drawing = drawing.otherwise(vmax=max(float(peaks.median()), uniform))
     num_heads = max(len(row) for row in rows)
-    tile = head_tile_size(image.size, num_heads)
-    places = [key_geometry(layer, explained, geometry.from_edges()) for layer in layers]
-    maps = [
-        AttentionMap(row, "", "tokens", place).resize_to_image(tile).numpy()
-        for row, place in zip(rows, places, strict=True)
-    ]
+    tile, width = _layout(image.size, num_heads, drawing)
     title = Path(image.name).name if name is None else name
-    subtitle = f"{info.name}: attention of {_read_tokens(info)}, by head"
-    page, top = _create_page(tile, num_heads, len(layers), title, subtitle)
-    pen, small = ImageDraw.Draw(page), resize_image(image.pixels, tile)
-    _write_heads(pen, top, tile, next(n.heads for n in layers if len(n.heads) == num_heads))
+    subtitle = f"{explained.info.name}: attention of {_read_tokens(explained.info)}, by head"
+    places = [key_geometry(layer, explained, geometry.from_edges()) for layer in layers]
+    maps = [AttentionMap(row, "", "tokens", place) for row, place in zip(rows, places, strict=True)]
+
+    def draw(detail: float) -> Canvas:
+        page, top = _create_page(tile, len(layers), (title, subtitle), width)
+        page.detail = detail
+        _draw_rows(page, top, tile, image, layers, maps, drawing)
+        return page
+
+    return Figure(draw, drawing.zoom)
+
+
+def _layout(
+    image_size: tuple[int, int], num_heads: int, drawing: DrawOptions
+) -> tuple[tuple[int, int], int]:
+    """Return height and width of a tile, and the width of the page."""
+    around = 2 * MARGIN + _LABEL_WIDTH + _MEAN_GAP
+    row_width = _ROW_WIDTH if drawing.width is None else drawing.page_width - around
+    tile = head_tile_size(image_size, num_heads, row_width)
+    needed = max(_column_left(num_heads, tile, num_heads) + tile[1] + MARGIN, _MIN_WIDTH)
+    if drawing.width is None:
+        return tile, needed
+    if drawing.page_width < needed:
+        raise ValueError(
+            f"{num_heads} heads need a width of {math.ceil(needed * drawing.scale)} pixels at "
+            f"scale {drawing.scale:g}, got {drawing.width}"
+        )
+    return tile, drawing.page_width
+
+
+def _draw_rows(
+    page: Canvas,
+    top: int,
+    tile: tuple[int, int],
+    image: LoadedImage,
+    layers: Sequence[RecordedLayer],
+    attention: Sequence[AttentionMap],
+    drawing: DrawOptions,
+) -> None:
+    """Draw the heads of all layers, and the legend."""
+    pixels = scaled_size(tile, page.detail)
+    maps = [each.resize_to_image(pixels).numpy() for each in attention]
+    num_heads = max(len(heads) for heads in maps)
+    small = resize_image(image.pixels, pixels)
+    _write_heads(page, top, tile, next(n.heads for n in layers if len(n.heads) == num_heads))
     for number, (layer, heads) in enumerate(zip(layers, maps, strict=True)):
         y = top + number * (tile[0] + _GAP)
         place, font = (MARGIN + _LABEL_WIDTH - 14, y + tile[0] / 2), load_font(SMALL + 1)
-        pen.text(place, f"layer {layer.index}", TEXT, font, anchor="rm")
+        page.text(place, f"layer {layer.index}", TEXT, font, anchor="rm")
         columns = (*range(len(heads)), num_heads)
         for column, values in zip(columns, [*heads, heads.mean(axis=0)], strict=True):
-            drawn = Image.fromarray(drawing.draw(small, values))
-            page.paste(drawn, (_column_left(column, tile, num_heads), y))
+            place = (_column_left(column, tile, num_heads), y)
+            page.paste(drawing.draw(small, values), place, tile)
     vmin, vmax = drawing.vmin, drawing.vmax or 1.0
     legend = Legend(
         drawing.draw,
@@ -165,7 +204,6 @@ def all_heads_figure(
         has_nan=any(bool(np.isnan(heads).any()) for heads in maps),
     )
     legend.draw(page, (MARGIN + _LABEL_WIDTH, page.height - LEGEND_HEIGHT))
-    return np.array(page)
 
 
 def _read_tokens(info: ModelInfo) -> str:

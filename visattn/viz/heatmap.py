@@ -1,6 +1,7 @@
 """Heatmaps: colormaps, placement of cells, and blending with the photo."""
 
 import base64
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -422,6 +423,9 @@ def _hatch_image(
     return output.convert("RGB")
 
 
+PAGE_WIDTH = 1200  # of a figure at scale 1, in pixels
+
+
 @dataclass(frozen=True)
 class DrawOptions:
     """Options of all figures of maps.
@@ -433,7 +437,10 @@ class DrawOptions:
         vmin: Value at the lower end of the colormap.
         vmax: Value at the upper end of the colormap; None for that of the result.
         smooth: Whether to interpolate between cells; None for what suits the result.
-        width: Width of the figure in pixels.
+        width: Width of the figure in pixels of 1/96 inch: 317 are a column of 3.3 inches. By
+            default 1200 at scale 1.
+        scale: Size of text, lines and margins: at 2, letters of 12 pixels have 24, and tiles are
+            as wide as the width allows.
         crop: Whether tiles show only the part of the photo that the model saw.
 
     Example:
@@ -447,8 +454,30 @@ class DrawOptions:
     vmin: float = 0.0
     vmax: float | None = None
     smooth: bool | None = None
-    width: int = 1200
+    width: int | None = None
+    scale: float = 1.0
     crop: bool = False
+
+    @property
+    def page_width(self) -> int:
+        """Width of the drawing before it is scaled, in pixels.
+
+        Raises:
+            ValueError: If the scale is not above 0.
+
+        Example:
+            >>> DrawOptions().page_width, DrawOptions(width=2400, scale=2).page_width
+            (1200, 1200)
+        """
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"the scale of a figure must be above 0, got {self.scale}")
+        return PAGE_WIDTH if self.width is None else round(self.width / self.scale)
+
+    @property
+    def zoom(self) -> float:
+        """Pixels of a file per pixel of the drawing, so that the width is exact."""
+        page = self.page_width
+        return self.scale if self.width is None or page < 1 else self.width / page
 
     def draw(
         self,

@@ -22,19 +22,14 @@ from visattn.results.info import MapInfo
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import format_percent
-from visattn.viz.heatmap import DrawOptions, map_to_rgba, resize_image, resize_map
+from visattn.viz.canvas import Canvas
+from visattn.viz.heatmap import DrawOptions, map_to_rgba, resize_map
 from visattn.viz.marks import draw_contours, draw_cross, draw_frame, draw_region
-from visattn.viz.photo_part import PhotoPart
 from visattn.viz.text import join_notes
 from visattn.viz.tiles import (
-    BACKGROUND,
     LEGEND_HEIGHT,
     Legend,
     Tile,
-    compute_tile_grid,
-    empty_tile,
-    size_text,
-    tile_figure,
 )
 
 UNITS = {"gate": "gate", "tokens": "attention", "words": "attention", "queries": "attention",
@@ -232,64 +227,21 @@ def _to_uint16(values: np.ndarray, scale: MapScale) -> UInt16[np.ndarray, "y x"]
     return np.rint(np.clip(np.nan_to_num(levels), 0, 65535)).astype(np.uint16)
 
 
-def comparison_figure(
-    image: ImageLike,
-    maps: Sequence[AttentionMap],
-    *,
-    scales: Sequence[MapScale] | None = None,
-    title: str | None = None,
-    subtitle: str = "",
-    **options: Any,
-) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure of the image and the overlay of each method, side by side.
-
-    Methods measure different quantities, so each has its own value range, printed below its tile.
-    The subtitle says which share of the photo the model saw, if it is not all of it.
-
-    Args:
-        image: The original image.
-        maps: One map per method, placed on the image, as `visattn.explain` returns them.
-        scales: One color scale per map; by default that of `map_scale`.
-        title: Title; by default the explained class with its probability or score.
-        subtitle: Subtitle.
-        options: Fields of `DrawOptions`, such as `width` and `colormap`.
-
-    Raises:
-        ValueError: If there is no map, or one lies on an image of another size.
-
-    Example:
-        >>> from visattn.geometry import Geometry
-        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
-        >>> comparison_figure(np.zeros((30, 40, 3), np.uint8), [spot], width=600).shape[1]
-        600
-    """
-    original = read_image(image)
-    drawing = DrawOptions(**options)
-    if not maps:
-        raise ValueError("a comparison needs at least one map, got none")
-    scales = scales or [map_scale([each]) for each in maps]
-    geometry = maps[0].geometry or Geometry.identity(original.size)
-    part = PhotoPart.of(geometry, crop=drawing.crop)
-    grid = compute_tile_grid(part.size, len(maps) + 1, drawing.width)
-    whole, window = part.whole_size(grid.tile_size), part.window(grid.tile_size)
-    small = resize_image(draw_target(original.pixels, maps[0]), whole)[window]
-    values = [_values(each, whole, drawing) for each in maps]
-    values = [None if each is None else each[window] for each in values]
-    tiles = [_method_tile(*each, small, drawing) for each in zip(maps, scales, values, strict=True)]
-    return tile_figure(
-        [Tile(small, "Image", size_text(original.pixels)), *tiles],
-        grid,
-        title=next(filter(None, map(target_line, maps)), "Attention") if title is None else title,
-        subtitle=join_notes(subtitle, geometry.seen_text),
-        legends=_legends(maps, values, scales, drawing),
-        width=drawing.width,
-    )
-
-
-def _values(
+def values_on_tile(
     attention_map: AttentionMap, size: tuple[int, int], drawing: DrawOptions
 ) -> np.ndarray | None:
-    """Return a map at the size of a tile; None if it is empty."""
+    """Return a map at the size of a tile; None if it is empty.
+
+    Args:
+        attention_map: The map, placed on its image.
+        size: Height and width of the tile.
+        drawing: Whether it is smooth.
+
+    Example:
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
+        >>> values_on_tile(spot, (15, 20), DrawOptions()).shape
+        (15, 20)
+    """
     if attention_map.info.empty or empty_map_reason(attention_map.values):
         return None
     fine = _supersampled_size(attention_map, size)
@@ -297,17 +249,33 @@ def _values(
     return resize_map(attention_map.resize_to_image(fine, smooth=smooth).numpy(), size)
 
 
-def _method_tile(
+def map_tile(
     attention_map: AttentionMap,
     scale: MapScale,
     values: np.ndarray | None,
     photo: UInt8[np.ndarray, "y x 3"],
     drawing: DrawOptions,
 ) -> Tile:
+    """Return the tile of a map, with its method and its value range.
+
+    Args:
+        attention_map: The map.
+        scale: Its color scale.
+        values: The map at the size of the photo, from `values_on_tile`.
+        photo: RGB.
+        drawing: How it is drawn.
+
+    Example:
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate")
+        >>> photo = np.zeros((2, 2, 3), np.uint8)
+        >>> tile = map_tile(spot, map_scale([spot]), spot.values.numpy(), photo, DrawOptions())
+        >>> tile.name, tile.note
+        ('gate', '0 to 1')
+    """
     name = method_title(attention_map)
     if values is None:
         reason = attention_map.info.empty or empty_map_reason(attention_map.values)
-        return Tile(empty_tile((photo.shape[0], photo.shape[1]), reason), name, "no map")
+        return Tile(reason, name, "no map")
     cosine = _known(attention_map.info.cosine)
     tiny = "" if scale.percentile is not None else scale.note
     note = "; ".join(
@@ -321,17 +289,30 @@ def _draw(drawing: DrawOptions, scale: MapScale) -> partial[np.ndarray]:
     return partial(limits.draw, signed=scale.signed)
 
 
-def _legends(
+def map_legends(
     maps: Sequence[AttentionMap],
     values: Sequence[np.ndarray | None],
     scales: Sequence[MapScale],
     drawing: DrawOptions,
 ) -> list[Legend]:
-    """Return the legend of plain maps, and of signed ones if there are any."""
+    """Return the legend of plain maps, and of signed ones if there are any.
+
+    Args:
+        maps: The maps.
+        values: They at the size of their tiles; None for empty ones.
+        scales: Their color scales.
+        drawing: How they are drawn.
+
+    Example:
+        >>> spot = AttentionMap(torch.eye(2), "gate", "gate")
+        >>> [legend] = map_legends([spot], [np.eye(2)], [map_scale([spot])], DrawOptions())
+        >>> legend.end_labels
+        ('0', '1')
+    """
     has_nan = any(each is not None and bool(np.isnan(each).any()) for each in values)
-    if len(maps) == 1:
-        return [map_legend(maps[0], scales[0], drawing, has_nan=has_nan)]
     drawn = [scale for each, scale in zip(values, scales, strict=True) if each is not None]
+    if len({*drawn}) == 1:
+        return [map_legend(maps[0], drawn[0], drawing, has_nan=has_nan)]
     clipped = next((scale.note for scale in drawn if scale.percentile is not None), "")
     label = "range of values below each image" + (f"; {clipped}" if clipped else "")
     plain, signed = (_draw(drawing, MapScale("image", 0.0, 1.0, sign)) for sign in (False, True))
@@ -348,12 +329,12 @@ def _legends(
 def map_legend(
     attention_map: AttentionMap, scale: MapScale, drawing: DrawOptions, *, has_nan: bool = False
 ) -> Legend:
-    """Return the color bar of one map, with the values at its ends.
+    """Return the color bar of maps on one scale, with the values at its ends.
 
     Args:
-        attention_map: The map.
-        scale: Its color scale.
-        drawing: How it is drawn.
+        attention_map: One of the maps.
+        scale: Their color scale.
+        drawing: How they are drawn.
         has_nan: Whether the figure has pixels outside of the model's input.
 
     Example:
@@ -380,9 +361,9 @@ def legend_image(legend: Legend) -> UInt8[np.ndarray, "y x 3"]:
         >>> legend_image(map_legend(spot, map_scale([spot]), DrawOptions())).shape
         (64, 640, 3)
     """
-    page = Image.new("RGB", (_LEGEND_WIDTH, legend.height), BACKGROUND)
+    page = Canvas(_LEGEND_WIDTH, legend.height_on(_LEGEND_WIDTH))
     legend.draw(page, (8, 14))
-    return np.array(page)
+    return np.array(page.paint())
 
 
 def color_bar(width: int = 220, height: int = 12) -> UInt8[np.ndarray, "y x 3"]:

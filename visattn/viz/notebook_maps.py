@@ -7,14 +7,15 @@ from itertools import pairwise
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale, format_end
+from visattn.viz.canvas import ACCENT, MUTED, TEXT, TRACK, Canvas
 from visattn.viz.heatmap import DrawOptions
 from visattn.viz.maps import map_legend, method_title, target_line
 from visattn.viz.text import join_notes, load_font, truncate_text
-from visattn.viz.tiles import ACCENT, BACKGROUND, LEGEND_HEIGHT, MUTED, SMALL, TEXT, TRACK
+from visattn.viz.tiles import LEGEND_HEIGHT, SMALL
 
 _SIDE = 160  # longer side of a tile, in pixels
 _COLUMNS, _MAX_MAPS = 6, 24
@@ -70,19 +71,19 @@ def _tiles(attention_map: AttentionMap) -> UInt8[np.ndarray, "height width 3"]:
         max(_MIN_WIDTH, 2 * _MARGIN + columns * (width + _GAP) - _GAP),
         top + rows * (height + _GAP) + LEGEND_HEIGHT - 8,
     )
-    page = Image.new("RGB", size, BACKGROUND)
+    page = Canvas(*size)
     gray = np.full((height, width, 3), _GRAY, np.uint8)
     for number, each in enumerate(drawn):
         place = (
             _MARGIN + number % columns * (width + _GAP),
             top + number // columns * (height + _GAP),
         )
-        page.paste(Image.fromarray(drawing.draw(gray, each, signed=signed)), place)
+        page.paste(drawing.draw(gray, each, signed=signed), place)
     _write_title(page, _title(attention_map, len(drawn)))
     has_nan = bool(np.isnan(drawn).any())
     legend = map_legend(attention_map, scale, drawing, has_nan=has_nan)
     legend.draw(page, (_MARGIN, size[1] - LEGEND_HEIGHT + 12))
-    return np.array(page)
+    return np.array(page.paint())
 
 
 def _placed(attention_map: AttentionMap) -> Float[np.ndarray, "n y x"]:
@@ -102,10 +103,10 @@ def _placed(attention_map: AttentionMap) -> Float[np.ndarray, "n y x"]:
     ].numpy()
 
 
-def _write_title(page: Image.Image, title: str) -> None:
+def _write_title(page: Canvas, title: str) -> None:
     font = load_font(SMALL + 1)
     text = truncate_text(title, font, page.width - 2 * _MARGIN)
-    ImageDraw.Draw(page).text((_MARGIN, _MARGIN - 4), text, TEXT, font)
+    page.text((_MARGIN, _MARGIN - 4), text, TEXT, font)
 
 
 def channel_figure(attention_map: AttentionMap) -> UInt8[np.ndarray, "height width 3"]:
@@ -133,18 +134,18 @@ def channel_figure(attention_map: AttentionMap) -> UInt8[np.ndarray, "height wid
     low, high = min(0.0, float(rows.min())), max(1.0, float(rows.max()))
     width = _LEFT + _PLOT_WIDTH + 2 * _MARGIN
     step = _PLOT_HEIGHT + _AXIS
-    page = Image.new("RGB", (width, _MARGIN + _LINE + len(rows) * step + 4), BACKGROUND)
+    page = Canvas(width, _MARGIN + _LINE + len(rows) * step + 4)
     limits = f"{format_end(float(values.min()))} to {format_end(float(values.max()))}"
     mean = f"mean {format_end(float(values.mean()))}"
     count = f"{values.shape[-1]} channels"
     _write_title(page, join_notes(_title(attention_map, 1), count, limits, mean))
     for number, row in enumerate(rows):
-        _draw_bars(ImageDraw.Draw(page), row, _MARGIN + _LINE + number * step, (low, high))
-    return np.array(page)
+        _draw_bars(page, row, _MARGIN + _LINE + number * step, (low, high))
+    return np.array(page.paint())
 
 
 def _draw_bars(
-    pen: ImageDraw.ImageDraw, row: Float[np.ndarray, " c"], top: int, limits: tuple[float, float]
+    page: Canvas, row: Float[np.ndarray, " c"], top: int, limits: tuple[float, float]
 ) -> None:
     """Draw the weights of one gate with its axes."""
     (low, high), font = limits, load_font(SMALL)
@@ -154,8 +155,9 @@ def _draw_bars(
         return bottom - _PLOT_HEIGHT * (value - low) / (high - low)
 
     for tick in sorted({low, 0.0, (low + high) / 2, high}):
-        pen.line((left, height_of(tick), left + _PLOT_WIDTH, height_of(tick)), TRACK)
-        pen.text((left - 8, height_of(tick)), format_end(tick), MUTED, font, anchor="rm")
+        y = height_of(tick)
+        page.rectangle((left, y, left + _PLOT_WIDTH, y), TRACK)
+        page.text((left - 8, height_of(tick)), format_end(tick), MUTED, font, anchor="rm")
     count = len(row)
     columns = min(count, _PLOT_WIDTH)
     edges = np.linspace(0, count, columns + 1).round().astype(int)
@@ -166,8 +168,8 @@ def _draw_bars(
         end = max(x, x + space - (1 if space > 3 else 0) - 1)
         for value, color in ((row[start:stop].max(), faint), (row[start:stop].mean(), ACCENT)):
             y = sorted((height_of(float(value)), height_of(0.0)))
-            pen.rectangle((x, y[0], end, y[1]), color)
+            page.rectangle((x, y[0], end, y[1]), color)
     for channel in sorted({0, (count - 1) // 2, count - 1}):
         x = left + (channel + 0.5) / count * _PLOT_WIDTH
         text = f"channel {channel}" if channel == 0 else str(channel)
-        pen.text((x, bottom + 6), text, MUTED, font, anchor="la" if channel == 0 else "ma")
+        page.text((x, bottom + 6), text, MUTED, font, anchor="la" if channel == 0 else "ma")

@@ -3,23 +3,25 @@
 import colorsys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Integer, UInt8
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from visattn.images.reader import ImageLike, read_image
 from visattn.results.attention_map import AttentionMap
 from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
 from visattn.results.values import Segmentation
-from visattn.viz.heatmap import overlay, resize_image
+from visattn.viz.canvas import MUTED, Canvas
+from visattn.viz.heatmap import DrawOptions, overlay, resize_image
+from visattn.viz.rendering import Figure
 from visattn.viz.text import load_font, truncate_text
 from visattn.viz.tiles import (
     COMPACT,
     GAP,
     LEGEND_HEIGHT,
     MARGIN,
-    MUTED,
     NAMES,
     SMALL,
     Legend,
@@ -48,23 +50,31 @@ class ClassLegend:
     rows: Sequence[Sequence[tuple[int, str]]]
     height: int
 
-    def draw(self, page: Image.Image, position: tuple[int, int]) -> None:
+    def height_on(self, width: int) -> int:
+        """Return the height of its rows, which fit a page.
+
+        Args:
+            width: Width of the page, in pixels.
+        """
+        del width
+        return self.height
+
+    def draw(self, page: Canvas, position: tuple[int, int]) -> None:
         """Draw the legend.
 
         Args:
             page: Is drawn on.
             position: Left and top of the legend.
         """
-        pen = ImageDraw.Draw(page)
         font = load_font(SMALL)
         for row, entries in enumerate(self.rows):
             x = position[0]
             y = position[1] + row * _ROW_HEIGHT
             for number, name in entries:
                 color = _UNCOUNTED if number == IGNORE_CLASS else class_color(number)
-                pen.rectangle((x, y, x + _SWATCH, y + _SWATCH), color)
+                page.rectangle((x, y, x + _SWATCH, y + _SWATCH), color)
                 text = truncate_text(name, font, 400)
-                pen.text((x + _SWATCH + 8, y - 1), text, MUTED, font)
+                page.text((x + _SWATCH + 8, y - 1), text, MUTED, font)
                 x += _SWATCH + 8 + round(font.getlength(text)) + GAP
 
 
@@ -221,8 +231,9 @@ def segmentation_figure(
     truth: UInt8[np.ndarray, "y x"] | None = None,
     *,
     title: str = "",
-    width: int = 1200,
-) -> UInt8[np.ndarray, "height width 3"]:
+    width: int | None = None,
+    scale: float = 1.0,
+) -> Figure:
     """Return a figure of photo, prediction and gates; with a true label map also truth and errors.
 
     Gates are drawn on the fixed scale from 0 to 1, each on its own grid. The subtitle says which
@@ -233,7 +244,8 @@ def segmentation_figure(
         segmentation: Its segmentation.
         truth: True class of each pixel of the photo; 255 does not count.
         title: Title; by default the shares of the classes.
-        width: Width of the figure in pixels.
+        width: See `DrawOptions`.
+        scale: See `DrawOptions`.
 
     Raises:
         ValueError: If the photo and the label maps differ in size.
@@ -243,10 +255,24 @@ def segmentation_figure(
         >>> labels = np.zeros((30, 40), np.uint8)
         >>> geometry = Geometry.identity((30, 40))
         >>> result = Segmentation(labels, ("background", "cat"), (), geometry)
-        >>> segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=600).shape[1]
+        >>> segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=600).image.width
         600
     """
-    pixels = read_image(image).pixels
+    options = DrawOptions(width=width, scale=scale)
+    title = title or _summary(segmentation)
+    draw = partial(_panel, read_image(image).pixels, segmentation, truth, title, options.page_width)
+    return Figure(draw, options.zoom)
+
+
+def _panel(
+    pixels: UInt8[np.ndarray, "y x 3"],
+    segmentation: Segmentation,
+    truth: UInt8[np.ndarray, "y x"] | None,
+    title: str,
+    width: int,
+    detail: float,
+) -> Canvas:
+    """Return the drawing of photo, truth, prediction, errors and gates."""
     labels = segmentation.labels
     background = segmentation.has_background
     gates = segmentation.gates
@@ -260,9 +286,9 @@ def segmentation_figure(
         drawn[f"errors {100 * share:.1f} %"] = draw_errors(pixels, truth, labels)
     count = len(drawn) + len(gates)
     size = (pixels.shape[0], pixels.shape[1])
-    grid = compute_tile_grid(size, count, width)
-    tiles = [Tile(_resized(each, grid.tile_size), name) for name, each in drawn.items()]
-    tiles += [_gate_tile(pixels, gate, grid.tile_size) for gate in gates]
+    grid = compute_tile_grid(size, count, width, detail)
+    tiles = [Tile(_resized(each, grid.pixels), name) for name, each in drawn.items()]
+    tiles += [_gate_tile(pixels, gate, grid.pixels) for gate in gates]
     rows = _legend_rows(_legend(segmentation, truth), width)
     below = GAP if not gates else 8
     legends: list[TileLegend] = [ClassLegend(rows, len(rows) * _ROW_HEIGHT + below)]
@@ -270,7 +296,6 @@ def segmentation_figure(
         hatched = segmentation.geometry.seen_share < 1
         height = LEGEND_HEIGHT + GAP - 8
         legends.append(Legend(draw_gate, (0.0, 1.0), "gate", has_nan=hatched, height=height))
-    title = title or _summary(segmentation)
     return tile_figure(
         tiles, grid, title=title, subtitle=segmentation.geometry.seen_text, legends=legends,
         text=COMPACT if gates else NAMES, width=width,

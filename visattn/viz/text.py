@@ -84,7 +84,7 @@ class UnicodeFont(ImageFont.FreeTypeFont):
         size: Font size in pixels.
     """
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: float) -> None:
         super().__init__(path, size, layout_engine=ImageFont.Layout.BASIC)
         self._raqm_font: ImageFont.FreeTypeFont | None = None
         if features.check("raqm"):
@@ -110,7 +110,7 @@ class UnicodeFont(ImageFont.FreeTypeFont):
 
 
 @cache
-def load_font(size: int) -> UnicodeFont:
+def load_font(size: float) -> UnicodeFont:
     """Return DejaVu Sans, which matplotlib installs.
 
     Args:

@@ -2,27 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw
+from jaxtyping import Float
 
 from visattn.results.captions import Caption
 from visattn.results.word_statistics import HeadOverview
 from visattn.viz.alignment import draw_cells
+from visattn.viz.canvas import ACCENT, MUTED, TEXT, TRACK, Canvas
+from visattn.viz.heatmap import DrawOptions
+from visattn.viz.rendering import Figure
 from visattn.viz.text import load_font, truncate_text
 from visattn.viz.tiles import (
-    ACCENT,
-    BACKGROUND,
     LEGEND_HEIGHT,
     MARGIN,
-    MUTED,
     SMALL,
-    TEXT,
-    TRACK,
     Legend,
     draw_title,
+    scaled_size,
     title_bottom,
 )
 
@@ -56,8 +54,9 @@ def text_matrix(
     title: str = "",
     subtitle: str = "",
     width: int = 1200,
-) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure of words by the text that they attend to, with their share on the photo.
+    detail: float = 1.0,
+) -> Canvas:
+    """Return a drawing of words by the text that they attend to, with their share on the photo.
 
     If there are more columns than fit, the strongest stay, and the others are one column of their
     sums. The scale ends at the greatest weight of a word: special tokens often draw much more, and
@@ -70,7 +69,8 @@ def text_matrix(
         shares: Share of each word's attention on the photo, drawn as a bar.
         title: Title of the figure.
         subtitle: Second line of the title, smaller.
-        width: Width of the figure in pixels, at least 560.
+        width: Width of the drawing in pixels, at least 560.
+        detail: Pixels of images per pixel of the drawing.
 
     Raises:
         ValueError: If there is no word, the shapes do not fit, or the figure is too narrow.
@@ -78,7 +78,7 @@ def text_matrix(
     Example:
         >>> columns = [MatrixColumn("<s>", "prompt", True), MatrixColumn("a", "caption")]
         >>> weights = np.array([[0.3, 0.0], [0.2, 0.1]])
-        >>> text_matrix(["a", "dog"], columns, weights, shares=np.array([0.7, 0.7])).shape[1]
+        >>> text_matrix(["a", "dog"], columns, weights, shares=np.array([0.7, 0.7])).width
         1200
     """
     if not words or weights.shape != (len(words), len(columns)) or len(shares) != len(words):
@@ -98,23 +98,22 @@ def text_matrix(
          for number in range(len(columns))]  # fmt: skip
     top = title_bottom(title, width, subtitle=subtitle) + _NAMES
     bottom = top + len(words) * _ROW
-    page = Image.new("RGB", (width, bottom + MARGIN // 2 + LEGEND_HEIGHT), BACKGROUND)
+    page = Canvas(width, bottom + MARGIN // 2 + LEGEND_HEIGHT, detail=detail)
     draw_title(page, title, subtitle)
     _write_columns(page, columns, x, cell, top)
     words_only = [number for number, column in enumerate(columns) if not column.special]
     highest = float(weights.max(initial=0.0)) or 1.0
     vmax = float(weights[:, words_only].max(initial=0.0)) or highest
-    pen = ImageDraw.Draw(page)
     for row, word in enumerate(words):
         y = top + row * _ROW
-        _write_word(pen, y, word, float(shares[row]))
+        _write_word(page, y, word, float(shares[row]))
         for place, value in zip(x, weights[row].tolist(), strict=True):
             _draw_cell(page, (place, y, cell), value, vmax)
     label = "attention to text" + (", in cells as %" if cell >= _CELL else "")
     draw = partial(draw_cells, vmax=vmax)
     legend = Legend(draw, (0.0, vmax), label, clipped=highest > vmax, gate_symbol="on photo")
     legend.draw(page, (MARGIN, bottom + MARGIN // 2))
-    return np.array(page)
+    return page
 
 
 def _fitting(
@@ -134,61 +133,56 @@ def _fitting(
 
 
 def _write_columns(
-    page: Image.Image, columns: Sequence[MatrixColumn], x: Sequence[int], cell: int, top: int
+    page: Canvas, columns: Sequence[MatrixColumn], x: Sequence[int], cell: int, top: int
 ) -> None:
     """Write the name of each column upright above it, and that of each group above these."""
-    pen = ImageDraw.Draw(page)
     font = load_font(SMALL + 1)
-    pen.text((MARGIN + _LABELS, top - 8), "on photo", MUTED, load_font(SMALL), anchor="ls")
+    page.text((MARGIN + _LABELS, top - 8), "on photo", MUTED, load_font(SMALL), anchor="ls")
     for number, column in enumerate(columns):
         if number == 0 or column.group != columns[number - 1].group:
-            pen.text((x[number], top - _NAMES + 2), column.group, MUTED, load_font(SMALL))
+            page.text((x[number], top - _NAMES + 2), column.group, MUTED, load_font(SMALL))
         name = truncate_text(column.text, font, _NAMES - 28)
-        length = round(font.getlength(name)) + 2
-        label = Image.new("RGB", (max(length, 1), _FONT + 4), BACKGROUND)
         color = MUTED if column.special else TEXT
-        ImageDraw.Draw(label).text((0, 0), name, color, font)
-        upright = label.rotate(90, expand=True)
-        page.paste(upright, (x[number] + (cell - upright.width) // 2, top - 6 - upright.height))
+        left = x[number] + (cell - _FONT - 4) // 2
+        page.text((left, top - 6), name, color, font, upright=True)
 
 
-def _write_word(pen: ImageDraw.ImageDraw, y: int, word: str, share: float) -> None:
+def _write_word(page: Canvas, y: int, word: str, share: float) -> None:
     font = load_font(_FONT)
     middle = y + _ROW // 2
     right = MARGIN + _LABELS - 12
-    pen.text((right, middle), truncate_text(word, font, right - MARGIN), TEXT, font, anchor="rm")
+    page.text((right, middle), truncate_text(word, font, right - MARGIN), TEXT, font, anchor="rm")
     left = MARGIN + _LABELS
     length = _BARS - 46
-    pen.rounded_rectangle((left, middle - 2, left + length, middle + 2), 2, TRACK)
+    page.rectangle((left, middle - 2, left + length, middle + 2), TRACK, radius=2)
     if share > 0:
-        pen.rounded_rectangle((left, middle - 2, left + max(4, length * min(share, 1.0)),
-                               middle + 2), 2, ACCENT)  # fmt: skip
-    pen.text((left + length + 8, middle), f"{share:.2f}", MUTED, load_font(SMALL), anchor="lm")
+        end = left + max(4, length * min(share, 1.0))
+        page.rectangle((left, middle - 2, end, middle + 2), ACCENT, radius=2)
+    page.text((left + length + 8, middle), f"{share:.2f}", MUTED, load_font(SMALL), anchor="lm")
 
 
-def _draw_cell(page: Image.Image, place: tuple[int, int, int], value: float, vmax: float) -> None:
+def _draw_cell(page: Canvas, place: tuple[int, int, int], value: float, vmax: float) -> None:
     x, y, cell = place
     if value <= 0:
         return
-    tile = np.full((_ROW - 2, cell - 2), value)
-    page.paste(Image.fromarray(draw_cells(None, tile, vmax=vmax)), (x + 1, y + 1))
+    red, green, blue = draw_cells(None, np.full((1, 1), value), vmax=vmax)[0, 0].tolist()
+    page.rectangle((x + 1, y + 1, x + cell - 2, y + _ROW - 2), (red, green, blue))
     if cell >= _CELL:
         dark = value < 0.6 * vmax
         color = (235, 235, 235) if dark else (30, 30, 30)
         text = f"{100 * value:.0f}" if value >= 0.01 else "<1"
-        ImageDraw.Draw(page).text((x + cell / 2, y + _ROW / 2), text, color, load_font(SMALL - 1),
-                                  anchor="mm")  # fmt: skip
+        page.text((x + cell / 2, y + _ROW / 2), text, color, load_font(SMALL - 1), anchor="mm")
 
 
 def text_attention_figure(
-    caption: Caption, *, width: int = 1200, **options: Any
-) -> UInt8[np.ndarray, "height width 3"]:
+    caption: Caption, *, width: int | None = None, scale: float = 1.0
+) -> Figure:
     """Return the matrix of a caption's words by the text that they attend to.
 
     Args:
         caption: A caption with `text_attention`.
-        width: Width of the figure in pixels.
-        options: Arguments of `visattn.viz.text_attention.text_matrix`.
+        width: See `DrawOptions`.
+        scale: See `DrawOptions`.
 
     Raises:
         ValueError: If the caption has no attention to text, or no word.
@@ -201,7 +195,7 @@ def text_attention_figure(
         >>> text = TextAttention(("dog",), keys, half[:, None], half, 0 * half, True)
         >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
         >>> caption = Caption(("dog",), (-0.1,), (0.5,), maps, -0.1, True, text_attention=text)
-        >>> text_attention_figure(caption).shape[1]
+        >>> text_attention_figure(caption).image.width
         1200
     """
     attention = caption.text_attention
@@ -223,8 +217,21 @@ def text_attention_figure(
     if not attention.joint:
         parts.append("text by self-attention, the photo by cross-attention: each sums to 1")
     subtitle = "; ".join(filter(None, parts))
-    return text_matrix(attention.words, columns, weights, shares=attention.photo.numpy(),
-                       title=caption.text, subtitle=subtitle, width=width, **options)  # fmt: skip
+    drawing = DrawOptions(width=width, scale=scale)
+
+    def draw(detail: float) -> Canvas:
+        return text_matrix(
+            attention.words,
+            columns,
+            weights,
+            shares=attention.photo.numpy(),
+            title=caption.text,
+            subtitle=subtitle,
+            width=drawing.page_width,
+            detail=detail,
+        )
+
+    return Figure(draw, drawing.zoom)
 
 
 _MIN_TABLE_WIDTH = 560
@@ -247,8 +254,9 @@ def head_tables(
     title: str = "",
     subtitle: str = "",
     width: int = 1200,
-) -> UInt8[np.ndarray, "height width 3"]:
-    """Return a figure with a table of colors per statistic, layers by heads, and a ranking.
+    detail: float = 1.0,
+) -> Canvas:
+    """Return a drawing with a table of colors per statistic, layers by heads, and a ranking.
 
     Args:
         tables: Values by the name of the statistic; NaN where a layer has no such head. Each table
@@ -256,13 +264,14 @@ def head_tables(
         ranking: The heads, the best first: a header and rows of as many cells.
         title: Title of the figure.
         subtitle: Second line of the title, smaller.
-        width: Width of the figure in pixels, at least 560.
+        width: Width of the drawing in pixels, at least 560.
+        detail: Pixels of images per pixel of the drawing.
 
     Raises:
         ValueError: If there is no table, the shapes differ, or the figure is too narrow.
 
     Example:
-        >>> head_tables({"share": np.eye(3)}, [["layer", "head"], ["0", "0"]]).shape[1]
+        >>> head_tables({"share": np.eye(3)}, [["layer", "head"], ["0", "0"]]).width
         1200
     """
     shapes = {values.shape for values in tables.values()}
@@ -280,55 +289,57 @@ def head_tables(
     rows = -(-len(tables) // columns)
     top = title_bottom(title, width, subtitle=subtitle)
     below = top + rows * block
-    page = Image.new("RGB", (width, below + len(ranking) * _LINE + MARGIN), BACKGROUND)
+    page = Canvas(width, below + len(ranking) * _LINE + MARGIN, detail=detail)
     draw_title(page, title, subtitle)
     for number, (name, values) in enumerate(tables.items()):
         x = MARGIN + number % columns * (across + _TABLE_GAP)
         _draw_table(page, (x, top + number // columns * block), name, values, (height, cell))
-    _write_ranking(ImageDraw.Draw(page), below, ranking, width)
-    return np.array(page)
+    _write_ranking(page, below, ranking, width)
+    return page
 
 
 def _draw_table(
-    page: Image.Image,
+    page: Canvas,
     place: tuple[int, int],
     name: str,
     values: Float[np.ndarray, "l h"],
     cell: tuple[int, int],
 ) -> None:
     """Draw one table with its axes and its scale."""
-    (x, y), pen, font = place, ImageDraw.Draw(page), load_font(SMALL)
-    pen.text((x, y), name, TEXT, load_font(SMALL + 2))
+    (x, y), font = place, load_font(SMALL)
+    page.text((x, y), name, TEXT, load_font(SMALL + 2))
     left = x + _AXIS
     top = y + _LABEL
     finite = values[np.isfinite(values)]
     low = float(finite.min(initial=np.inf))
     high = float(finite.max(initial=-np.inf))
     high = high if high > low else low + 1e-6
-    large = values.repeat(cell[0], 0).repeat(cell[1], 1)
-    page.paste(Image.fromarray(draw_cells(None, large, vmin=low, vmax=high)), (left, top))
     layers, heads = values.shape
+    size = (layers * cell[0], heads * cell[1])
+    rows, columns = (np.linspace(0, count, each, endpoint=False).astype(int)
+                     for count, each in zip(values.shape, scaled_size(size, page.detail),
+                                            strict=True))  # fmt: skip
+    large = values[rows[:, None], columns]
+    page.paste(draw_cells(None, large, vmin=low, vmax=high), (left, top), size)
     for count, step, draw in (
-        (heads, max(1, -(-22 // cell[1])), lambda index, text: pen.text(
+        (heads, max(1, -(-22 // cell[1])), lambda index, text: page.text(
             (left + (index + 0.5) * cell[1], top - 4), text, MUTED, font, anchor="ms")),
-        (layers, max(1, -(-14 // cell[0])), lambda index, text: pen.text(
+        (layers, max(1, -(-14 // cell[0])), lambda index, text: page.text(
             (left - 6, top + (index + 0.5) * cell[0]), text, MUTED, font, anchor="rm")),
     ):  # fmt: skip
         for index in range(0, count, step):
             draw(index, str(index))
-    pen.text((left, top - 32), "head", MUTED, font)
-    pen.text((left - 6, top - 4), "layer", MUTED, font, anchor="rs")
+    page.text((left, top - 32), "head", MUTED, font)
+    page.text((left - 6, top - 4), "layer", MUTED, font, anchor="rs")
     below = top + layers * cell[0] + 12
     length = min(160, max(heads * cell[1], 90))
-    ramp = np.tile(np.linspace(low, high, length), (_BAR, 1))
-    page.paste(Image.fromarray(draw_cells(None, ramp, vmin=low, vmax=high)), (left, below))
-    pen.text((left, below + _BAR + 4), f"{low:.2g}", MUTED, font)
-    pen.text((left + length, below + _BAR + 4), f"{high:.2g}", MUTED, font, anchor="ra")
+    ramp = draw_cells(None, np.linspace(low, high, length)[None], vmin=low, vmax=high)
+    page.paste(ramp, (left, below), (_BAR, length), is_ramp=True)
+    page.text((left, below + _BAR + 4), f"{low:.2g}", MUTED, font)
+    page.text((left + length, below + _BAR + 4), f"{high:.2g}", MUTED, font, anchor="ra")
 
 
-def _write_ranking(
-    pen: ImageDraw.ImageDraw, top: int, ranking: Sequence[Sequence[str]], width: int
-) -> None:
+def _write_ranking(page: Canvas, top: int, ranking: Sequence[Sequence[str]], width: int) -> None:
     """Write the ranking as a table; the last column takes the rest of the width."""
     if not ranking:
         return
@@ -340,18 +351,18 @@ def _write_ranking(
             x = MARGIN + column * step
             last = column == len(row) - 1
             space = width - MARGIN - x if last else step - 8
-            pen.text((x, y), truncate_text(text, font, space), TEXT if number else MUTED, font)
+            page.text((x, y), truncate_text(text, font, space), TEXT if number else MUTED, font)
 
 
 def head_overview_figure(
-    caption: Caption, *, width: int = 1200, **options: Any
-) -> UInt8[np.ndarray, "height width 3"]:
+    caption: Caption, *, width: int | None = None, scale: float = 1.0
+) -> Figure:
     """Return how each head of each layer reads the photo, and the heads that localize best.
 
     Args:
         caption: A caption with `head_overview`.
-        width: Width of the figure in pixels.
-        options: Arguments of `visattn.viz.text_attention.head_tables`.
+        width: See `DrawOptions`.
+        scale: See `DrawOptions`.
 
     Raises:
         ValueError: If the caption has no overview of heads.
@@ -361,7 +372,7 @@ def head_overview_figure(
         >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
         >>> heads = HeadOverview(("a", "b"), *[torch.rand(2, 3) for _ in range(3)])
         >>> caption = Caption(("dog",), (-0.1,), (0.5,), maps, -0.1, True, head_overview=heads)
-        >>> head_overview_figure(caption).shape[1]
+        >>> head_overview_figure(caption).image.width
         1200
     """
     overview = caption.head_overview
@@ -380,11 +391,19 @@ def head_overview_figure(
     rule = "smallest spread, of the heads with at least the median share on the photo"
     if overview.in_boxes is not None:
         rule = "most of the map in the boxes"
-    return head_tables(
-        {name: values.numpy() for name, values in tables.items()}, ranking_rows(overview),
-        title=caption.text, subtitle=f"means over {len(caption.words)} words; best first: {rule}",
-        width=width, **options,
-    )  # fmt: skip
+    drawing = DrawOptions(width=width, scale=scale)
+
+    def draw(detail: float) -> Canvas:
+        return head_tables(
+            {name: values.numpy() for name, values in tables.items()},
+            ranking_rows(overview),
+            title=caption.text,
+            subtitle=f"means over {len(caption.words)} words; best first: {rule}",
+            width=drawing.page_width,
+            detail=detail,
+        )
+
+    return Figure(draw, drawing.zoom)
 
 
 def ranking_rows(overview: HeadOverview) -> list[list[str]]:

@@ -195,7 +195,7 @@ def test_invalid_options_end_with_a_message(
         ("photo.png", "gone.npy", "a.png", "gone.npy is not a file of maps"),
         ("photo.png", "photo.png", "a.png", "must be a .npy, .npz or .json file, got photo.png"),
         ("photo.png", "maps.npy", "photo.png", "would overwrite the photo"),
-        ("photo.png", "maps.npy", "a.jpg", "must be a .png file or a folder"),
+        ("photo.png", "maps.npy", "a.jpg", "must be a .png, .pdf or .svg file or a folder"),
     ],
 )
 def test_invalid_map_files_are_reported_and_the_photo_is_kept(

@@ -132,7 +132,7 @@ def test_maps_are_drawn_on_the_grid_of_the_tower() -> None:
     assert caption.maps.values.shape[1:] == (2 * rows, 2 * columns)
     assert caption.maps.geometry == maps["tower_gradcam"][1]
     assert caption.quantity == "absolute gradient of the pixels"
-    assert caption_figure(photo(), caption).shape[1] == 1200
+    assert caption_figure(photo(), caption).image.width == 1200
 
 
 def test_what_has_no_place_is_refused() -> None:

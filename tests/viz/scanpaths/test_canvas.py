@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 
 from visattn.models.glimpses.retina import crop_glimpses, glimpse_boxes, glimpse_pyramid
+from visattn.viz.canvas import TRACK
 from visattn.viz.scanpaths.path import draw_patch, glimpse_mosaic, patch_to_rgb, place_image
-from visattn.viz.tiles import TRACK
 
 INSIDE = np.array([[[2.0, 2, 6, 6]]])
 

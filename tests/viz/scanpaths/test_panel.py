@@ -12,6 +12,7 @@ from PIL import Image, ImageSequence
 from scanpath_data import CLASSES, miniature_scan, photo_of
 
 from visattn.results.values import ScanPath, format_percent
+from visattn.viz.canvas import ACCENT, BACKGROUND, Canvas
 from visattn.viz.scanpaths.animation import (
     FIRST_DURATION,
     GLIMPSE_DURATION,
@@ -21,13 +22,17 @@ from visattn.viz.scanpaths.animation import (
 )
 from visattn.viz.scanpaths.panel import class_colors, glimpse_panel, glimpse_strip
 from visattn.viz.scanpaths.path import draw_patch, draw_scan_path, glimpse_mosaic, place_image
-from visattn.viz.tiles import ACCENT, BACKGROUND, MARGIN
+from visattn.viz.tiles import MARGIN
 
 SHAPES = [(40, 60), (60, 40), (1, 1), (5, 400), (400, 5), (28, 28), (480, 640)]
 
 
+def painted(canvas: Canvas) -> np.ndarray:
+    return np.asarray(canvas.paint())
+
+
 def panel_of(scan: ScanPath) -> np.ndarray:
-    return glimpse_panel(photo_of(scan), scan, name="a.png")
+    return np.asarray(glimpse_panel(photo_of(scan), scan, name="a.png").image)
 
 
 def gif_of(scan: ScanPath, **options: Any) -> bytes:
@@ -64,10 +69,12 @@ def test_panel_shows_path_mosaic_and_each_glimpse() -> None:
     panel = panel_of(scan)
     view = place_image((40, 60), scan.boxes.numpy(), (400, 400))
     above = MARGIN + 25 + 40 + 24
-    path = draw_scan_path(
-        view.paste_image(photo_of(scan)),
-        view.boxes_on_canvas(scan.boxes.numpy()),
-        image_area=view.image_area,
+    path = painted(
+        draw_scan_path(
+            view.paste_image(photo_of(scan)),
+            view.boxes_on_canvas(scan.boxes.numpy()),
+            image_area=view.image_area,
+        )
     )
     height, width = path.shape[:2]
     np.testing.assert_array_equal(panel[above : above + height, MARGIN : MARGIN + width], path)
@@ -77,7 +84,7 @@ def test_panel_shows_path_mosaic_and_each_glimpse() -> None:
     top, left = above + view.offset[1], MARGIN + 422
     actual = panel[top : top + whole.shape[0], left : left + whole.shape[1]]
     np.testing.assert_array_equal(actual, whole)
-    strip = glimpse_strip(scan)
+    strip = painted(glimpse_strip(scan))
     below = above + max(height, 240) + 30
     np.testing.assert_array_equal(panel[below : below + len(strip), MARGIN:-MARGIN], strip)
 
@@ -85,10 +92,12 @@ def test_panel_shows_path_mosaic_and_each_glimpse() -> None:
 def test_mosaic_of_a_wide_image_lies_below_its_scan_path_at_the_same_scale() -> None:
     scan = miniature_scan((48, 160))
     view = place_image((48, 160), scan.boxes.numpy(), (400, 822))
-    path = draw_scan_path(
-        view.paste_image(photo_of(scan)),
-        view.boxes_on_canvas(scan.boxes.numpy()),
-        image_area=view.image_area,
+    path = painted(
+        draw_scan_path(
+            view.paste_image(photo_of(scan)),
+            view.boxes_on_canvas(scan.boxes.numpy()),
+            image_area=view.image_area,
+        )
     )
     whole = glimpse_mosaic(
         scan.patches.numpy(), view.boxes_on_resized_image(scan.boxes.numpy()), view.image_size
@@ -100,7 +109,7 @@ def test_mosaic_of_a_wide_image_lies_below_its_scan_path_at_the_same_scale() -> 
     top, left = above + rows + 22 + 24, MARGIN + view.offset[0]
     actual = panel[top : top + whole.shape[0], left : left + whole.shape[1]]
     np.testing.assert_array_equal(actual, whole)
-    strip = glimpse_strip(scan)
+    strip = painted(glimpse_strip(scan))
     below = top + whole.shape[0] + 30
     np.testing.assert_array_equal(panel[below : below + len(strip), MARGIN:-MARGIN], strip)
 
@@ -120,7 +129,7 @@ def test_animation_of_a_wide_image_has_the_mosaic_below_the_path() -> None:
 
 def test_strip_shows_the_glimpses_in_order() -> None:
     scan = miniature_scan(glimpses=4, scales=2)
-    strip, side = glimpse_strip(scan), 136
+    strip, side = painted(glimpse_strip(scan)), 136
     for index in range(4):
         for scale in range(2):
             x, y = 40 + index * (side + 22), 32 + scale * (side + 8)
@@ -132,7 +141,9 @@ def test_strip_shows_the_glimpses_in_order() -> None:
 
 
 def test_many_glimpses_use_several_rows() -> None:
-    few, many = (glimpse_strip(miniature_scan(glimpses=count, scales=1)) for count in (13, 14))
+    few, many = (
+        painted(glimpse_strip(miniature_scan(glimpses=count, scales=1))) for count in (13, 14)
+    )
     assert few.shape[0] < 180 < many.shape[0]
 
 
@@ -235,8 +246,8 @@ def test_panels_and_animations_write_labels_where_they_are_read() -> None:
     view = place_image(photo_of(scan).shape[:2], scan.boxes.numpy(), (400, 400))
     boxes = view.boxes_on_canvas(scan.boxes.numpy())
     canvas = view.paste_image(photo_of(scan))
-    plain = draw_scan_path(canvas, boxes, image_area=view.image_area)
-    tagged = draw_scan_path(canvas, boxes, image_area=view.image_area, tags=scan.tags)
+    plain = painted(draw_scan_path(canvas, boxes, image_area=view.image_area))
+    tagged = painted(draw_scan_path(canvas, boxes, image_area=view.image_area, tags=scan.tags))
     above = MARGIN + 25 + 40 + 24
     assert (panel[above : above + len(tagged), MARGIN : MARGIN + tagged.shape[1]] == tagged).all()
     rows, columns = np.nonzero((tagged != plain).any(2))

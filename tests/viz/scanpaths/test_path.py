@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
 
+from visattn.viz.canvas import Canvas
 from visattn.viz.heatmap import colormap_lut
 from visattn.viz.scanpaths.path import draw_number_marker, draw_scan_path, glimpse_colors
 
@@ -17,6 +17,10 @@ THREE = np.array(
         [[80.0, 8, 96, 24], [72, 0, 104, 32]],  # reaches out of the image
     ]
 )
+
+
+def painted(canvas: Canvas) -> np.ndarray:
+    return np.asarray(canvas.paint())
 
 
 def shown(image: np.ndarray, color: tuple[int, int, int], near: int = 40) -> np.ndarray:
@@ -34,7 +38,9 @@ def test_colors_are_ordered_with_increasing_lightness() -> None:
 
 
 def test_boxes_are_drawn_at_their_position() -> None:
-    drawn = draw_scan_path(np.zeros((60, 90, 3), np.uint8), THREE[1:2, :1], show_numbers=False)
+    drawn = painted(
+        draw_scan_path(np.zeros((60, 90, 3), np.uint8), THREE[1:2, :1], show_numbers=False)
+    )
     at = shown(drawn, glimpse_colors(1)[0])
     assert (at.min(0) >= [29, 39]).all()
     assert (at.max(0) <= [46, 56]).all()
@@ -44,7 +50,7 @@ def test_boxes_are_drawn_at_their_position() -> None:
 
 
 def test_brightness_follows_the_finest_scale() -> None:
-    drawn = draw_scan_path(GRAY, THREE, show_numbers=False)
+    drawn = painted(draw_scan_path(GRAY, THREE, show_numbers=False))
     assert drawn[12, 10, 0] == 200  # finest
     assert drawn[26, 34, 0] == 150  # in the wide window only
     assert drawn[57, 10, 0] == 100  # never
@@ -54,20 +60,20 @@ def test_fine_glimpses_stay_bright_under_later_coarse_windows() -> None:
     boxes = np.array(
         [[[30.0, 20, 46, 36], [22, 12, 54, 44]], [[40.0, 20, 56, 36], [32, 12, 64, 44]]]
     )
-    assert draw_scan_path(GRAY, boxes, show_numbers=False)[28, 34, 0] == 200
+    assert painted(draw_scan_path(GRAY, boxes, show_numbers=False))[28, 34, 0] == 200
 
 
 def test_margins_are_not_darkened() -> None:
-    drawn = draw_scan_path(GRAY, THREE, image_area=(10, 10, 80, 50), show_numbers=False)
+    drawn = painted(draw_scan_path(GRAY, THREE, image_area=(10, 10, 80, 50), show_numbers=False))
     assert drawn[57, 10, 0] == 200
     assert drawn[25, 2, 0] == 200  # inside a wide window
     assert drawn[48, 12, 0] == 100
 
 
 def test_only_past_glimpses_are_drawn() -> None:
-    none = draw_scan_path(GRAY, THREE, num_glimpses=0)
+    none = painted(draw_scan_path(GRAY, THREE, num_glimpses=0))
     np.testing.assert_array_equal(none, GRAY)
-    two = draw_scan_path(GRAY, THREE, num_glimpses=2)
+    two = painted(draw_scan_path(GRAY, THREE, num_glimpses=2))
     first, second, third = glimpse_colors(3)
     assert len(shown(two, second)) > 50
     assert len(shown(two, third)) == 0
@@ -77,7 +83,7 @@ def test_only_past_glimpses_are_drawn() -> None:
 
 def test_numbers_and_lines_leave_what_was_looked_at_visible() -> None:
     boxes = np.array([[[30.0, 30, 50, 50]], [[70.0, 60, 90, 80]]])
-    drawn = draw_scan_path(np.zeros((100, 120, 3), np.uint8), boxes)
+    drawn = painted(draw_scan_path(np.zeros((100, 120, 3), np.uint8), boxes))
     for box, color in zip(boxes[:, 0], glimpse_colors(2), strict=True):
         left, top, right, bottom = box.astype(int)
         inside = drawn[top + 5 : bottom - 3, left + 5 : right - 3]
@@ -86,7 +92,8 @@ def test_numbers_and_lines_leave_what_was_looked_at_visible() -> None:
 
 
 def test_only_the_last_glimpse_has_its_coarse_scales() -> None:
-    drawn = draw_scan_path(np.zeros((60, 90, 3), np.uint8), THREE[:2], show_numbers=False)
+    black = np.zeros((60, 90, 3), np.uint8)
+    drawn = painted(draw_scan_path(black, THREE[:2], show_numbers=False))
     first, second = glimpse_colors(2)
     assert len(shown(drawn[25:32, :25], first)) == 0  # the lower side of its wide window
     assert drawn[53, 48].max() > 60  # that of the second
@@ -96,7 +103,7 @@ def test_only_the_last_glimpse_has_its_coarse_scales() -> None:
 @pytest.mark.parametrize("count", [2, 6, 20])
 def test_numbers_at_the_same_location_do_not_overlap(count: int) -> None:
     boxes = np.tile(np.array([[[92.0, 92, 108, 108]]]), (count, 1, 1))
-    drawn = draw_scan_path(np.zeros((200, 200, 3), np.uint8), boxes)
+    drawn = painted(draw_scan_path(np.zeros((200, 200, 3), np.uint8), boxes))
     areas = [len(shown(drawn, color, 20)) for color in glimpse_colors(count)]
     if count == 20:  # consecutive glimpses have similar colors
         areas = areas[::4]
@@ -105,7 +112,7 @@ def test_numbers_at_the_same_location_do_not_overlap(count: int) -> None:
 
 def test_lines_connect_consecutive_numbers() -> None:
     boxes = np.array([[[10.0, 22, 26, 38]], [[64.0, 22, 80, 38]]])
-    drawn = draw_scan_path(np.zeros((60, 90, 3), np.uint8), boxes)
+    drawn = painted(draw_scan_path(np.zeros((60, 90, 3), np.uint8), boxes))
     between = shown(drawn[:, 35:55], glimpse_colors(2)[1])
     assert set(between[:, 1]) == set(range(20))
     on_line = between[between[:, 0] > 24]  # the number of the second is above
@@ -115,8 +122,8 @@ def test_lines_connect_consecutive_numbers() -> None:
 
 def test_drawing_is_deterministic_and_does_not_modify_the_image() -> None:
     kept, boxes = GRAY.copy(), THREE.copy()
-    first = draw_scan_path(GRAY, THREE)
-    np.testing.assert_array_equal(first, draw_scan_path(GRAY, THREE))
+    first = painted(draw_scan_path(GRAY, THREE))
+    np.testing.assert_array_equal(first, painted(draw_scan_path(GRAY, THREE)))
     np.testing.assert_array_equal(GRAY, kept)
     np.testing.assert_array_equal(THREE, boxes)
 
@@ -124,21 +131,21 @@ def test_drawing_is_deterministic_and_does_not_modify_the_image() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (3, 300), (300, 3), (17, 13)])
 def test_paths_on_any_image_size(size: tuple[int, int]) -> None:
     image = np.zeros((*size, 3), np.uint8)
-    assert draw_scan_path(image, THREE).shape == image.shape
-    assert draw_scan_path(image, THREE * 1e9).shape == image.shape
+    assert painted(draw_scan_path(image, THREE)).shape == image.shape
+    assert painted(draw_scan_path(image, THREE * 1e9)).shape == image.shape
 
 
 @pytest.mark.parametrize(("boxes", "count"), [(THREE * np.nan, None), (THREE, 4), (THREE, -1)])
 def test_invalid_inputs_are_refused(boxes: np.ndarray, count: int | None) -> None:
     with pytest.raises(ValueError, match="boxes must be finite and at least num_glimpses="):
-        draw_scan_path(GRAY, boxes, num_glimpses=count)
+        painted(draw_scan_path(GRAY, boxes, num_glimpses=count))
 
 
 def test_number_labels_have_contrasting_text() -> None:
     for color, ink in (((248, 224, 37), (34, 36, 40)), ((120, 10, 165), (250, 250, 247))):
-        page = Image.new("RGB", (60, 60), (255, 255, 255))
-        draw_number_marker(ImageDraw.Draw(page), (30, 30), 8, color, 20)
-        drawn = np.array(page)
+        page = Canvas(60, 60)
+        draw_number_marker(page, (30, 30), 8, color, 20)
+        drawn = painted(page)
         assert len(shown(drawn, color, 4)) > 600
         assert len(shown(drawn[18:42, 18:42], ink, 30)) > 20
 
@@ -147,4 +154,6 @@ def test_golden_image_of_boxes(golden: Callable[[str, np.ndarray], None]) -> Non
     # without numbers: letters differ between releases of the library that draws them
     y, x = np.mgrid[:60, :90]
     shades = np.stack([110 + 60 * np.sin(x / 7), 130 + 50 * np.cos(y / 5), 90 + x], -1)
-    golden("scan_boxes", draw_scan_path(shades.astype(np.uint8), THREE, show_numbers=False))
+    golden(
+        "scan_boxes", painted(draw_scan_path(shades.astype(np.uint8), THREE, show_numbers=False))
+    )

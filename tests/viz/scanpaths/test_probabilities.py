@@ -5,10 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from visattn.viz.canvas import BACKGROUND, TEXT, Canvas
 from visattn.viz.scanpaths.panel import class_colors, plot_probabilities, top_classes
-from visattn.viz.tiles import BACKGROUND, TEXT
 
 TWO = np.array([[0.5, 0.5], [0.1, 0.9], [1.0, 0.0]])
+
+
+def painted(canvas: Canvas) -> np.ndarray:
+    return np.asarray(canvas.paint())
 
 
 def columns(drawn: np.ndarray, color: tuple[int, int, int], near: int = 12) -> np.ndarray:
@@ -37,7 +41,7 @@ def test_all_labels_of_a_sequence_are_shown() -> None:
 
 
 def test_lines_are_at_their_probabilities() -> None:
-    drawn = plot_probabilities(TWO, ("a", "b"), (240, 280))
+    drawn = painted(plot_probabilities(TWO, ("a", "b"), (240, 280)))
     at = columns(drawn[:206, 48:255], TEXT)
     assert at[:, 0].min() == pytest.approx(12, abs=4)  # 1.0 at the top
     lowest = at[at[:, 0].argmax()]
@@ -47,7 +51,7 @@ def test_lines_are_at_their_probabilities() -> None:
 
 def test_labels_do_not_overlap() -> None:
     names = ("one", "two", "three", "four", "five")
-    drawn = plot_probabilities(np.full((2, 5), 0.2), names, (240, 280))
+    drawn = painted(plot_probabilities(np.full((2, 5), 0.2), names, (240, 280)))
     written = (drawn[:, 245:] != BACKGROUND).any((1, 2)).astype(int)
     assert (np.diff(written) == 1).sum() == 5  # lines of text with background between them
 
@@ -57,18 +61,18 @@ def test_labels_do_not_overlap() -> None:
 def test_plots_of_any_number_of_glimpses_and_classes(count: int, classes: int) -> None:
     shares = np.full((count, classes), 1 / classes)
     names = tuple("incomprehensibilities" + str(item) for item in range(classes))
-    drawn = plot_probabilities(shares, names, (240, 284))
+    drawn = painted(plot_probabilities(shares, names, (240, 284)))
     assert drawn.shape == (240, 284, 3)
     assert (drawn[:, -2:] == BACKGROUND).all()
 
 
 def test_each_class_needs_a_name() -> None:
     with pytest.raises(ValueError, match="each of 2 classes needs a name, got 3"):
-        plot_probabilities(TWO, ("a", "b", "c"), (240, 280))
+        painted(plot_probabilities(TWO, ("a", "b", "c"), (240, 280)))
 
 
 def test_golden_image_of_lines(golden: Callable[[str, np.ndarray], None]) -> None:
     # the middle of a plot: letters differ between releases of the library that draws them
     five = np.array([[0.1, 0.5, 0.2, 0.1, 0.1], [0.3, 0.3, 0.2, 0.1, 0.1], [0.8, 0, 0.1, 0, 0.1]])
-    drawn = plot_probabilities(five, tuple("abcde"), (140, 150))
+    drawn = painted(plot_probabilities(five, tuple("abcde"), (140, 150)))
     golden("probability_lines", drawn[8:104, 50:130])

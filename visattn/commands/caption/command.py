@@ -17,7 +17,9 @@ from visattn.commands.model_option import add_model, is_transformers, resolve_mo
 from visattn.commands.options import (
     BULK,
     DRAWING,
+    FIGURES,
     IN_FILES,
+    MIN_WIDTH,
     OUTPUT,
     RUN,
     TARGET,
@@ -27,6 +29,7 @@ from visattn.commands.options import (
     add_images,
     add_options,
     add_resize_mode,
+    check_figures,
     real_number,
     refuse_unused,
     refuse_without,
@@ -64,10 +67,30 @@ model got; DIR/NAME.caption.mp4 shows these frames with the mean of the words. P
 --together have one caption, too."""
 
 _LARGEST_SEED = 2**31 - 1
+_MIN_WIDTH_OF_MORE = 560  # of alignment matrices and figures of text, in pixels
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
 
-_IN_FILES = ("num_captions", "gif", "alignment", "phrase_boxes", "method", "maps", *IN_FILES)
-_PHOTO = ("method", "gif", "alignment", "phrase_boxes", "shard", "mirror", "parquet", *BOX_OPTIONS)
+_IN_FILES = (
+    "num_captions",
+    "gif",
+    "alignment",
+    "phrase_boxes",
+    "method",
+    "maps",
+    *IN_FILES,
+    *FIGURES,
+)
+_PHOTO = (
+    "method",
+    "gif",
+    "alignment",
+    "phrase_boxes",
+    "shard",
+    "mirror",
+    "parquet",
+    *BOX_OPTIONS,
+    *FIGURES,
+)
 _CAPTIONER = (
     "weights",
     "beam_size",
@@ -130,7 +153,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_resize_mode(parser, "crop")
     text = "images per batch (default: 16; 1 for hf:DIRECTORY)"
     add_options(parser, "batch-size", batch_size={"default": None, "help": text})
-    add_options(parser, *BULK, "autocast", "dry-run")
+    add_options(parser, *FIGURES, *BULK, "autocast", "dry-run")
     add_huggingface(parser)
     add_video(parser, "NAME.caption")
     return parser
@@ -234,6 +257,8 @@ def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
     if args.out is None:
         refuse_without(parser, args, without_folder(args, _IN_FILES))
     check_boxes(parser, args)
+    more = args.alignment or args.text_attention or args.head_overview
+    check_figures(parser, args, _MIN_WIDTH_OF_MORE if more else MIN_WIDTH)
     if is_transformers(args.model):
         return
     args.num_captions = args.num_captions or min(args.beam_size, _MAX_NUM_CAPTIONS)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.boxes import box_settings, boxes_of
-from visattn.commands.files import encode_png
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import file_digest
+from visattn.commands.options import figure_options
 from visattn.commands.records import Part, Record
 from visattn.results.cards import Card
 
@@ -52,16 +52,22 @@ class CaptionJob(ModelJob["Caption"]):
     def __init__(self, args: argparse.Namespace, more: Sequence[str] = ()) -> None:
         optional = {
             ".gif": args.gif,
-            ".alignment.png": args.alignment,
-            ".text.png": args.text_attention,
-            ".heads.png": args.head_overview,
+            f".alignment.{args.format}": args.alignment,
+            f".text.{args.format}": args.text_attention,
+            f".heads.{args.format}": args.head_overview,
         }
-        endings = (".png", ".html", ".npz", *more, *(key for key in optional if optional[key]))
+        endings = (
+            f".{args.format}",
+            ".html",
+            ".npz",
+            *more,
+            *(key for key in optional if optional[key]),
+        )
         self.kinds = tuple(f"{{}}{ending}" for ending in endings)
         super().__init__(args)
         for ending, passed in optional.items():
-            if passed and ending.endswith(".png"):
-                _check_figure_names(self.all_names, ending.removesuffix(".png"))
+            if passed and ending != ".gif":
+                _check_figure_names(self.all_names, ending.removesuffix(f".{args.format}"))
         self.phrase_boxes = _read_phrase_boxes(args.phrase_boxes, self.all_names)
 
     def settings(self) -> dict[str, Any]:
@@ -99,14 +105,17 @@ class CaptionJob(ModelJob["Caption"]):
         from visattn.viz.html.caption_page import caption_html
 
         images = _images(image)
-        yield ".png", encode_png(caption_figure(images, result, boxes=outlined))
+        kind, options = self.args.format, figure_options(self.args)
+        panel = caption_figure(images, result, boxes=outlined, **options)
+        yield f".{kind}", panel.to_bytes(kind)
         yield ".npz", npz_bytes(result.to_arrays())
         if self.args.gif:
             yield ".gif", caption_gif(images[0], result)
         if self.args.alignment:
-            yield ".alignment.png", encode_png(alignment_figure(images[0], result))
-        for kind, figure in statistics_figures(result).items():
-            yield f".{kind}.png", encode_png(figure)
+            matrix = alignment_figure(images[0], result, **options)
+            yield f".alignment.{kind}", matrix.to_bytes(kind)
+        for part, figure in statistics_figures(result, **options).items():
+            yield f".{part}.{kind}", figure.to_bytes(kind)
         grounded = self._grounded(image, result)
         index = self.index_link(name)
         html = caption_html(images, grounded, boxes=outlined, name=name, index=index)
@@ -193,7 +202,7 @@ def _check_figure_names(names: dict[Path, str], suffix: str) -> None:
     for path, name in names.items():
         if name.endswith(suffix) and name.removesuffix(suffix) in names.values():
             raise ValueError(
-                f"the panel of {path} and a figure of another image would both be {name}.png; "
+                f"the panel of {path} and a figure of another image would both be {name}; "
                 f"rename {path.name}, or leave out {_FIGURES[suffix]}"
             )
 

@@ -9,6 +9,7 @@ from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
     DRAWING,
+    FIGURES,
     LONGEST_SIDE,
     OUTPUT,
     TARGET,
@@ -17,9 +18,11 @@ from visattn.commands.options import (
     add_images,
     add_options,
     add_resize_mode,
+    check_figures,
     describe_images,
     height_width,
     named_value,
+    output_path,
     print_dry_run,
     real_number,
     refuse_unused,
@@ -48,8 +51,8 @@ Files of a map begin with NAME.METHOD:
   .npy          the map at its own resolution
   .json         metadata: model, class, arguments, displayed range, geometry on the image
 NAME.methods.png is a sheet of all maps of an image with their color scales. --all-heads adds
-NAME.heads.png, --explorer NAME.html, a page for the browser. For several images DIR/index.html
-shows all maps.
+NAME.heads.png; both in another format with --format. --explorer adds NAME.html, a page for the
+browser. For several images DIR/index.html shows all maps.
 visattn detect draws where the queries of a detector of transformers looked.
 With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the classes,
 texts or words, or the methods of maps without one.
@@ -67,10 +70,11 @@ _MODEL = (
 )  # fmt: skip
 _PHOTO = (
     "text", "pixel", "region", "box", "query", "part", "normalize", "interpolation", "save",
-    "all_heads", "explorer", "shard", "mirror", "parquet", "autocast", *BOX_OPTIONS,
+    "all_heads", "explorer", "shard", "mirror", "parquet", "autocast", "figure", *BOX_OPTIONS,
+    *FIGURES,
 )  # fmt: skip
 _VIDEO = ("camera", "every", "max_frames", "smoothing", "clip_scale")
-_SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax", *BOX_OPTIONS)
+_SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax", *BOX_OPTIONS, *FIGURES)
 _MODES = {
     "photos": Mode("photos", (*_MODEL, *_PHOTO)),
     "videos": Mode("videos", (*_MODEL, *_VIDEO)),
@@ -113,7 +117,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_video(parser, "NAME.METHOD")
     text = "images per batch (default: 16; 1 for methods that run the model many times)"
     add_options(parser, "batch-size", batch_size={"default": None, "help": text})
-    add_options(parser, *BULK, "autocast", "dry-run")
+    add_options(parser, *FIGURES, *BULK, "autocast", "dry-run")
     return parser
 
 
@@ -220,6 +224,13 @@ def _add_drawing(parser: CommandParser) -> None:
         "--all-heads", action="store_true", help="also draw every head of every layer"
     )
     output.add_argument(
+        "--figure",
+        type=output_path,
+        metavar="FILE",
+        help="also draw all photos in one figure, a row of maps for each (FILE ends in .pdf, .svg "
+        "or .png)",
+    )
+    output.add_argument(
         "--explorer", action="store_true", help="also write an interactive page per image"
     )
 
@@ -299,6 +310,14 @@ def _refuse_without_effect(
 ) -> None:
     """Exit with a usage error if an option has no effect beside the others."""
     check_boxes(parser, args)
+    check_figures(parser, args)
+    if mode == "photos" and not (args.all_heads or "sheet" in args.save):
+        refuse_without(parser, args, ["format"], "--save sheet or --all-heads")
+        if args.figure is None:
+            needed = "--save sheet, --all-heads or --figure"
+            refuse_without(parser, args, ["width", "scale"], needed)
+    if args.shard:
+        refuse_without(parser, args, ["figure"], "all photos at once, without --shard")
     if args.style != "heat" and not (args.all_heads or args.explorer):
         refuse_without(parser, args, ["opacity"], "--style heat, --all-heads or --explorer")
     if args.style in ("light", "blur") and mode in ("maps", "videos"):

@@ -13,6 +13,8 @@ from visattn.commands.boxes import box_settings, boxes_of
 from visattn.commands.files import encode_overlay, encode_png
 from visattn.commands.index import card_image
 from visattn.commands.model_option import file_digest, model_settings
+from visattn.commands.options import figure_options, figure_settings
+from visattn.commands.overlay.figure_file import FigureFile
 from visattn.commands.overlay.methods import (
     SIMILARITY_NOTE,
     MapRunner,
@@ -65,6 +67,9 @@ def overlay_images(args: argparse.Namespace) -> int:
     with activity("loading the model"):
         job = OverlayJob(args)
         check_one_photo(args, len(job.names))
+        figure = None if args.figure is None else FigureFile(args, job.all_names)
+        if figure is not None:
+            figure.check()
         model, source = job.load()
     if args.dry_run:
         return job.dry_run(model, source)
@@ -75,14 +80,15 @@ def overlay_images(args: argparse.Namespace) -> int:
         print_message(SIMILARITY_NOTE)
     batch_size = args.batch_size or _batch_size(runner)
     if args.normalize != "global":
-        return job.run(batch_size=batch_size)
+        return max(job.run(batch_size=batch_size), job.write_figure(figure))
     # The scale of all images is known after the last of them: a first run saves the maps, a second
     # one draws them. Both resume.
     job.check_files()
     maps = MapsJob(args, job)
     maps.skipped += job.skipped
     code = maps.run(batch_size=batch_size)
-    return max(code, DrawJob(args, maps).run(batch_size=1))
+    drawings = DrawJob(args, maps)
+    return max(code, drawings.run(batch_size=1), drawings.write_figure(figure))
 
 
 def _batch_size(runner: MapRunner) -> int:
@@ -157,8 +163,8 @@ class OverlayJob(Job[ImageMaps]):
     def _pages(self, name: str) -> list[str]:
         """Return the files of an image that show several maps."""
         pages = {
-            ".methods.png": "sheet" in self.args.save,
-            ".heads.png": self.args.all_heads,
+            f".methods.{self.args.format}": "sheet" in self.args.save,
+            f".heads.{self.args.format}": self.args.all_heads,
             ".html": self.args.explorer,
         }
         return [f"{name}{end}" for end, written in pages.items() if written]
@@ -188,6 +194,7 @@ class OverlayJob(Job[ImageMaps]):
             heads = {"layers": self.args.layers, "heads": self.args.heads}
             keys = [spec.key for spec in self.runner.specs]
             settings["pages"] = {"methods": keys, **(heads if self.need_layers else {})}
+            settings["pages"] |= figure_settings(self.args)
         return settings
 
     def is_same(self, saved: Any, settings: Mapping[str, Any]) -> bool:
@@ -210,6 +217,36 @@ class OverlayJob(Job[ImageMaps]):
         except (ValueError, LookupError, TypeError):
             return None  # the record is of another version
         return None if failed else records
+
+    def saved_maps(self, path: Path) -> "list[tuple[AttentionMap, Record]]":
+        """Return the maps of an image from their files, with their records.
+
+        Args:
+            path: The image; of one that is incomplete there are none.
+        """
+        # Maps of failed methods count here, which `finished` of this class would leave out.
+        if self.folder is None or (records := Job.finished(self, path)) is None:
+            return []
+        pairs = zip(self.stems(self.names[path]), records, strict=True)
+        return [(read_map(self.folder.path / f"{stem}.npy", record), record)
+                for stem, record in pairs]  # fmt: skip
+
+    def write_figure(self, file: FigureFile | None) -> int:
+        """Write the file of `--figure` from the maps in the folder; return 0, or 1 without any."""
+        if file is None:
+            return 0
+        from visattn.results.scale import MapScale
+
+        saved = {path: self.saved_maps(path) for path in self.names}
+        complete = {path: each for path, each in saved.items() if each}
+        if not complete:
+            print_message(f"{file.path} is not written: no photo has maps")
+            return 1
+        scales = [MapScale.from_dict(record["scale"])
+                  for each in complete.values() for _, record in each]  # fmt: skip
+        maps = [[attention_map for attention_map, _ in each] for each in complete.values()]
+        file.write([Job.read(self, path) for path in complete], maps, scales)
+        return 0
 
     def infer(self, images: "Sequence[LoadedImage]") -> list[ImageMaps]:
         """Return the maps of images, and every head if a page shows it."""
@@ -319,28 +356,30 @@ class OverlayJob(Job[ImageMaps]):
         self, name: str, image: "LoadedImage", result: ImageMaps, scales: "Sequence[MapScale]"
     ) -> dict[str, bytes]:
         """Return the files of an image that show several maps."""
+        from visattn.viz.figures import figure as draw_figure
         from visattn.viz.heads import all_heads_figure
         from visattn.viz.html.explorer_page import explorer_html
-        from visattn.viz.maps import comparison_figure
         from visattn.viz.text import join_notes
 
         args = self.args
         explained = self.runner.explained
         maps = result.maps
         drawing = {"colormap": args.colormap, "opacity": args.opacity}
+        sizes = figure_options(args)
         pages: dict[str, bytes] = {}
         if "sheet" in args.save:
             notes = dict.fromkeys(each.info.note for each in maps)
-            figure = comparison_figure(
-                image,
+            figure = draw_figure(
                 maps,
+                image,
                 scales=scales,
                 title=" / ".join(args.text) if args.text else None,
                 subtitle=join_notes(Path(image.name).name, explained.info.name, *notes),
                 style=args.style,
                 **drawing,
+                **sizes,
             )
-            pages[f"{name}.methods.png"] = encode_png(figure)
+            pages[f"{name}.methods.{args.format}"] = figure.to_bytes(args.format)
         geometry = maps[0].geometry
         layers = result.layers
         if layers is None:
@@ -349,9 +388,9 @@ class OverlayJob(Job[ImageMaps]):
             raise ValueError(f"the maps of {image.name} have no geometry")
         if args.all_heads:
             figure = all_heads_figure(
-                image, geometry, explained=explained, layers=layers, **drawing
+                image, geometry, explained=explained, layers=layers, **drawing, **sizes
             )
-            pages[f"{name}.heads.png"] = encode_png(figure)
+            pages[f"{name}.heads.{args.format}"] = figure.to_bytes(args.format)
         if args.explorer:
             pairs = zip(maps, scales, strict=True)
             drawn = [pair for pair in pairs if not pair[0].info.empty]
@@ -372,7 +411,8 @@ class OverlayJob(Job[ImageMaps]):
     def main_file(self, name: str) -> str:
         """Return the page of an image that shows most, or its first map."""
         pages = self._pages(name)
-        if (page := f"{name}.html") in pages or (page := f"{name}.methods.png") in pages:
+        sheet = f"{name}.methods.{self.args.format}"
+        if (page := f"{name}.html") in pages or (page := sheet) in pages:
             return page
         kind = "overlay" if "overlay" in self._kinds else self._kinds[0]
         return f"{self.stems(name)[0]}{IMAGES[kind]}"
@@ -447,18 +487,6 @@ class MapsJob(OverlayJob):
         del record
         return ()
 
-    def load_maps(self, path: Path) -> "list[AttentionMap]":
-        """Return the maps of an image from their files; none if they are incomplete.
-
-        Args:
-            path: The image.
-        """
-        # Maps of failed methods count here, which `finished` of this class would leave out.
-        if self.folder is None or (records := Job.finished(self, path)) is None:
-            return []
-        pairs = zip(self.stems(self.names[path]), records, strict=True)
-        return [read_map(self.folder.path / f"{stem}.npy", record) for stem, record in pairs]
-
 
 class DrawJob(OverlayJob):
     """Drawings of saved maps on one scale per method over all images.
@@ -481,7 +509,7 @@ class DrawJob(OverlayJob):
         empty: dict[str, ValueRange] = defaultdict(ValueRange)
         names: dict[Path, str] = {}
         for path, name in self.names.items():
-            for spec, each in zip(self.runner.specs, self.maps.load_maps(path), strict=False):
+            for spec, (each, _) in zip(self.runner.specs, self.maps.saved_maps(path), strict=False):
                 ranges = empty if each.info.empty else drawn
                 ranges[spec.scale_key].add(each)
                 names[path] = name
@@ -500,7 +528,7 @@ class DrawJob(OverlayJob):
 
     def read(self, path: Path) -> "_Saved":
         """Read an image and its maps, in a thread."""
-        return _Saved(super().read(path), self.maps.load_maps(path))
+        return _Saved(super().read(path), [each for each, _ in self.maps.saved_maps(path)])
 
     def infer(self, images: "Sequence[Any]") -> list[ImageMaps]:
         """Return the saved maps of images, and every head if a page shows it."""

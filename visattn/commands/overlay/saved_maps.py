@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from visattn.commands.boxes import BoxFile, boxes_of
 from visattn.commands.files import create_folder, encode_overlay
+from visattn.commands.options import figure_options, figure_settings
 from visattn.io.atomic import atomic_write
 from visattn.io.written_files import WrittenFiles, replace_files
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.results.attention_map import AttentionMap
     from visattn.results.records import SavedMaps
+    from visattn.viz.rendering import Figure, FigureFormat
+
+_FIGURES: "dict[str, FigureFormat]" = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
 
 
 def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
@@ -44,8 +48,9 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
             "unflatten the last axis with --map-shape"
         )
     saved.words = words or [str(number) for number in range(1, len(maps) + 1)]
-    single_file = args.out.suffix.lower() == ".png" and not args.out.is_dir()
-    paths = [args.out] if single_file else _output_paths(args.out, saved.words)
+    single_file = args.out.suffix.lower() in _FIGURES and not args.out.is_dir()
+    paths = [args.out] if single_file else _output_paths(args.out, saved.words, args.format)
+    _check_format(args, single_map=single_file and len(maps) == 1)
     box_file = BoxFile(args, [photo])
     if photo.resolve() in {path.resolve() for path in paths}:
         raise ValueError(f"--out would overwrite the photo {photo}")
@@ -63,20 +68,36 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
             for index, name in enumerate(names[:-1]):
                 atomic_write(part / name, encode_overlay(_overlay(image, maps, index, args)))
         only = single_file and len(maps) == 1
-        last = _overlay(image, maps, 0, args) if only else _panel(image, maps, saved, args)
-        atomic_write(part / names[-1], encode_overlay(last))
+        if only:
+            content = encode_overlay(_overlay(image, maps, 0, args))
+        else:
+            kind = _FIGURES[paths[-1].suffix.lower()]
+            content = _panel(image, maps, saved, args).to_bytes(kind)
+        atomic_write(part / names[-1], content)
     box_file.add(photo, boxes_of(replace(maps, labels=tuple(saved.words)), args))
     box_file.write()
     return [*boxes, *paths]
 
 
-def _output_paths(folder: Path, words: Sequence[str]) -> list[Path]:
+def _check_format(args: argparse.Namespace, *, single_map: bool) -> None:
+    """Check that a single file is what its suffix and the options say."""
+    suffix = args.out.suffix.lower()
+    if single_map and (suffix != ".png" or figure_settings(args)):
+        raise ValueError(
+            f"one map is drawn at the size of its photo, as .png without --width and --scale; got "
+            f"{args.out}"
+        )
+    if suffix in _FIGURES and args.format not in ("png", suffix[1:]):
+        raise ValueError(f"--format {args.format} does not fit {args.out}: leave it out")
+
+
+def _output_paths(folder: Path, words: Sequence[str], kind: str) -> list[Path]:
     """Return the file of each map, and last that of the panel."""
     if folder.suffix and not folder.is_dir():
-        raise ValueError(f"--out must be a .png file or a folder, got {folder}")
+        raise ValueError(f"--out must be a .png, .pdf or .svg file or a folder, got {folder}")
     stems = [re.sub(r"[^0-9A-Za-z-]+", "_", word)[:40] for word in words]
     names = [f"{index:02}_{stem}.png" for index, stem in enumerate(stems, start=1)]
-    return [folder / name for name in [*names, "panel.png"]]
+    return [folder / name for name in [*names, f"panel.{kind}"]]
 
 
 def _with_geometry(
@@ -139,7 +160,7 @@ def _overlay(
 
 def _panel(
     image: "LoadedImage", maps: "AttentionMap", saved: "SavedMaps", args: argparse.Namespace
-) -> "np.ndarray":
+) -> "Figure":
     from visattn.results.captions import Caption
     from visattn.viz.captions import caption_figure
 
@@ -152,11 +173,12 @@ def _panel(
         image,
         caption,
         boxes=boxes,
-        scale="own" if per_map else "shared",
+        scales="own" if per_map else "shared",
         vmin=args.vmin,
         vmax=_full_color_value(maps, args),
         colormap=args.colormap,
         opacity=args.opacity,
         style=args.style,
         smooth=args.interpolation == "bilinear",
+        **figure_options(args),
     )

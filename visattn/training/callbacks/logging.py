@@ -273,7 +273,8 @@ class CaptionPanels(ImageLogger):
             return
         for index, image in enumerate(data.examples(self.images)):
             (caption,) = pipelines.caption(model, [image])
-            yield f"captions/{index}", viz.caption_figure(image, caption, width=self.width)
+            panel = viz.caption_figure(image, caption, width=self.width)
+            yield f"captions/{index}", np.asarray(panel.image)
 
 
 class CropPanels(ImageLogger):

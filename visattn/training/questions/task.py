@@ -30,7 +30,7 @@ from visattn.training.questions.metrics import (
     referent_boxes,
 )
 from visattn.training.task import Task
-from visattn.viz.maps import comparison_figure
+from visattn.viz.figures import figure
 from visattn.viz.marks import draw_frame
 
 
@@ -414,17 +414,16 @@ def question_panels(
         maps = None if output.attention is None else output.attention[row].detach().float().cpu()
         hops = _hop_maps(model, maps, pixels)
         top = max(float(hop.values.max()) for hop in hops) or 1.0
-        panels.append(
-            comparison_figure(
-                pixels,
-                hops,
-                scales=[MapScale("global", 0.0, top)] * len(hops),
-                title=question.text,
-                subtitle=_answer_line(model.answers, probabilities[row], question.answer),
-                width=_WIDTH,
-                smooth=False,
-            )
+        panel = figure(
+            hops,
+            pixels,
+            scales=[MapScale("global", 0.0, top)] * len(hops),
+            title=question.text,
+            subtitle=_answer_line(model.answers, probabilities[row], question.answer),
+            width=_WIDTH,
+            smooth=False,
         )
+        panels.append(np.asarray(panel.image))
     return panels
 
 

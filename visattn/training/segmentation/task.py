@@ -219,6 +219,6 @@ def batch_panels(
     pixels = batch.images.permute(0, 2, 3, 1).cpu().numpy()
     truths = batch.labels.cpu().numpy()
     return [
-        segmentation_figure(np.ascontiguousarray(image), result, truth)
+        np.asarray(segmentation_figure(np.ascontiguousarray(image), result, truth).image)
         for image, truth, result in zip(pixels, truths, results, strict=False)
     ]

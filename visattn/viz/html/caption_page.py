@@ -108,8 +108,8 @@ def caption_html(
             },
             texts={"caption": sanitize_text(" ".join(captions[0].words), _CAPTION)},
             markup={"statistics": "".join(
-                _figure(_TITLES[kind], pixels)
-                for kind, pixels in statistics_figures(caption).items()
+                _figure(_TITLES[kind], np.asarray(figure.image))
+                for kind, figure in statistics_figures(caption).items()
             )},
         ),
         page,

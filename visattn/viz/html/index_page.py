@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.results.cards import Card
+from visattn.viz.canvas import TRACK
 from visattn.viz.heatmap import resize_image
 from visattn.viz.html.document import (
     escape_text,
@@ -17,7 +18,6 @@ from visattn.viz.html.document import (
     render_page,
 )
 from visattn.viz.text import sanitize_text
-from visattn.viz.tiles import TRACK
 
 _NAME, _CAPTION, _LISTED = 200, 300, 40  # characters
 _CARD_ASPECT, _WIDE = 4 / 3, 1.2  # of index.css; of photos

@@ -8,6 +8,7 @@ from PIL import Image, ImageDraw
 
 from visattn.images.reader import ImageLike
 from visattn.results.values import ReadLabel, ScanPath, format_percent, label_text
+from visattn.viz.canvas import ACCENT, BACKGROUND, MUTED, TEXT, TRACK
 from visattn.viz.gif import encode_gif
 from visattn.viz.scanpaths.panel import class_colors, top_classes
 from visattn.viz.scanpaths.path import (
@@ -20,7 +21,7 @@ from visattn.viz.scanpaths.path import (
     read_scan,
 )
 from visattn.viz.text import load_font, truncate_text
-from visattn.viz.tiles import ACCENT, BACKGROUND, MUTED, SMALL, TEXT, TRACK
+from visattn.viz.tiles import SMALL
 
 FIRST_DURATION, GLIMPSE_DURATION, LAST_DURATION = 1000, 900, 2800  # of frames, in milliseconds
 _MARGIN, _GAP = 14, 12
@@ -102,7 +103,7 @@ def _draw_frames(
             image_area=placement.image_area,
             tags=scan.tags,
         )
-        frame.paste(Image.fromarray(path), (left, _MARGIN))
+        frame.paste(path.paint(), (left, _MARGIN))
         mosaic = Image.fromarray(_mosaic_of_first(scan, placement, drawn_glimpses))
         frame.paste(mosaic, mosaic_place)
         _draw_bars(ImageDraw.Draw(frame), scan, shown, drawn_glimpses, height)
@@ -228,8 +229,8 @@ def _draw_grid_frame(
             image_area=placement.image_area,
             tags=scan.tags,
         )
-        place = (x + (side - drawn.shape[1]) // 2, y + (side - drawn.shape[0]) // 2)
-        page.paste(Image.fromarray(drawn), place)
+        place = (x + (side - drawn.width) // 2, y + (side - drawn.height) // 2)
+        page.paste(drawn.paint(), place)
         if step:
             _write_prediction(pen, scan, truth, min(step, count) - 1, (x, y + side + 7, x + side))
     return page

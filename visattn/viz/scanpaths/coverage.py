@@ -1,38 +1,41 @@
 """Figure of glimpse locations on many images: the mean scan path and a heat map per glimpse."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw
 from torch import Tensor
 
 from visattn.results.values import ScanPath
-from visattn.viz.heatmap import overlay, resize_image, resize_map
+from visattn.viz.canvas import MUTED, TEXT, Canvas
+from visattn.viz.heatmap import DrawOptions, overlay, resize_image, resize_map
+from visattn.viz.rendering import Figure
 from visattn.viz.scanpaths.path import (
+    MARKER,
+    MARKER_RADIUS,
+    draw_number_marker,
     draw_scan_path,
     glimpse_colors,
-    paste_number_marker,
     patch_to_rgb,
 )
 from visattn.viz.text import load_font, truncate_text
 from visattn.viz.tiles import (
-    BACKGROUND,
     GAP,
     LEGEND_HEIGHT,
     MARGIN,
-    MUTED,
+    MIN_WIDTH,
     SMALL,
-    TEXT,
     Legend,
     TileGrid,
+    check_width,
     compute_tile_grid,
 )
 
 _TITLE_SIZE = 25
 _CAPTION_HEIGHT = 34
-_WIDTH = 1200
+_DEFAULTS = DrawOptions()
 
 
 def coverage_panel(
@@ -43,7 +46,8 @@ def coverage_panel(
     *,
     title: str,
     note: str = "",
-) -> UInt8[np.ndarray, "height 1200 3"]:
+    drawing: DrawOptions = _DEFAULTS,
+) -> Figure:
     """Return a figure of the distribution of glimpse locations over many images.
 
     Args:
@@ -55,6 +59,7 @@ def coverage_panel(
         maps: The same for each glimpse.
         title: Title of the figure.
         note: Line below the title.
+        drawing: Width and scale of the figure.
 
     Raises:
         ValueError: If the numbers of glimpses and maps differ.
@@ -62,48 +67,68 @@ def coverage_panel(
     Example:
         >>> blank, boxes = np.zeros((28, 28, 3), np.uint8), np.array([[7.0, 7, 21, 21]])
         >>> maps = np.zeros((1, 28, 28))
-        >>> coverage_panel(blank, boxes, maps[0], maps, title="2 images").shape[1]
+        >>> coverage_panel(blank, boxes, maps[0], maps, title="2 images").image.width
         1200
     """
     if not len(maps) or len(maps) != len(boxes):
         raise ValueError(
             f"each glimpse needs a map, got {len(maps)} maps for {len(boxes)} glimpses"
         )
-    grid = compute_tile_grid(image.shape[:2], len(maps) + 2, _WIDTH)
-    small = resize_image(image, grid.tile_size)
+    check_width(drawing, MIN_WIDTH)
+    titles = (title, note)
+    draw = partial(_draw_panel, image, boxes, mean_map, maps, titles, drawing.page_width)
+    return Figure(draw, drawing.zoom)
+
+
+def _draw_panel(
+    image: UInt8[np.ndarray, "y x 3"],
+    boxes: Float[np.ndarray, "_ 4"],
+    mean_map: Float[np.ndarray, "y x"],
+    maps: Float[np.ndarray, "t y x"],
+    titles: tuple[str, str],
+    width: int,
+    detail: float,
+) -> Canvas:
+    """Return the drawing of the mean path and the maps."""
+    grid = compute_tile_grid(image.shape[:2], len(maps) + 2, width, detail)
+    small = resize_image(image, grid.pixels)
     vmax = max(float(maps.max()), float(mean_map.max()), 1e-6)
     scale = np.array(grid.tile_size[::-1]) / np.array(image.shape[1::-1])
-    path = draw_scan_path(small, (boxes * np.tile(scale, 2))[:, None])
+    path = draw_scan_path(small, (boxes * np.tile(scale, 2))[:, None], detail=detail)
 
     def draw_heatmap(values: np.ndarray) -> np.ndarray:
-        return overlay(small, resize_map(values, grid.tile_size), vmax=vmax)
+        return overlay(small, resize_map(values, grid.pixels), vmax=vmax)
 
-    tiles = [path, draw_heatmap(mean_map), *map(draw_heatmap, maps)]
-    page, pen = _create_page(grid, title, note)
+    tiles = [draw_heatmap(mean_map), *map(draw_heatmap, maps)]
+    page = _create_page(grid, titles, width)
     colors = glimpse_colors(len(maps))
-    for index, tile in enumerate(tiles):
+    for index, tile in enumerate([path, *tiles]):
         row, column = divmod(index, grid.columns)
         x = MARGIN + column * (grid.cell_width + GAP)
         y = MARGIN + 2 * _TITLE_SIZE + 12 + row * (grid.tile_size[0] + _CAPTION_HEIGHT + GAP)
-        page.paste(Image.fromarray(tile), (x, y))
+        if isinstance(tile, Canvas):
+            page.place(tile, (x, y))
+        else:
+            page.paste(tile, (x, y), grid.tile_size)
         text_top = y + grid.tile_size[0] + 8
         if index < 2:
             text = ("mean path, \N{PLUS-MINUS SIGN} 1 standard deviation", "all glimpses")[index]
-            pen.text(
+            page.text(
                 (x, text_top),
                 truncate_text(text, load_font(SMALL), grid.cell_width),
                 MUTED,
                 load_font(SMALL),
             )
         else:
-            paste_number_marker(page, (x, text_top - 2), index - 1, colors[index - 2])
+            center = (x + MARKER / 2, text_top - 2 + MARKER / 2)
+            draw_number_marker(page, center, index - 1, colors[index - 2], MARKER_RADIUS)
     place = (MARGIN, page.height - LEGEND_HEIGHT)
     label = "mean resolution at which pixels were seen (1: that of the input, on every image)"
     Legend(partial(overlay, vmax=vmax), (0.0, vmax), label).draw(page, place)
-    return np.array(page)
+    return page
 
 
-def _create_page(grid: TileGrid, title: str, note: str) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+def _create_page(grid: TileGrid, titles: tuple[str, str], width: int) -> Canvas:
     height = (
         2 * MARGIN
         + 2 * _TITLE_SIZE
@@ -111,16 +136,16 @@ def _create_page(grid: TileGrid, title: str, note: str) -> tuple[Image.Image, Im
         + LEGEND_HEIGHT
         - 24
     )
-    page = Image.new("RGB", (_WIDTH, height), BACKGROUND)
-    pen = ImageDraw.Draw(page)
-    text_width = _WIDTH - 2 * MARGIN
+    page = Canvas(width, height, detail=grid.detail)
+    title, note = titles
+    text_width = width - 2 * MARGIN
     large = load_font(_TITLE_SIZE)
     small = load_font(SMALL)
-    pen.text((MARGIN, MARGIN - 6), truncate_text(title, large, text_width), TEXT, large)
-    pen.text(
+    page.text((MARGIN, MARGIN - 6), truncate_text(title, large, text_width), TEXT, large)
+    page.text(
         (MARGIN, MARGIN + _TITLE_SIZE + 6), truncate_text(note, small, text_width), MUTED, small
     )
-    return page, pen
+    return page
 
 
 class Coverage:
@@ -157,8 +182,11 @@ class Coverage:
         self._sums = [a + b for a, b in zip(self._sums or [0.0] * 5, terms, strict=True)]
         self.count += 1
 
-    def panel(self) -> UInt8[np.ndarray, "height width 3"]:
+    def panel(self, **options: Any) -> Figure:
         """Return a figure with the mean path and a heat map for each glimpse.
+
+        Args:
+            options: `width` and `scale`, see `DrawOptions`.
 
         Raises:
             ValueError: If no scan path was added.
@@ -178,4 +206,5 @@ class Coverage:
             maps.numpy(),
             title=f"Coverage of {images}",
             note=self.policy,
+            drawing=DrawOptions(**options),
         )

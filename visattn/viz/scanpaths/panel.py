@@ -1,30 +1,32 @@
 """Panel of a scan path: glimpses, patches, and class probabilities."""
 
-import io
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike
 from visattn.results.values import ScanPath, format_percent
+from visattn.viz.canvas import ACCENT, MUTED, TEXT, TRACK, Canvas
+from visattn.viz.heatmap import PAGE_WIDTH, DrawOptions
+from visattn.viz.rendering import Figure
 from visattn.viz.scanpaths.path import (
+    MARKER,
+    MARKER_RADIUS,
     draw_number_marker,
     draw_patch,
     draw_scan_path,
     glimpse_colors,
     glimpse_mosaic,
     is_wide,
-    paste_number_marker,
     place_image,
     read_scan,
 )
 from visattn.viz.text import join_notes, load_font, truncate_text
-from visattn.viz.tiles import ACCENT, BACKGROUND, GAP, MARGIN, MUTED, SMALL, TEXT, TRACK
+from visattn.viz.tiles import GAP, MARGIN, SMALL, check_width, scaled_size
 
-_SUPERSAMPLING = 3  # for antialiased lines
 # Of classes: cool and gray, as those of glimpses are purple to yellow.
 _COLORS = (
     TEXT, ACCENT, (56, 86, 170), (70, 146, 66), (126, 134, 142),
@@ -81,7 +83,7 @@ def plot_probabilities(
     size: tuple[int, int],
     *,
     glimpses_per_label: int | None = None,
-) -> UInt8[np.ndarray, "y x 3"]:
+) -> Canvas:
     """Return a line plot of the most probable classes over glimpses.
 
     The lines of a sequence of labels are interrupted where the next label begins.
@@ -96,16 +98,15 @@ def plot_probabilities(
         ValueError: If the numbers of classes and names differ.
 
     Example:
-        >>> plot_probabilities(np.full((3, 2), 0.5), ("cat", "dog"), (240, 280)).shape
-        (240, 280, 3)
+        >>> plot_probabilities(np.full((3, 2), 0.5), ("cat", "dog"), (240, 280)).height
+        240
     """
     if len(class_names) != probabilities.shape[1]:
         raise ValueError(
             f"each of {probabilities.shape[1]} classes needs a name, got {len(class_names)}"
         )
     (height, width), count = size, len(probabilities)
-    page = Image.new("RGB", (width * _SUPERSAMPLING, height * _SUPERSAMPLING), BACKGROUND)
-    pen = ImageDraw.Draw(page)
+    page = Canvas(width, height)
     shown = top_classes(probabilities, glimpses_per_label=glimpses_per_label)
     names = [
         truncate_text(class_names[index], load_font(SMALL), _MAX_NAME_WIDTH - 12) for index in shown
@@ -116,59 +117,43 @@ def plot_probabilities(
     y = _TOP + inner_size[0] * (1 - np.nan_to_num(probabilities[:, shown]).T)
     for fraction in (0.0, 0.5, 1.0):
         line = _TOP + inner_size[0] * (1 - fraction)
-        pen.line(_scale_up((_LEFT, line), (end, line)), TRACK, _SUPERSAMPLING)
+        page.line([(_LEFT, line), (end, line)], TRACK)
     colors = class_colors(len(shown))
     step = glimpses_per_label or count
     for start in range(step, count, step):  # between two labels
         border = (x[start - 1] + x[start]) / 2
-        ends = _scale_up((border, _TOP), (border, height - _BOTTOM))
-        pen.line(ends, TRACK, 2 * _SUPERSAMPLING)
+        page.line([(border, _TOP), (border, height - _BOTTOM)], TRACK, 2.0)
     for ys, color in reversed(list(zip(y, colors, strict=True))):
         for start in range(0, count, step):
-            _draw_line(pen, x[start : start + step], ys[start : start + step], color)
+            _draw_line(page, x[start : start + step], ys[start : start + step], color)
     radius = min(10.0, max(_MIN_RADIUS, 0.42 * inner_size[1] / count))
     # Of markers that would overlap every n-th is drawn, and the last one always.
     every = -(-count * 2.3 * radius // inner_size[1])
     for index, color in enumerate(glimpse_colors(count)):
         if (count - 1 - index) % every == 0:
-            [center] = _scale_up((x[index], height - _BOTTOM + 22))
-            draw_number_marker(pen, center, index + 1, color, radius * _SUPERSAMPLING)
-    small = page.reduce(_SUPERSAMPLING)
-    _write_labels(ImageDraw.Draw(small), names, colors, y[:, -1], (height, end))
-    return np.array(small)
-
-
-def _scale_up(*points: tuple[float, float]) -> list[tuple[float, float]]:
-    return [(float(x) * _SUPERSAMPLING, float(y) * _SUPERSAMPLING) for x, y in points]
+            center = (float(x[index]), height - _BOTTOM + 22)
+            draw_number_marker(page, center, index + 1, color, radius)
+    _write_labels(page, names, colors, y[:, -1], (height, end))
+    return page
 
 
 def _draw_line(
-    pen: ImageDraw.ImageDraw,
+    page: Canvas,
     x: Float[np.ndarray, " t"],
     y: Float[np.ndarray, " t"],
     color: tuple[int, int, int],
 ) -> None:
     """Draw the probabilities of a class as a line with a dot at each glimpse."""
-    points = _scale_up(*zip(x, y, strict=True))
+    points = list(zip(x.tolist(), y.tolist(), strict=True))
     width = 3.0 if color == TEXT else 2.0
     if len(points) > 1:
-        pen.line(points, color, round(width * _SUPERSAMPLING), "curve")
+        page.line(points, color, width)
     for point in points:
-        _draw_dot(pen, point, color, (width + 0.6) * _SUPERSAMPLING)
-
-
-def _draw_dot(
-    pen: ImageDraw.ImageDraw,
-    center: tuple[float, float],
-    color: tuple[int, int, int],
-    radius: float,
-) -> None:
-    (x, y) = center
-    pen.ellipse((x - radius, y - radius, x + radius, y + radius), color)
+        page.circle(point, width + 0.6, color)
 
 
 def _write_labels(
-    pen: ImageDraw.ImageDraw,
+    page: Canvas,
     names: list[str],
     colors: list[tuple[int, int, int]],
     ends: Float[np.ndarray, " k"],
@@ -178,7 +163,7 @@ def _write_labels(
     (height, end), font = area, load_font(SMALL)
     for fraction in (0.0, 0.5, 1.0):
         position = (_LEFT - 8, _TOP + (height - _TOP - _BOTTOM) * (1 - fraction))
-        pen.text(position, f"{fraction:.0%}".replace("%", " %"), MUTED, font, anchor="rm")
+        page.text(position, f"{fraction:.0%}".replace("%", " %"), MUTED, font, anchor="rm")
     order = np.argsort(ends, kind="stable")
     positions = ends[order].astype(float)
     lowest = height - _BOTTOM
@@ -189,14 +174,13 @@ def _write_labels(
     for index in reversed(range(len(positions) - 1)):
         positions[index] = min(positions[index], positions[index + 1] - _BAR_HEIGHT)
     for y, index in zip(positions, order, strict=True):
-        pen.text((end + 8, float(y)), names[index], colors[index], font, anchor="lm")
+        page.text((end + 8, float(y)), names[index], colors[index], font, anchor="lm")
 
 
 _TIMES = "\N{MULTIPLICATION SIGN}"
-_WIDTH = 1200
-_INNER_WIDTH = _WIDTH - 2 * MARGIN
-_IMAGE_SIZE = 400  # maximum side of the two images, which lie beside each other
-_PLOT_WIDTH = _INNER_WIDTH - 2 * _IMAGE_SIZE - 2 * GAP
+_INNER_WIDTH = PAGE_WIDTH - 2 * MARGIN
+_IMAGE_SHARE = 400 / _INNER_WIDTH  # of a page, of each of two images, which lie side by side
+_MIN_WIDTH = 900  # of a page, in pixels
 _MIN_PLOT_HEIGHT = 240
 _TITLE_SIZE, _HEADER_HEIGHT = 25, 24  # in pixels
 _MAX_PATCH = {1: 169, 2: 136}  # maximum side of a patch, by the number of scales
@@ -208,8 +192,13 @@ _SCALE_WIDTH = 40  # of the labels of scales, left of the patches
 
 
 def glimpse_panel(
-    image: ImageLike, scan: ScanPath, *, name: str = ""
-) -> UInt8[np.ndarray, "height 1200 3"]:
+    image: ImageLike,
+    scan: ScanPath,
+    *,
+    name: str = "",
+    width: int | None = None,
+    scale: float = 1.0,
+) -> Figure:
     """Return a figure of a scan path.
 
     The first row shows the image with the scan path, the mosaic of all glimpses, and the class
@@ -221,9 +210,12 @@ def glimpse_panel(
         image: The original image.
         scan: Its scan path, from `glimpses`.
         name: Name of the image in the figure.
+        width: See `DrawOptions`; at least 900 at scale 1.
+        scale: See `DrawOptions`.
 
     Raises:
-        ValueError: If the scan path belongs to an image of another size.
+        ValueError: If the scan path belongs to an image of another size, or the figure is too
+            narrow.
 
     Example:
         >>> from visattn.models import RecurrentAttentionModel
@@ -233,56 +225,74 @@ def glimpse_panel(
         ... )
         >>> photo = np.zeros((60, 80, 3), np.uint8)
         >>> [scan] = glimpses(model, photo)
-        >>> glimpse_panel(photo, scan, name="photo").ndim
-        3
+        >>> glimpse_panel(photo, scan, name="photo").image.width
+        1200
     """
     pixels, read = read_scan(image, scan)
+    drawing = DrawOptions(width=width, scale=scale)
+    check_width(drawing, _MIN_WIDTH)
+    draw = partial(_draw_panel, pixels, scan, read, name, drawing.page_width)
+    return Figure(draw, drawing.zoom)
+
+
+def _draw_panel(
+    pixels: UInt8[np.ndarray, "y x 3"],
+    scan: ScanPath,
+    read: ScanPath,
+    name: str,
+    width: int,
+    detail: float,
+) -> Canvas:
+    """Return the drawing of a scan path, of which `read` is what belongs to its labels."""
+    inner = width - 2 * MARGIN
+    side = round(inner * _IMAGE_SHARE)
     size = f"{pixels.shape[1]} {_TIMES} {pixels.shape[0]}"
     geometry = scan.maps.geometry
     seen_share = "" if geometry is None else geometry.seen_text
     note = join_notes(name, size, *_note_parts(scan), seen_share)
     boxes, probabilities = read.boxes.numpy(), read.probabilities.numpy()
     wide = is_wide(pixels)
-    max_width = 2 * _IMAGE_SIZE + GAP if wide else _IMAGE_SIZE
-    placement = place_image(pixels.shape[:2], boxes, (_IMAGE_SIZE, max_width))
+    max_width = 2 * side + GAP if wide else side
+    placement = place_image(pixels.shape[:2], boxes, (side, max_width))
     path = draw_scan_path(
-        placement.paste_image(pixels),
+        placement.paste_image(pixels, detail),
         placement.boxes_on_canvas(boxes),
         image_area=placement.image_area,
         tags=read.tags,
+        detail=detail,
     )
-    mosaic = glimpse_mosaic(
-        read.patches.numpy(), placement.boxes_on_resized_image(boxes), placement.image_size
+    mosaic = Canvas(placement.image_size[1], placement.image_size[0], detail=detail)
+    whole = scaled_size(placement.image_size, detail)
+    places = placement.boxes_on_resized_image(boxes) * np.array(
+        [whole[1] / mosaic.width, whole[0] / mosaic.height] * 2
     )
-    offset = (0, len(path) + GAP + _HEADER_HEIGHT) if wide else (_IMAGE_SIZE + GAP, 0)
-    height = max(_MIN_PLOT_HEIGHT, len(path), offset[1] + len(mosaic))
+    mosaic.paste(glimpse_mosaic(read.patches.numpy(), places, whole), (0, 0), placement.image_size)
+    offset = (0, path.height + GAP + _HEADER_HEIGHT) if wide else (side + GAP, 0)
+    height = max(_MIN_PLOT_HEIGHT, path.height, offset[1] + mosaic.height)
     plot = plot_probabilities(
         probabilities,
         scan.class_names,
-        (height, _PLOT_WIDTH),
+        (height, inner - 2 * side - 2 * GAP),
         glimpses_per_label=scan.glimpses_per_label,
     )
-    strip = glimpse_strip(read)
+    strip = glimpse_strip(read, width=inner, detail=detail)
     above = MARGIN + _TITLE_SIZE + 40 + _HEADER_HEIGHT
-    page = Image.new("RGB", (_WIDTH, above + height + 30 + strip.shape[0] + MARGIN), BACKGROUND)
-    pen = ImageDraw.Draw(page)
-    _write_title(pen, read, note)
+    page = Canvas(width, above + height + 30 + strip.height + MARGIN)
+    _write_title(page, read, note)
     shift = (placement.offset[0], 0) if wide else (0, placement.offset[1])  # without the margins
     for header, part, (x, y), (dx, dy) in (
         ("scan path", path, (0, 0), (0, 0)),
         ("mosaic of all glimpses", mosaic, offset, shift),
-        ("class probabilities", plot, (2 * (_IMAGE_SIZE + GAP), 0), (0, 0)),
+        ("class probabilities", plot, (2 * (side + GAP), 0), (0, 0)),
     ):
         x, y = MARGIN + x, above + y
-        pen.text((x, y - _HEADER_HEIGHT), header, MUTED, load_font(SMALL))
-        page.paste(Image.fromarray(part), (x + dx, y + dy))
-    page.paste(Image.fromarray(strip), (MARGIN, above + height + 30))
-    return np.array(page)
+        page.text((x, y - _HEADER_HEIGHT), header, MUTED, load_font(SMALL))
+        page.place(part, (x + dx, y + dy))
+    page.place(strip, (MARGIN, above + height + 30))
+    return page
 
 
-def glimpse_strip(
-    scan: ScanPath, *, width: int = _INNER_WIDTH
-) -> UInt8[np.ndarray, "height width 3"]:
+def glimpse_strip(scan: ScanPath, *, width: int = _INNER_WIDTH, detail: float = 1.0) -> Canvas:
     """Return the patches of each glimpse in order, with the most probable class after it.
 
     Before each row of patches of several scales stands how much wider they are than the first.
@@ -290,6 +300,7 @@ def glimpse_strip(
     Args:
         scan: What to draw.
         width: In pixels. Glimpses that one row cannot hold go into the next.
+        detail: Pixels of images per pixel of the drawing.
     """
     count, scales = scan.boxes.shape[:2]
     gutter = _SCALE_WIDTH if scales > 1 else 0
@@ -303,28 +314,27 @@ def glimpse_strip(
     )  # chances go below their names
     tall = _MARKER_HEIGHT + scales * (side + _SCALE_GAP) + (2 if apart else 1) * _LINE_HEIGHT
     rows = -(-count // columns)
-    page = Image.new("RGB", (width, rows * tall + (rows - 1) * 16), BACKGROUND)
-    pen = ImageDraw.Draw(page)
+    page = Canvas(width, rows * tall + (rows - 1) * 16)
     for index, color in enumerate(glimpse_colors(count)):
         x = gutter + index % columns * (side + GAP)
         y = index // columns * (tall + 16)
-        paste_number_marker(page, (x, y), index + 1, color)
+        center = (x + MARKER / 2, y + MARKER / 2)
+        draw_number_marker(page, center, index + 1, color, MARKER_RADIUS)
         for scale, patch in enumerate(scan.patches[index].numpy()):
-            tile = Image.fromarray(draw_patch(patch, side))
             top = y + _MARKER_HEIGHT + scale * (side + _SCALE_GAP)
-            page.paste(tile, (x, top))
+            page.paste(draw_patch(patch, round(side * detail)), (x, top), (side, side))
             if gutter and index % columns == 0:
                 factor = widths[index, scale] / widths[index, 0]
                 place = (x - 10, top + side / 2)
-                pen.text(place, f"{_TIMES}{factor:.3g}", MUTED, load_font(SMALL), anchor="rm")
+                page.text(place, f"{_TIMES}{factor:.3g}", MUTED, load_font(SMALL), anchor="rm")
         below = y + tall - 20
         chance = format_percent(float(scan.probabilities[index, best[index]]))
         name = truncate_text(names[index], font, side if apart else side - _PROBABILITY_WIDTH)
         was_read = scan.glimpses_per_label is None or index in scan.tags
-        pen.text((x, below - _LINE_HEIGHT * apart), name, TEXT if was_read else MUTED, font)
+        page.text((x, below - _LINE_HEIGHT * apart), name, TEXT if was_read else MUTED, font)
         place, anchor = ((x, below), "la") if apart else ((x + side, below + 1), "ra")
-        pen.text(place, chance, MUTED, load_font(SMALL), anchor=anchor)
-    return np.array(page)
+        page.text(place, chance, MUTED, load_font(SMALL), anchor=anchor)
+    return page
 
 
 def _strip_layout(count: int, scales: int, width: int) -> tuple[int, int]:
@@ -338,17 +348,20 @@ def _strip_layout(count: int, scales: int, width: int) -> tuple[int, int]:
     return min(max_side, (width + GAP) // columns - GAP), columns
 
 
-def _write_title(pen: ImageDraw.ImageDraw, scan: ScanPath, note: str) -> None:
+def _write_title(page: Canvas, scan: ScanPath, note: str) -> None:
     name, probability = scan.prediction, scan.probability
     font = load_font(SMALL + 4)
     large = load_font(_TITLE_SIZE)
-    text = truncate_text(name, large, _INNER_WIDTH - 100)
-    pen.text((MARGIN, MARGIN - 6), text, TEXT, large)
+    text = truncate_text(name, large, page.width - 2 * MARGIN - 100)
+    page.text((MARGIN, MARGIN - 6), text, TEXT, large)
     x = MARGIN + large.getlength(text) + 14
-    pen.text((x, MARGIN + 2), format_percent(probability), MUTED, font)
+    page.text((x, MARGIN + 2), format_percent(probability), MUTED, font)
     small = load_font(SMALL)
-    pen.text(
-        (MARGIN, MARGIN + _TITLE_SIZE + 6), truncate_text(note, small, _INNER_WIDTH), MUTED, small
+    page.text(
+        (MARGIN, MARGIN + _TITLE_SIZE + 6),
+        truncate_text(note, small, page.width - 2 * MARGIN),
+        MUTED,
+        small,
     )
 
 
@@ -380,12 +393,13 @@ def glimpse_overlay(
     pixels, read = read_scan(image, scan)
     boxes = read.boxes.numpy()
     view = place_image(pixels.shape[:2], boxes, (max_side, max_side))
-    return draw_scan_path(
+    drawn = draw_scan_path(
         view.paste_image(pixels),
         view.boxes_on_canvas(boxes),
         image_area=view.image_area,
         tags=read.tags,
     )
+    return np.array(drawn.paint())
 
 
 def notebook_scanpath(scan: ScanPath) -> bytes | None:
@@ -402,7 +416,5 @@ def notebook_scanpath(scan: ScanPath) -> bytes | None:
     if scan.maps.geometry is not None:
         boxes = scan.maps.geometry.to_input(corners).view(scan.boxes.shape)
     on_input = replace(scan, boxes=boxes, maps=scan.maps.with_geometry(geometry))
-    buffer = io.BytesIO()
     panel = glimpse_panel(scan.pixels.expand(3, -1, -1).permute(1, 2, 0).numpy(), on_input)
-    Image.fromarray(panel).save(buffer, "png")
-    return buffer.getvalue()
+    return panel.to_bytes()

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw
 
 from visattn.images.reader import ImageLike, read_image
 from visattn.results.values import ScanPath
+from visattn.viz.canvas import BACKGROUND, TEXT, TRACK, Canvas, Color
 from visattn.viz.heatmap import colormap_lut, overlay, resize_image
 from visattn.viz.text import load_font, truncate_text
-from visattn.viz.tiles import BACKGROUND, TEXT, TRACK
+from visattn.viz.tiles import scaled_size
 
 _MIN_INTEGER_SCALE = 3  # larger scales are rounded down, so that all pixels have equal size
 
@@ -46,12 +46,19 @@ class ImagePlacement:
         """Transform boxes from pixels of the image to pixels of the resized image."""
         return boxes * np.array(self.scale * 2)
 
-    def paste_image(self, image: UInt8[np.ndarray, "y x 3"]) -> UInt8[np.ndarray, "y2 x2 3"]:
-        """Return the canvas: the resized image with margins of one color."""
-        canvas = np.empty((*self.canvas_size, 3), np.uint8)
+    def paste_image(
+        self, image: UInt8[np.ndarray, "y x 3"], detail: float = 1.0
+    ) -> UInt8[np.ndarray, "y2 x2 3"]:
+        """Return the canvas: the resized image with margins of one color.
+
+        Args:
+            image: RGB.
+            detail: Pixels of the result per pixel of the canvas.
+        """
+        canvas = np.empty((*scaled_size(self.canvas_size, detail), 3), np.uint8)
         canvas[:] = TRACK
-        (left, top), (height, width) = self.offset, self.image_size
-        canvas[top : top + height, left : left + width] = resize_image(image, self.image_size)
+        left, top, right, bottom = (round(side * detail) for side in self.image_area)
+        canvas[top:bottom, left:right] = resize_image(image, (bottom - top, right - left))
         return canvas
 
 
@@ -172,16 +179,14 @@ def _nearest_cells(
     return inside, np.minimum((position * num_cells).astype(int), num_cells - 1)
 
 
-Color = tuple[int, int, int]
-
 _WIDE = 2.0  # ratio of width to height
-_SUPERSAMPLING = 3  # for antialiased lines
 _FIRST_COLOR, _LAST_COLOR = 80, 240  # indices into the colormap: visible on black and on white
 _DIMMED = 0.5  # brightness outside all glimpses
 _MIN_RADIUS, _MAX_RADIUS = 6.0, 11.0  # of a number marker, in pixels
+MARKER, MARKER_RADIUS = 24, 10  # of a number marker beside or below an image, in pixels
 _MARKER_DISTANCE = 2.1  # minimum distance of number markers, in radii
 _OUTLINE = (16, 16, 20)
-_TAG_SIZE = 15  # of the text at a glimpse, in pixels
+_TAG_SIZE, _TAG_GAP = 15, 3  # of the text at a glimpse; to its box, in pixels
 
 
 def glimpse_colors(count: int) -> list[Color]:
@@ -203,15 +208,16 @@ def draw_scan_path(
     image_area: tuple[int, int, int, int] | None = None,
     show_numbers: bool = True,
     tags: Mapping[int, str] | None = None,
-) -> UInt8[np.ndarray, "y x 3"]:
-    """Return an image with the scan path of a recurrent attention model.
+    detail: float = 1.0,
+) -> Canvas:
+    """Return a drawing of an image with the scan path of a recurrent attention model.
 
     The image is dimmed outside the glimpses. Each glimpse has the box of its finest scale, with its
     number outside of it, moved aside where numbers would overlap; the last one has the boxes of all
     scales. Lines from box to box show the order.
 
     Args:
-        image: RGB, at the size of the output; it may have margins.
+        image: RGB, at the size of the drawing times `detail`; it may have margins.
         boxes: Left, top, right and bottom of each glimpse and scale, the finest scale first, in
             pixels of this image. They may extend beyond it.
         num_glimpses: Number of glimpses to draw, of which the last is highlighted; by default all,
@@ -220,6 +226,7 @@ def draw_scan_path(
             whole image.
         show_numbers: Whether to draw the numbers and the lines between them.
         tags: Texts at glimpses, by their index, such as the labels that were read there.
+        detail: Pixels of the image per pixel of the drawing.
 
     Raises:
         ValueError: If a box is not finite, or `num_glimpses` exceeds the number of glimpses.
@@ -227,8 +234,8 @@ def draw_scan_path(
     Example:
         >>> boxes = np.array([[[4.0, 4, 20, 20]], [[30, 4, 46, 20]]])
         >>> drawn = draw_scan_path(np.full((24, 50, 3), 200, np.uint8), boxes, show_numbers=False)
-        >>> drawn[12, 12].tolist(), drawn[12, 25].tolist()
-        ([200, 200, 200], [100, 100, 100])
+        >>> drawn.paint().getpixel((12, 12)), drawn.paint().getpixel((25, 12))
+        ((200, 200, 200), (100, 100, 100))
     """
     count = len(boxes) if num_glimpses is None else num_glimpses
     if not np.isfinite(boxes).all() or not 0 <= count <= len(boxes):
@@ -238,51 +245,37 @@ def draw_scan_path(
         )
     limit = 8.0 * max(image.shape)
     boxes, colors = np.clip(boxes, -limit, limit), glimpse_colors(len(boxes))[:count]
-    dimmed = _dim_outside(image, boxes[:count], image_area) if count else image
-    size = (image.shape[1] * _SUPERSAMPLING, image.shape[0] * _SUPERSAMPLING)
-    large = Image.fromarray(dimmed).resize(size, Image.Resampling.NEAREST)
-    pen = ImageDraw.Draw(large, "RGBA")  # blends lines with the image
-    _draw_boxes(pen, boxes[:count], colors, current=None if num_glimpses is None else count - 1)
+    height, width = round(image.shape[0] / detail), round(image.shape[1] / detail)
+    canvas = Canvas(width, height)
+    if count:
+        left, top, right, bottom = image_area or (0, 0, width, height)
+        area = tuple(round(side * detail) for side in (left, top, right, bottom))
+        image = _dim_outside(image, boxes[:count] * detail, area)
+    canvas.paste(image, (0, 0), (height, width))
+    _draw_boxes(canvas, boxes[:count], colors, current=None if num_glimpses is None else count - 1)
     if show_numbers and count:
-        _draw_path(pen, boxes[:count], colors, image.shape[:2])
+        _draw_path(canvas, boxes[:count], colors, (height, width))
     for index, text in (tags or {}).items():
         if index < count:
-            _draw_tag(pen, boxes[index, 0], text, colors[index])
-    return np.array(large.reduce(_SUPERSAMPLING))
+            _draw_tag(canvas, boxes[index, 0], text, colors[index])
+    return canvas
 
 
 def draw_number_marker(
-    pen: ImageDraw.ImageDraw, center: tuple[float, float], number: int, color: Color, radius: float
+    canvas: Canvas, center: tuple[float, float], number: int, color: Color, radius: float
 ) -> None:
     """Draw a filled circle with a number in it.
 
     Example:
-        >>> page = Image.new("RGB", (30, 30))
-        >>> draw_number_marker(ImageDraw.Draw(page), (15, 15), 7, (248, 224, 37), 11)
-        >>> page.getpixel((7, 15))
+        >>> page = Canvas(30, 30)
+        >>> draw_number_marker(page, (15, 15), 7, (248, 224, 37), 11)
+        >>> page.paint().getpixel((7, 15))
         (248, 224, 37)
     """
-    (x, y), outer_radius = center, radius * 1.14
-    pen.ellipse((x - outer_radius, y - outer_radius, x + outer_radius, y + outer_radius), _OUTLINE)
-    pen.ellipse((x - radius, y - radius, x + radius, y + radius), color)
-    size = max(1, round(radius * (1.35 if number < 10 else 1.1)))
-    pen.text((x, y), str(number), contrasting_color(color), load_font(size), anchor="mm")
-
-
-def paste_number_marker(
-    page: Image.Image, corner: tuple[int, int], number: int, color: Color
-) -> None:
-    """Paste a number marker of 24 pixels, antialiased, on a page.
-
-    Example:
-        >>> page = Image.new("RGB", (24, 24))
-        >>> paste_number_marker(page, (0, 0), 7, (248, 224, 37))
-        >>> page.getpixel((4, 12))
-        (248, 224, 37)
-    """
-    large = Image.new("RGB", (72, 72), BACKGROUND)
-    draw_number_marker(ImageDraw.Draw(large), (36, 36), number, color, 30)
-    page.paste(large.reduce(3), corner)
+    canvas.circle(center, radius * 1.14, _OUTLINE)
+    canvas.circle(center, radius, color)
+    font = load_font(radius * (1.35 if number < 10 else 1.1))
+    canvas.text(center, str(number), contrasting_color(color), font, anchor="mm", smooth=True)
 
 
 def contrasting_color(color: Color) -> Color:
@@ -299,11 +292,11 @@ def contrasting_color(color: Color) -> Color:
 def _dim_outside(
     image: UInt8[np.ndarray, "y x 3"],
     boxes: Float[np.ndarray, "t s 4"],
-    image_area: tuple[int, int, int, int] | None,
+    image_area: tuple[int, ...],
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return the image, darker outside the boxes of the finest scale."""
     scales = boxes.shape[1]
-    left, top, right, bottom = image_area or (0, 0, image.shape[1], image.shape[0])
+    left, top, right, bottom = image_area
     brightness = np.ones(image.shape[:2], np.float32)
     brightness[top:bottom, left:right] = _DIMMED
     margin = brightness == 1
@@ -317,7 +310,7 @@ def _dim_outside(
 
 
 def _draw_boxes(
-    pen: ImageDraw.ImageDraw,
+    canvas: Canvas,
     boxes: Float[np.ndarray, "t s 4"],
     colors: list[Color],
     current: int | None,
@@ -335,23 +328,13 @@ def _draw_boxes(
             strong = current is None or index == current
             width = (2.0 if strong else 1.5) if not scale else 1.0
             alpha = (255 if strong else 150) if not scale else 150
-            box = [float(edge) * _SUPERSAMPLING for edge in boxes[index, scale]]
-            _draw_box(pen, box, _OUTLINE, width + 1.4, alpha * 2 // 3)
-            _draw_box(pen, box, color, width, alpha)
-
-
-def _draw_box(
-    pen: ImageDraw.ImageDraw, box: list[float], color: Color, width: float, alpha: int
-) -> None:
-    """Draw the outline of a box, centered on its edges."""
-    half = width * _SUPERSAMPLING / 2
-    left, top, right, bottom = box
-    edges = (left - half, top - half, max(left, right + half - 1), max(top, bottom + half - 1))
-    pen.rectangle(edges, outline=(*color, alpha), width=round(2 * half))
+            edges = boxes[index, scale].tolist()
+            canvas.frame(edges, (*_OUTLINE, alpha * 2 // 3), width + 1.4)
+            canvas.frame(edges, (*color, alpha), width)
 
 
 def _draw_path(
-    pen: ImageDraw.ImageDraw,
+    canvas: Canvas,
     boxes: Float[np.ndarray, "t s 4"],
     colors: list[Color],
     size: tuple[int, int],
@@ -363,8 +346,8 @@ def _draw_path(
     for start, end, color in zip(finest, finest[1:], colors[1:], strict=False):
         line = _line_between(start, end)
         if line:
-            pen.line(line, (*_OUTLINE, 170), round(3.6 * _SUPERSAMPLING))
-            pen.line(line, (*color, 255), round(2.0 * _SUPERSAMPLING))
+            canvas.line(line, (*_OUTLINE, 170), 3.6)
+            canvas.line(line, (*color, 255), 2.0)
     width_height = np.array(size[::-1], dtype=float)
     margin = np.minimum(1.2 * radius, width_height / 2)  # keeps the markers inside the image
     corners = np.clip(finest[:, :2], 0, width_height)
@@ -372,12 +355,11 @@ def _draw_path(
     positions = _separate_points(outside, _MARKER_DISTANCE * radius)
     for corner, position, color in zip(corners, positions, colors, strict=True):
         if np.linalg.norm(corner - position) > 2.2 * radius:  # a line to the corner of the box
-            (x, y), dot = corner * _SUPERSAMPLING, 2.0 * _SUPERSAMPLING
-            pen.line([(x, y), tuple(position * _SUPERSAMPLING)], (*color, 200), _SUPERSAMPLING)
-            pen.ellipse((x - dot, y - dot, x + dot, y + dot), color, _OUTLINE)
+            canvas.line([tuple(corner), tuple(position)], (*color, 200))
+            canvas.circle(tuple(corner), 2.0, color, outline=_OUTLINE)
     for number, (position, color) in enumerate(zip(positions, colors, strict=True), start=1):
-        x, y = (position * _SUPERSAMPLING).tolist()
-        draw_number_marker(pen, (x, y), number, color, radius * _SUPERSAMPLING)
+        x, y = position.tolist()
+        draw_number_marker(canvas, (x, y), number, color, radius)
 
 
 def _line_between(
@@ -394,26 +376,23 @@ def _line_between(
     enters = 1 - float(((end[2:] - end[:2]) / 2 / length).min())
     if leaves >= enters:
         return []
-    ends = [(first + share * step) * _SUPERSAMPLING for share in (leaves, enters)]
+    ends = [(first + share * step) for share in (leaves, enters)]
     return [(float(x), float(y)) for x, y in ends]
 
 
-def _draw_tag(
-    pen: ImageDraw.ImageDraw, box: Float[np.ndarray, "4"], text: str, color: Color
-) -> None:
+def _draw_tag(canvas: Canvas, box: Float[np.ndarray, "4"], text: str, color: Color) -> None:
     """Draw a text on a plate above the box of a glimpse, or below where there is no room."""
-    size = pen.im.size
-    font = load_font(_TAG_SIZE * _SUPERSAMPLING)
-    text = truncate_text(text, font, size[0] / 2)
-    width = font.getlength(text) + 8 * _SUPERSAMPLING
-    height = (_TAG_SIZE + 5) * _SUPERSAMPLING
-    left, top, _, bottom = (float(edge) * _SUPERSAMPLING for edge in box)
-    gap = 3 * _SUPERSAMPLING
-    y = top - height - gap if top >= height + gap else bottom + gap
-    x, y = max(0, min(left, size[0] - width - 1)), max(0, min(y, size[1] - height - 1))
-    pen.rectangle((x, y, x + width, y + height), (*color, 255), (*_OUTLINE, 255), _SUPERSAMPLING)
+    font = load_font(_TAG_SIZE)
+    text = truncate_text(text, font, canvas.width / 2)
+    width = font.getlength(text) + 8
+    height = _TAG_SIZE + 5
+    left, top, _, bottom = box.tolist()
+    y = top - height - _TAG_GAP if top >= height + _TAG_GAP else bottom + _TAG_GAP
+    x, y = max(0, min(left, canvas.width - width)), max(0, min(y, canvas.height - height))
+    plate = (x, y, x + width, y + height)
+    canvas.rectangle(plate, (*color, 255), outline=(*_OUTLINE, 255), smooth=True)
     center = (x + width / 2, y + height / 2)
-    pen.text(center, text, contrasting_color(color), font, anchor="mm")
+    canvas.text(center, text, contrasting_color(color), font, anchor="mm", smooth=True)
 
 
 def _separate_points(points: Float[np.ndarray, "t 2"], distance: float) -> Float[np.ndarray, "t 2"]:

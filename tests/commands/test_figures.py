@@ -1,0 +1,187 @@
+"""`--format`, `--width`, `--scale` and `--figure`: figures of commands for papers and screens."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import visattn
+from visattn.cli import main
+from visattn.models import RecurrentAttentionModel
+from visattn.models.base import SmallEncoder
+from visattn.models.detr import DETR
+from visattn.models.unet import UNet
+
+Capsys = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    for name, size in {"one.png": (24, 40), "two.png": (48, 40)}.items():
+        path = tmp_path / "in" / name
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (*size, 3), dtype=np.uint8)).save(path)
+    return tmp_path / "in"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    torch.manual_seed(4)
+    encoder = SmallEncoder((24, 40), channels=8)
+    visattn.save(UNet(("background", "cat"), encoder, block="gate"), folder / "segment.safetensors")
+    detector = DETR(("cat",), SmallEncoder((24, 40), channels=8), dim=8, num_queries=3)
+    visattn.save(detector, folder / "detect.safetensors")
+    glimpses = RecurrentAttentionModel(
+        ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
+    )
+    visattn.save(glimpses, folder / "glimpse.safetensors")
+    return folder
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("command", "figure"),
+    [("segment", "{}.{}"), ("detect", "{}.queries.{}"), ("glimpse", "{}.{}")],
+)
+def test_another_format_replaces_the_figures_of_an_earlier_run(
+    command: str, figure: str, photos: Path, models: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = [command, str(photos), "--model", str(models / f"{command}.safetensors"),
+                 "--out", str(out)]  # fmt: skip
+    assert main(arguments) == 0
+    before = names(out)
+    assert main([*arguments, "--format", "svg"]) == 0
+    drawn = {figure.format(name, "png") for name in ("one", "two")}
+    drawn |= {"coverage.png"} & before
+    assert names(out) == before - drawn | {f"{name[:-4]}.svg" for name in drawn}
+    for name in ("one", "two"):
+        files = json.loads((out / f"{name}.json").read_text())["provenance"]["files"]
+        assert figure.format(name, "svg") in files
+        assert figure.format(name, "png") not in files
+        assert (out / figure.format(name, "svg")).read_text().startswith("<?xml")
+    assert f"{figure.format('one', 'svg')}" in (out / "index.html").read_text()
+
+
+def test_width_and_scale_set_the_size_and_another_one_draws_again(
+    photos: Path, models: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["segment", str(photos), "--model", str(models / "segment.safetensors"),
+                 "--out", str(out)]  # fmt: skip
+    for options, width in (
+        ([], 1200),
+        (["--scale", "2"], 2400),
+        (["--width", "900", "--scale", "2"], 900),
+        (["--width", "84mm"], 317),
+    ):
+        assert main([*arguments, *options]) == 0
+        with Image.open(out / "one.png") as image:
+            assert image.width == width
+    drawn = (out / "one.png").stat().st_mtime_ns
+    assert main([*arguments, "--width", "84mm"]) == 0
+    assert (out / "one.png").stat().st_mtime_ns == drawn  # resumed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--format", "eps"], "invalid choice: 'eps'"),
+        (["--width", "10cm"], "must be a width such as 1200"),
+        (["--width", "20mm"], "from 100 to 20,000 pixels"),
+        (["--scale", "0"], "must be a number from 0.2 to 10"),
+        (["--width", "400", "--scale", "2"], "--width must be at least 600 pixels at --scale 2"),
+    ],
+)
+def test_figures_that_cannot_be_drawn_are_refused(
+    options: list[str], message: str, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    arguments = [
+        "segment",
+        str(photos),
+        "--model",
+        "m.safetensors",
+        "--out",
+        str(tmp_path / "out"),
+        *options,
+    ]
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def overlay(photos: Path, out: Path, *options: str) -> int:
+    model = ("--model", "timm:test_resnet", "--method", "gradcam", "layercam")
+    kinds = ("--save", "overlay", "sheet")
+    return main(["overlay", str(photos), *model, *kinds, "--out", str(out), *options])
+
+
+def test_a_figure_of_all_photos_has_a_row_for_each(photos: Path, tmp_path: Path) -> None:
+    out, file = tmp_path / "out", tmp_path / "papers" / "all.svg"
+    assert overlay(photos, out, "--figure", str(file), "--format", "pdf") == 0
+    text = file.read_text()
+    assert text.count(">one.png<") == text.count(">two.png<") == 1
+    assert text.count(">Grad-CAM<") == text.count(">LayerCAM<") == 1
+    assert text.count("<image") == 6 + text.count("not seen by the model")
+    assert {"one.methods.pdf", "two.methods.pdf"} <= names(out)
+    # a second run resumes, and draws the figure from the saved maps
+    maps = {path: path.stat().st_mtime_ns for path in out.glob("*.npy")}
+    assert overlay(photos, out, "--figure", str(file), "--format", "pdf", "--scale", "0.9") == 0
+    assert file.read_text() != text
+    file.write_text("mine")
+    assert overlay(photos, out, "--figure", str(file)) == 1
+    assert file.read_text() == "mine"
+    assert maps.keys() == {*out.glob("*.npy")}
+
+
+def test_figures_of_too_many_photos_or_unknown_formats_are_refused(
+    photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    out = tmp_path / "out"
+    assert overlay(photos, out, "--figure", str(tmp_path / "all.jpg")) == 1
+    assert "--figure must end in .png, .pdf or .svg" in capsys.readouterr().err
+    for number in range(30):
+        Image.new("RGB", (8, 8)).save(photos / f"{number}.png")
+    assert overlay(photos, out, "--figure", str(tmp_path / "all.pdf")) == 1
+    assert "--figure holds at most 30 photos, a row for each, got 32" in capsys.readouterr().err
+    assert not (tmp_path / "all.pdf").exists()
+
+
+def test_options_of_figures_need_a_figure(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
+    for options in (["--format", "pdf"], ["--scale", "2"]):
+        arguments = [
+            "overlay",
+            str(photos),
+            "--model",
+            "timm:test_resnet",
+            "--method",
+            "gradcam",
+            "--save",
+            "overlay",
+            "--out",
+            str(tmp_path / "out"),
+            *options,
+        ]
+        assert main(arguments) == 2
+        assert f"{options[0]} needs --save sheet" in capsys.readouterr().err
+
+
+def test_saved_maps_are_drawn_as_pdf(photos: Path, tmp_path: Path) -> None:
+    maps = tmp_path / "maps.npy"
+    np.save(maps, np.random.default_rng(1).random((2, 3, 5)))
+    photo = str(photos / "one.png")
+    for file in ("panel.pdf", "panel.svg"):
+        assert main(["overlay", photo, "--maps", str(maps), "--out", str(tmp_path / file)]) == 0
+    assert (tmp_path / "panel.pdf").read_bytes().startswith(b"%PDF-")
+    folder = tmp_path / "drawn"
+    assert main(["overlay", photo, "--maps", str(maps), "--out", str(folder), "--format",
+                 "pdf"]) == 0  # fmt: skip
+    assert names(folder) == {"01_1.png", "02_2.png", "panel.pdf", ".visattn"}
