@@ -135,7 +135,6 @@ class DetectionJob(ModelJob["Detections"]):
 
     command = "detect"
     title = "Detections"
-    kinds = ("{}.png", "{}.queries.png")
     columns = ("image", "objects")
     work = "detecting in"
     kind = "visattn.models.detr:DETR"

@@ -129,7 +129,6 @@ class GlimpseJob(ModelJob["ScanPath"]):
 
     command = "glimpse"
     title = "Glimpses"
-    kinds = ("{}.png", "{}.gif")
     reserved = _COVERAGE
     columns = ("image", "class", "probability")
     work = "classifying"

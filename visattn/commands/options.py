@@ -325,7 +325,7 @@ def figure_width(text: str) -> int:
     pixels = round(float(match[1]) * _PIXELS[match[2] or ""]) if match else 0
     if not _NARROWEST <= pixels <= _WIDEST:
         raise argparse.ArgumentTypeError(
-            f"must be a width such as 1200 (pixels of 1/96 inch), 84mm or 3.3in, from "
+            f"must be a width such as 1200 (pixels, 1/96 inch), 84mm or 3.3in, from "
             f"{_NARROWEST} to {_WIDEST:,} pixels, got {quoted(text)}"
         )
     return pixels

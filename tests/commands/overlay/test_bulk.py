@@ -146,7 +146,7 @@ def test_the_share_of_a_photo_that_the_model_saw_is_reported(
         messages = capsys.readouterr().err
         tall = f"{100 * shares['tall']:.0f} %"
         assert (f"saw {tall} of the photo (center crop); {advice} it" in messages) is said
-        assert f"open {tmp_path / 'one' / 'tall.gradcam.png'}" in messages
+        assert f"open {tmp_path / 'one' / 'tall.methods.png'}" in messages
 
 
 @pytest.mark.parametrize(

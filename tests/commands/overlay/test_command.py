@@ -62,7 +62,7 @@ def test_maps_of_a_folder_are_written_in_all_formats(
     cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     out = tmp_path / "new" / "out"
-    kinds = ("--save", "overlay", "rgba", "16bit")
+    kinds = ("--save", "overlay", "rgba", "16bit", "sheet")
     assert run(photos, cnn, out, "--method", "gradcam", "itti_koch", *kinds) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [line[:2] for line in lines] == [
