@@ -11,10 +11,17 @@ project = "visattn"
 copyright = "The visattn authors"  # noqa: A001 (Sphinx reads this name)
 release = metadata.version("visattn")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "result_tables",
+    "mathml",
+    "live_pages",
+]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 suppress_warnings = ["myst.xref_missing"]  # links into the checkout, such as LICENSE
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
@@ -22,19 +29,23 @@ default_role = "code"
 napoleon_google_docstring = True
 napoleon_custom_sections = [("Source", "notes")]
 
+html_math_renderer = "mathml"  # equations without JavaScript and without fonts of others
 html_theme = "furo"
 html_title = "visattn"
 html_static_path = ["_static"]
-html_css_files = ["gallery.css"]
+html_css_files = ["site.css"]
+html_js_files = ["figures.js"]
 
 
 def write_pages(app: object) -> None:
     """Write the pages that are made from the code."""
     import gallery
+    import live_pages
     import reference_pages
 
-    gallery.write(HERE / "gallery", steps=app.config.gallery_steps)
+    gallery.write(HERE / "gallery", draft=app.config.gallery_draft)
     reference_pages.write(HERE / "reference")
+    live_pages.write(HERE / "_static" / "live")
 
 
 def escape_bars(
@@ -48,6 +59,6 @@ def escape_bars(
 
 def setup(app: object) -> None:
     """Connect the generated pages to the build."""
-    app.add_config_value("gallery_steps", 40, "env")
+    app.add_config_value("gallery_draft", default=False, rebuild="env")
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-process-docstring", escape_bars)

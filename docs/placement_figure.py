@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gallery import tiled
+from gallery_figures import tiled
 from PIL import Image, ImageDraw
 
 import visattn as va

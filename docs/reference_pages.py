@@ -29,6 +29,23 @@ ROOMS = [
     "training",
 ]
 PACKAGE = Path(visattn.__file__).parent
+EXIT_CODES = """\
+| exit code | meaning |
+|---|---|
+| 0 | success |
+| 1 | error, or partial result: the reasons are printed on stderr, the rest is done |
+| 2 | usage error: invalid command line or config; nothing was done |
+| 130 | interrupted by Ctrl-C; finished files are kept |
+| 141 | the reader of stdout has closed it, as `head` does |
+| 143 | training received SIGTERM, as schedulers send it; a checkpoint was saved first |
+
+Results are printed on stdout, messages on stderr; `visattn --debug COMMAND ...` adds the traceback
+of an error.
+
+Commands over images write a record per result, `STEM.json`, whose `provenance` names command,
+image, settings, and each file with a digest: by it a result is resumed and its files are replaced.
+Files without a record, edited ones, and results of another photo or command are refused;
+`--overwrite` replaces them."""
 
 
 def write(folder: Path) -> None:
@@ -71,11 +88,11 @@ def api_page(room: str, stub: Path) -> str:
 
 def cli_page() -> str:
     """Return the page of the command line: what `--help` of each command prints."""
-    parts = ["# Command line", "`visattn --help`, and the help of each command."]
+    parts = ["# Command line", EXIT_CODES, "## Help", "What `--help` of each command prints."]
     for word in COMMANDS:
-        parts += [f"## visattn {word}", f"```text\n{help_text(word)}\n```"]
+        parts += [f"### visattn {word}", f"```text\n{help_text(word)}\n```"]
         parts += [
-            f"### visattn {word} {sub}\n\n```text\n{help_text(word, sub)}\n```"
+            f"#### visattn {word} {sub}\n\n```text\n{help_text(word, sub)}\n```"
             for sub in subcommands(word)
         ]
     return "\n\n".join(parts) + "\n"

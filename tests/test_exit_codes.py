@@ -1,4 +1,4 @@
-"""Every row of docs/exit_codes.md is executed and has the documented exit code and output."""
+"""Every row of tests/exit_codes.md is executed and has the documented exit code and output."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ from visattn.cli import COMMANDS, main
 from visattn.commands import doctor, files as images, run as engine
 from visattn.data.scenes.dataset import Scenes
 
-PAGE = Path(__file__).parents[1] / "docs" / "exit_codes.md"
+PAGE = Path(__file__).parent / "exit_codes.md"
 ROW = re.compile(r"^\| `(?P<command>[^`]+)` \| (?P<code>\d+) \| (?P<output>.*) \|$", re.MULTILINE)
 CTRL_C, PIPE = " and Ctrl-C", " \\| "
 Capsys = pytest.CaptureFixture[str]

@@ -3,10 +3,10 @@
     python tools/benchmark.py                 training steps and beam search of captioners
     python tools/benchmark.py training        one of them
     python tools/benchmark.py blocks          all blocks, against timm and plain code; hours
-    python tools/benchmark.py blocks --only se cbam --table docs/blocks_speed.md
+    python tools/benchmark.py blocks --only se cbam --table docs/notes/blocks_speed.md
     python tools/benchmark.py glimpses        glimpses, and an epoch of 60,000 digits; minutes
     python tools/benchmark.py transformers    Vision Transformers against other libraries; minutes
-    python tools/benchmark.py transformers --only growth --table docs/attention_growth.md
+    python tools/benchmark.py transformers --only growth --table docs/notes/attention_growth.md
     python tools/benchmark.py maps            Grad-CAM, recording, overlays, RISE; minutes
     python tools/benchmark.py gradients --weights runs/scenes_soft/1/checkpoints/best.ckpt
                                               gradient noise of hard attention; a minute

@@ -1,6 +1,6 @@
 """Record attention of one small model of each timm family, and write a table of the results.
 
-    python tools/record_families.py --out docs/recorded_models.md
+    python tools/record_families.py --out docs/reference/recorded_models.md
     python tools/record_families.py --check-locations --only swin_transformer tnt
 
 Weights are random: the table reports whether every map is exact or refused with a reason. With

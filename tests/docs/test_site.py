@@ -1,6 +1,8 @@
 """The documentation builds without warnings, and every snippet on its pages runs."""
 
+import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
+from PIL import Image
 
 from visattn.blocks import registry
 
@@ -48,12 +51,42 @@ def test_snippets_of_a_page_run(
         exec(compile(snippet, str(page), "exec"), {"__name__": "__main__"})
 
 
+def commands() -> list[tuple[str, list[str]]]:
+    """Return page and words of each command of visattn in a block of shell."""
+    rows = []
+    for page in written_pages():
+        for language, _, text in FENCED.findall(page.read_text()):
+            lines = text.replace("\\\n", " ").splitlines() if language == "bash" else []
+            words = [shlex.split(line, comments=True) for line in lines]
+            rows += [
+                (page.name, each[1:]) for each in words if each[:1] == ["visattn"] and each[1:]
+            ]
+    return rows
+
+
+def test_commands_of_the_pages_have_options_that_exist() -> None:
+    known = {*(ROOT / "tests" / "house" / "options.txt").read_text().splitlines()}
+    shown = {
+        (page, words[0], words[1], word.partition("=")[0])
+        for page, words in commands()
+        for word in words
+        if word.startswith("--") and "." not in word and words[1:]
+    }
+    assert len(shown) > 100
+    unknown = [
+        f"{page}: {command} {option}"
+        for page, command, second, option in sorted(shown)
+        if not {f"{command} {option}", f"{command} {second} {option}", option} & known
+    ]
+    assert unknown == []
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site; figures of blocks are drawn after one step of training."""
+    """The built site; methods with random masks take few of them."""
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    command += ["-D", "gallery_steps=1", str(DOCS), str(out)]
+    command += ["-D", "gallery_draft=1", str(DOCS), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return out
@@ -67,8 +100,18 @@ def test_the_site_builds_without_warnings(site: Path) -> None:
 
 
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
-    loaded = re.compile(r"<(?:script|img|link)[^>]+(?:src|href)=\"(https?:)?//")
+    loaded = re.compile(r"<(?:script|img|link|iframe)[^>]+(?:src|href)=\"(https?:)?//")
     assert [page.name for page in site.rglob("*.html") if loaded.search(page.read_text())] == []
+
+
+def test_live_pages_are_framed_and_linked(site: Path) -> None:
+    framed = {}
+    for page in site.rglob("*.html"):
+        for address in re.findall(r'<iframe class="live" src="([^"]+)"', page.read_text()):
+            assert f'<a href="{address}"' in page.read_text()
+            framed[(page.parent / address).resolve()] = page.name
+    assert {file.stem for file in framed} == {"caption", "explorer", "question"}
+    assert all(file.read_text().startswith("<!doctype html>") for file in framed)
 
 
 def test_every_page_of_the_gallery_has_figure_source_and_snippet(site: Path) -> None:
@@ -80,10 +123,19 @@ def test_every_page_of_the_gallery_has_figure_source_and_snippet(site: Path) -> 
         for name in names:
             page = DOCS / "gallery" / room / f"{name}.md"
             text = page.read_text()
-            assert page.with_suffix(".png").is_file(), name
+            [figure] = re.findall(r"^!\[.*\]\((.*)\)$", text, re.MULTILINE)
+            assert (page.parent / figure).is_file(), name
             assert "| paper |" in text, name
-            assert "| code | `visattn/" in text, name
+            [source] = re.findall(r"^\| code \| \[`visattn/.*`\]\((.*)\) \|$", text, re.MULTILINE)
+            assert (page.parent / source).is_file(), name
             assert snippets(page), name
+
+
+def test_equations_of_blocks_are_typeset(site: Path) -> None:
+    from visattn.blocks.registry import BLOCKS
+
+    pages = {name: (site / "gallery" / "blocks" / f"{name}.html").read_text() for name in BLOCKS}
+    assert [name for name, text in pages.items() if '<div class="equation"><math' not in text] == []
 
 
 SMALL = {"resnet18": "test_resnet", "vit_tiny_patch16_224": "test_vit"}
@@ -111,16 +163,29 @@ def test_snippets_of_the_gallery_run(
 
 
 def test_figures_differ_and_are_not_blank(site: Path) -> None:
-    from PIL import Image
-
     drawn = [*(DOCS / "gallery" / "blocks").iterdir(), *(DOCS / "gallery" / "methods").iterdir()]
-    figures = sorted(f for f in drawn if f.suffix == ".png" and "thumbnail" not in f.name)
+    figures = sorted(f for f in drawn if f.suffix == ".jpg" and "thumbnail" not in f.name)
     arrays = [np.asarray(Image.open(figure).convert("RGB")) for figure in figures]
     assert len(figures) >= 38
-    assert [f.name for f, a in zip(figures, arrays, strict=True) if a.std() < 10] == []
-    # Where features are averaged before a linear classifier, as in the CNN of the gallery, HiResCAM
-    # and XGrad-CAM are Grad-CAM, and Smooth Grad-CAM++ is Grad-CAM++.
-    equal = {"hirescam.png", "xgradcam.png", "smoothgradcam++.png"}
-    pairs = zip(figures, arrays, strict=True)
-    below = [array[len(array) // 2 :].tobytes() for file, array in pairs if file.name not in equal]
-    assert len(set(below)) == len(below)
+    below = [array[264:] for array in arrays]  # the maps, without the scenes
+    assert [f.name for f, a in zip(figures, below, strict=True) if a.std() < 10] == []
+    assert len({array.tobytes() for array in below}) == len(below)
+
+
+def exists(path: str) -> bool:
+    """Whether a module, class, function or method has this path below `visattn`."""
+    thing: Any = importlib.import_module("visattn")
+    for position, name in enumerate(parts := path.split(".")):
+        module = ".".join(["visattn", *parts[: position + 1]])
+        if not hasattr(thing, name) and importlib.util.find_spec(module) is None:
+            return False
+        thing = getattr(thing, name) if hasattr(thing, name) else importlib.import_module(module)
+    return True
+
+
+def test_names_of_the_package_in_the_text_of_pages_exist() -> None:
+    name = re.compile(r"`(?:va|visattn)\.([a-z]\w*(?:\.\w+)*)[(`]")
+    pages = [page for page in written_pages() if page.name != "CHANGELOG.md"]
+    named = {(page.name, path) for page in pages for path in name.findall(page.read_text())}
+    assert len(named) > 20
+    assert sorted(each for each in named if not exists(each[1])) == []

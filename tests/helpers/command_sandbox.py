@@ -46,7 +46,7 @@ CLASSES = ("ant", "bee", "cat")
 
 
 def fill(folder: Path) -> None:
-    """Write the files that docs/exit_codes.md lists into a folder."""
+    """Write the files that tests/exit_codes.md lists into a folder."""
     (folder / "configs").mkdir()
     (folder / "configs" / "scenes_demo.yaml").write_text(CONFIG)
     (folder / "configs" / "torn.yaml").write_text("model: [CaptioningTask\n")

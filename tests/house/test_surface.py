@@ -23,17 +23,15 @@ ROOMS = [
 ]
 MOST_NAMES = 285
 ALLOWED = {
-    "many_gpus.md: visattn.cli.main",
     "add_a_block.md: visattn.blocks.base.Block",
     "add_a_block.md: visattn.blocks.base.BlockInfo",
     "add_a_block.md: visattn.blocks.tap.Tap",
     "add_a_block.md: visattn.functional.numerics.channel_means",
 }
-"""What pages import by a module path: for notebooks on several GPUs, the command line; and what a
-file of this package imports."""
+"""What pages import by a module path: what a file of this package imports."""
 
 NO_SMALL_EXAMPLE = {"explain_queries"}
-"""Takes a detector of Hugging Face; guides/explain_my_model.md shows it."""
+"""Takes a detector of Hugging Face; guides/segment_and_detect.md shows it."""
 
 UNTRACEABLE = {"visattn.testing.export.compiles"}
 """What cannot run while shapes are checked, as all examples do."""

@@ -300,7 +300,7 @@ def test_torchrun_restarts_a_run_from_its_last_checkpoint(together: Path, folder
     command += ["fit", "--config", "classes.yaml", "--run", "elastic", "--save_steps", "2", *LAST]
     command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
     environment = {**environment_of_runs(), "BREAK": "kill:3:1"}
-    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # as docs/guides/many_gpus.md says
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # as docs/guides/training.md says
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500
     )

@@ -92,7 +92,7 @@ def test_torchrun_restarts_a_killed_run(folder: Path) -> None:
     command = list(TORCHRUN)
     command[command.index("--standalone") :] = ["--max-restarts", "2", *TORCHRUN[3:]]
     words = (*WORDS, *TWO_RANKS, "--trainer.max_epochs", "60", "--save_steps", "3")
-    separate = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # as docs/guides/many_gpus.md says
+    separate = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # as docs/guides/training.md says
     started = start(folder, *command, *words, "--ckpt_path", "last", **separate)
     last = folder / "run" / "checkpoints" / "last.ckpt"
     deadline = time.monotonic() + 240

@@ -116,7 +116,7 @@ def markdown(growths: Sequence[Growth], *, rounds: int, image: str) -> str:
     lines.append(_row("slope", [growth.slope for growth in growths], 2))
     lines.append(_row("slope, last two", [growth.last for growth in growths], 2))
     command = (
-        "`python tools/benchmark.py transformers --only growth --table docs/attention_growth.md`"
+        "`python tools/benchmark.py transformers --only growth --table docs/notes/attention_growth.md`"
     )
     return "\n".join([*lines, "", command, ""])
 
