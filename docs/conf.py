@@ -26,6 +26,7 @@ suppress_warnings = ["myst.xref_missing"]  # links into the checkout, such as LI
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 default_role = "code"
+toc_object_entries = False  # the sidebar of each page copies all entries: half of the build
 napoleon_google_docstring = True
 napoleon_custom_sections = [("Source", "notes")]
 

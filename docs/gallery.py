@@ -13,6 +13,9 @@ import equations
 import gallery_figures as figures
 import numpy as np
 from PIL import Image
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 
 from visattn.attribution import METHODS, Method
 from visattn.blocks import block_class, block_info, list_blocks
@@ -124,15 +127,15 @@ LAYER = "Index of a feature layer, a module or its name; -1 is the last."
 
 
 NOTES = {
-    "attention_flow": """The maps above miss the shapes: 13 to 25 % of the flow ends on them, which
-cover 13 to 15 % of the area. They lie right: the likely reason is that the flow saturates, since
-within four layers many paths lead to most tokens. From the last layer alone (`start_layer=3`) 42
-to 87 % ends on the shapes. Take [relevance](relevance.md) or [rollout](rollout.md) to see where a
-model looked.""",
-    "similarity": """The text `triangle` is less similar to the tokens on the triangle (0.41 on
-average) than to those of the background (0.56): the last layers of a ViT write the class into
+    "attention_flow": """The maps above hardly show the shapes: 8 to 27 % of the flow ends on them,
+which cover 8 to 13 % of the area. They lie right: the likely reason is that the flow saturates,
+since within four layers many paths lead to most tokens. From the last layer alone
+(`start_layer=3`) 32 to 74 % ends on the shapes. Take [relevance](relevance.md) or
+[rollout](rollout.md) to see where a model looked.""",
+    "similarity": """The text `triangle` is less similar to the tokens on the triangle (0.16 on
+average) than to those of the background (0.49): the last layers of a ViT write the class into
 tokens of the background too. The map lies right, as [LeGrad](legrad.md) of the same model and text
-shows, but similarity is no evidence of where a thing is.""",
+shows on this scene, but similarity is no evidence of where a thing is.""",
 }
 
 
@@ -441,13 +444,13 @@ def source_file(thing: Any) -> str:
 
 def source_page(file: str) -> str:
     """Return the name of the page that shows a file."""
-    return file.removesuffix(".py").removeprefix("visattn/").replace("/", ".")
+    return file.removesuffix(".py").removeprefix("visattn/").replace("/", ".") + ".html"
 
 
 def source_link(thing: Any) -> str:
     """Return the file of a definition, linked to the page that shows it."""
     file = source_file(thing)
-    return f"[`{file}`](../source/{source_page(file)}.md)"
+    return f'<a href="../../_static/source/{source_page(file)}"><code>{file}</code></a>'
 
 
 def with_links(text: str) -> str:
@@ -503,7 +506,7 @@ def write(folder: Path, *, draft: bool = False) -> None:
         (folder / room / "index.md").write_text(
             f"# {room.capitalize()}\n\n{thumbnails(room, names)}\n\n{contents(names)}"
         )
-    write_sources(folder / "source")
+    write_sources(HERE / "_static" / "source")
     parts = [
         f"## [{room.capitalize()}]({room}/index.md)\n\n{thumbnails(room, names, f'{room}/')}"
         for room, (names, _, _) in rooms.items()
@@ -517,6 +520,24 @@ def block_figure(name: str) -> np.ndarray | None:
     return None if name in FIGURES_OF_BLOCKS else figures.block_figure(name)
 
 
+_SOURCE_PAGE = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{file}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ margin: 1rem auto; max-width: 60rem; padding: 0 1rem; }}
+pre {{ font-size: .85rem; line-height: 1.4; overflow-x: auto; }}
+{light}
+@media (prefers-color-scheme: dark) {{ {dark} }}
+</style>
+<h1><code>{file}</code></h1>
+{code}
+"""
+
+
 def write_sources(folder: Path) -> None:
     """Write a page for each file that a page of the gallery names."""
     import visattn.models
@@ -527,11 +548,12 @@ def write_sources(folder: Path) -> None:
         *(getattr(visattn.models, name) for name in MODELS),
     ]
     folder.mkdir(parents=True, exist_ok=True)
+    light, dark = (HtmlFormatter(style=name) for name in ("friendly", "github-dark"))
+    styles = {"light": light.get_style_defs(), "dark": dark.get_style_defs()}
     for file in {source_file(thing) for thing in shown}:
-        (folder / f"{source_page(file)}.md").write_text(
-            f"---\norphan: true\n---\n\n# `{file}`\n\n"
-            f"```{{literalinclude}} ../../../{file}\n:language: python\n```\n"
-        )
+        code = highlight((HERE.parent / file).read_text(), PythonLexer(), light)
+        page = _SOURCE_PAGE.format(file=file, code=code, **styles)
+        (folder / source_page(file)).write_text(page)
 
 
 _INTRODUCTION = """\

@@ -374,7 +374,7 @@ def glimpse_figure() -> np.ndarray:
     """Return the scan path of the bundled glimpse model on a scene, and what it saw of it."""
     scene = chosen_scenes()[2]
     [scan] = glimpses(va.load("scenes-glimpses"), [scene.image])
-    return glimpse_panel(scene.image, scan)[:552, :894]
+    return glimpse_panel(scene.image, scan)[:552, :872]
 
 
 def swin_figure() -> np.ndarray:

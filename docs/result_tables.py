@@ -64,13 +64,12 @@ def measured(cell: str) -> Measured | None:
 
 
 def table(task: str) -> tuple[list[str], list[list[str]]]:
-    """Return heading and rows of a table; columns without any entry are left out."""
+    """Return heading and rows of a table, results first; columns without any entry are left out."""
     rows = read(task)
     columns = [column for column in rows[0] if any(row[column] for row in rows)]
     metrics = [column for column in columns if column not in PLAIN]
-    heading = [column for column in columns if column != "measured"]
-    if metrics:
-        heading.insert(heading.index(metrics[-1]) + 1, "seeds")
+    heading = [columns[0], *metrics, *(["seeds"] if metrics else [])]  # what is read first, first
+    heading += [name for name in columns if name not in heading and name != "measured"]
     lines = []
     for row in rows:
         line = {column: row[column] for column in heading if column in PLAIN}
@@ -121,8 +120,11 @@ def comparisons() -> dict[str, list[Compared]]:
         for row in read(task):
             result, number = measured(row[metric]), re.match(r"[\d.]+", row["published"])
             if result and number:
-                name = row["config"].strip("`") if row["config"].startswith("`") else row["model"]
-                groups.setdefault(label, []).append(Compared(name, result.mean, float(number[0])))
+                name = row["config"].strip("`")
+                if name in [each.label for each in groups.get(label, [])]:
+                    name += ", another run"
+                mean = round(result.mean, result.digits)
+                groups.setdefault(label, []).append(Compared(name, mean, float(number[0])))
     return groups
 
 
