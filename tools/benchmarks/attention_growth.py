@@ -115,9 +115,8 @@ def markdown(growths: Sequence[Growth], *, rounds: int, image: str) -> str:
         lines.append(_row(f"{tokens:,}", [growth.seconds[row] * 1000 for growth in growths], 1))
     lines.append(_row("slope", [growth.slope for growth in growths], 2))
     lines.append(_row("slope, last two", [growth.last for growth in growths], 2))
-    command = (
-        "`python tools/benchmark.py transformers --only growth --table docs/notes/attention_growth.md`"
-    )
+    page = "docs/notes/attention_growth.md"
+    command = f"`python tools/benchmark.py transformers --only growth --table {page}`"
     return "\n".join([*lines, "", command, ""])
 
 

@@ -167,7 +167,8 @@ def markdown(speeds: Sequence[Speed], *, rounds: int) -> str:
         "gradient. Plain: a direct implementation of the equation with the same weights and the "
         "same result. timm: its block of the same widths.",
         "",
-        f"`python tools/benchmark.py blocks --rounds {rounds}{only} --table docs/notes/blocks_speed.md`",
+        f"`python tools/benchmark.py blocks --rounds {rounds}{only} "
+        "--table docs/notes/blocks_speed.md`",
     ]
     for shape, passed in dict.fromkeys((speed.shape, speed.passed) for speed in speeds):
         lines += ["", f"## {passed.capitalize()}, {_shape(shape)}", ""]
