@@ -69,6 +69,7 @@ def table(task: str) -> tuple[list[str], list[list[str]]]:
     columns = [column for column in rows[0] if any(row[column] for row in rows)]
     metrics = [column for column in columns if column not in PLAIN]
     heading = [columns[0], *metrics, *(["seeds"] if metrics else [])]  # what is read first, first
+    heading += ["published"] if "published" in columns else []
     heading += [name for name in columns if name not in heading and name != "measured"]
     lines = []
     for row in rows:
@@ -76,7 +77,8 @@ def table(task: str) -> tuple[list[str], list[list[str]]]:
         results = {column: measured(row[column]) for column in metrics}
         line |= {column: str(each or "") for column, each in results.items()}
         seeds = {each.seeds for each in results.values() if each}
-        line["seeds"] = " to ".join(map(str, sorted({min(seeds), max(seeds)}))) if seeds else ""
+        trained = seeds if row.get("config") else set()  # others are controls
+        line["seeds"] = " to ".join(map(str, sorted({min(seeds), max(seeds)}))) if trained else ""
         if row.get("parameters"):
             line["parameters"] = f"{int(row['parameters']):,}"
         lines.append([line[column] for column in heading] + [row["measured"]])
