@@ -30,7 +30,7 @@ def test_every_requirement_is_bounded_and_pinned_within_its_bounds(text: str) ->
 
 def test_every_bound_has_a_reason() -> None:
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
-    bounds = [line for line in lines if re.match(r'\s+"[a-z-]+(\[\w+\])?>=', line)]
+    bounds = [line for line in lines if re.match(r'\s+"[a-z0-9-]+(\[\w+\])?>=', line)]
     assert len(bounds) == len(REQUIRED)
     assert [line for line in bounds if "#" not in line] == []
 
