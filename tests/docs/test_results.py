@@ -1,20 +1,18 @@
 """Tables of the page of benchmarks: files of figures, their mean over seeds, and the page."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from equations import block_equation
+from result_tables import PLAIN, measured, read, table
+
+from visattn.blocks import block_info, list_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "benchmarks.md").read_text()
 TASKS = sorted(file.stem for file in (DOCS / "results").glob("*.csv"))
-
-
-@pytest.fixture(autouse=True)
-def _of_the_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(DOCS), *sys.path])
 
 
 def test_the_page_is_short_and_shows_every_table() -> None:
@@ -24,8 +22,6 @@ def test_the_page_is_short_and_shows_every_table() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_rows_are_complete_and_say_when_they_were_measured(task: str) -> None:
-    from result_tables import PLAIN, measured, read, table
-
     heading, rows = table(task)
     assert {len(row) for row in rows} == {len(heading)}
     for row in read(task):
@@ -35,8 +31,6 @@ def test_rows_are_complete_and_say_when_they_were_measured(task: str) -> None:
 
 
 def test_mean_deviation_and_seeds_of_a_cell() -> None:
-    from result_tables import measured
-
     cells = {each: measured(each) for each in ("0.94 0.82 0.99", "2.42", "81.5 ± 1.7 (3)", "")}
     assert [(str(each), each.seeds) if each else None for each in cells.values()] == [
         ("0.92 ± 0.09", 3),
@@ -47,8 +41,6 @@ def test_mean_deviation_and_seeds_of_a_cell() -> None:
 
 
 def test_configs_of_the_tables_exist() -> None:
-    from result_tables import read
-
     configs = {path.stem for path in (ROOT / "configs").glob("*.yaml")}
     named = {
         match[1]
@@ -61,10 +53,6 @@ def test_configs_of_the_tables_exist() -> None:
 
 
 def test_equations_of_blocks_follow_their_plain_text() -> None:
-    from equations import block_equation
-
-    from visattn.blocks import block_info, list_blocks
-
     assert all(block_equation(name, block_info(name).equation) for name in list_blocks())
     with pytest.raises(ValueError, match="must have the equation of se as BlockInfo has it"):
         block_equation("se", "y = x")
