@@ -12,7 +12,7 @@ from visattn.commands.index import FolderIndex, card_image
 from visattn.commands.records import Origin, Part, ResultFolder
 from visattn.results.cards import Card
 
-CARD = card_image([np.zeros((11, 13, 3), np.uint8)])
+CARD = card_image(np.zeros((11, 13, 3), np.uint8))
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_long_index_has_pages_that_link_to_each_other(tmp_path: Path) -> None:
 def test_pages_do_not_depend_on_the_order_of_the_cards(order: str, tmp_path: Path) -> None:
     """In one process, and in one process per card, which knows the others from the pages."""
     cards = {
-        name: card_image([np.full((5, 5, 3), 20 * number, np.uint8)])
+        name: card_image(np.full((5, 5, 3), 20 * number, np.uint8))
         for number, name in enumerate("abcdefgh")
     }
     for folder in ("sorted", "one", "many"):
@@ -162,7 +162,7 @@ def test_pages_do_not_depend_on_the_order_of_the_cards(order: str, tmp_path: Pat
 @pytest.mark.usefixtures("small_pages")
 def test_cards_of_removed_files_leave_and_pages_move_up(tmp_path: Path) -> None:
     cards = {
-        name: card_image([np.full((5, 5, 3), 20 * number, np.uint8)])
+        name: card_image(np.full((5, 5, 3), 20 * number, np.uint8))
         for number, name in enumerate("abcdefgh")
     }
     with ImageIndex(tmp_path) as index:

@@ -48,7 +48,7 @@ class MeanJob(Job[float]):
         if self.out is None:
             return [Part(name, record)]
         files = {file: f"{result:.1f}".encode() for file in self.files(name, name)}
-        card = Card(name, f"{name}.txt", f"{result:.0f}", card_image([image.pixels]))
+        card = Card(name, f"{name}.txt", f"{result:.0f}", card_image(image.pixels))
         return [Part(name, record, files, card)]
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:

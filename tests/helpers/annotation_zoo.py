@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save
 
-from visattn.commands.overlay.job import read_map
+from visattn.commands.overlay.map_files import read_map
 from visattn.commands.records import ResultFolder
 from visattn.data.captions.files import read_caption_results, read_captions, read_split_file
 from visattn.data.classification.torchvision_sets import read_idx_shape

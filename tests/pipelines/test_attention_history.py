@@ -1,8 +1,12 @@
 """Maps of the same images during training: folder, table, page, cost, resume."""
 
+import base64
 import csv
+import json
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +16,7 @@ from torch import Tensor, nn
 from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
 from visattn.pipelines import attention_history
 from visattn.pipelines.attention_history import AttentionHistory
-from visattn.viz.html.index_page import HistoryRow, history_page
+from visattn.viz.html.history_page import HistoryRow, history_page
 
 
 class Corner(nn.Module):
@@ -74,8 +78,7 @@ def test_the_folder_has_a_table_a_page_and_all_maps(tmp_path: Path) -> None:
         path = tmp_path / "step-0000000" / f"{row['image']}.jpg"
         assert path.read_bytes().startswith(b"\xff\xd8")  # a JPEG
     page = (tmp_path / "index.html").read_text()
-    assert page.count("<img") == 5  # one of them is the color bar
-    assert 'alt=""' not in page
+    assert page.count("<img") == 6  # the photo of the first image, each with its map, a color bar
     assert "step 0" in page
     assert "Attention during training: Input gradient" in page
     assert ", logit " in page
@@ -133,10 +136,35 @@ def test_words_of_a_captioner_are_drawn_as_a_panel(tmp_path: Path) -> None:
 def test_the_page_shows_evenly_spaced_steps() -> None:
     steps = attention_history._evenly(range(0, 1000, 10), 24)
     assert (len(steps), steps[0], steps[-1]) == (24, 0, 990)
-    row = HistoryRow("<b>", "data:,", ["data:,"], ["a 0.5"])
+    row = HistoryRow("<b>", photo(), ["data:,"], ["a 0.5"])
     page = history_page([row], [0], num_steps=100, method="gradcam")
     assert "1 of 100 logged steps" in page
     assert "&lt;b&gt;" in page
+
+
+def page_data(folder: Path) -> dict[str, Any]:
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    match = re.search(r'id="page-data">(.*?)</script>', page)
+    assert match is not None
+    return json.loads(match[1])
+
+
+def test_the_page_has_the_values_of_all_steps(tmp_path: Path) -> None:
+    model, maps = Corner().eval(), history(tmp_path)
+    for step, model.side in ((0, 0), (500, 1)):
+        maps.log(model, step, force=True)
+    data = page_data(tmp_path)
+    for row, name in zip(data["rows"], maps.names, strict=True):
+        for each in row["steps"]:
+            values = np.frombuffer(base64.b64decode(each["values"]), "<f4").reshape(each["grid"])
+            kept = np.load(tmp_path / f"step-{each['step']:07}" / f"{name}.npy")
+            np.testing.assert_array_equal(values, kept)
+        assert row["top"] == max(each["top"] for each in row["steps"])
+    for path in tmp_path.glob("step-0000000/*.npy"):  # of an earlier version
+        path.unlink()
+    maps.log(model, 1000, force=True)
+    data = page_data(tmp_path)
+    assert [each["values"] is None for each in data["rows"][0]["steps"]] == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,10 @@ from visattn.io.safe_text import print_message
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    import numpy as np
     from torch import nn
 
+    from visattn.geometry.affine import Box
     from visattn.images.reader import LoadedImage
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.values import Answer
@@ -176,7 +178,7 @@ class AnswersJob(ModelJob["list[Answer]"]):
             return [Part(name, record)]
         page = answer_html(image, result, boxes=boxes, index=self.index_link(name))
         text = "; ".join(f"{answer.question} {answer.text}" for answer in result)
-        card = Card(name, f"{name}.html", text, card_image([image.pixels]))
+        card = Card(name, f"{name}.html", text, card_image(*_first_overlay(image, result)))
         return [Part(name, record, {f"{name}.html": page.encode()}, card)]
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
@@ -194,6 +196,35 @@ class AnswersJob(ModelJob["list[Answer]"]):
         """Yield each question, with its answer and probability."""
         for answer in record["questions"]:
             yield {"question": answer["question"], **answer["answers"][0]}
+
+
+def _first_overlay(
+    image: "LoadedImage", answers: "list[Answer]"
+) -> "tuple[np.ndarray, Box | None]":
+    """Return the photo with the last map of the first answer that has maps, and its seen region."""
+    import numpy as np
+
+    from visattn.viz.maps import overlay
+
+    maps = next((answer.maps for answer in answers if answer.maps is not None), None)
+    if maps is None or not len(maps):
+        return image.pixels, None
+    region = None if maps.geometry is None else maps.geometry.region
+    return np.array(overlay(image, maps[-1])), region
+
+
+def _check_questions(model: "nn.Module", questions: Sequence[str]) -> None:
+    """Report words that the model does not know, once, before images are read."""
+    from visattn.data.captions.batch import Vocabulary
+    from visattn.models.vqa.model import VQAModel
+    from visattn.pipelines.answering import check_question
+
+    if isinstance(model, VQAModel):
+        for question in questions:
+            for note in check_question(
+                question, Vocabulary(model.words), model.question_beginnings
+            ):
+                print_message(note)
 
 
 def _answer_boxes(answer: "Answer", args: argparse.Namespace) -> "MapBoxes | None":

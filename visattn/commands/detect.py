@@ -201,7 +201,7 @@ class DetectionJob(ModelJob["Detections"]):
         panel = f"{name}.queries.{self.args.format}"
         files = {f"{name}.png": encode_overlay(boxes), panel: queries.to_bytes(self.args.format)}
         text = count_classes([detection.label for detection in result.objects])
-        card = Card(name, panel, text, card_image([boxes]))
+        card = Card(name, panel, text, card_image(boxes))
         return [Part(name, record, files, card)]
 
     def rows(self, record: Record) -> Iterable[tuple[str]]:

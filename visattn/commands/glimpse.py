@@ -170,7 +170,7 @@ class GlimpseJob(ModelJob["ScanPath"]):
             f"{name}.gif": glimpse_animation(image, result),
         }
         text = f"{record['class']}, {format_percent(record['probability'])}"
-        thumbnail = card_image([glimpse_overlay(image, result)])
+        thumbnail = card_image(glimpse_overlay(image, result))
         return [Part(name, record, files, Card(name, panel, text, thumbnail))]
 
     def rows(self, record: Record) -> Iterable[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,12 +18,19 @@ from visattn.results.cards import Card
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
 
+    from visattn.geometry.affine import Box
     from visattn.viz.html.index_page import IndexRange
 
 INDEX = "index.html"
 _MAX_TIME_SHARE = 0.1  # of the running time that is spent on updates of the index
 _PAGE_BYTES = 4_000_000  # of the cards of a page
 _PAGE_ENDS = (".methods.png", ".html")  # an image has one card: that with the most on its page
+
+_SEARCHED = {
+    "caption": "captions", "ask": "questions, answers", "overlay": "classes, methods",
+    "glimpse": "classes", "detect": "objects", "segment": "classes",
+}  # fmt: skip
+"""What the cards of a command say, by which they are searched besides names."""
 
 Row = Mapping[str, object]
 """A row of the table: values by the names of their columns."""
@@ -171,7 +179,9 @@ class FolderIndex:
                 continue
             entries = [self._with_thumbnail(name) for name in names]
             shown = ranges if number == 1 else ranges[: number + 1]
-            content = numbered_index_page(entries, number, shown, title=self.title).encode()
+            search = _SEARCHED.get(self.command, "texts")
+            page = numbered_index_page(entries, number, shown, title=self.title, search=search)
+            content = page.encode()
             _check_page(path)
             if not path.is_file() or path.read_bytes() != content:
                 atomic_write(path, content)
@@ -238,16 +248,39 @@ def _check_page(path: Path) -> None:
         )
 
 
-def card_image(images: "Sequence[np.ndarray]", *, cut_first: bool = False) -> str:
+def card_image(image: "np.ndarray", region: "Box | None" = None) -> str:
     """Return the thumbnail of a card as a data URL.
 
     Args:
-        images: The image with its map; or several, of which four are shown.
-        cut_first: Whether the first one is a bare photo, which may be cut.
-    """
-    from visattn.viz.html.index_page import thumbnail, tile_images
+        image: The image with a map.
+        region: The region that the network sees, which is shown alone: left, top, right, bottom.
 
-    return thumbnail(tile_images(images, cut_first=cut_first))
+    Example:
+        >>> import numpy as np
+        >>> card_image(np.zeros((9, 12, 3), np.uint8), (3, 0, 9, 9)).startswith("data:image/jpeg")
+        True
+    """
+    from visattn.viz.html.index_page import thumbnail
+
+    return thumbnail(image if region is None else crop_to(image, region))
+
+
+def crop_to(image: "np.ndarray", region: "Box") -> "np.ndarray":
+    """Return the part of an image in a region, which may end outside of it; all if it is empty.
+
+    Args:
+        image: RGB.
+        region: Left, top, right, bottom.
+
+    Example:
+        >>> import numpy as np
+        >>> crop_to(np.zeros((9, 12, 3), np.uint8), (3.2, -2, 9.1, 40)).shape
+        (9, 7, 3)
+    """
+    left, top = (max(0, math.floor(side)) for side in region[:2])
+    right, bottom = (math.ceil(side) for side in region[2:])
+    cut = image[top : max(bottom, 0), left : max(right, 0)]
+    return cut if cut.size else image
 
 
 def csv_table(rows: Sequence[Row]) -> bytes:

@@ -121,7 +121,7 @@ class SegmentationJob(ModelJob["Segmentation"]):
             f"masks/{name}.png": encode_png(result.labels, palette),
             f"overlays/{name}.png": encode_overlay(drawn),
         }
-        card = Card(name, panel, _percent(record["shares"]), card_image([drawn]))
+        card = Card(name, panel, _percent(record["shares"]), card_image(drawn))
         return [Part(name, record, files, card)]
 
     def rows(self, record: Record) -> Iterable[tuple[str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import nn
 
@@ -27,7 +27,7 @@ from visattn.results.scale import map_scale
 from visattn.viz.captions import caption_figure
 from visattn.viz.heatmap import resize_image
 from visattn.viz.html.document import image_data_url, jpeg_data_url
-from visattn.viz.html.index_page import HistoryRow, history_page
+from visattn.viz.html.history_page import HistoryRow, history_page
 from visattn.viz.maps import color_bar, overlay
 from visattn.viz.text import join_notes
 
@@ -170,10 +170,11 @@ class AttentionHistory:
         panels = [_draw(*pair) for pair in zip(self.images, maps, strict=True)]
         records = [self._record(step, *pair) for pair in zip(self.names, maps, strict=True)]
         self.records = [r for r in self.records if r.step < step] + records
-        for name, panel in zip(self.names, panels, strict=True):
+        for name, panel, attention_map in zip(self.names, panels, maps, strict=True):
             _write_jpeg(self._map_file(step, name), panel)
+            _write_values(self._map_file(step, name, ".npy"), attention_map)
         atomic_write(self.folder / _TABLE, _table_text(self.records))
-        atomic_write(self.folder / _PAGE, self._page())
+        atomic_write(self.folder / _PAGE, self._page(maps))
         took = time.monotonic() - start
         self.seconds += took
         # Counted from the beginning of this log.
@@ -217,24 +218,39 @@ class AttentionHistory:
         ends = map_scale([attention_map]).text if values.ndim == 2 and not empty else ""
         return MapRecord(step, name, info.target_name, score, x, y, correlation, empty, ends)
 
-    def _map_file(self, step: int, name: str) -> Path:
-        return self.folder / f"step-{step:07}" / f"{name}.jpg"
+    def _map_file(self, step: int, name: str, ending: str = ".jpg") -> Path:
+        return self.folder / f"step-{step:07}" / f"{name}{ending}"
 
-    def _page(self) -> str:
+    def _page(self, maps: Sequence[AttentionMap]) -> str:
         steps = sorted({record.step for record in self.records})
         shown = _evenly(steps, _MAX_COLUMNS)
-        rows = [self._row(*pair, shown) for pair in zip(self.names, self.images, strict=True)]
-        title = METHODS[self.method].title if self.method in METHODS else self.method
+        rows = [
+            self._row(*of_image, shown)
+            for of_image in zip(self.names, self.images, maps, strict=True)
+        ]
+        method = METHODS.get(self.method)
+        title = self.method if method is None else method.title
+        paper = "" if method is None else method.paper
         legend = image_data_url(color_bar(), longest=_LONGEST)[0]
-        return history_page(rows, shown, num_steps=len(steps), method=title, legend=legend)
+        return history_page(
+            rows, shown, num_steps=len(steps), method=title, paper=paper, legend=legend
+        )
 
-    def _row(self, name: str, image: LoadedImage, steps: Sequence[int]) -> HistoryRow:
+    def _row(
+        self, name: str, image: LoadedImage, last_map: AttentionMap, steps: Sequence[int]
+    ) -> HistoryRow:
         by_step = {record.step: record for record in self.records if record.image == name}
         files = [self._map_file(step, name) for step in steps]
-        maps = [jpeg_data_url(path.read_bytes()) if path.is_file() else "" for path in files]
         kind = "logit" if self.target is None or isinstance(self.target, int | str) else "score"
-        notes = [_note(by_step.get(step), kind) for step in steps]
-        return HistoryRow(name, image_data_url(image.pixels, longest=_LONGEST)[0], maps, notes)
+        return HistoryRow(
+            name,
+            image.pixels,
+            [jpeg_data_url(path.read_bytes()) if path.is_file() else "" for path in files],
+            [_note(by_step.get(step), kind) for step in steps],
+            last_map.geometry,
+            [_read_values(path.with_suffix(".npy")) for path in files],
+            last_map.info.signed,
+        )
 
 
 def _draw(image: LoadedImage, attention_map: AttentionMap) -> UInt8[np.ndarray, "_y _x 3"]:
@@ -258,6 +274,19 @@ def _write_jpeg(path: Path, pixels: UInt8[np.ndarray, "y x 3"]) -> None:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "jpeg", quality=_QUALITY)
     atomic_write(path, buffer.getvalue())
+
+
+def _write_values(path: Path, attention_map: AttentionMap) -> None:
+    """Write the values of a map for the page; several maps or an empty one are only drawn."""
+    if attention_map.values.ndim == 2 and not attention_map.info.empty:
+        buffer = io.BytesIO()
+        np.save(buffer, attention_map.values.detach().float().cpu().numpy())
+        atomic_write(path, buffer.getvalue())
+
+
+def _read_values(path: Path) -> Float[np.ndarray, "gy gx"] | None:
+    """Return the values of a map; None if they are not kept, as in folders of earlier versions."""
+    return np.load(path, allow_pickle=False) if path.is_file() else None
 
 
 def _unique_names(images: Sequence[LoadedImage]) -> list[str]:

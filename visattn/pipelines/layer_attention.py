@@ -14,8 +14,8 @@ from visattn.recording.recorder import record
 from visattn.results.attention_map import AttentionMap
 from visattn.results.values import RecordedLayer
 
-MAX_WEIGHTS = 16_000_000
-"""Attention weights that a page stores; it then has about 20 MB."""
+MAX_WEIGHTS = 10_000_000
+"""Attention weights that a page stores, a byte each in base64: 13.3 MB of the 15 MB of a page."""
 _MAX_RECORDED = 48_000_000
 """Attention weights that are recorded in one forward pass."""
 

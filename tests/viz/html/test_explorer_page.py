@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import given, strategies as st
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
+from visattn.pipelines.layer_attention import MAX_WEIGHTS
+from visattn.recording.model_info import AttentionLayer
 from visattn.results.scale import MapScale
 from visattn.viz.html.explorer_page import explorer_html, quantize_weights
 
@@ -94,3 +97,48 @@ def test_class_rows_and_pooling_layers_are_supported() -> None:
     assert [each["is_pooling"] for each in page_data(page(layers=[rows, pool]))["layers"]] == [
         False, True,
     ]  # fmt: skip
+
+
+def test_facts_name_layers_and_write_signs() -> None:
+    info = {"options": {"layer": -1, "signed": True, "shift": -2}, "layer": "bn2"}
+    negative = method_map("a", -np.ones((2, 2)), PLACE, **info)
+    facts = dict(page_data(page(maps=[negative]))["maps"][0]["facts"])
+    assert facts["Layer"] == "bn2"
+    assert facts["Signed"] == "yes"
+    assert facts["Shift"] == "\N{MINUS SIGN}2"
+    assert facts["Values"] == "\N{MINUS SIGN}1 to \N{MINUS SIGN}1"
+
+
+def test_averaged_queries_are_reported() -> None:
+    assert page_data(page())["pooled"] == ""
+    model = explained_model()
+    info = replace(
+        model.info, attention_layers=(AttentionLayer(LAYER.site, (4, 6), 3, ("class",)),)
+    )
+    text = explorer_html(
+        LoadedImage(np.zeros((31, 53, 3), np.uint8)),
+        PLACE,
+        explained=replace(model, info=info),
+        layers=[LAYER],
+    )
+    data = page_data(text)
+    assert "4 \N{MULTIPLICATION SIGN} 6 patches to 2 \N{MULTIPLICATION SIGN} 3" in data["pooled"]
+    assert data["layers"][0]["averaged"]
+
+
+def test_the_weights_of_a_large_model_fit_into_15_megabytes() -> None:
+    assert MAX_WEIGHTS * 4 / 3 < 14_000_000
+
+
+def test_class_maps_share_a_scale_per_layer() -> None:
+    rows = [
+        [method_map("Grad-CAM", value * np.ones((2, 2)), PLACE, class_name=name, layer=site)
+         for name, value in (("cat", 0.5), ("dog", 2.0))]
+        for site in ("layer1", "layer2")
+    ]  # fmt: skip
+    classes = page_data(page(class_maps=rows))["classes"]
+    assert [name for name, _ in classes["names"]] == ["cat", "dog"]
+    assert [(each["site"], each["top"]) for each in classes["layers"]] == [
+        ("layer1", 2.0), ("layer2", 2.0)
+    ]  # fmt: skip
+    assert page_data(page())["classes"] is None

@@ -9,7 +9,7 @@ from index_cards import parse_index_page
 
 from visattn.images.reader import is_index_page
 from visattn.results.cards import Card
-from visattn.viz.html.index_page import index_page, thumbnail, tile_images
+from visattn.viz.html.index_page import IndexRange, index_page, numbered_index_page, thumbnail
 
 PIXEL = thumbnail(np.zeros((3, 5, 3), np.uint8))
 # Invalid characters are replaced in texts; file names are unchanged.
@@ -61,21 +61,8 @@ def test_thumbnails_are_small() -> None:
     assert len(rough) < 40_000  # harder to compress than photos; a thousand must fit into a page
 
 
-@pytest.mark.parametrize("size", [(60, 80), (80, 60), (62, 61), (30, 101), (90, 29)])
-@pytest.mark.parametrize("count", [2, 3, 4])
-@pytest.mark.parametrize("cut_first", [False, True])
-def test_a_card_shows_all_of_its_maps(
-    size: tuple[int, int], count: int, *, cut_first: bool
-) -> None:
-    images = [np.full((*size, 3), 40 * number, np.uint8) for number in range(1, count + 1)]
-    drawn = tile_images(images, cut_first=cut_first)
-    assert drawn.shape[1] / drawn.shape[0] == pytest.approx(4 / 3, rel=0.03)  # cards are 4 : 3
-    first, *others = (np.argwhere((drawn == image[0, 0]).all(2)) for image in images)
-    for cell in (first, *others):
-        rows, columns = np.ptp(cell, axis=0) + 1
-        assert rows * columns == len(cell)  # no other image lies on it
-        if cell is not first or not cut_first:
-            assert rows / columns == pytest.approx(size[0] / size[1], rel=0.06)
-    if size == (60, 80) and count > 2:
-        margin = 1 - (len(first) + sum(map(len, others))) / (drawn.shape[0] * drawn.shape[1])
-        assert margin < (0.02 if count == 4 or cut_first else 0.4)  # there is no empty cell
+def test_the_search_says_what_cards_say() -> None:
+    page = numbered_index_page(
+        [entry("a")], 1, [IndexRange.of([entry("a")])], title="T", search="classes"
+    )
+    assert 'placeholder="Search classes and names"' in page

@@ -19,13 +19,13 @@ from visattn.results.cards import Card
 if TYPE_CHECKING:
     import numpy as np
 
+    from visattn.geometry.affine import Box
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.words.prompts import PromptImages
     from visattn.results.captions import Caption, Phrase
     from visattn.results.map_boxes import MapBoxes
 
 _OF_VIDEO = ("frames", "seconds")
-_CARD_IMAGES = 4  # on the index, of several photos or frames
 OPTIONS = ("method", "length_penalty", "seed")
 """Options of both kinds of captioners."""
 _FIGURES = {
@@ -88,7 +88,7 @@ class CaptionJob(ModelJob["Caption"]):
         if self.out is None:
             return [Part(name, record)]
         files = {f"{name}{end}": each for end, each in self._draw(name, image, result, outlined)}
-        thumbnail = card_image(_mean_overlays(_images(image), result))
+        thumbnail = card_image(*_mean_overlay(_images(image), result))
         return [Part(name, record, files, Card(name, f"{name}.html", result.text, thumbnail))]
 
     def _draw(
@@ -118,7 +118,14 @@ class CaptionJob(ModelJob["Caption"]):
             yield f".{part}.{kind}", figure.to_bytes(kind)
         grounded = self._grounded(image, result)
         index = self.index_link(name)
-        html = caption_html(images, grounded, boxes=outlined, name=name, index=index)
+        html = caption_html(
+            images,
+            grounded,
+            boxes=outlined,
+            name=name,
+            index=index,
+            panel=f"{name}.{self.args.format}",
+        )
         yield ".html", html.encode()
 
     def rows(self, record: Record) -> Iterable[tuple[str]]:
@@ -230,19 +237,22 @@ def _images(image: "LoadedImage | PromptImages") -> "list[LoadedImage]":
     return [image] if isinstance(image, LoadedImage) else list(image.images)
 
 
-def _mean_overlays(images: "list[LoadedImage]", caption: "Caption") -> "list[np.ndarray]":
-    """Return the photos with the mean map of all words; of many frames a few."""
+def _mean_overlay(
+    images: "list[LoadedImage]", caption: "Caption"
+) -> "tuple[np.ndarray, Box | None]":
+    """Return a photo with the mean map of all words, and the region that the network saw of it.
+
+    Of several photos it is the one with the most attention.
+    """
     import numpy as np
 
     from visattn.viz.maps import overlay
 
+    pairs = [pair for pair in zip(images, caption.image_maps, strict=True) if len(pair[1])]
+    if not pairs:
+        return images[0].pixels, None
+    image, maps = max(pairs, key=lambda pair: float(pair[1].values.sum()))
     top = None if len(images) == 1 else caption.display_range()[1]
-    drawn: list[np.ndarray] = []
-    pairs = list(zip(images, caption.image_maps, strict=True))
-    for image, maps in pairs[:: -(-len(pairs) // _CARD_IMAGES)]:
-        if not len(maps):
-            drawn.append(image.pixels)
-            continue
-        mean = replace(maps, values=maps.values.mean(0), labels=())
-        drawn.append(np.array(overlay(image, mean, vmax=top, opacity=0.6)))
-    return drawn
+    mean = replace(maps, values=maps.values.mean(0), labels=())
+    region = None if maps.geometry is None else maps.geometry.region
+    return np.array(overlay(image, mean, vmax=top, opacity=0.6)), region

@@ -70,8 +70,8 @@ _MODEL = (
 )  # fmt: skip
 _PHOTO = (
     "text", "pixel", "region", "box", "query", "part", "normalize", "interpolation", "save",
-    "all_heads", "explorer", "shard", "mirror", "parquet", "autocast", "figure", *BOX_OPTIONS,
-    *FIGURES,
+    "all_heads", "explorer", "top_classes", "shard", "mirror", "parquet", "autocast", "figure",
+    *BOX_OPTIONS, *FIGURES,
 )  # fmt: skip
 _VIDEO = ("camera", "every", "max_frames", "smoothing", "clip_scale")
 _SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax", *BOX_OPTIONS, *FIGURES)
@@ -233,6 +233,14 @@ def _add_drawing(parser: CommandParser) -> None:
     output.add_argument(
         "--explorer", action="store_true", help="also write an interactive page per image"
     )
+    parser.add_argument(
+        "--top-classes",
+        type=whole_number(0, 100),
+        default=5,
+        metavar="N",
+        help="with --explorer: number of classes whose Grad-CAM in each layer the page has "
+        "(default: 5; 0: none)",
+    )
 
 
 def _add_saved_maps(parser: CommandParser) -> None:
@@ -310,6 +318,8 @@ def _refuse_without_effect(
 ) -> None:
     """Exit with a usage error if an option has no effect beside the others."""
     check_boxes(parser, args)
+    if not args.explorer:
+        refuse_without(parser, args, ["top_classes"], "--explorer")
     check_figures(parser, args)
     if mode == "photos" and not (args.all_heads or "sheet" in args.save):
         refuse_without(parser, args, ["format"], "--save sheet or --all-heads")

@@ -1,11 +1,9 @@
 """Job of `visattn overlay`: maps of a model on images, drawn, with pages beside them."""
 
 import argparse
-import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +13,13 @@ from visattn.commands.index import card_image
 from visattn.commands.model_option import file_digest, model_settings
 from visattn.commands.options import figure_options, figure_settings
 from visattn.commands.overlay.figure_file import FigureFile
+from visattn.commands.overlay.map_files import (
+    encode_npy,
+    index_text,
+    map_record,
+    read_info,
+    read_map,
+)
 from visattn.commands.overlay.methods import (
     SIMILARITY_NOTE,
     MapRunner,
@@ -22,7 +27,7 @@ from visattn.commands.overlay.methods import (
     check_one_photo,
     dense_record,
 )
-from visattn.commands.records import Part, Record, plain_values
+from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
 from visattn.commands.streams import activity
 from visattn.io.safe_text import print_message
@@ -35,7 +40,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
     from visattn.results.attention_map import AttentionMap
-    from visattn.results.info import MapInfo
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.scale import MapScale
     from visattn.results.values import RecordedLayer
@@ -47,10 +51,11 @@ _PREPROCESSING = ("target", "resize_mode", "align", "input_size", "text", "autoc
 
 
 class ImageMaps(NamedTuple):
-    """What the model gives for an image: a map per method, and every head if a page shows it."""
+    """What the model gives for an image: a map per method; for pages also heads and class maps."""
 
     maps: "Sequence[AttentionMap]"
     layers: "Sequence[RecordedLayer] | None" = None
+    classes: "Sequence[Sequence[AttentionMap]]" = ()
 
 
 def overlay_images(args: argparse.Namespace) -> int:
@@ -193,8 +198,11 @@ class OverlayJob(Job[ImageMaps]):
         if stem == self.stems(name)[0] and self._pages(name):
             heads = {"layers": self.args.layers, "heads": self.args.heads}
             keys = [spec.key for spec in self.runner.specs]
-            settings["pages"] = {"methods": keys, **(heads if self.need_layers else {})}
-            settings["pages"] |= figure_settings(self.args)
+            classes = {"top_classes": self.args.top_classes} if self.args.explorer else {}
+            settings["pages"] = {
+                "methods": keys, **(heads if self.need_layers else {}), **classes,
+                **figure_settings(self.args),
+            }  # fmt: skip
         return settings
 
     def is_same(self, saved: Any, settings: Mapping[str, Any]) -> bool:
@@ -213,7 +221,7 @@ class OverlayJob(Job[ImageMaps]):
         """Return the records of an image that is finished and of which no method has failed."""
         records = super().finished(path)
         try:
-            failed = any(_read_info(record).failed for record in records or ())
+            failed = any(read_info(record).failed for record in records or ())
         except (ValueError, LookupError, TypeError):
             return None  # the record is of another version
         return None if failed else records
@@ -253,23 +261,44 @@ class OverlayJob(Job[ImageMaps]):
         batch = self.runner.explainer.prepare(images)
         results = self.runner.maps(batch)
         return [
-            ImageMaps(maps, self.layers(batch.select([index])))
-            for index, maps in enumerate(results)
+            self.with_details(maps, batch.select([index])) for index, maps in enumerate(results)
         ]
+
+    def with_details(self, maps: "Sequence[AttentionMap]", prepared: "PreparedImages") -> ImageMaps:
+        """Return maps of an image with what its pages show besides.
+
+        Args:
+            maps: A map per method.
+            prepared: The image as the model takes it.
+        """
+        if not self.need_layers:
+            return ImageMaps(maps)
+        return ImageMaps(maps, self.layers(prepared), self.class_maps(prepared))
+
+    def class_maps(self, prepared: "PreparedImages") -> "list[list[AttentionMap]]":
+        """Return the maps of the most probable classes in each layer, if the page has them.
+
+        Args:
+            prepared: One image as the model takes it.
+        """
+        runner, count = self.runner, self.args.top_classes
+        if not self.args.explorer or not count or runner.dense is not None:
+            return []
+        from visattn.pipelines.class_maps import class_layer_maps
+
+        return class_layer_maps(runner.explained, prepared, num_classes=count)
 
     @property
     def need_layers(self) -> bool:
         """Whether pages show the attention of every head, if the model has any."""
         return self.args.all_heads or self.args.explorer
 
-    def layers(self, prepared: "PreparedImages") -> "list[RecordedLayer] | None":
-        """Return the attention of every head of an image; None if no page shows it.
+    def layers(self, prepared: "PreparedImages") -> "list[RecordedLayer]":
+        """Return the attention of every head of an image.
 
         Args:
             prepared: One image as the model takes it.
         """
-        if not self.need_layers:
-            return None
         runner = self.runner
         if not runner.has_heads:
             return []
@@ -321,8 +350,9 @@ class OverlayJob(Job[ImageMaps]):
         pages = self._draw_pages(name, image, result, scales)
         card = None
         if self.has_index:
-            whole = [image.pixels] if len(maps) > 1 or not tiles else []
-            thumbnail = card_image([*whole, *tiles.values()], cut_first=bool(whole))
+            geometry = maps[0].geometry
+            shown = next(iter(tiles.values()), image.pixels)
+            thumbnail = card_image(shown, None if geometry is None else geometry.region)
             page = self.main_file(name)
             if page not in {**parts[0].files, **pages}:  # the map is empty
                 page = f"{parts[0].stem}.json"
@@ -401,6 +431,8 @@ class OverlayJob(Job[ImageMaps]):
                 layers=layers,
                 maps=[attention_map for attention_map, _ in drawn],
                 scales=[scale for _, scale in drawn],
+                class_maps=result.classes,
+                panel=self._figure(name) if drawn else None,
                 index=self.index_link(name),
                 style="light" if args.style == "light" else "heat",
                 **drawing,
@@ -410,16 +442,19 @@ class OverlayJob(Job[ImageMaps]):
 
     def main_file(self, name: str) -> str:
         """Return the page of an image that shows most, or its first map."""
-        pages = self._pages(name)
-        sheet = f"{name}.methods.{self.args.format}"
-        if (page := f"{name}.html") in pages or (page := sheet) in pages:
-            return page
+        page = f"{name}.html"
+        return page if page in self._pages(name) else self._figure(name)
+
+    def _figure(self, name: str) -> str:
+        """Return the figure of an image: the sheet of all methods, or its first map."""
+        if (sheet := f"{name}.methods.{self.args.format}") in self._pages(name):
+            return sheet
         kind = "overlay" if "overlay" in self._kinds else self._kinds[0]
         return f"{self.stems(name)[0]}{IMAGES[kind]}"
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         """Yield method, target, probability and displayed range of a map that is not empty."""
-        if _read_info(record).empty:
+        if read_info(record).empty:
             return
         row = dict(*self.table(record))
         value = row["cosine"] if row["probability"] is None else row["probability"]
@@ -429,7 +464,7 @@ class OverlayJob(Job[ImageMaps]):
 
     def table(self, record: Record) -> Iterable[dict[str, Any]]:
         """Yield method, target, probability and displayed range of a map."""
-        info = _read_info(record)
+        info = read_info(record)
         scale = record["scale"]
         yield {
             "method": record["key"],
@@ -443,7 +478,7 @@ class OverlayJob(Job[ImageMaps]):
 
     def problems(self, record: Record) -> Iterable[str]:
         """Yield why a map is empty."""
-        if reason := _read_info(record).empty:
+        if reason := read_info(record).empty:
             yield f".{record['key']}: {reason}"
 
 
@@ -534,7 +569,9 @@ class DrawJob(OverlayJob):
         """Return the saved maps of images, and every head if a page shows it."""
         prepare = self.runner.explainer.prepare
         return [
-            ImageMaps(saved.maps, self.layers(prepare([saved.image])) if self.need_layers else None)
+            self.with_details(saved.maps, prepare([saved.image]))
+            if self.need_layers
+            else ImageMaps(saved.maps)
             for saved in images
         ]
 
@@ -556,122 +593,6 @@ class _Saved(NamedTuple):
     @property
     def num_pixels(self) -> int:
         return self.image.num_pixels
-
-
-def map_record(
-    key: str, image: "LoadedImage", attention_map: "AttentionMap", scale: "MapScale | None"
-) -> dict[str, Any]:
-    """Return what the record of a map says.
-
-    Args:
-        key: Key of the map.
-        image: The image.
-        attention_map: The map.
-        scale: Its scale; None before all maps of the images are known.
-    """
-    geometry = attention_map.geometry
-    return {
-        "key": key,
-        "image": image.name,
-        "kind": attention_map.kind,
-        "site": attention_map.site,
-        "map_shape": list(attention_map.values.shape),
-        "geometry": None if geometry is None else geometry.to_dict(),
-        "metadata": plain_values(_finite(attention_map.info.to_dict())),
-        "scale": None if scale is None else scale.to_dict(),
-        "values": _summary(attention_map),
-        "visattn": version("visattn"),
-        "torch": version("torch"),
-    }
-
-
-def _read_info(record: Record) -> "MapInfo":
-    from visattn.results.info import MapInfo
-
-    return MapInfo.from_dict(record["metadata"])
-
-
-def encode_npy(attention_map: "AttentionMap") -> bytes:
-    """Return the values of a map as a file of NumPy."""
-    import numpy as np
-
-    buffer = io.BytesIO()
-    np.save(buffer, attention_map.values.numpy())
-    return buffer.getvalue()
-
-
-def read_map(path: Path, record: Record) -> "AttentionMap":
-    """Return a map from its array and its record.
-
-    Raises:
-        ValueError: If they are none.
-    """
-    import torch
-
-    from visattn.geometry.affine import Geometry
-    from visattn.results.attention_map import AttentionMap
-    from visattn.results.records import read_array
-
-    try:
-        return AttentionMap(
-            torch.from_numpy(read_array(path)),
-            record["site"],
-            record["kind"],
-            Geometry.from_dict(record["geometry"]),
-            _read_info(record),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} and its record are no map ({error}); write them again with --overwrite"
-        ) from error
-
-
-def index_text(maps: "Sequence[AttentionMap]") -> str:
-    """Return the text of an index card: explained class, methods, failures.
-
-    Args:
-        maps: One map per method.
-    """
-    from visattn.viz.maps import method_title, target_line
-
-    titles = [method_title(each) for each in maps if not each.info.empty]
-    failures = [
-        f"{method_title(each)} not drawn: {each.info.empty}" for each in maps if each.info.empty
-    ]
-    parts = [target_line(maps[0]), ", ".join(titles), *failures]
-    return " \N{MIDDLE DOT} ".join(filter(None, parts))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    # True for NaN and infinity, which JSON does not have.
-    if isinstance(value, float) and value - value != 0:
-        return str(value)
-    return value
-
-
-def _summary(attention_map: "AttentionMap") -> dict[str, Any]:
-    """Return minimum, maximum and mean of a map, and the image coordinates of its maximum."""
-    import torch
-
-    values = attention_map.values
-    geometry = attention_map.geometry
-    if not bool(torch.isfinite(values).all()) or geometry is None:
-        return {}
-    row, column = divmod(int(values.argmax()), values.shape[-1])
-    height, width = geometry.input_size
-    cell = torch.tensor([[column + 0.5, row + 0.5]], dtype=torch.float64)
-    cell *= torch.tensor([width / values.shape[-1], height / values.shape[-2]])
-    [[x, y]] = geometry.to_image(cell).tolist()
-    return {
-        "min": float(values.min()),
-        "max": float(values.max()),
-        "mean": float(values.mean()),
-        "argmax": [round(x, 2), round(y, 2)],
-    }
 
 
 def _labeled(

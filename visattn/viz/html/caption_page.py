@@ -27,8 +27,18 @@ from visattn.viz.text import sanitize_text
 
 _WORD, _CAPTION = 60, 1_000  # characters
 _STRONGEST = 6  # words of the text that the page names for each word
-_STYLES = ("paper.css", "viewer.css")
-_SCRIPTS = ("overlays.js", "photo.js", "widgets.js", "viewer.js")
+_BOXES = (
+    '<label class="tick" id="outlines"><input type="checkbox" id="outlined" checked>Boxes</label>'
+)
+_SCALES = (
+    '<div id="ends" class="segments" role="radiogroup" aria-label="Upper end of the scale">'
+    '<button type="button" role="radio" title="One scale for all words, '
+    'up to the median of their peaks">One scale</button>'
+    '<button type="button" role="radio" title="Each word up to its own peak">Each its own</button>'
+    '<button type="button" role="radio" title="One scale for all words, '
+    'up to the greatest peak">Maximum</button>'
+    "</div>"
+)
 _TITLES = {
     "text": "Attention to the prompt and to earlier words",
     "heads": "Layers and heads that read the photo",
@@ -91,8 +101,7 @@ def caption_html(
         geometry,
         PageParts(
             "viewer.html",
-            _STYLES,
-            _SCRIPTS,
+            ["viewer.js"],
             data={
                 "grid": list(maps[0].shape[1:]),
                 "scale": [0.0, page.vmax],
@@ -111,6 +120,10 @@ def caption_html(
                 _figure(_TITLES[kind], np.asarray(figure.image))
                 for kind, figure in statistics_figures(caption).items()
             )},
+            model=caption.maps.info.model,
+            switches=_BOXES,
+            scales=_SCALES,
+            method="Attention weights of the words",
         ),
         page,
         images if several else (),

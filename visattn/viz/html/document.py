@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -187,21 +188,23 @@ _LONGEST_OF_MANY = 480
 _GEOMETRY_KEYS = ("matrix", "input_size", "image_size", "region")
 
 
-_FIGURE = """\
-<figure>
-<div class="frame" id="frame">
-<img id="photo" src="$photo" width="$width" height="$height" alt="$caption" draggable="false">
-<canvas id="overlay" hidden aria-hidden="true"></canvas>
-<svg id="boxes" aria-hidden="true"></svg>
-</div>
-</figure>"""
+_STYLES = ("paper.css", "viewer.css")
+_SCRIPTS = (
+    "overlays.js", "photo.js", "views.js", "widgets.js", "zoom.js", "compare.js", "export.js",
+    "desk.js",
+)  # fmt: skip
+_PLAY = (
+    '<svg viewBox="0 0 24 24" aria-hidden="true"><path class="go" d="M8 5v14l11-7z"/>'
+    '<path class="halt" d="M7 5h4v14H7zM13 5h4v14h-4z"/></svg>'
+)
+_SOFTWARE = "Drawn with visattn {} (The visattn authors, 2026, software, Apache-2.0)."
 _STRIP_IMAGE = """\
 <figure>
-<div class="frame">
+<div class="frame"><div class="pan">
 <img src="$photo" width="$width" height="$height" alt="$label" draggable="false">
 <canvas hidden aria-hidden="true"></canvas>
 <svg class="boxes" aria-hidden="true"></svg>
-</div>
+</div></div>
 <figcaption><span class="name" lang="" dir="auto">$label</span>\
 <span class="bar"><i></i></span><span class="number"></span></figcaption>
 </figure>
@@ -215,10 +218,12 @@ class PageOptions(DrawOptions):
     Args:
         name: Name on the page; by default the file name of the image.
         index: File name of the index page to link to.
+        panel: File name of a figure of the same maps, to which the page links without scripts.
     """
 
     name: str | None = None
     index: str | None = None
+    panel: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,19 +232,29 @@ class PageParts:
 
     Args:
         template: Template file in this folder.
-        styles: CSS files in this folder.
-        scripts: JavaScript files in this folder.
+        scripts: JavaScript files in this folder, after those of all pages of a photo.
         data: Data for the script besides image size, geometry and drawing options.
         texts: Texts of the template besides the name and size of the image.
         markup: Markup of the template; trusted.
+        styles: CSS files in this folder, after those of all pages of a photo.
+        model: Name of the model; "" if it is unknown.
+        method: Name of the method, for citations.
+        paper: Its reference.
+        switches: Markup of further drawing options; trusted.
+        scales: Markup of options of the scale; trusted.
     """
 
     template: str
-    styles: Sequence[str]
     scripts: Sequence[str]
     data: Mapping[str, Any]
     texts: Mapping[str, str]
     markup: Mapping[str, str] = field(default_factory=dict)
+    styles: Sequence[str] = ()
+    model: str = ""
+    method: str = ""
+    paper: str = ""
+    switches: str = ""
+    scales: str = ""
 
 
 def page_geometry(geometry: Geometry) -> dict[str, Any]:
@@ -275,49 +290,83 @@ def photo_page(
                 f"the maps belong to an image of size {place.image_size} (height, "
                 f"width), got {pixels.shape[:2]}; pass the original image"
             )
-    if not 0 <= options.opacity <= 1 or options.style not in ("heat", "light"):
-        raise ValueError(
-            "opacity must be between 0 and 1 and style heat or light, got "
-            f"{options.opacity} and {options.style!r}"
-        )
+    _check_drawing(options)
     address, (height, width) = image_data_url(image, longest=_LONGEST)
     back = "" if options.index is None else _BACK_LINK.format(path_url(options.index))
     if images:
         figures, css, shown = _strip(images)
     else:
         css, shown = "", list[dict[str, Any]]()
-        figures = Template(_FIGURE).safe_substitute(
-            photo=address, width=width, height=height,
-            caption=escape_text(parts.texts.get("caption", "")),
+        figures = _fragment(
+            "photo.html", photo=address, width=str(width), height=str(height),
+            caption=parts.texts.get("caption", options.name or ""),
         )  # fmt: skip
+    name = sanitize_text(options.name or "", 200)
     return render_page(
         parts.template,
-        styles=parts.styles,
-        scripts=parts.scripts,
+        styles=[*_STYLES, *parts.styles],
+        scripts=[*_SCRIPTS, *parts.scripts],
         data={
             "size": [height, width],
             "geometry": page_geometry(geometry),
             "tables": page_tables(options.colormap),
             "opacity": options.opacity,
             "style": options.style,
+            "name": name,
+            "model": sanitize_text(parts.model, 200),
+            "citation": _citation(parts),
             **parts.data,
             **({"images": shown} if images else {}),
         },
         css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}{css}",
         texts={
-            "name": sanitize_text(options.name or "", 200),
+            "name": name,
+            "model": sanitize_text(parts.model, 200),
             "size": join_notes(
                 _sizes([each.pixels for each in images] or [image]),
                 "" if images else geometry.seen_text,
             ),
-            "photo": address,
-            "width": str(width),
-            "height": str(height),
-            "opacity": str(round(100 * options.opacity)),
             **parts.texts,
         },
-        markup={"back": back, "figures": figures, **parts.markup},
+        markup={
+            "back": back,
+            "figures": figures,
+            "desk": _fragment(
+                "desk.html",
+                {"switches": parts.switches, "scales": parts.scales},
+                opacity=str(round(100 * options.opacity)),
+            ),
+            "play": _PLAY,
+            "noscript": _without_scripts(options.panel),
+            **parts.markup,
+        },
     )
+
+
+def _citation(parts: PageParts) -> dict[str, str]:
+    software = _SOFTWARE.format(version("visattn"))
+    return {"method": parts.method, "paper": parts.paper, "software": software}
+
+
+def _check_drawing(options: PageOptions) -> None:
+    """Refuse what pages cannot draw."""
+    if not 0 <= options.opacity <= 1 or options.style not in ("heat", "light"):
+        raise ValueError(
+            "opacity must be between 0 and 1 and style heat or light, got "
+            f"{options.opacity} and {options.style!r}"
+        )
+
+
+def _fragment(name: str, markup: Mapping[str, str] | None = None, /, **texts: str) -> str:
+    """Return a file of this folder that several templates contain, with its texts escaped."""
+    escaped = {key: escape_text(text) for key, text in texts.items()}
+    return Template(_read(name)).substitute({**escaped, **(markup or {})}).strip()
+
+
+def _without_scripts(panel: str | None) -> str:
+    """Return what a page says where scripts are off, with a link to a figure of its maps."""
+    link = "" if panel is None else _PANEL_LINK.format(path_url(panel), escape_text(panel))
+    return f'<noscript><p class="plain">{_NO_SCRIPTS}{link}</p></noscript>'
 
 
 def _sizes(images: Sequence[UInt8[np.ndarray, "_y _x 3"]]) -> str:
@@ -353,4 +402,6 @@ def _strip(images: Sequence[DrawnImage]) -> tuple[str, str, list[dict[str, Any]]
     return f'<div class="strip">\n{"".join(figures)}</div>', css, data
 
 
+_NO_SCRIPTS = "The attention maps are drawn by a script in this page, but scripts are off."
+_PANEL_LINK = ' <a href="{}">{}</a> shows them as a figure.'
 _BACK_LINK = '<a class="back" href="{}">&lsaquo; All photos</a>'

@@ -1,59 +1,58 @@
-let stage, tiles, queries, methods, fields;
-const maps = pageData.maps.map((map) => ({ ...map, values: new Float32Array(bytes(map.values).buffer) }));
+let stage, tiles, queries, methods, classes, fields, desk, player;
+const maps = methodViews(), byLayer = classViews();
 const choices = queryChoices();
-const state = {
-  pinned: null, hovered: null, query: null, head: null, shared: true,
-  opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: true,
-};
+const state = { pinned: null, hovered: null, query: null, head: null, class: { depth: byLayer.length - 1, label: 0 }, shared: true };
 const current = () => state.hovered ?? state.pinned;
 const isHead = (at) => at !== null && at.layer !== undefined;
+const isClass = (at) => at !== null && at.depth !== undefined;
+const isMethod = (at) => at !== null && at.method !== undefined;
 
-/** What is drawn for a head or a method: values, their grid, and their scale. */
+/** What is drawn for a head, a class in a layer, or a method: values, their grid, and their scale. */
 function drawn(at) {
-  if (!isHead(at)) return maps[at.method];
+  if (at === null) return null;
+  if (isMethod(at)) return maps[at.method];
+  if (isClass(at)) return byLayer[at.depth][at.label];
   if (!fields[at.layer]) return null;
   const top = topOf(fields, at.layer, at.head, state.shared), values = fields[at.layer][at.head];
   const { keys: grid, geometry } = layers[at.layer];
-  return { values, grid, geometry, scale: [0, top], range: [0, peakOf(values)], signed: false };
+  return { name: headName(at), values, grid, geometry: geometry ?? pageData.geometry, scale: [0, top], range: [0, peakOf(values)],
+    unit: "attention per cell", even: 1 / (grid[0] * grid[1]), method: "Attention weights", paper: "" };
 }
 
 function show() {
-  const at = current(), shown = at === null ? null : drawn(at);
-  const [low, high] = shown?.scale ?? [0, 1];
-  const options = { ...state, low: low + state.threshold * (high - low), high,
-    grid: shown?.grid, geometry: shown?.geometry, signed: shown?.signed };
-  stage.show(shown ? shown.values : null, options);
+  const at = current(), shown = drawn(at);
   const place = isHead(at) && shown && state.query.x !== undefined ? layers[at.layer] : null;
-  stage.outline(place ? [boxOf(cellOf(place, state.query), place)] : []);
+  desk.show(shown, place ? [boxOf(cellOf(place, state.query), place)] : []);
   tiles?.mark(isHead(state.pinned) ? state.pinned : null);
-  methods.mark(state.pinned !== null && !isHead(state.pinned) ? state.pinned.method : -1);
+  methods.mark(isMethod(state.pinned) ? state.pinned.method : -1);
+  classes.mark(isClass(state.pinned) ? state.pinned.label : -1);
   queries.mark(choices.findIndex(({ query }) => query === state.query));
   $("alone").setAttribute("aria-pressed", String(at === null));
+  $("depth").value = state.class.depth;
+  $("depth-out").textContent = byLayer.length ? `${state.class.depth + 1} of ${byLayer.length}` : "";
+  $("depth").setAttribute("aria-valuetext", byLayer[state.class.depth]?.[0].site ?? "");
   showDetails(at, shown);
-  if (shown) drawLegend(at, shown, options);
 }
 
-function drawLegend(at, { scale: [low, high], range, signed, grid, note }, options) {
-  paintRamp([signed ? -high : low, high], range, options);
-  $("note").textContent = note ?? "";
-  const even = isHead(at) ? (1 / (grid[0] * grid[1]) - low) / (high - low) : -1;
-  $("unit").textContent = isHead(at) ? "attention per cell" : signed ? "against \u00b7 for" : maps[at.method].unit;
-  $("even").hidden = $("evenly").hidden = !(even >= 0 && even <= 1);
-  $("even").style.left = `${100 * even}%`;
+function headName({ layer, head: column }) {
+  const { heads, number } = layers[layer], head = heads[column];
+  return `Layer ${number}, ${head === undefined ? "mean of all heads" : `head ${head}`}`;
+}
+
+/** Two lines: what is shown, and of what. */
+function title(at = current(), shown = drawn(at)) {
+  if (at === null) return ["Photo alone", pageData.title];
+  if (isHead(at)) return [headName(at), `${shown ? "query: " : "no such query in this layer: "}${queryName()} \u00b7 ${layers[at.layer].site}`];
+  if (isMethod(at)) return [maps[at.method].name, pageData.title];
+  return [`${pageData.classes.method}, layer ${shown.site}`, `${shown.label}, ${percent(shown.share)}`];
 }
 
 /** Write what is known of the map that is shown. */
 function showDetails(at, shown) {
-  $("facts").replaceChildren(...(shown ? factsOf(at, shown) : []));
-  if (at === null) [$("shown").textContent, $("query").textContent] = ["Photo alone", pageData.title];
-  else if (isHead(at)) {
-    const { heads, number, site } = layers[at.layer], head = heads[at.head];
-    $("shown").textContent = `Layer ${number}, ${head === undefined ? "mean of all heads" : `head ${head}`}`;
-    $("query").textContent = `${shown ? "query: " : "no such query in this layer: "}${queryName()} \u00b7 ${site}`;
-  } else {
-    $("shown").textContent = maps[at.method].name;
-    $("query").textContent = pageData.title;
-  }
+  const place = shown ? peakPlace(shown) : "", lines = title(at, shown);
+  [$("shown").textContent, $("query").textContent] = lines;
+  $("facts").replaceChildren(...(shown ? factsOf(at, shown, place) : []));
+  desk.say([...lines, place && `peak: ${place}`].filter(Boolean).join(", "));
 }
 
 function queryName() {
@@ -62,9 +61,11 @@ function queryName() {
   return "this patch";
 }
 
-function factsOf(at, { values }) {
-  if (!isHead(at)) return maps[at.method].facts.flatMap(([name, text]) => textRow(name, text));
-  const sum = values.reduce((all, value) => all + value, 0), rows = mapRows(values);
+function factsOf(at, { values, grid, scale }, place) {
+  const lies = place ? textRow("Peak lies", place) : [];
+  if (isMethod(at)) return [...maps[at.method].facts.flatMap(([name, text]) => textRow(name, text)), ...lies];
+  if (isClass(at)) return [...textRow("Peak", `${numbered(peakOf(values))} of ${numbered(scale[1])}`), ...lies, ...textRow("Grid", grid.join(" \u00d7 "))];
+  const sum = values.reduce((all, value) => all + value, 0), rows = mapRows(values, place);
   if (layers[at.layer].before) rows.push(...barRow("On the image", sum, percent(Math.min(1, sum))));
   const far = reach(values, layers[at.layer], state.query);
   if (far !== null) rows.push(...textRow("Mean distance", `${far.toFixed(1)} cells`));
@@ -74,10 +75,11 @@ function factsOf(at, { values }) {
 function pin(at) {
   Object.assign(state, { pinned: at, hovered: null });
   if (isHead(at)) state.head = at;
+  if (isClass(at)) state.class = at;
   show();
 }
 
-/** select another query: all tiles change, and the photo shows the head that was looked at. */
+/** Select another query: all tiles change, and the photo shows the head that was looked at. */
 function ask(query) {
   state.query = query;
   renew();
@@ -86,17 +88,14 @@ function ask(query) {
 
 function renew() {
   fields = layers.map((layer) => fieldsOf(layer, state.query));
-  tiles.draw(fields, (layer, head) => topOf(fields, layer, head, state.shared));
+  paintTiles();
 }
 
-function set(changes) {
-  Object.assign(state, changes);
-  if (tiles && "shared" in changes) renew();
-  $("opacity").disabled = state.style === "light"; // light has all of its own
-  $("opacity-out").textContent = percent(state.opacity);
-  $("threshold-out").textContent = state.threshold ? percent(state.threshold) : "off";
-  $("tiles").classList.toggle("crisp", !state.smooth);
-  show();
+function paintTiles() {
+  $("tiles").classList.toggle("crisp", !drawing.smooth);
+  tiles.draw(fields, (layer, head) => topOf(fields, layer, head, state.shared), drawing);
+  const tops = new Set(fields.flatMap((maps, layer) => (maps ? [topOf(fields, layer, 0, true)] : [])));
+  $("tile-top").textContent = !state.shared ? "maximum of each tile" : tops.size === 1 ? `\u2265 ${numbered([...tops][0])}` : "maximum of each grid";
 }
 
 /** Keys on the photo move the asking patch by a cell. */
@@ -112,12 +111,13 @@ function moveQuery(event) {
 }
 
 function listenToPhoto() {
-  const frame = $("frame"), choose = (event) => { const place = placeOf(event); if (place) ask(place); };
+  const frame = $("frame"), choose = (event) => { const place = placeOf(stage.pointed(event)); if (place) ask(place); };
   frame.tabIndex = 0;
   frame.setAttribute("role", "application");
+  frame.setAttribute("aria-label", "The photo: click a patch, or move with the arrow keys, to select the query");
   frame.addEventListener("click", choose);
   frame.addEventListener("pointermove", (event) => {
-    if (event.pointerType === "mouse" && event.buttons === 1) choose(event);
+    if (event.pointerType === "mouse" && event.buttons === 1 && desk.zoom.scale === 1) choose(event);
   });
   frame.addEventListener("keydown", moveQuery);
   $("tiles").addEventListener("pointerover", (event) => {
@@ -129,15 +129,32 @@ function listenToPhoto() {
   });
 }
 
+/** Whether layers are played of a head or of a class: of what is shown, or of what there is. */
+const playsClass = () => isClass(state.pinned) || !layers.length;
+
+function layerAt(index) {
+  if (playsClass()) return pin({ ...state.class, depth: index });
+  const { heads } = layers[index], { head, layer } = state.head, last = layers[layer].heads.length;
+  pin({ layer: index, head: head === last ? heads.length : Math.min(head, heads.length - 1) });
+}
+
+function forward() {
+  const next = (playsClass() ? state.class.depth : state.head.layer) + 1;
+  layerAt(next);
+  return next < (playsClass() ? byLayer : layers).length - 1;
+}
+
+function choose(at) {
+  player.play(false);
+  pin(at);
+}
+
 function listen() {
-  $("alone").addEventListener("click", () => pin(null));
-  for (const id of ["opacity", "threshold"]) {
-    $(id).addEventListener("input", () => set({ [id]: Number($(id).value) / 100 }));
-  }
-  segmented("style", ["heat", "light"], state.style, (style) => set({ style }));
-  segmented("cells", [true, false], state.smooth, (smooth) => set({ smooth }));
-  segmented("shared", [true, false], state.shared, (shared) => set({ shared }));
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") pin(null); });
+  player = new Player("Play, layer by layer", () => layerAt(0), forward);
+  $("alone").addEventListener("click", () => choose(null));
+  $("depth").addEventListener("input", () => choose({ ...state.class, depth: Number($("depth").value) }));
+  segmented("shared", [true, false], state.shared, (shared) => { state.shared = shared; paintTiles(); show(); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") choose(null); });
 }
 
 function methodButton({ name, ends }) {
@@ -145,21 +162,61 @@ function methodButton({ name, ends }) {
     made("span", {}, name), made("span", { class: "said-of" }, ends));
 }
 
+function classButton({ label, share }) {
+  return made("button", { type: "button", role: "radio" },
+    made("span", {}, label), made("span", { class: "said-of" }, percent(share)));
+}
+
+/** What is shown, for the address: by the numbers and names that the page has. */
+function address() {
+  const at = state.pinned, known = choices.findIndex(({ query }) => query === state.query);
+  const patch = state.query?.x === undefined ? null : `${state.query.x.toFixed(4)},${state.query.y.toFixed(4)}`;
+  return {
+    query: known > 0 ? known + 1 : null, at: known < 0 ? patch : null,
+    ...(isHead(at) && { layer: layers[at.layer].number, head: layers[at.layer].heads[at.head] ?? "mean" }),
+    ...(isMethod(at) && { map: at.method + 1 }),
+    ...(isClass(at) && { class: at.label + 1, depth: at.depth + 1 }),
+    ...(at === null && { map: "none" }),
+  };
+}
+
+function restore(fields) {
+  const query = numberIn(fields.query, 1, choices.length), [x, y] = (fields.at ?? "").split(",").map(Number);
+  if (layers.length && query !== null) state.query = choices[query - 1].query;
+  else if (layers.length && x >= 0 && x <= 1 && y >= 0 && y <= 1 && fields.at) state.query = { x, y };
+  if (layers.length) renew();
+  const layer = layers.findIndex(({ number }) => String(number) === fields.layer);
+  const head = layer < 0 ? -1 : [...layers[layer].heads, "mean"].findIndex((each) => String(each) === fields.head);
+  const method = numberIn(fields.map, 1, maps.length), label = numberIn(fields.class, 1, byLayer[0]?.length ?? 0);
+  const depth = numberIn(fields.depth, 1, byLayer.length);
+  if (head >= 0) pin({ layer, head });
+  else if (method !== null) pin({ method: method - 1 });
+  else if (label !== null && depth !== null) pin({ depth: depth - 1, label: label - 1 });
+  else if (fields.map === "none") pin(null);
+}
+
 async function start() {
   await $("photo").decode();
-  stage = new Stage();
+  stage = new Stage({ grid: [1, 1] });
   queries = new Choice($("queries"), (index) => ask(choices[index].query));
   queries.fill(choices.map(({ name }) => made("button", { type: "button", role: "radio", class: "pill" },
     name[0].toUpperCase() + name.slice(1))));
-  methods = new Choice($("maps"), (index) => pin({ method: index }));
+  methods = new Choice($("maps"), (index) => choose({ method: index }));
   methods.fill(maps.map(methodButton));
+  classes = new Choice($("class-list"), (label) => choose({ ...state.class, label }));
+  classes.fill((byLayer[0] ?? []).map(classButton));
+  $("depth").max = byLayer.length - 1;
   $("heads").hidden = $("hint").hidden = !layers.length;
   $("methods").hidden = !maps.length;
-  const any = stage.place(true, [1, 1]);
-  $("unseen").hidden = !any.x.seen.includes(0) && !any.y.seen.includes(0);
+  $("classes").hidden = !byLayer.length;
+  $("play").hidden = layers.length < 2 && byLayer.length < 2;
+  $("pooled").hidden = !pageData.pooled;
+  $("pooled").textContent = pageData.pooled;
+  desk = new Desk({ stages: () => [{ stage, part: (values) => values }],
+    show: () => { if (tiles) paintTiles(); show(); }, address, restore, title });
   listen();
   if (layers.length) {
-    tiles = new Tiles(pin);
+    tiles = new Tiles(choose);
     state.query = pageData.read === MEAN ? MEAN : choices[0]?.query ?? MEAN;
     const last = layers.length - 1;
     state.head = { layer: last, head: layers[last].heads.length };
@@ -167,7 +224,8 @@ async function start() {
     listenToPhoto();
   }
   state.pinned = maps.length ? { method: 0 } : state.head;
-  set({});
+  desk.set({});
+  desk.address.begin();
   document.documentElement.classList.add("alive");
 }
 

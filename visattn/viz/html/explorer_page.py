@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from visattn.attribution.layer_weights import describe_read_rows
+from visattn.attribution.methods import METHODS
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.recording.model_info import ExplainedModel, ModelInfo
@@ -17,14 +18,13 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import RecordedLayer
 from visattn.viz.heads import key_geometry
-from visattn.viz.heatmap import colormap_lut
 from visattn.viz.html.document import PageOptions, PageParts, page_geometry, photo_page
 from visattn.viz.maps import UNITS, method_title, target_line
 from visattn.viz.text import sanitize_text
 
 _NAME, _TITLE = 60, 200  # characters
-_STYLES = ("paper.css", "viewer.css", "explorer.css")
-_SCRIPTS = ("overlays.js", "photo.js", "widgets.js", "heads.js", "tiles.js", "explorer.js")
+_SCRIPTS = ("heads.js", "tiles.js", "explorer.js")
+_MINUS = "\N{MINUS SIGN}"
 _VISIBLE_SHIFT = 0.005  # cells
 
 
@@ -36,6 +36,7 @@ def explorer_html(
     layers: Sequence[RecordedLayer] = (),
     maps: Sequence[AttentionMap] = (),
     scales: Sequence[MapScale] | None = None,
+    class_maps: Sequence[Sequence[AttentionMap]] = (),
     **options: Any,
 ) -> str:
     """Return a self-contained HTML page to explore the attention of all layers and heads.
@@ -51,6 +52,8 @@ def explorer_html(
         layers: Attention from `record_layers`.
         maps: Maps of methods, placed on the image.
         scales: One color scale per map; by default that of `map_scale`.
+        class_maps: Maps of the same classes in several layers, from `class_layer_maps`; those of a
+            layer share a scale.
         options: Fields of `PageOptions`, such as `name`, `index` and `colormap`.
 
     Raises:
@@ -73,7 +76,8 @@ def explorer_html(
     """
     if not layers and not maps:
         raise ValueError("a page needs at least one attention layer or attribution map")
-    arrays = [*(layer.weights for layer in layers), *(each.values for each in maps)]
+    placed = [*maps, *(each for row in class_maps for each in row)]
+    arrays = [*(layer.weights for layer in layers), *(each.values for each in placed)]
     if not all(bool(each.isfinite().all()) for each in arrays):
         raise ValueError("maps must be finite, got NaN or infinity")
     page = PageOptions(**options).otherwise(name=Path(image.name).name)
@@ -85,19 +89,19 @@ def explorer_html(
         base,
         PageParts(
             "explorer.html",
-            _STYLES,
             _SCRIPTS,
             data={
-                "table": base64.b64encode(colormap_lut(page.colormap).tobytes()).decode(),
+                "smooth": True,
                 "title": sanitize_text(title, _TITLE),
                 "layers": [_layer_data(layer, explained, base) for layer in layers],
                 "maps": [_map_data(*pair, base) for pair in zip(maps, scales, strict=True)],
+                "classes": _class_data(class_maps, base),
+                "pooled": _pooling_text(layers, explained.info),
                 "read": sanitize_text(_first_query(explained.info), _NAME),
             },
-            texts={
-                "model": sanitize_text(explained.info.name, _TITLE),
-                "title": sanitize_text(title, _TITLE),
-            },
+            texts={"title": sanitize_text(title, _TITLE)},
+            styles=["explorer.css"],
+            model=explained.info.name,
         ),
         page,
     )
@@ -145,10 +149,60 @@ def _layer_data(layer: RecordedLayer, explained: ExplainedModel, base: Geometry)
         "is_pooling": count == 1 and not layer.prefix_queries,
         "before": layer.num_prefix_keys,
         "shares": list(layer.shares),
+        "averaged": _is_averaged(layer, explained.info),
         **_own_geometry(key_geometry(layer, explained, base), base),
-        "tops": base64.b64encode(tops.astype("<f4").tobytes()).decode(),
+        "tops": _float_text(tops),
         "codes": base64.b64encode(codes.tobytes()).decode(),
     }
+
+
+def _is_averaged(layer: RecordedLayer, info: ModelInfo) -> bool:
+    """Whether the queries of a layer are means of several patches."""
+    grids = {each.site: each.grid for each in info.attention_layers}
+    return layer.site in grids and tuple(grids[layer.site]) != tuple(layer.grid)
+
+
+def _pooling_text(layers: Sequence[RecordedLayer], info: ModelInfo) -> str:
+    """Return what the page says of queries that are means of several patches; "" if none are."""
+    averaged = [layer for layer in layers if _is_averaged(layer, info)]
+    if not averaged:
+        return ""
+    grids = {each.site: each.grid for each in info.attention_layers}
+    of_layers = {(tuple(grids[layer.site]), tuple(layer.grid)) for layer in averaged}
+    texts = [
+        f"{y0} \N{MULTIPLICATION SIGN} {x0} patches to {y} \N{MULTIPLICATION SIGN} {x}"
+        for (y0, x0), (y, x) in sorted(of_layers)
+    ]
+    return (
+        f"Neighboring queries are averaged to keep this page small: {'; '.join(texts)} queries. "
+        "With fewer layers (--layers) it shows each patch."
+    )
+
+
+def _class_data(rows: Sequence[Sequence[AttentionMap]], base: Geometry) -> dict[str, Any] | None:
+    """Return the maps of classes in layers; those of a layer have one scale."""
+    if not rows or not rows[0]:
+        return None
+    return {
+        "method": method_title(rows[0][0]),
+        "names": [
+            [sanitize_text(each.info.target_name, _NAME), each.info.probability] for each in rows[0]
+        ],
+        "layers": [
+            {
+                "site": sanitize_text(str(row[0].info.layer), _TITLE),
+                "grid": list(row[0].values.shape),
+                **_own_geometry(row[0].geometry, base),
+                "top": max(float(each.values.max()) for each in row) or 1.0,
+                "values": _float_text(np.stack([each.values.numpy() for each in row])),
+            }
+            for row in rows
+        ],
+    }
+
+
+def _float_text(values: np.ndarray) -> str:
+    return base64.b64encode(values.astype("<f4").tobytes()).decode()
 
 
 def _own_geometry(geometry: Geometry | None, base: Geometry) -> dict[str, Any]:
@@ -175,15 +229,18 @@ def _map_data(attention_map: AttentionMap, scale: MapScale, base: Geometry) -> d
             [sanitize_text(name, _NAME), sanitize_text(text, _TITLE)]
             for name, text in _facts(attention_map)
         ],
-        "values": base64.b64encode(values.astype("<f4").tobytes()).decode(),
+        "values": _float_text(values),
+        "method": method_title(attention_map),
+        "paper": METHODS[method].paper if (method := attention_map.info.method) in METHODS else "",
     }
 
 
 def _facts(attention_map: AttentionMap) -> list[tuple[str, str]]:
     """Return names and values of further properties of a map."""
     values = attention_map.values
+    ends = (f"{float(end):.2g}".replace("-", _MINUS) for end in (values.min(), values.max()))
     facts = [
-        ("Values", f"{float(values.min()):.2g} to {float(values.max()):.2g}"),
+        ("Values", " to ".join(ends)),
         ("Grid", f"{values.shape[0]} \N{MULTIPLICATION SIGN} {values.shape[1]}"),
     ]
     if target := target_line(attention_map):
@@ -192,14 +249,22 @@ def _facts(attention_map: AttentionMap) -> list[tuple[str, str]]:
         y, x = attention_map.placement.shift((values.shape[0], values.shape[1]))
         if max(abs(y), abs(x)) >= _VISIBLE_SHIFT:
             moved = f"{x:+.2f}, {y:+.2f} cells (receptive fields)"
-            facts.append(("Moved", moved.replace("-", "\N{MINUS SIGN}")))
-    for key, value in sorted(attention_map.info.options.items()):
+            facts.append(("Moved", moved.replace("-", _MINUS)))
+    info = attention_map.info
+    options = {
+        **info.options,
+        # By its name: the number of a layer says nothing to a reader.
+        **({} if info.layer is None or "layer" not in info.options else {"layer": info.layer}),
+    }
+    for key, value in sorted(options.items()):
         if value is not None:
             facts.append((str(key).replace("_", " ").capitalize(), _short_text(value)))
     return facts
 
 
 def _short_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int | float):
-        return f"{value:g}".replace("-", "\N{MINUS SIGN}")
-    return str(value)[:40]
+        return f"{value:g}".replace("-", _MINUS)
+    return str(value)[:_NAME]

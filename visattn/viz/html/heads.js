@@ -7,7 +7,7 @@ const READ = "read"; // the tokens that the scores read ask, by their shares
 const layers = pageData.layers.map((layer) => ({
   ...layer,
   codes: bytes(layer.codes),
-  tops: new Float32Array(bytes(layer.tops).buffer),
+  tops: floats(layer.tops),
   cells: layer.keys[0] * layer.keys[1],
   patches: layer.count - layer.query_roles.length,
 }));
@@ -93,29 +93,14 @@ function reach(map, layer, query) {
   return sum > 0 ? far / sum : null;
 }
 
-// From a place on the photo to one of the network's input, and back.
-
-/** How the queries of a layer lie on the photo: as its keys, if they have the same grid. */
-function geometryOf({ grid, keys, geometry }) {
-  return geometry && String(grid) === String(keys) ? geometry : pageData.geometry;
+/** How the queries of a layer lie on the photo: as its keys, of whose grid theirs is or is made. */
+function geometryOf({ grid, keys, geometry, averaged }) {
+  return geometry && (averaged || String(grid) === String(keys)) ? geometry : pageData.geometry;
 }
 
-/** The pixel of the photo at a place of a grid, which is given in shares of its sides. */
-function pointOf({ matrix: [[xx, xy, x0], [yx, yy, y0]], input_size: [tall, wide] }, { x, y }) {
-  return { x: xx * x * wide + xy * y * tall + x0, y: yx * x * wide + yy * y * tall + y0 };
-}
-
-/** The place of a grid at a pixel of the photo, in shares of its sides. */
-function sharesOf({ matrix: [[xx, xy, x0], [yx, yy, y0]], input_size: [tall, wide] }, { x, y }) {
-  const [along, down] = xy ? [(y - y0) / yx, (x - x0) / xy] : [(x - x0) / xx, (y - y0) / yy];
-  return { x: along / wide, y: down / tall };
-}
-
-/** Where a mouse or a finger is on the network's input, as shares; null where it saw nothing. */
-function placeOf(event) {
-  const area = $("frame").getBoundingClientRect(), [height, width] = pageData.geometry.image_size;
-  const x = ((event.clientX - area.left) / area.width) * width;
-  const y = ((event.clientY - area.top) / area.height) * height;
+/** The place of the network's input at a point of the photo, as shares; null where it saw nothing. */
+function placeOf({ x: across, y: down }) {
+  const [height, width] = pageData.geometry.image_size, x = across * width, y = down * height;
   const [left, top, right, bottom] = pageData.geometry.region;
   if (x < left || x >= right || y < top || y >= bottom) return null;
   return sharesOf(pageData.geometry, { x, y });

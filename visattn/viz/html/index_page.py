@@ -1,4 +1,4 @@
-"""HTML pages of a folder: a card for each image, and the history of a training."""
+"""HTML pages of a folder, with a card for each image."""
 
 import re
 from collections.abc import Sequence
@@ -8,8 +8,6 @@ import numpy as np
 from jaxtyping import UInt8
 
 from visattn.results.cards import Card
-from visattn.viz.canvas import TRACK
-from visattn.viz.heatmap import resize_image
 from visattn.viz.html.document import (
     escape_text,
     file_url,
@@ -20,7 +18,6 @@ from visattn.viz.html.document import (
 from visattn.viz.text import sanitize_text
 
 _NAME, _CAPTION, _LISTED = 200, 300, 40  # characters
-_CARD_ASPECT, _WIDE = 4 / 3, 1.2  # of index.css; of photos
 _THUMBNAIL = 320  # pixels; 1,000 thumbnails take about 10 MB
 
 
@@ -58,7 +55,12 @@ class IndexRange(NamedTuple):
 
 
 def numbered_index_page(
-    entries: Sequence[Card], number: int, pages: Sequence[IndexRange], *, title: str
+    entries: Sequence[Card],
+    number: int,
+    pages: Sequence[IndexRange],
+    *,
+    title: str,
+    search: str = "captions",
 ) -> str:
     """Return one page of an index that is split into several.
 
@@ -71,6 +73,7 @@ def numbered_index_page(
         pages: Range of each page, up to the page itself and, for the first page and to link to the
             next one, beyond.
         title: Title of the page.
+        search: What the texts of the cards are, which can be searched.
 
     Example:
         >>> dogs = [Card(name, f"{name}.html", "", "") for name in ("a", "b")]
@@ -94,7 +97,7 @@ def numbered_index_page(
         texts={
             "title": sanitize_text(title, _NAME),
             "count": count,
-            "search": "Search captions and names" + " on this page" * (len(pages) > 1),
+            "search": f"Search {search} and names" + " on this page" * (len(pages) > 1),
         },
         markup={
             "cards": "\n".join(map(index_card, entries)),
@@ -130,74 +133,6 @@ def thumbnail(image: UInt8[np.ndarray, "y x 3"]) -> str:
         True
     """
     return image_data_url(image, longest=_THUMBNAIL, quality=72)[0]
-
-
-def tile_images(
-    images: Sequence[UInt8[np.ndarray, "_y _x 3"]], *, cut_first: bool = False
-) -> UInt8[np.ndarray, "_y2 _x2 3"]:
-    """Return up to four images as a mosaic with the proportions of a card, which cuts nothing off.
-
-    Cells have the proportions of the first image; others have a margin. Of three images the first
-    is larger. A single image is returned as it is.
-
-    Args:
-        images: RGB.
-        cut_first: Whether the first of three may be cut to a strip above the others, if it is wide:
-            the others are larger then.
-
-    Example:
-        >>> white = np.full((30, 40, 3), 255, np.uint8)
-        >>> tile_images([white] * 4).shape, tile_images([white] * 3).shape
-        ((30, 40, 3), (45, 60, 3))
-    """
-    if len(images) == 1:
-        return images[0]
-    height, width = images[0].shape[:2]
-    cut = cut_first and width >= _WIDE * height
-    cells = _cells(len(images[:4]), max(1, height // 2), max(1, width // 2), cut_first=cut)
-    inner = [
-        max(top + rows for top, _, rows, _ in cells),
-        max(left + columns for _, left, _, columns in cells),
-    ]
-    outer = (
-        max(inner[0], round(inner[1] / _CARD_ASPECT)),
-        max(inner[1], round(inner[0] * _CARD_ASPECT)),
-    )
-    mosaic = np.full((*outer, 3), TRACK, np.uint8)
-    margin = [(whole - used) // 2 for whole, used in zip(outer, inner, strict=True)]
-    for image, (top, left, *cell) in zip(images, cells, strict=False):
-        if image is images[0] and cut and len(cells) == 3:  # the middle of the photo
-            rows = min(height, round(cell[0] * width / cell[1]))
-            image = image[(height - rows) // 2 :][:rows]
-        share = min(cell[0] / image.shape[0], cell[1] / image.shape[1])
-        fitted = [max(1, round(share * side)) for side in image.shape[:2]]
-        size = cell if image.shape == images[0].shape else fitted
-        y = margin[0] + top + (cell[0] - size[0]) // 2
-        x = margin[1] + left + (cell[1] - size[1]) // 2
-        mosaic[y : y + size[0], x : x + size[1]] = resize_image(image, (size[0], size[1]))
-    return mosaic
-
-
-def _cells(
-    count: int, height: int, width: int, *, cut_first: bool
-) -> list[tuple[int, int, int, int]]:
-    """Return top, left, height and width of the cells of a mosaic of two to four images."""
-    # Where the images lie, by their number:
-    #
-    #     2, wide     2, tall     3          3, first cut     4
-    #       0           0 1       0 0 1         0 0           0 1
-    #       1                     0 0 2         1 2           2 3
-    if count == 4:
-        return [(y, x, height, width) for y in (0, height) for x in (0, width)]
-    if count == 2 and width > height:
-        return [(0, 0, height, width), (height, 0, height, width)]
-    if count == 2:
-        return [(0, 0, height, width), (0, width, height, width)]
-    if not cut_first:
-        return [(0, 0, 2 * height, 2 * width), (0, 2 * width, height, width),
-                (height, 2 * width, height, width)]  # fmt: skip
-    strip = min(2 * height, max(1, round(2 * width / _CARD_ASPECT) - height))
-    return [(0, 0, strip, 2 * width), (strip, 0, height, width), (strip, width, height, width)]
 
 
 def index_card(entry: Card) -> str:
@@ -253,77 +188,3 @@ def _natural_sort_key(name: str) -> list[tuple[int, str]]:
         (len(part.lstrip("0")) if part.isdecimal() else 0, part.casefold())
         for part in re.split(r"(\d+)", name)
     ]
-
-
-class HistoryRow(NamedTuple):
-    """An image and its maps over the steps of a training."""
-
-    name: str
-    image: str
-    """The image, as a data URL."""
-    maps: Sequence[str]
-    """Its map after each of the steps, as data URLs; "" for a missing one."""
-    notes: Sequence[str]
-    """Text below each map: the class and its score, the range of colors; or why there is none."""
-
-
-def history_page(
-    rows: Sequence[HistoryRow],
-    steps: Sequence[int],
-    *,
-    num_steps: int,
-    method: str,
-    legend: str = "",
-) -> str:
-    """Return a page with a row for each image and a column for each logged step.
-
-    Args:
-        rows: The images.
-        steps: Steps of the maps, in order.
-        num_steps: Number of logged steps, of which `steps` may be a selection.
-        method: Title of the method.
-        legend: The colors from the lower to the upper end, as a data URL.
-
-    Example:
-        >>> row = HistoryRow("cat", "data:,", ["data:,", ""], ["cat 0.9", "not logged"])
-        >>> page = history_page([row], [0, 500], num_steps=2, method="gradcam")
-        >>> page.count("<img"), "step 500" in page
-        (2, True)
-    """
-    chosen = f"{len(steps)} of {num_steps}" if len(steps) < num_steps else f"{num_steps}"
-    head = "".join(f'<th scope="col">step {step:,}</th>' for step in steps)
-    return render_page(
-        "history.html",
-        styles=["paper.css", "history.css"],
-        scripts=[],
-        data={},
-        texts={
-            "title": f"Attention during training: {method}",
-            "count": f"{chosen} logged steps. The ends of the colors stand below each map.",
-        },
-        markup={
-            "head": head,
-            "rows": "\n".join(_row(row, steps) for row in rows),
-            "legend": _LEGEND.format(escape_text(legend)) if legend else "",
-        },
-    )
-
-
-_LEGEND = (
-    '<p class="legend">lower end <img src="{}" width="220" height="12" alt="colors from gray over '
-    'purple and orange to cream"> upper end</p>'
-)
-
-
-def _row(row: HistoryRow, steps: Sequence[int]) -> str:
-    name = escape_text(row.name)
-    texts = [escape_text(f"{row.name} after step {step:,}: {note}")
-             for step, note in zip(steps, row.notes, strict=True)]  # fmt: skip
-    cells = "".join(map(_cell, row.maps, row.notes, texts))
-    image = f'<img src="{escape_text(row.image)}" alt="{name}">'
-    return f'<tr><th scope="row">{image}{name}</th>{cells}</tr>'
-
-
-def _cell(url: str, note: str, text: str) -> str:
-    image = f'<img src="{escape_text(url)}" alt="{text}" loading="lazy">' if url else ""
-    return f"<td>{image}<p>{escape_text(note)}</p></td>"

@@ -24,13 +24,22 @@ function made(tag, attributes = {}, ...inside) {
   return element;
 }
 
-/** One map per word, and their mean at the end. */
-function unpacked(caption) {
-  const all = new Float32Array(bytes(caption.maps).buffer), cells = all.length / caption.words.length;
-  const maps = caption.words.map((_, word) => all.subarray(word * cells, (word + 1) * cells));
-  const mean = new Float32Array(cells);
-  for (const map of maps) map.forEach((value, cell) => { mean[cell] += value / maps.length; });
-  return [...maps, mean];
+/** Paint on a plain gray photo: what explains colors looks like them. */
+function plainPainter(height, width) {
+  return new Painter(Uint8ClampedArray.from({ length: 4 * width * height }, () => 150), height, width, tables);
+}
+
+// From a place on the photo to one of the network's input, and back.
+
+/** The pixel of the photo at a place of a grid, which is given in shares of its sides. */
+function pointOf({ matrix: [[xx, xy, x0], [yx, yy, y0]], input_size: [tall, wide] }, { x, y }) {
+  return { x: xx * x * wide + xy * y * tall + x0, y: yx * x * wide + yy * y * tall + y0 };
+}
+
+/** The place of a grid at a pixel of the photo, in shares of its sides. */
+function sharesOf({ matrix: [[xx, xy, x0], [yx, yy, y0]], input_size: [tall, wide] }, { x, y }) {
+  const [along, down] = xy ? [(y - y0) / yx, (x - x0) / xy] : [(x - x0) / xx, (y - y0) / yy];
+  return { x: along / wide, y: down / tall };
 }
 
 /** The photo, what is drawn on it, and what is pointed at on it. */
@@ -40,7 +49,7 @@ class Stage {
     const { image, canvas, boxes, size, grid, geometry } = {
       image: $("photo"), canvas: $("overlay"), boxes: $("boxes"), ...pageData, ...own };
     const [height, width] = size;
-    Object.assign(this, { boxes, grid, geometry });
+    Object.assign(this, { image, boxes, grid, geometry });
     // A small photo is drawn larger, so that cells have sharp edges and lines are thin.
     const times = Math.min(8, Math.max(1, Math.round(960 / Math.max(height, width))));
     this.canvas = canvas;
@@ -58,7 +67,8 @@ class Stage {
   /** How a grid lies on the canvas. */
   place(smooth, grid = this.grid, geometry = this.geometry) {
     const { height, width } = this.painter;
-    return (this.places[`${smooth} ${grid} ${geometry.matrix}`] ??= placement(geometry, grid, height, width, smooth));
+    const key = `${smooth} ${grid} ${geometry.matrix} ${geometry.input_size} ${geometry.region}`;
+    return (this.places[key] ??= placement(geometry, grid, height, width, smooth));
   }
 
   /** Show a map, or the photo alone where there is none. */
@@ -98,17 +108,29 @@ class Stage {
     this.boxes.replaceChildren(...lines);
   }
 
-  /** Return the value of each map where a mouse or a finger is; none where nothing was seen. */
-  under(event, maps, smooth) {
-    const area = this.canvas.parentElement.getBoundingClientRect();
-    const column = Math.floor((event.clientX - area.left) / area.width * this.painter.width);
-    const row = Math.floor((event.clientY - area.top) / area.height * this.painter.height);
-    const { x, y, stepX, stepY } = this.place(smooth);
+  /** Where a mouse or a finger is on the image, in shares of its sides. */
+  pointed({ clientX, clientY }) {
+    const area = this.image.getBoundingClientRect(); // also of an image that is zoomed
+    return { x: (clientX - area.left) / area.width, y: (clientY - area.top) / area.height };
+  }
+
+  /** Return the value of each map at a point of the image; none where nothing was seen. */
+  under(point, maps, { smooth, grid, geometry }) {
+    const column = Math.floor(point.x * this.painter.width), row = Math.floor(point.y * this.painter.height);
+    const { x, y, stepX, stepY } = this.place(smooth, grid, geometry);
     if (!(x.seen[column] && y.seen[row])) return null;
     const at = (down, along) => y[down][row] * stepY + x[along][column] * stepX;
     const ends = [["before", "before"], ["before", "after"], ["after", "before"], ["after", "after"]];
     const shares = [(1 - x.share[column]) * (1 - y.share[row]), x.share[column] * (1 - y.share[row]),
       (1 - x.share[column]) * y.share[row], x.share[column] * y.share[row]];
     return maps.map((map) => ends.reduce((sum, end, i) => sum + shares[i] * map[at(...end)], 0));
+  }
+
+  /** Return the image as it is shown, as PNG in a data URL. */
+  png() {
+    if (!this.canvas.hidden) return this.canvas.toDataURL("image/png");
+    const copy = made("canvas", { width: this.canvas.width, height: this.canvas.height });
+    copy.getContext("2d").drawImage(this.image, 0, 0, copy.width, copy.height);
+    return copy.toDataURL("image/png");
   }
 }

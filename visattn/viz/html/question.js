@@ -1,8 +1,5 @@
-let stage, hops, candidates, maps;
-const state = {
-  question: 0, hop: null,
-  opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: pageData.smooth,
-};
+let stage, hops, candidates, views, desk;
+const state = { question: 0, hop: null };
 
 const entry = () => pageData.questions[state.question];
 
@@ -25,11 +22,9 @@ function wordTokens({ words, weights, unknown }, hop) {
 }
 
 function show() {
-  const { hops: names, scale, weights, answers } = entry(), hop = state.hop;
-  const [low, high] = scale;
-  const options = { ...state, low: low + state.threshold * (high - low), high, grid: pageData.grid };
-  stage.show(hop === null ? null : maps[hop], options);
-  stage.outline([], entry().boxes[hop] || []);
+  const { hops: names, weights, answers } = entry(), hop = state.hop, view = hop === null ? null : views[hop];
+  const place = view ? peakPlace(view) : "";
+  desk.show(view, [], entry().boxes[hop] || []);
   hops.buttons.forEach((button, index) => button.classList.toggle("shown", index === hop));
   hops.mark(hop === null ? -1 : hop);
   candidates.mark(state.question);
@@ -39,15 +34,25 @@ function show() {
   $("answer").textContent = answers[0][0];
   $("answers").replaceChildren(...answers.flatMap(([text, share]) => barRow(text, share, percent(share))));
   $("which").textContent = hop === null ? (names.length ? "Photo alone" : "This model has no attention map.") : names[hop];
-  $("facts").replaceChildren(...(hop === null ? [] : mapRows(maps[hop])));
-  drawLegend(options, scale);
+  $("facts").replaceChildren(...(view ? mapRows(view.values, place) : []));
+  desk.say([`Answer: ${answers[0][0]}`, $("which").textContent, place && `peak: ${place}`].filter(Boolean).join(", "));
 }
 
-function drawLegend(options, scale) {
-  paintRamp(scale, scale, options);
-  const even = 1 / (pageData.grid[0] * pageData.grid[1]);
-  $("even").hidden = even > scale[1];
-  $("even").style.left = `${(100 * (even - scale[0])) / (scale[1] - scale[0])}%`;
+/** What is shown, for the address: questions and hops as they are counted on the page. */
+function address() {
+  return { question: state.question ? state.question + 1 : null, hop: state.hop === null ? "none" : state.hop + 1 };
+}
+
+function restore(fields) {
+  const question = numberIn(fields.question ?? "1", 1, pageData.questions.length);
+  if (question !== null && question - 1 !== state.question) chooseQuestion(question - 1);
+  const hop = numberIn(fields.hop, 1, entry().hops.length);
+  if (hop !== null || fields.hop === "none") state.hop = hop === null ? null : hop - 1;
+}
+
+function title() {
+  const { question, answers, hops: names } = entry();
+  return [state.hop === null ? "Photo alone" : names[state.hop], `${question} ${answers[0][0]}`];
 }
 
 function chooseHop(hop) {
@@ -57,32 +62,24 @@ function chooseHop(hop) {
 
 function chooseQuestion(index) {
   state.question = index;
-  const { hops: names, maps: packed, notes } = entry();
-  maps = names.length ? unpacked({ words: names, maps: packed }) : [];
+  const { hops: names, notes } = entry();
+  views = hopViews(entry());
   hops.fill(names.map((name) => made("button", { type: "button", role: "radio" }, name)));
   if (state.hop !== null || names.length) state.hop = names.length ? Math.min(state.hop ?? 0, names.length - 1) : null;
-  for (const id of ["scale", "drawing", "alone"]) $(id).hidden = !names.length;
+  for (const id of ["scale", "drawing", "comparing", "alone"]) $(id).hidden = !names.length;
   $("notes").replaceChildren(...notes.map((note) => made("li", {}, note)));
   show();
 }
 
 /** Keys work wherever the focus is, but for where they have a meaning already. */
 function pressed(event) {
-  if (event.target.closest?.("input, a, [role=radiogroup]") || !entry().hops.length) return;
+  if (event.target.closest?.("input, select, textarea, a, [role=radiogroup]") || !entry().hops.length) return;
   if (event.key === "Escape") return chooseHop(null);
   const vertical = event.key === "ArrowUp" || event.key === "ArrowDown"; // these scroll the page
   const to = vertical ? null : stepped(event, state.hop ?? -1, entry().hops.length);
   if (to === null) return;
   event.preventDefault();
   chooseHop(to);
-}
-
-function set(changes) {
-  Object.assign(state, changes);
-  $("opacity").disabled = state.style === "light"; // light has all of its own
-  $("opacity-out").textContent = percent(state.opacity);
-  $("threshold-out").textContent = state.threshold ? percent(state.threshold) : "off";
-  show();
 }
 
 function questionButtons() {
@@ -97,18 +94,14 @@ async function start() {
   hops = new Choice($("hops"), chooseHop);
   candidates = new Choice($("candidates"), chooseQuestion);
   candidates.fill(questionButtons());
-  segmented("style", ["heat", "light"], state.style, (style) => set({ style }));
-  segmented("cells", [true, false], state.smooth, (smooth) => set({ smooth }));
   $("others").hidden = pageData.questions.length < 2;
-  $("unseen").hidden = !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0);
   $("alone").addEventListener("click", () => chooseHop(null));
-  for (const id of ["opacity", "threshold"]) {
-    $(id).addEventListener("input", () => set({ [id]: Number($(id).value) / 100 }));
-  }
+  desk = new Desk({ stages: () => [{ stage, part: (values) => values }], show, address, restore, title });
   document.addEventListener("keydown", pressed);
-  document.documentElement.classList.add("alive");
   chooseQuestion(0);
-  set({});
+  desk.set({});
+  desk.address.begin();
+  document.documentElement.classList.add("alive");
 }
 
 start();

@@ -16,8 +16,6 @@ from visattn.viz.html.document import PageOptions, PageParts, photo_page
 from visattn.viz.text import sanitize_text
 
 _WORD, _TEXT = 60, 1_000  # characters
-_STYLES = ("paper.css", "viewer.css", "question.css")
-_SCRIPTS = ("overlays.js", "photo.js", "widgets.js", "question.js")
 
 
 def answer_html(
@@ -63,14 +61,16 @@ def answer_html(
         next(filter(None, places), Geometry.identity(original.size)),
         PageParts(
             "question.html",
-            _STYLES,
-            _SCRIPTS,
+            ["question.js"],
             data={
                 "grid": list(grids.pop() if grids else (1, 1)),
                 "questions": [_question_data(*each) for each in questions],
                 "smooth": page.smooth,
             },
             texts={"question": sanitize_text(answers[0].question, _TEXT)},
+            styles=["question.css"],
+            model=next((each.info.model for each in maps), ""),
+            method="Attention weights of the hops",
         ),
         page,
     )

@@ -1,5 +1,3 @@
-const table = bytes(pageData.table);
-
 /** The wall of tiles: a row for each layer, a tile for each head, and at the end their mean. */
 class Tiles {
   constructor(choose) {
@@ -60,15 +58,20 @@ class Tiles {
     this.buttons[layer][head].focus();
   }
 
-  /** Draw all maps, by the value at which each shows in full. */
-  draw(fields, top) {
+  /** Draw all maps in the colors that they have on a gray photo, by the value at which each shows in full. */
+  draw(fields, top, options) {
+    const levels = Float32Array.from({ length: 256 }, (_, level) => level), plain = { matrix: [[1, 0, 0], [0, 1, 0]],
+      input_size: [1, 256], image_size: [1, 256], region: [0, 0, 256, 1] };
+    this.painter ??= plainPainter(1, 256);
+    const { data: table } = this.painter.paint(levels, placement(plain, [1, 256], 1, 256, false), { ...options, low: 255 * options.threshold, high: 255 });
+    $("tile-ramp").getContext("2d").putImageData(scaledRows(table, $("tile-ramp").height), 0, 0);
     this.buttons.forEach((row, layer) => row.forEach((button, head) => {
       button.disabled = !fields[layer];
       if (!fields[layer]) return;
       const canvas = button.firstElementChild, image = new ImageData(canvas.width, canvas.height);
       const step = 255 / top(layer, head);
       fields[layer][head].forEach((value, cell) => {
-        const level = 3 * Math.min(255, Math.round(value * step));
+        const level = 4 * Math.min(255, Math.round(value * step));
         image.data.set([table[level], table[level + 1], table[level + 2], 255], 4 * cell);
       });
       canvas.getContext("2d").putImageData(image, 0, 0);
@@ -82,4 +85,11 @@ class Tiles {
       button.tabIndex = chosen || (at === null && !layer && !head) ? 0 : -1;
     }));
   }
+}
+
+/** An image whose rows are all the same. */
+function scaledRows(row, height) {
+  const image = new ImageData(row.length / 4, height);
+  for (let y = 0; y < height; y++) image.data.set(row, y * row.length);
+  return image;
 }

@@ -3,7 +3,14 @@ const MEAN = "mean"; // instead of a word: all words together
 /** Label of the gates: a symbol such as β, or words such as "on the photo". */
 const gateLabel = () => pageData.gateSymbol.length > 1 ? pageData.gateSymbol : `gate ${pageData.gateSymbol}`;
 
-/** A button for each word, with its probability and a strip for its gate. */
+/** A bar with its number beside it: both of one quantity. */
+function gauge(kind, share, text) {
+  const fill = made("i");
+  fill.style.width = `${100 * Math.min(Math.max(share, 0), 1)}%`;
+  return made("span", { class: `gauge ${kind}`, dir: "ltr" }, made("span", { class: "track" }, fill), made("span", {}, text));
+}
+
+/** A button for each word, with its probability and its gate. */
 function wordButtons(caption) {
   const known = new Set(caption.phrases.flatMap(({ first, words }) =>
     Array.from({ length: words }, (_, offset) => first + offset)));
@@ -11,15 +18,13 @@ function wordButtons(caption) {
     const chance = caption.chances[index], gate = caption.gates[index];
     const label = [`${word}, word ${index + 1} of ${caption.words.length}`];
     const button = made("button", { type: "button", role: "radio" }, made("span", { class: "word" }, word));
-    if (gate !== undefined) {
-      const strip = made("i");
-      strip.style.width = `${100 * Math.min(Math.max(gate, 0), 1)}%`;
-      button.append(made("span", { class: "gate" }, strip));
-      label.push(`${gateLabel()} ${gate.toFixed(2)}`);
-    }
     if (chance !== undefined) {
-      button.append(made("span", { class: "chance", dir: "ltr" }, percent(chance)));
+      button.append(gauge("chance", chance, percent(chance)));
       label.push(`probability ${percent(chance)}`);
+    }
+    if (gate !== undefined) {
+      button.append(gauge("gate", gate, gate.toFixed(2)));
+      label.push(`${gateLabel()} ${gate.toFixed(2)}`);
     }
     if (known.has(index)) button.classList.add("known");
     button.setAttribute("aria-label", label.join(", "));
@@ -52,15 +57,16 @@ function phraseRows(phrase, word) {
 }
 
 /** Write what is known of a word, or of all of them together. */
-function showDetails(caption, maps, at) {
+function showDetails(caption, view, at) {
   const rows = [], count = caption.words.length, words = caption.phrases.length ? "known" : "";
-  const mean = at === MEAN || at === null;
+  const mean = at === MEAN || at === null, place = view && stages.length === 1 ? peakPlace(view) : "";
   $("which").textContent = mean ? `All ${count} words` : `Word ${at + 1} of ${count}`;
   $("word").textContent = at === null ? $("alone").textContent : mean ? "Mean of all maps" : caption.words[at];
   if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
   if (!mean && caption.gates.length) rows.push(...barRow(gateLabel().replace(/^./, (letter) => letter.toUpperCase()), caption.gates[at], caption.gates[at].toFixed(2)));
-  if (at !== null) rows.push(...mapRows(mean ? maps[count] : maps[at], pageData.quantity === "attention"));
+  if (view) rows.push(...mapRows(view.values, place, pageData.quantity === "attention"));
   $("facts").replaceChildren(...rows);
+  desk.say([$("word").textContent, $("which").textContent, place && `peak: ${place}`].filter(Boolean).join(", "));
   const phrase = mean ? null : phraseOf(caption, at);
   const texts = mean ? undefined : caption.texts[at], most = Math.max(...(texts ?? []).map(([, weight]) => weight), 1e-9);
   $("reads").hidden = !texts?.length;
@@ -77,42 +83,32 @@ function phraseOf(caption, at) {
   return caption.phrases.find(({ first, words }) => at >= first && at < first + words);
 }
 
-let stages, words, candidates, maps;
-const state = {
-  candidate: 0, pinned: null, hovered: null, playing: 0,
-  opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: pageData.smooth, boxes: true,
-  ends: "shared",
-};
-const STEP = 900; // milliseconds a word, when the caption is played
+let stages, words, candidates, views, desk, player, scales;
+const state = { candidate: 0, pinned: null, hovered: null, boxes: true, ends: "shared" };
+const ENDS = ["shared", "own", "greatest"];
 
 const caption = () => pageData.captions[state.candidate];
 const current = () => (state.hovered === null ? state.pinned : state.hovered);
+const viewAt = (at) => (at === null ? null : scaled(views[at === MEAN ? caption().words.length : at]));
 
-/** Lower and upper end of the colors of a map: those of all words, its own peak, or the greatest one. */
-function scaleOf(map) {
-  const [low, high] = pageData.scale;
-  const top = state.ends === "own" && map ? peakOf(map) : state.ends === "greatest" ? pageData.peak : high;
-  return [low, top > low ? top : high];
+/** A map with the ends of its colors: those of all words, its own peak, or the greatest one. */
+function scaled(view) {
+  const [low, high] = pageData.scale, own = peakOf(view.values);
+  const top = { shared: high, own, greatest: pageData.peak }[state.ends];
+  return { ...view, scale: [low, top > low ? top : high], range: [low, state.ends === "own" ? own : pageData.peak] };
 }
 
 function show() {
-  const at = current(), count = caption().words.length;
-  const map = at === null ? null : maps[at === MEAN ? count : at];
-  const [low, high] = scaleOf(map);
-  const options = { ...state, low: low + state.threshold * (high - low), high };
+  const at = current(), view = viewAt(at);
   const phrase = typeof at === "number" ? phraseOf(caption(), at) : null;
-  for (const { stage, part } of stages) {
-    stage.show(map && part(map), options);
-    stage.outline(phrase && state.boxes ? phrase.boxes : [], state.boxes && caption().boxes[at] || []);
-  }
-  showShares(map);
+  desk.show(view, phrase && state.boxes ? phrase.boxes : [], state.boxes && caption().boxes[at] || []);
+  showShares(view && view.values);
   words.buttons.forEach((button, index) => button.classList.toggle("shown", index === at));
   words.mark(typeof state.pinned === "number" ? state.pinned : -1);
   candidates.mark(state.candidate);
   $("mean").setAttribute("aria-pressed", String(at === MEAN));
   $("alone").setAttribute("aria-pressed", String(at === null));
-  showDetails(caption(), maps, at);
-  drawLegend([low, high], options);
+  showDetails(caption(), view, at);
 }
 
 /** Below each of several images: its share of the map that is shown. */
@@ -134,7 +130,7 @@ function imageStages() {
   return [...document.querySelectorAll(".seen figure")].map((figure, index) => {
     const own = pageData.images?.[index] ?? pageData, from = begin;
     const to = begin += own.grid[0] * own.grid[1];
-    const [image, canvas, boxes] = figure.querySelector(".frame").children;
+    const [image, canvas, boxes] = figure.querySelector(".pan").children;
     const stage = new Stage({ ...own, image, canvas, boxes });
     const alone = !pageData.images;
     return { figure, stage, part: (map) => (alone ? map : map.subarray(from, to)) };
@@ -148,7 +144,7 @@ function pin(at) {
 
 function chooseCandidate(index) {
   state.candidate = index;
-  maps = unpacked(caption());
+  views = wordViews(caption());
   words.fill(wordButtons(caption()));
   if (typeof state.pinned === "number") state.pinned = Math.min(state.pinned, caption().words.length - 1);
   state.hovered = null;
@@ -156,32 +152,42 @@ function chooseCandidate(index) {
   show();
 }
 
-function play(on) {
-  clearInterval(state.playing);
-  state.playing = on ? setInterval(forward, STEP) : 0;
-  $("play").setAttribute("aria-pressed", String(on));
-  $("play").setAttribute("aria-label", on ? "Pause" : "Play, word by word");
-  if (on) pin(0);
-}
-
 function forward() {
-  const next = typeof state.pinned === "number" ? state.pinned + 1 : 0;
-  if (next < caption().words.length) return pin(next);
-  play(false);
-  pin(MEAN);
+  const next = typeof state.pinned === "number" ? state.pinned + 1 : 0, last = next === caption().words.length;
+  pin(last ? MEAN : next);
+  return !last;
 }
 
-function drawLegend([bottom, top], options) {
-  paintRamp([bottom, top], [bottom, state.ends === "own" ? top : pageData.peak], options);
-  if (pageData.even) $("even").style.left = `${Math.min(100, (100 * (pageData.even[0] - bottom)) / (top - bottom))}%`;
+/** What is shown, for the address: words and candidates as they are counted on the page. */
+function address() {
+  const word = { [MEAN]: "all", null: "none" }[state.pinned] ?? state.pinned + 1;
+  return { candidate: state.candidate ? state.candidate + 1 : null, word, scale: state.ends === "shared" ? null : state.ends };
+}
+
+function restore(fields) {
+  const candidate = numberIn(fields.candidate ?? "1", 1, pageData.captions.length);
+  if (candidate !== null && candidate - 1 !== state.candidate) chooseCandidate(candidate - 1);
+  const word = numberIn(fields.word, 1, caption().words.length);
+  if (word !== null) state.pinned = word - 1;
+  else if (fields.word === "all" || fields.word === "none") state.pinned = fields.word === "all" ? MEAN : null;
+  state.hovered = null;
+  state.ends = ENDS.includes(fields.scale) ? fields.scale : "shared";
+  scales.mark(ENDS.indexOf(state.ends));
+}
+
+function title() {
+  const at = current();
+  if (at === null) return [$("alone").textContent, caption().words.join(" ")];
+  return [at === MEAN ? "mean of all words" : `\u201c${caption().words[at]}\u201d`, caption().words.join(" ")];
 }
 
 /** Under the mouse: how strongly each word looked at this place. */
 function pointAt(event, { stage, part } = {}) {
-  const values = event && stage.under(event, maps.slice(0, -1).map(part), state.smooth);
+  const maps = views.slice(0, -1).map(({ values }) => part?.(values));
+  const values = event && stage.under(stage.pointed(event), maps, { smooth: drawing.smooth });
   words.group.classList.toggle("pointed", Boolean(values));
   words.buttons.forEach((button, index) => {
-    const share = values ? Math.min(1, Math.max(0, values[index] / scaleOf(maps[index])[1])) : 0;
+    const share = values ? Math.min(1, Math.max(0, values[index] / scaled(views[index]).scale[1])) : 0;
     button.style.setProperty("--here", `${Math.round(100 * share)}%`);
   });
 }
@@ -190,7 +196,7 @@ function listen() {
   const line = words.group;
   line.addEventListener("pointerover", (event) => {
     const button = event.target.closest("button");
-    if (event.pointerType !== "mouse" || !button || state.playing) return;
+    if (event.pointerType !== "mouse" || !button || player.running) return;
     state.hovered = words.buttons.indexOf(button);
     show();
   });
@@ -205,45 +211,33 @@ function listen() {
     frame.addEventListener("pointerdown", (event) => pointAt(event, each));
     frame.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
   }
-  $("play").addEventListener("click", () => play(!state.playing));
-  $("mean").addEventListener("click", () => { play(false); pin(MEAN); });
-  $("alone").addEventListener("click", () => { play(false); pin(null); });
-  for (const id of ["opacity", "threshold"]) {
-    $(id).addEventListener("input", () => set({ [id]: Number($(id).value) / 100 }));
-  }
-  $("outlined").addEventListener("change", () => set({ boxes: $("outlined").checked }));
+  $("mean").addEventListener("click", () => { player.play(false); pin(MEAN); });
+  $("alone").addEventListener("click", () => { player.play(false); pin(null); });
+  $("outlined").addEventListener("change", () => { state.boxes = $("outlined").checked; show(); });
   document.addEventListener("keydown", pressed);
 }
 
 /** Keys work wherever the focus is, but for where they have a meaning already. */
 function pressed(event) {
-  if (event.target.closest?.("input, a, [role=radiogroup]:not(#words)")) return;
+  if (event.target.closest?.("input, select, textarea, a, [role=radiogroup]:not(#words)")) return;
   if (event.key === " " && !event.target.closest?.("button")) {
     event.preventDefault();
-    return play(!state.playing);
+    return player.play(!player.running);
   }
-  if (event.key === "Escape") { play(false); return pin(null); }
+  if (event.key === "Escape") { player.play(false); return pin(null); }
   const vertical = event.key === "ArrowUp" || event.key === "ArrowDown"; // these scroll the page
   const from = typeof state.pinned === "number" ? state.pinned : -1;
   const to = vertical ? null : stepped(event, from, caption().words.length);
   if (to === null) return;
   event.preventDefault();
-  play(false);
+  player.play(false);
   pin(to);
-}
-
-function set(changes) {
-  Object.assign(state, changes);
-  $("opacity").disabled = state.style === "light"; // light has all of its own
-  $("opacity-out").textContent = percent(state.opacity);
-  $("threshold-out").textContent = state.threshold ? percent(state.threshold) : "off";
-  show();
 }
 
 /** The word to begin with: one whose boxes are known, or else that with the clearest map. */
 function initialWord({ words: said, phrases, ...rest }) {
   if (phrases.length) return phrases[0].first + phrases[0].words - 1; // mostly the noun
-  const peaks = unpacked({ words: said, ...rest }).slice(0, -1).map((map) => Math.max(...map));
+  const peaks = wordViews({ words: said, ...rest }).slice(0, -1).map(({ values }) => Math.max(...values));
   if (said.length > 1) peaks[0] = 0; // mostly an article, which looks around
   return peaks.indexOf(Math.max(...peaks));
 }
@@ -251,27 +245,26 @@ function initialWord({ words: said, phrases, ...rest }) {
 async function start() {
   await Promise.all([...document.querySelectorAll(".frame img")].map((image) => image.decode()));
   stages = imageStages();
-  words = new Choice($("words"), (index) => { play(false); pin(index); });
-  candidates = new Choice($("candidates"), (index) => { play(false); chooseCandidate(index); });
+  player = new Player("Play, word by word", () => pin(0), forward);
+  words = new Choice($("words"), (index) => { player.play(false); pin(index); });
+  candidates = new Choice($("candidates"), (index) => { player.play(false); chooseCandidate(index); });
   candidates.fill(candidateButtons(pageData.captions));
-  segmented("style", ["heat", "light"], state.style, (style) => set({ style }));
-  segmented("cells", [true, false], state.smooth, (smooth) => set({ smooth }));
-  segmented("ends", ["shared", "own", "greatest"], state.ends, (ends) => set({ ends }));
   state.pinned = initialWord(caption());
   $("others").hidden = pageData.captions.length < 2;
-  $("unseen").hidden = stages.every(({ stage }) => !stage.place(true).x.seen.includes(0) && !stage.place(true).y.seen.includes(0));
-  $("gated").hidden = !caption().gates.length;
-  $("gated").lastChild.textContent = gateLabel();
+  $("sign-chance").hidden = !caption().chances.length;
+  $("sign-gate").hidden = !caption().gates.length;
+  $("gate-name").textContent = gateLabel();
   if (stages.length > 1) $("alone").textContent = "Images alone";
-  $("even").hidden = $("evenly").hidden = !pageData.even;
   if (pageData.even) $("even-name").textContent = pageData.even[1];
-  $("quantity").textContent = pageData.quantity === "attention" ? "attention per cell" : pageData.quantity;
   $("notes").hidden = !pageData.notes;
   $("notes").textContent = pageData.notes;
   $("outlines").hidden = !pageData.captions.some(({ phrases, boxes }) => phrases.length || boxes.length);
+  desk = new Desk({ stages: () => stages, show, address, restore, title });
+  scales = segmented("ends", ENDS, state.ends, (ends) => { state.ends = ends; show(); });
   chooseCandidate(0);
   listen();
-  set({});
+  desk.set({});
+  desk.address.begin();
   document.documentElement.classList.add("alive");
 }
 

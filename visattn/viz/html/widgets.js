@@ -57,6 +57,25 @@ function segmented(id, values, now, chosen) {
   return group;
 }
 
+const STEP = 900; // milliseconds of each map that is played
+
+/** The button that shows one map after the other. */
+class Player {
+  /** @param forward Show the next map; false after the last one. */
+  constructor(name, begin, forward) {
+    Object.assign(this, { name, begin, forward, running: 0 });
+    $("play").addEventListener("click", () => this.play(!this.running));
+  }
+
+  play(on) {
+    clearInterval(this.running);
+    this.running = on ? setInterval(() => { if (!this.forward()) this.play(false); }, STEP) : 0;
+    $("play").setAttribute("aria-pressed", String(on));
+    $("play").setAttribute("aria-label", on ? "Pause" : this.name);
+    if (on) this.begin();
+  }
+}
+
 /** A row of a readout: a name, a bar with a mark on it, a number. */
 function barRow(name, share, text, mark = null) {
   const fill = made("i"), bar = made("span", { class: "bar" }, fill);
@@ -85,20 +104,34 @@ function peakOf(map) {
   return map.reduce((most, value) => Math.max(most, value), 0);
 }
 
-function mapRows(map, sumsToOne = true) {
+/** Rows about a map: its peak, the place of it on the photo, and its spread. */
+function mapRows(map, place, sumsToOne = true) {
   const peak = peakOf(map);
   const even = sumsToOne ? ` \u00b7 ${(peak * map.length).toFixed(1)}\u00d7 even` : "";
   return [
-    ...textRow("Peak", `${peak.toPrecision(2)}${even}`),
+    ...textRow("Peak", `${numbered(peak)}${even}`),
+    ...(place ? textRow("Peak lies", place) : []),
     ...textRow("Spread", `about ${Math.round(spread(map))} of ${map.length} cells`),
   ];
+}
+
+const UPRIGHT = ["upper", "", "lower"], ACROSS = ["left", "center", "right"];
+
+/** Where the largest value of a map lies on the photo, in words: "lower right". */
+function peakPlace({ values, grid: [rows, columns], geometry = pageData.geometry }) {
+  let at = 0;
+  values.forEach((value, cell) => { if (Math.abs(value) > Math.abs(values[at])) at = cell; });
+  if (!values[at]) return "";
+  const cell = { x: ((at % columns) + 0.5) / columns, y: (Math.floor(at / columns) + 0.5) / rows };
+  const { x, y } = pointOf(geometry, cell), [height, width] = geometry.image_size;
+  const third = (share) => Math.min(Math.max(Math.floor(3 * share), 0), 2);
+  return [UPRIGHT[third(y / height)], ACROSS[third(x / width)]].filter(Boolean).join(" ");
 }
 
 /** The ramp of a scale, painted as the photo is; its ends say whether values lie beyond them. */
 function paintRamp([bottom, top], [lowest, highest], { low, high, ...options }) {
   const canvas = $("ramp"), { width, height } = canvas;
-  const painter = (paintRamp.painter ??= new Painter(
-    Uint8ClampedArray.from({ length: 4 * width * height }, () => 150), height, width, tables));
+  const painter = (paintRamp.painter ??= plainPainter(height, width));
   const geometry = { matrix: [[1, 0, 0], [0, 1, 0]], input_size: [height, width],
     image_size: [height, width], region: [0, 0, width, height] };
   const ramp = Float32Array.from({ length: width }, (_, x) => bottom + ((x + 0.5) / width) * (top - bottom));
@@ -111,5 +144,5 @@ function paintRamp([bottom, top], [lowest, highest], { low, high, ...options }) 
 
 function numbered(value) {
   const size = Math.abs(value), text = size >= 100 && size < 1e5 ? value.toFixed(0) : value.toPrecision(2);
-  return value === 0 ? "0" : text.replace("-", "\u2212");
+  return value === 0 ? "0" : text.replaceAll("-", "\u2212");
 }

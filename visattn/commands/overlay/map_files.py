@@ -1,0 +1,132 @@
+"""Files of a map of `visattn overlay`: its record, its array, the text of its card."""
+
+import io
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from visattn.commands.records import Record, plain_values
+
+if TYPE_CHECKING:
+    from visattn.images.reader import LoadedImage
+    from visattn.results.attention_map import AttentionMap
+    from visattn.results.info import MapInfo
+    from visattn.results.scale import MapScale
+
+
+def map_record(
+    key: str, image: "LoadedImage", attention_map: "AttentionMap", scale: "MapScale | None"
+) -> dict[str, Any]:
+    """Return what the record of a map says.
+
+    Args:
+        key: Key of the map.
+        image: The image.
+        attention_map: The map.
+        scale: Its scale; None before all maps of the images are known.
+    """
+    geometry = attention_map.geometry
+    return {
+        "key": key,
+        "image": image.name,
+        "kind": attention_map.kind,
+        "site": attention_map.site,
+        "map_shape": list(attention_map.values.shape),
+        "geometry": None if geometry is None else geometry.to_dict(),
+        "metadata": plain_values(_finite(attention_map.info.to_dict())),
+        "scale": None if scale is None else scale.to_dict(),
+        "values": _summary(attention_map),
+        "visattn": version("visattn"),
+        "torch": version("torch"),
+    }
+
+
+def read_info(record: Record) -> "MapInfo":
+    """Return method, target and further facts of a map from its record."""
+    from visattn.results.info import MapInfo
+
+    return MapInfo.from_dict(record["metadata"])
+
+
+def encode_npy(attention_map: "AttentionMap") -> bytes:
+    """Return the values of a map as a file of NumPy."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.save(buffer, attention_map.values.numpy())
+    return buffer.getvalue()
+
+
+def read_map(path: Path, record: Record) -> "AttentionMap":
+    """Return a map from its array and its record.
+
+    Raises:
+        ValueError: If they are none.
+    """
+    import torch
+
+    from visattn.geometry.affine import Geometry
+    from visattn.results.attention_map import AttentionMap
+    from visattn.results.records import read_array
+
+    try:
+        return AttentionMap(
+            torch.from_numpy(read_array(path)),
+            record["site"],
+            record["kind"],
+            Geometry.from_dict(record["geometry"]),
+            read_info(record),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} and its record are no map ({error}); write them again with --overwrite"
+        ) from error
+
+
+def index_text(maps: "Sequence[AttentionMap]") -> str:
+    """Return the text of an index card: explained class, methods, failures.
+
+    Args:
+        maps: One map per method.
+    """
+    from visattn.viz.maps import method_title, target_line
+
+    titles = [method_title(each) for each in maps if not each.info.empty]
+    failures = [
+        f"{method_title(each)} not drawn: {each.info.empty}" for each in maps if each.info.empty
+    ]
+    parts = [target_line(maps[0]), ", ".join(titles), *failures]
+    return " \N{MIDDLE DOT} ".join(filter(None, parts))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    # True for NaN and infinity, which JSON does not have.
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
+    return value
+
+
+def _summary(attention_map: "AttentionMap") -> dict[str, Any]:
+    """Return minimum, maximum and mean of a map, and the image coordinates of its maximum."""
+    import torch
+
+    values = attention_map.values
+    geometry = attention_map.geometry
+    if not bool(torch.isfinite(values).all()) or geometry is None:
+        return {}
+    row, column = divmod(int(values.argmax()), values.shape[-1])
+    height, width = geometry.input_size
+    cell = torch.tensor([[column + 0.5, row + 0.5]], dtype=torch.float64)
+    cell *= torch.tensor([width / values.shape[-1], height / values.shape[-2]])
+    [[x, y]] = geometry.to_image(cell).tolist()
+    return {
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "mean": float(values.mean()),
+        "argmax": [round(x, 2), round(y, 2)],
+    }
