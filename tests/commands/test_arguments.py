@@ -17,6 +17,7 @@ from visattn.commands.options import (
     StoreOnce,
     batch_size,
     count,
+    output_name,
     output_path,
     real_number,
     seed,
@@ -46,7 +47,7 @@ def test_every_numeric_option_has_a_range() -> None:
             assert action.type not in (int, float), (name, action.option_strings)
             module = getattr(action.type, "__module__", "")
             if not module.endswith(("commands.options", "commands.model_option")) or (
-                "NAME=VALUE" in str(action.metavar) or action.type is output_path
+                "NAME=VALUE" in str(action.metavar) or action.type in (output_path, output_name)
             ):
                 continue
             counted += 1

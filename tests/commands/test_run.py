@@ -30,7 +30,8 @@ class MeanJob(Job[float]):
     def __init__(self, folder: Path, out: Path | None, **options: Any) -> None:
         values: dict[str, Any] = {"scale": 1, "more": False, "strict": False, **options}
         args = argparse.Namespace(images=[folder], out=out, **values)
-        super().__init__(args, ("{}.txt", *["{}.more.txt"] * args.more))
+        self.kinds = ("{}.txt", *["{}.more.txt"] * args.more)
+        super().__init__(args)
         self.computed: list[str] = []
 
     def load(self) -> NoReturn:

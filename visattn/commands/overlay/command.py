@@ -233,7 +233,7 @@ def _add_drawing(parser: CommandParser) -> None:
     output.add_argument(
         "--explorer", action="store_true", help="also write an interactive page per image"
     )
-    parser.add_argument(
+    output.add_argument(
         "--top-classes",
         type=whole_number(0, 100),
         default=5,
