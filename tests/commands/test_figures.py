@@ -185,3 +185,18 @@ def test_saved_maps_are_drawn_as_pdf(photos: Path, tmp_path: Path) -> None:
     assert main(["overlay", photo, "--maps", str(maps), "--out", str(folder), "--format",
                  "pdf"]) == 0  # fmt: skip
     assert names(folder) == {"01_1.png", "02_2.png", "panel.pdf", ".visattn"}
+
+
+def test_cropped_tiles_show_what_was_seen_alone(photos: Path, models: Path, tmp_path: Path) -> None:
+    """A center crop of 24 x 40 from 48 x 40 pixels, so that tiles are lower."""
+    out = tmp_path / "out"
+    arguments = ["detect", str(photos / "two.png"), "--model", str(models / "detect.safetensors"),
+                 "--threshold", "0", "--resize-mode", "crop", "--out", str(out)]  # fmt: skip
+    heights = []
+    for options in ([], ["--cropped"], []):
+        assert main([*arguments, *options]) == 0
+        with Image.open(out / "two.queries.png") as figure:
+            heights.append(figure.height)
+    whole, cropped, again = heights
+    assert whole == again  # the same folder, drawn again
+    assert cropped < whole - 20

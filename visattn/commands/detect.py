@@ -12,8 +12,8 @@ from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, is_transformers, resolve_model
 from visattn.commands.options import (
     BULK,
-    FIGURES,
     IN_FILES,
+    PHOTO_FIGURES,
     TARGET,
     CommandParser,
     Mode,
@@ -113,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="for hf:DIRECTORY: indices of attention heads, from 0 (default: mean of all)",
     )
     add_resize_mode(parser, "pad")
-    add_options(parser, *FIGURES, *BULK, "dry-run")
+    add_options(parser, *PHOTO_FIGURES, *BULK, "dry-run")
     return parser
 
 
@@ -125,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
     foreign = is_transformers(args.model)
     refuse_unused(parser, args, "transformers" if foreign else "visattn", _MODES)
     if args.out is None:
-        refuse_without(parser, args, ["layer", "heads", *IN_FILES, *FIGURES])
+        refuse_without(parser, args, ["layer", "heads", *IN_FILES, *PHOTO_FIGURES])
     check_figures(parser, args)
     return run_job(DetectionJob, args)
 
@@ -196,7 +196,11 @@ class DetectionJob(ModelJob["Detections"]):
             return [Part(name, record)]
         boxes = detection_overlay(image, result)
         queries = detection_figure(
-            image, result, name=Path(image.name).name, **figure_options(self.args)
+            image,
+            result,
+            name=Path(image.name).name,
+            crop=self.args.cropped,
+            **figure_options(self.args),
         )
         panel = f"{name}.queries.{self.args.format}"
         files = {f"{name}.png": encode_overlay(boxes), panel: queries.to_bytes(self.args.format)}

@@ -335,7 +335,7 @@ _EXISTING = "(default: refuse)"
 _GROUP_OF = {
     **dict.fromkeys(("resize-mode", "align"), MODEL),
     **dict.fromkeys(("out", "overwrite", "mirror", "parquet"), OUTPUT),
-    **dict.fromkeys(("format", "width", "scale"), DRAWING),
+    **dict.fromkeys(("format", "width", "scale", "cropped"), DRAWING),
 }
 """Groups of shared options; the others belong to the run."""
 SHARED: Mapping[str, Mapping[str, Any]] = {
@@ -402,6 +402,11 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "help": "size of text, lines and margins of figures: 2 is for sharp screens, 0.7 for a "
         "column of a paper (default: 1)",
     },
+    "cropped": {
+        "action": "store_true",
+        "help": "show only the part of each photo that the model saw (default: the whole photo, "
+        "hatched where it did not look)",
+    },
     "dry-run": {
         "action": "store_true",
         "help": "check the arguments, print the files that would be written, and stop",
@@ -412,6 +417,8 @@ MIN_WIDTH = 300
 """Width of the narrowest figure of most kinds at scale 1, in pixels."""
 FIGURES = ("format", "width", "scale")
 """Options of the figures of a command."""
+PHOTO_FIGURES = (*FIGURES, "cropped")
+"""Options of figures whose tiles can be cropped to the part of the photo that was seen."""
 BULK = ("shard", "overwrite", "mirror", "parquet")
 """Options of runs over many images: parts of them, resume, folders and tables."""
 IN_FILES = BULK[1:]
@@ -488,8 +495,9 @@ def figure_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def figure_settings(args: argparse.Namespace) -> dict[str, Any]:
     """Return what figures depend on, for the records of a run; nothing by default."""
-    changed = {} if args.width is None else {"width": args.width}
-    return changed if args.scale == 1 else {**changed, "scale": args.scale}
+    options = {"width": None, "scale": 1, "cropped": False}
+    values = {name: getattr(args, name) for name in options if name in args}
+    return {name: value for name, value in values.items() if value != options[name]}
 
 
 def check_figures(

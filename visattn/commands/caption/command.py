@@ -17,10 +17,10 @@ from visattn.commands.model_option import add_model, is_transformers, resolve_mo
 from visattn.commands.options import (
     BULK,
     DRAWING,
-    FIGURES,
     IN_FILES,
     MIN_WIDTH,
     OUTPUT,
+    PHOTO_FIGURES,
     RUN,
     TARGET,
     WORD_METHODS,
@@ -78,7 +78,7 @@ _IN_FILES = (
     "method",
     "maps",
     *IN_FILES,
-    *FIGURES,
+    *PHOTO_FIGURES,
 )
 _PHOTO = (
     "method",
@@ -89,7 +89,7 @@ _PHOTO = (
     "mirror",
     "parquet",
     *BOX_OPTIONS,
-    *FIGURES,
+    *PHOTO_FIGURES,
 )
 _CAPTIONER = (
     "weights",
@@ -153,7 +153,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_resize_mode(parser, "crop")
     text = "images per batch (default: 16; 1 for hf:DIRECTORY)"
     add_options(parser, "batch-size", batch_size={"default": None, "help": text})
-    add_options(parser, *FIGURES, *BULK, "autocast", "dry-run")
+    add_options(parser, *PHOTO_FIGURES, *BULK, "autocast", "dry-run")
     add_huggingface(parser)
     add_video(parser, "NAME.caption")
     return parser

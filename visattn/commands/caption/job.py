@@ -106,7 +106,7 @@ class CaptionJob(ModelJob["Caption"]):
 
         images = _images(image)
         kind, options = self.args.format, figure_options(self.args)
-        panel = caption_figure(images, result, boxes=outlined, **options)
+        panel = caption_figure(images, result, boxes=outlined, crop=self.args.cropped, **options)
         yield f".{kind}", panel.to_bytes(kind)
         yield ".npz", npz_bytes(result.to_arrays())
         if self.args.gif:

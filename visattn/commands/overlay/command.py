@@ -12,6 +12,7 @@ from visattn.commands.options import (
     FIGURES,
     LONGEST_SIDE,
     OUTPUT,
+    PHOTO_FIGURES,
     TARGET,
     CommandParser,
     Mode,
@@ -71,7 +72,7 @@ _MODEL = (
 _PHOTO = (
     "text", "pixel", "region", "box", "query", "part", "normalize", "interpolation", "save",
     "all_heads", "explorer", "top_classes", "shard", "mirror", "parquet", "autocast", "figure",
-    *BOX_OPTIONS, *FIGURES,
+    *BOX_OPTIONS, *PHOTO_FIGURES,
 )  # fmt: skip
 _VIDEO = ("camera", "every", "max_frames", "smoothing", "clip_scale")
 _SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax", *BOX_OPTIONS, *FIGURES)
@@ -117,7 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_video(parser, "NAME.METHOD")
     text = "images per batch (default: 16; 1 for methods that run the model many times)"
     add_options(parser, "batch-size", batch_size={"default": None, "help": text})
-    add_options(parser, *FIGURES, *BULK, "autocast", "dry-run")
+    add_options(parser, *PHOTO_FIGURES, *BULK, "autocast", "dry-run")
     return parser
 
 
@@ -325,7 +326,7 @@ def _refuse_without_effect(
         refuse_without(parser, args, ["format"], "--save sheet or --all-heads")
         if args.figure is None:
             needed = "--save sheet, --all-heads or --figure"
-            refuse_without(parser, args, ["width", "scale"], needed)
+            refuse_without(parser, args, ["width", "scale", "cropped"], needed)
     if args.shard:
         refuse_without(parser, args, ["figure"], "all photos at once, without --shard")
     if args.style != "heat" and not (args.all_heads or args.explorer):

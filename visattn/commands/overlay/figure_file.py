@@ -80,6 +80,7 @@ class FigureFile:
         options: dict[str, Any] = {
             **{name: getattr(args, name) for name in ("style", "colormap", "opacity")},
             **figure_options(args),
+            "crop": args.cropped,
             "smooth": args.interpolation == "bilinear",
         }
         drawn = figure(maps, photos, scales=scales, **options)

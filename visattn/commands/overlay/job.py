@@ -406,6 +406,7 @@ class OverlayJob(Job[ImageMaps]):
                 title=" / ".join(args.text) if args.text else None,
                 subtitle=join_notes(Path(image.name).name, explained.info.name, *notes),
                 style=args.style,
+                crop=args.cropped,
                 **drawing,
                 **sizes,
             )
