@@ -367,14 +367,14 @@ def caption_panel() -> np.ndarray:
     """Return the panel of a scene that the bundled captioner describes, as wide as a page."""
     pixels = Scenes(1, size=480, split="test").image(0).permute(1, 2, 0).numpy()
     [caption] = va.caption(va.load("scenes-captioner"), pixels)
-    return caption_figure(pixels, caption, width=760)
+    return np.asarray(caption_figure(pixels, caption, width=760).image)
 
 
 def glimpse_figure() -> np.ndarray:
     """Return the scan path of the bundled glimpse model on a scene, and what it saw of it."""
     scene = chosen_scenes()[2]
     [scan] = glimpses(va.load("scenes-glimpses"), [scene.image])
-    return glimpse_panel(scene.image, scan)[:552, :872]
+    return np.asarray(glimpse_panel(scene.image, scan).image)[:552, :872]
 
 
 def swin_figure() -> np.ndarray:

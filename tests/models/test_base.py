@@ -187,7 +187,7 @@ def test_classes_of_users_are_saved_and_loaded(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def namesake() -> Iterator[list[type[SmallEncoder]]]:
+def namesake() -> Iterator[list[Any]]:
     """A class with the name of another; it must be gone before a config names that."""
     made = [type("SmallEncoder", (SmallEncoder,), {})]
     yield made

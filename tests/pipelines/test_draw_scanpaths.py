@@ -67,13 +67,13 @@ def test_coverage_sums_maps_locations_and_pixels() -> None:
         locations, torch.stack([scan.locations for scan in scans]).double().sum(0)
     )
     torch.testing.assert_close(pixels, torch.stack([scan.pixels for scan in scans]).double().sum(0))
-    assert coverage.panel().shape[1] == 1200
+    assert coverage.panel().image.width == 1200
 
 
 def test_coverage_of_one_image() -> None:
     coverage = Coverage()
     coverage.add(make_scans()[0])
-    assert coverage.panel().any()
+    assert coverage.panel().image.getbbox() is not None
 
 
 @pytest.mark.parametrize("size", [(36, 53), (37, 52)])

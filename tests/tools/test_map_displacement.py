@@ -59,8 +59,7 @@ def test_even_kernels_look_where_receptive_fields_lie(
         Image.fromarray(pixels).save(tmp_path / f"{number}.png")
     words = [str(tmp_path), "--model", "timm:resnet18", "--method", "eigencam", "--limit", "3"]
     words += ["--weights", str(tmp_path / "even.safetensors")]
-    for name, value in arguments.items():
-        words += ["--model-arg", f"{name}={value}"]
+    words += ["--model-arg", *(f"{name}={value}" for name, value in arguments.items())]
     assert main(words) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.endswith("eigencam, 3 photos, 7 x 7")

@@ -134,10 +134,18 @@ class Browser:
     def wait(self, expression: str) -> None:
         """Wait until a JavaScript expression is true."""
         end = time.monotonic() + LONGEST
-        while not self.value(expression):
+        while not self._is_true(expression):
             if time.monotonic() > end:
                 raise TimeoutError(f"never came true: {expression}")
             time.sleep(0.01)
+
+    def _is_true(self, expression: str) -> bool:
+        try:
+            return bool(self.value(expression))
+        except RuntimeError as error:
+            if "navigated" not in str(error):  # in the middle of loading there is no page to ask
+                raise
+            return False
 
     def place(self, selector: str, index: int = 0) -> tuple[float, float]:
         """Return the center of an element, scrolled into view; a script may still create it."""

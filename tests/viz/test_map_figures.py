@@ -93,7 +93,7 @@ def test_an_empty_map_shows_its_reason() -> None:
 @pytest.mark.parametrize(
     ("maps", "images", "message"),
     [
-        ([], None, "a figure needs maps"),
+        (list, None, "a figure needs maps"),
         (lambda: methods_by_photos(), PHOTOS[:1], "got 2 rows and 1 photos"),
         (lambda: [[placed()], [placed(), placed()]], None, "equally many maps, got 1, 2"),
         (lambda: {"a": [placed()], "b": [placed(), placed()]}, None, "for each photo, got 1, 2"),
@@ -103,7 +103,7 @@ def test_an_empty_map_shows_its_reason() -> None:
 )
 def test_maps_and_photos_that_do_not_fit_are_refused(maps: Any, images: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        va.figure(maps() if callable(maps) else maps, images)
+        va.figure(maps(), images)
 
 
 def test_figures_that_no_page_holds_are_refused() -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 
 import visattn
 from benchmarks.loader_speeds import synthetic_photo
-from benchmarks.transformer_speeds import Figure
+from benchmarks.transformer_speeds import SpeedFigure
 from visattn.cli import main
 from visattn.commands import files as images
 from visattn.commands.index import FolderIndex, card_image
@@ -26,7 +26,7 @@ PARTS = ("overlays", "index")
 SIZE = (375, 500)
 
 
-def bulk_figures(parts: Sequence[str], *, rounds: int, photos: int) -> Iterator[Figure]:
+def bulk_figures(parts: Sequence[str], *, rounds: int, photos: int) -> Iterator[SpeedFigure]:
     """Measure one part after the other.
 
     Args:
@@ -40,10 +40,10 @@ def bulk_figures(parts: Sequence[str], *, rounds: int, photos: int) -> Iterator[
         yield index_figure(photos=photos)
 
 
-def index_figure(*, photos: int) -> Figure:
+def index_figure(*, photos: int) -> SpeedFigure:
     """Measure the index of a folder, written once, and its largest page."""
     photo = Image.open(io.BytesIO(synthetic_photo(SIZE))).convert("RGB")
-    thumbnail = card_image([np.asarray(photo)])
+    thumbnail = card_image(np.asarray(photo))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ResultFolder(folder) as results:
@@ -57,10 +57,10 @@ def index_figure(*, photos: int) -> Figure:
         seconds = time.process_time() - begin
         sizes = [page.stat().st_size for page in folder.glob("*.html")]
     amounts = {"CPU seconds": seconds, "pages": len(sizes), "largest, MB": max(sizes) / 1e6}
-    return Figure(f"index of {photos} photos", amounts, 0, 0, 0, "target: pages under 5 MB")
+    return SpeedFigure(f"index of {photos} photos", amounts, 0, 0, 0, "target: pages under 5 MB")
 
 
-def overlay_figure(*, rounds: int, photos: int) -> Figure:
+def overlay_figure(*, rounds: int, photos: int) -> SpeedFigure:
     """Time Grad-CAM overlays of photos with one thread for images and with one per core.
 
     Args:
@@ -85,7 +85,7 @@ def overlay_figure(*, rounds: int, photos: int) -> Figure:
                 )
         ratios = sorted(a / b for a, b in zip(*seconds.values(), strict=True))
         amounts = {title: statistics.median(times) for title, times in seconds.items()}
-        return Figure(
+        return SpeedFigure(
             f"overlay of {photos} photos of {SIZE[1]} x {SIZE[0]}, seconds; one thread / threads",
             amounts, statistics.median(ratios), ratios[0], ratios[-1], "target: 1.7 on two cores",
         )  # fmt: skip

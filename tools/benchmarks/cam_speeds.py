@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torchvision.models import get_model
 
-from benchmarks.transformer_speeds import Figure
+from benchmarks.transformer_speeds import SpeedFigure
 from visattn.attribution.channel_cam import ablationcam, scorecam
 from visattn.attribution.explained_model import analyze_model
 
@@ -43,7 +43,7 @@ for line in sys.stdin:
 """
 
 
-def cam_speed(rounds: int) -> Iterator[Figure]:
+def cam_speed(rounds: int) -> Iterator[SpeedFigure]:
     """Time both methods on one image in turn with pytorch-grad-cam; nothing without .venv-peers."""
     if not PYTHON.exists():
         return
@@ -75,7 +75,7 @@ def cam_speed(rounds: int) -> Iterator[Figure]:
                 check_similar(maps, load_file(out)["maps"], name)
                 pairs = zip(seconds["grad-cam"], seconds["ours"], strict=True)
                 ratios = [theirs / ours for theirs, ours in pairs]
-                yield Figure(
+                yield SpeedFigure(
                     f"{name}, {CNN}, 1 image of {SIDE} px, s; grad-cam / ours",
                     {way: median(values) for way, values in seconds.items()},
                     *(median(ratios), min(ratios), max(ratios)),

@@ -12,7 +12,7 @@ from PIL import Image
 
 from benchmarks.clocks import in_turn
 from benchmarks.data_memories import INDEX, RESIZE, SOURCES, data_memory, open_photos
-from benchmarks.transformer_speeds import Figure
+from benchmarks.transformer_speeds import SpeedFigure
 from visattn.data.captions.batch import Vocabulary, collate_captions
 from visattn.data.captions.dataset import CaptionedPhotos
 from visattn.data.captions.files import read_captions
@@ -43,7 +43,7 @@ CAPTION = "A dog runs over the grass behind a red ball ."
 
 def data_figures(
     parts: Sequence[str], *, rounds: int, samples: int, photos: Path | None
-) -> Iterator[Figure]:
+) -> Iterator[SpeedFigure]:
     """Measure one part after the other.
 
     Args:
@@ -67,7 +67,7 @@ def data_figures(
             if len(measured) == len(SOURCES):
                 ratio = measured["loose"] / measured["shards"]
                 title = f"{samples} photos, MB that an epoch adds at most; loose / shards"
-                yield Figure(title, measured, ratio, ratio, ratio, "no floor")
+                yield SpeedFigure(title, measured, ratio, ratio, ratio, "no floor")
     if "opening" in parts:
         with tempfile.TemporaryDirectory() as name:
             yield from measure_opening(Path(name), rounds)
@@ -99,7 +99,7 @@ def prepare(folder: Path, samples: int, photos: Path | None) -> None:
     )
 
 
-def measure_reading(folder: Path, rounds: int) -> Iterator[Figure]:
+def measure_reading(folder: Path, rounds: int) -> Iterator[SpeedFigure]:
     """Time epochs of training batches, in turn, with none, one and two workers."""
     for workers in WORKERS:
         loaders = {source: build_loader(source, folder, workers) for source in SOURCES}
@@ -113,7 +113,7 @@ def measure_reading(folder: Path, rounds: int) -> Iterator[Figure]:
         timings = in_turn(runs, rounds)
         speeds = {source: count / timing.seconds for source, timing in timings.items()}
         title = f"{count} photos, {workers} workers, photos/s; loose / ours in seconds"
-        yield Figure(title, speeds, *timings["loose"][1:], "target: at least 1")
+        yield SpeedFigure(title, speeds, *timings["loose"][1:], "target: at least 1")
 
 
 def build_loader(source: str, folder: Path, workers: int) -> StatefulDataLoader:
@@ -131,21 +131,25 @@ def iterate(batches: StatefulDataLoader) -> None:
         pass
 
 
-def measure_opening(folder: Path, rounds: int) -> Iterator[Figure]:
+def measure_opening(folder: Path, rounds: int) -> Iterator[SpeedFigure]:
     """Time opening an index of a million samples, in sparse tar files of a terabyte."""
     make_index(folder)
     seconds = in_turn({"ours": lambda: ShardSamples(folder, "train").labels}, rounds)[
         "ours"
     ].seconds
     title = f"{MILLION:,} samples in {TARS:,} tars opened"
-    yield Figure(f"{title}, s", {"ours": seconds}, seconds, seconds, seconds, "target: seconds")
+    yield SpeedFigure(
+        f"{title}, s", {"ours": seconds}, seconds, seconds, seconds, "target: seconds"
+    )
     memory = data_memory(INDEX, folder)
     if memory is not None:
         size = (folder / index_name("train")).stat().st_size / 2**20
         ratio = memory / size
         amounts = {"ours": memory, "index": size}
         target = "independent of the size of the images"
-        yield Figure(f"{title}, MB; to the index on disk", amounts, ratio, ratio, ratio, target)
+        yield SpeedFigure(
+            f"{title}, MB; to the index on disk", amounts, ratio, ratio, ratio, target
+        )
 
 
 def make_index(folder: Path) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from benchmarks.transformer_speeds import Figure
+from benchmarks.transformer_speeds import SpeedFigure
 from visattn.data.augment.images import PerImageTransform, RandomResizedCrop
 from visattn.images.reader import read_image
 
@@ -19,7 +19,7 @@ PARTS = {"small": ((375, 500), 40, 1.6), "large": ((3000, 4000), 2, 3.0)}
 """Height and width of the photos, crops of a photo per round, and the target of the speedup."""
 
 
-def loader_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
+def loader_figures(parts: Sequence[str], *, rounds: int) -> Iterator[SpeedFigure]:
     """Time random resized crops of JPEG photos at 224 pixels, in CPU seconds of this thread.
 
     Args:
@@ -47,7 +47,7 @@ def loader_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
             slow / fast for slow, fast in zip(seconds["plain"], seconds["ours"], strict=True)
         )
         amounts = {name: float(np.median(times)) / count for name, times in seconds.items()}
-        yield Figure(
+        yield SpeedFigure(
             f"crop of a JPEG of {size[1]} x {size[0]} at 224, CPU seconds per photo; plain / ours",
             amounts, float(np.median(ratios)), ratios[0], ratios[-1],
             f"target: {target:g} or more",

@@ -16,7 +16,7 @@ from benchmarks.cam_speeds import cam_speed
 from benchmarks.clocks import in_turn
 from benchmarks.map_memories import METHODS, forward_with_maps, map_memory
 from benchmarks.perturbation_speeds import perturbation_figures
-from benchmarks.transformer_speeds import SECONDS, Figure, recording_speed
+from benchmarks.transformer_speeds import SECONDS, SpeedFigure, recording_speed
 from visattn.attribution.cam import gradcam
 from visattn.attribution.explained_model import analyze_model
 from visattn.geometry.affine import Geometry
@@ -29,7 +29,7 @@ VIT, VIT_IMAGES = "vit_base_patch16_224", 8
 PHOTO = (3024, 4032)  # 12 megapixels
 
 
-def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
+def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[SpeedFigure]:
     """Measure one part after the other.
 
     Raises:
@@ -55,7 +55,7 @@ def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
 
 def gradcam_speed(
     rounds: int, device: str = "cpu", name: str | None = None, count: int | None = None
-) -> Iterator[Figure]:
+) -> Iterator[SpeedFigure]:
     """Time Grad-CAM of a class, including resizing to the images and normalization."""
     name, count = name or CNN, count or IMAGES
     model = get_model(name, weights=None).eval().to(device)
@@ -74,7 +74,7 @@ def gradcam_speed(
         seconds = {each: timings[each].seconds for each in ("ours", way)}
         target = "target: at least 2" if way == "grad-cam" else "no floor"
         title = f"Grad-CAM, {name}, {count} images, s; {way} / ours"
-        yield Figure(title, seconds, *timings[way][1:], target)
+        yield SpeedFigure(title, seconds, *timings[way][1:], target)
 
 
 def resize_maps(maps: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def plain_gradcam(model: nn.Module, images: Tensor) -> Callable[[], object]:
 # ------------------------------------------------------------------ attention
 
 
-def attention_maps(parts: Sequence[str], rounds: int) -> Iterator[Figure]:
+def attention_maps(parts: Sequence[str], rounds: int) -> Iterator[SpeedFigure]:
     """Time a forward pass of a timm model: plain, recorded by visattn, extracted by timm."""
     model = timm.create_model(VIT).eval()
     images = torch.randn(VIT_IMAGES, *cast("Any", model).pretrained_cfg["input_size"])
@@ -145,7 +145,7 @@ def attention_maps(parts: Sequence[str], rounds: int) -> Iterator[Figure]:
     title = f"{VIT}, {VIT_IMAGES} images"
     if "rows" in parts:  # the ratio of the clock is that of the others to ours
         _, ratio, least, most = timings["plain"]
-        yield Figure(
+        yield SpeedFigure(
             f"{title}, s; class rows of all layers recorded / not",
             {way: seconds[way] for way in ("ours", "plain")},
             *(1 / ratio, 1 / most, 1 / least),
@@ -153,7 +153,7 @@ def attention_maps(parts: Sequence[str], rounds: int) -> Iterator[Figure]:
         )
     if "extraction" in parts:
         amounts = {way: seconds[way] for way in ("ours", "extracted")}
-        yield Figure(
+        yield SpeedFigure(
             f"{title}, s; timm's unfused extraction / ours",
             amounts,
             *timings["extracted"][1:],
@@ -161,7 +161,7 @@ def attention_maps(parts: Sequence[str], rounds: int) -> Iterator[Figure]:
         )
         overhead = {way: seconds[way] - seconds["plain"] for way in amounts}
         ratio = overhead["extracted"] / overhead["ours"]
-        yield Figure(
+        yield SpeedFigure(
             f"{title}, s beyond plain; timm's unfused extraction / ours",
             overhead,
             *(ratio, ratio, ratio),
@@ -170,17 +170,17 @@ def attention_maps(parts: Sequence[str], rounds: int) -> Iterator[Figure]:
         yield from memories(title, sum(w.nbytes for w in ours), sum(w.nbytes for w in theirs))
 
 
-def memories(title: str, ours: int, theirs: int) -> Iterator[Figure]:
+def memories(title: str, ours: int, theirs: int) -> Iterator[SpeedFigure]:
     """Measure the memory of the weights, and peak memory beyond a plain forward pass."""
     stored = {"ours": ours / 2**20, "extracted": theirs / 2**20}
     ratio = theirs / ours
     target = "target: at least 10"
-    yield Figure(f"{title}, MB stored; extracted / ours", stored, ratio, ratio, ratio, target)
+    yield SpeedFigure(f"{title}, MB stored; extracted / ours", stored, ratio, ratio, ratio, target)
     peaks = {way: map_memory(way, VIT, VIT_IMAGES) for way in METHODS}
     measured = {way: amount for way, amount in peaks.items() if amount is not None}
     if len(measured) == len(METHODS):
         ratio = measured["extracted"] / measured["recorded"]
-        yield Figure(
+        yield SpeedFigure(
             f"{title}, MB at most; extracted / ours", measured, ratio, ratio, ratio, "no floor"
         )
 
@@ -188,7 +188,7 @@ def memories(title: str, ours: int, theirs: int) -> Iterator[Figure]:
 # ------------------------------------------------------------------ overlays
 
 
-def overlay_speed(rounds: int) -> Figure:
+def overlay_speed(rounds: int) -> SpeedFigure:
     """Time drawing a map on a photo, from array to array."""
     height, width = PHOTO
     photo = torch.randint(0, 256, (height, width, 3), dtype=torch.uint8).numpy()
@@ -200,4 +200,4 @@ def overlay_speed(rounds: int) -> Figure:
 
     seconds = in_turn({"ours": run}, rounds)["ours"].seconds
     title = f"overlay, {height * width / 1e6:.1f} megapixels, array to array, s"
-    return Figure(title, {"ours": seconds}, seconds, seconds, seconds, "target: at most 0.5")
+    return SpeedFigure(title, {"ours": seconds}, seconds, seconds, seconds, "target: at most 0.5")

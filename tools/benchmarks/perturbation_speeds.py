@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.clocks import in_turn
-from benchmarks.transformer_speeds import Figure
+from benchmarks.transformer_speeds import SpeedFigure
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.perturbation import (
     images_per_batch,
@@ -32,7 +32,7 @@ CNNS, PHOTOS, SIDE, MASKS, STEPS, LABEL = ("mobilenetv2_100", "resnet18"), 4, 22
 WINDOW = SIDE // 4
 
 
-def perturbation_figures(*, rounds: int) -> Iterator[Figure]:
+def perturbation_figures(*, rounds: int) -> Iterator[SpeedFigure]:
     """Time RISE and occlusion of two CNNs.
 
     Raises:
@@ -43,7 +43,7 @@ def perturbation_figures(*, rounds: int) -> Iterator[Figure]:
         yield occlusion_figure(name, rounds)
 
 
-def rise_figure(name: str, rounds: int) -> Figure:
+def rise_figure(name: str, rounds: int) -> SpeedFigure:
     """Time RISE of a CNN."""
     model, images = network(name)
     explained, target = analyze_model(model, (SIDE, SIDE)), ClassTarget([LABEL])
@@ -57,7 +57,7 @@ def rise_figure(name: str, rounds: int) -> Figure:
     return timed(title, rounds, plain, lambda: rise(explained, images, target, num_masks=MASKS))
 
 
-def occlusion_figure(name: str, rounds: int) -> Figure:
+def occlusion_figure(name: str, rounds: int) -> SpeedFigure:
     """Time occlusion of a CNN."""
     model, images = network(name)
     explained, target = analyze_model(model, (SIDE, SIDE)), ClassTarget([LABEL])
@@ -73,7 +73,7 @@ def occlusion_figure(name: str, rounds: int) -> Figure:
     return timed(title, rounds, plain, lambda: occlusion(explained, images, target, **options))
 
 
-def removal_figure(*, rounds: int) -> Figure:
+def removal_figure(*, rounds: int) -> SpeedFigure:
     """Time insertion and deletion of photos.
 
     Raises:
@@ -130,9 +130,9 @@ def sum_over_masks(model: nn.Module, images: Tensor, visible: Tensor, weights: T
 
 def timed(
     title: str, rounds: int, plain: Callable[[], Tensor], ours: Callable[[], Tensor]
-) -> Figure:
+) -> SpeedFigure:
     """Compare two implementations that give the same."""
     torch.testing.assert_close(ours(), plain(), rtol=1e-3, atol=1e-6)
     timings = in_turn({"plain": plain, "ours": ours}, rounds)
     seconds = {way: timing.seconds for way, timing in timings.items()}
-    return Figure(f"{title}, s; plain / ours", seconds, *timings["plain"][1:], "no floor")
+    return SpeedFigure(f"{title}, s; plain / ours", seconds, *timings["plain"][1:], "no floor")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from benchmarks.perturbation_speeds import removal_figure
-from benchmarks.transformer_speeds import Figure
+from benchmarks.transformer_speeds import SpeedFigure
 from visattn.metrics.ngrams import (
     cider_d_score,
     idf_table,
@@ -20,7 +20,7 @@ PARTS = ("rewards", "removal")
 IMAGES, SAMPLES, REFERENCES, VOCABULARY = 128, 5, 5, 2_000
 
 
-def score_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
+def score_figures(parts: Sequence[str], *, rounds: int) -> Iterator[SpeedFigure]:
     """Measure one part after the other."""
     if "rewards" in parts:
         yield reward_figure(rounds=rounds)
@@ -28,7 +28,7 @@ def score_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
         yield removal_figure(rounds=rounds)
 
 
-def reward_figure(*, rounds: int) -> Figure:
+def reward_figure(*, rounds: int) -> SpeedFigure:
     """Time CIDEr-D rewards of a batch, weighting references at each score and once.
 
     Raises:
@@ -67,7 +67,7 @@ def reward_figure(*, rounds: int) -> Figure:
             seconds[name].append(time.thread_time() - begin)
     ratios = sorted(a / b for a, b in zip(*seconds.values(), strict=True))
     amounts = {name: statistics.median(times) for name, times in seconds.items()}
-    return Figure(
+    return SpeedFigure(
         f"CIDEr-D of {IMAGES} x {SAMPLES} captions, CPU seconds; references weighted again / once",
         amounts, statistics.median(ratios), ratios[0], ratios[-1], "target: 1.7 or more",
     )  # fmt: skip

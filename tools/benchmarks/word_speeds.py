@@ -9,7 +9,7 @@ import transformers as hf
 from PIL import Image
 
 from benchmarks.clocks import in_turn
-from benchmarks.transformer_speeds import Figure
+from benchmarks.transformer_speeds import SpeedFigure
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.words.replay import generate_and_replay
 
@@ -28,7 +28,7 @@ class Letters:
         return " ".join(map(str, ids))
 
 
-def word_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
+def word_figures(parts: Sequence[str], *, rounds: int) -> Iterator[SpeedFigure]:
     """Measure captions of one size after the other.
 
     Raises:
@@ -38,7 +38,7 @@ def word_figures(parts: Sequence[str], *, rounds: int) -> Iterator[Figure]:
         yield caption_speed(part, rounds)
 
 
-def caption_speed(part: str, rounds: int) -> Figure:
+def caption_speed(part: str, rounds: int) -> SpeedFigure:
     """Time a caption of 20 words with maps, of a ViT and a GPT-2 with random weights."""
     width, layers, heads = SIZES[part]
     torch.manual_seed(0)
@@ -70,7 +70,7 @@ def caption_speed(part: str, rounds: int) -> Figure:
     inputs = images(images=[Image.fromarray(pixels)], return_tensors="pt")
     share = replay.rows.nbytes / eager_bytes(model, {**inputs, **options})
     title = f"caption of {WORDS} words, {part}, s; kept {share:.2%} of eager attention; time ratio"
-    return Figure(title, seconds, *timings["maps"][1:], "target: at most 1.25")
+    return SpeedFigure(title, seconds, *timings["maps"][1:], "target: at most 1.25")
 
 
 def eager_bytes(model: Any, arguments: dict[str, Any]) -> int:

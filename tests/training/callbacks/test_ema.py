@@ -193,7 +193,8 @@ def test_panels_show_averaged_weights_in_any_callback_order(
         return np.zeros((3, 5, 3), np.uint8)
 
     stub = SimpleNamespace(
-        caption=lambda *args: [draw(*args)], caption_figure=lambda *args, width: args[1]
+        caption=lambda *args: [draw(*args)],
+        caption_figure=lambda *args, width: SimpleNamespace(image=args[1]),
     )
     monkeypatch.setattr(logging, "ImageClassifier", nn.Linear)
     monkeypatch.setattr(logging, "draw_crops", draw)

@@ -203,7 +203,7 @@ def _send(trainer: Trainer, name: str, panel: np.ndarray) -> None:
     """Send an image to the loggers that take images."""
     for logger in filter(_takes_images, trainer.loggers):
         if isinstance(logger, TensorBoardLogger):
-            image = torch.from_numpy(panel)
+            image = torch.tensor(panel)  # views of figures are read-only
             logger.experiment.add_image(name, image, trainer.global_step, dataformats="HWC")
         else:
             logger.log_image(name, [panel], step=trainer.global_step)  # type: ignore[attr-defined]
