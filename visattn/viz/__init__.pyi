@@ -23,6 +23,9 @@ from .html.explorer_page import (
 from .maps import (
     overlay as overlay,
 )
+from .rendering import (
+    Figure as Figure,
+)
 from .scanpaths.animation import (
     glimpse_animation as glimpse_animation,
     glimpse_wall as glimpse_wall,
