@@ -76,7 +76,7 @@ def block_page(name: str) -> str:
         ("class", f"`from visattn.blocks import {block.__name__}`"),
         ("code", source_link(block)),
     ]
-    shown = "Top: test scenes. Below: what the block attended to in a small CNN of drawn shapes."
+    shown = "Top: test scenes. Below: weights of the block in a small CNN of drawn shapes."
     drawn = FIGURES_OF_BLOCKS.get(name, Figure(f"{name}.jpg", f"{shown} {legend(info.kind)}"))
     parts = [
         f"# {info.title}",

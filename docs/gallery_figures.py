@@ -148,18 +148,29 @@ def fit(
 # ---------------------------------------------------------------- figures of blocks
 
 
+# The layer has 24 channels: with the reductions of the papers one hidden unit is left, which dies.
+BLOCK_OPTIONS: dict[str, dict[str, Any]] = {
+    "gate": {"signal": "layer1"},
+    "se": {"reduction": 4},
+    "cbam": {"reduction": 2},
+    "split": {"min_hidden_channels": 8},
+}
+BLOCK_STEPS = {"cbam": 200, "split": 200}
+LEAST_SPREAD = 0.01  # of the weight of a channel over the images
+
+
 def with_block(name: str) -> tuple[Any, list[nn.Module]]:
     """Return the CNN with an untrained block in it, and the modules of the block."""
     torch.manual_seed(0)
     model = trained("cnn")
     before = {id(module) for module in model.modules()}
-    options: dict[str, Any] = {"signal": "layer1"} if name == "gate" else {}
+    options = BLOCK_OPTIONS.get(name, {})
     place = "layer3" if block_info(name).kind == "self_attention" else "layer2"
     va.insert(model, name, position=[place], example=torch.zeros(1, 3, SIZE, SIZE), **options)
     return model, [module for module in model.modules() if id(module) not in before]
 
 
-def train_block(name: str, *, steps: int = 60) -> dict[str, torch.Tensor]:
+def train_block(name: str) -> dict[str, torch.Tensor]:
     """Train a block in the CNN, which stays as it is, on noisy scenes; return its weights."""
     model, added = with_block(name)
     keys = model.state_dict().keys() - untrained("cnn").state_dict().keys()
@@ -167,7 +178,7 @@ def train_block(name: str, *, steps: int = 60) -> dict[str, torch.Tensor]:
         module.train()
     parameters = list({id(p): p for module in added for p in module.parameters()}.values())
     if parameters:
-        fit(model, parameters, steps, lr=1e-2, noise=NOISE)
+        fit(model, parameters, BLOCK_STEPS.get(name, 60), lr=1e-2, noise=NOISE)
     return {key: value.half() for key, value in model.state_dict().items() if key in keys}
 
 
@@ -199,6 +210,10 @@ def map_tiles(entry: AttentionMap, scenes: Sequence[Scene]) -> list[np.ndarray]:
     """Return one tile per scene: an overlay, or bars where the map has no place on the image."""
     values = entry.values.float()
     if entry.kind == "channel":
+        if float((values.amax(0) - values.amin(0)).max()) < LEAST_SPREAD:
+            raise ValueError(
+                f"{entry.site} weighs the channels of all images alike: train it again"
+            )
         return channel_tiles(values)
     placed = [place(value, entry.kind, scene) for value, scene in zip(values, scenes, strict=True)]
     ends = [(float(each.values.min()), float(each.values.max())) for each in placed]

@@ -56,10 +56,12 @@ def run(*words: str) -> None:
 
 
 def keep(page: Path, target: Path) -> None:
-    """Copy a page without its link to the index of all images, which stays behind."""
-    text, count = re.subn(r'<a class="back".*?</a>', "", page.read_text(), flags=re.DOTALL)
-    if count != 1:
-        raise ValueError(f"{page} has {count} links to an index, not one")
+    """Copy a page without its links to the index and the figure, which stay behind."""
+    text = page.read_text()
+    for link in (r'<a class="back".*?</a>', r"<noscript>.*?</noscript>"):
+        text, count = re.subn(link, "", text, flags=re.DOTALL)
+        if count != 1:
+            raise ValueError(f"{page} has {count} links like {link}, not one")
     target.write_text(text)
 
 
