@@ -1,10 +1,15 @@
 """Values that must not change: `make net` writes it anew, to be looked at in the difference."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from classification_data import accept_test_cifar_files
+from config_runs import write_shared_data
 from kept_values import TOLERANCE, Keep, differences, write
+from loss_log import LOSSES
+from net_cases import fill_net_sandbox
 
 
 @pytest.fixture
@@ -22,3 +27,30 @@ def keep(request: pytest.FixtureRequest) -> Keep:
             pytest.fail(f"{len(lines)} values differ from kept/{name}.json:\n{shown}")
 
     return check
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with photos and weights for the commands."""
+    folder = tmp_path_factory.mktemp("sandbox")
+    fill_net_sandbox(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small data sets in the layout of VISATTN_DATA."""
+    folder = tmp_path_factory.mktemp("data")
+    write_shared_data(folder)
+    return folder
+
+
+@pytest.fixture
+def small_data(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train in an empty folder on the small data sets, and log losses from the first on."""
+    monkeypatch.setattr("sys.argv", ["visattn"])
+    monkeypatch.setenv("VISATTN_DATA", str(shared))
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "loss_log")
+    accept_test_cifar_files(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    LOSSES.clear()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from kept_values import KEPT, Keep
-from net_cases import fill_net_sandbox
 from PIL import Image
 
 from visattn.cli import main
@@ -22,13 +21,6 @@ CASES = dict(line.split(": ", 1) for line in LINES)
 SIDE = 240  # pixels of a kept name
 GRAY_LEVELS = 2.0
 VOLATILE = ("torch", "visattn", "sha256", "thumbnail")
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sandbox")
-    fill_net_sandbox(folder)
-    return folder
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,6 +3,7 @@
 import copy
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,11 @@ import numpy as np
 import pytest
 import timm
 import torch
-from classification_data import accept_test_cifar_files
-from config_runs import CONFIGS, TRAINED, small_run, write_shared_data
+from config_runs import CONFIGS, TRAINED, small_run
 from loss_log import LOSSES
 from model_examples import EXAMPLES
 from named_weights import fill, waves
-from net_cases import EXPLAINED, fill_net_sandbox, outputs
+from net_cases import EXPLAINED, outputs
 from torch import Tensor, nn
 
 import visattn as va
@@ -27,10 +27,13 @@ DEVICE = "cuda"
 
 
 @pytest.fixture(autouse=True)
-def _full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions round to ten bits on a GPU unless they are forbidden to."""
+def _full_precision(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Convolutions and products round to ten bits on a GPU unless they are forbidden to."""
+    before = torch.get_float32_matmul_precision()
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    torch.set_float32_matmul_precision("highest")  # training sets another one for its process
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)  # training sets one for its process
 
 
 def close(name: str, ours: Any, host: Any) -> None:
@@ -141,13 +144,6 @@ ON_A_DEVICE = {
 }
 
 
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sandbox")
-    fill_net_sandbox(folder)
-    return folder
-
-
 @pytest.mark.parametrize("name", ON_A_DEVICE)
 def test_commands(
     name: str, sandbox: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -169,31 +165,16 @@ def test_commands(
     close(name, arrays[DEVICE], arrays["cpu"])
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_shared_data(folder)
-    return folder
-
-
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 @pytest.mark.parametrize("stem", sorted(TRAINED))
-def test_training(
-    stem: str, precision: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["visattn"])
-    monkeypatch.setenv("VISATTN_DATA", str(shared))
-    monkeypatch.setenv("VISATTN_TRUST_MODULES", "loss_log")
-    accept_test_cifar_files(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    LOSSES.clear()
+@pytest.mark.usefixtures("small_data")
+def test_training(stem: str, precision: str, tmp_path: Path) -> None:
     paths = {path.stem: path for path in CONFIGS}
     options = (
         "--trainer.callbacks+=loss_log.LossLog --trainer.limit_val_batches=0"
         " --trainer.max_steps=3 --trainer.max_epochs=3 --trainer.logger=false"
         f" --trainer.accelerator={'gpu' if DEVICE == 'cuda' else 'cpu'} --trainer.devices=1"
         f" --trainer.precision={precision}"
-        f"{' --trainer.gradient_clip_val=null' if precision == '16-mixed' else ''}"
     )
     run = tmp_path / "run"
     assert main(["fit", *small_run(paths[stem]), *options.split(), "--run", str(run)]) == 0

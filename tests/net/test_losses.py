@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from classification_data import accept_test_cifar_files
-from config_runs import CONFIGS, TRAINED, small_run, write_shared_data
+from config_runs import CONFIGS, TRAINED, small_run
 from kept_values import Keep
 from loss_log import LOSSES
 
@@ -20,13 +19,6 @@ LOGGED = (
 )
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    write_shared_data(folder)
-    return folder
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -34,15 +26,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for path in CONFIGS
     ],
 )
-def test_first_losses(
-    config: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: Keep
-) -> None:
-    monkeypatch.setattr("sys.argv", ["visattn"])
-    monkeypatch.setenv("VISATTN_DATA", str(shared))
-    monkeypatch.setenv("VISATTN_TRUST_MODULES", "loss_log")
-    accept_test_cifar_files(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    LOSSES.clear()
+@pytest.mark.usefixtures("small_data")
+def test_first_losses(config: Path, tmp_path: Path, keep: Keep) -> None:
     assert main(["fit", *small_run(config), *LOGGED.split(), "--run", str(tmp_path / "run")]) == 0
     losses = {"first": LOSSES[:FIRST], "later": LOSSES[FIRST:]}
     keep(f"losses/{config.stem}", losses, TOLERANCE, exact_only=["later"])
