@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -67,6 +68,28 @@ def test_read_array_round_trip(
     np.testing.assert_array_equal(loaded, array)
 
 
+def test_header_is_read_while_other_threads_parse_python(tmp_path: Path) -> None:
+    """CPython up to 3.11.8 counts the depth of its parser per process, not per thread."""
+    file = tmp_path / "a.npy"
+    np.save(file, np.zeros((8, 10)))
+    with mock.patch("ast.parse", side_effect=SystemError("recursion depth mismatch")):
+        assert read_array(file).shape == (8, 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'shape': (2L, 3), 'descr': '<f4', 'fortran_order': False}",  # written by Python 2
+        '{"descr":"<f4","fortran_order":False,"shape":(2,3,)}',  # by other languages
+    ],
+)
+def test_header_of_other_writers(tmp_path: Path, text: str) -> None:
+    values = np.arange(6, dtype="<f4").reshape(2, 3)
+    start = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+    (tmp_path / "a.npy").write_bytes(start + values.tobytes())
+    np.testing.assert_array_equal(read_array(tmp_path / "a.npy"), values)
+
+
 def test_named_array_is_read_without_unpickling_others(tmp_path: Path) -> None:
     file = tmp_path / "a.npz"
     trap = npz_bytes(
@@ -97,7 +120,7 @@ def test_named_array_is_read_without_unpickling_others(tmp_path: Path) -> None:
         (header("(1,)", "<M8[s]") + bytes(8), "holds datetime64"),
         (header("(1,)", "|V8") + bytes(8), "must hold numbers or strings"),
         (header("__import__('os').getcwd()"), "not a NumPy array"),
-        (b"\x93NUMPY\x07\x00" + bytes(20), r"not a NumPy array: .*\(7, 0\)"),
+        (b"\x93NUMPY\x07\x00" + bytes(20), r"not a NumPy array: .*x07"),
         (b"", "not a NumPy array"),
         (b"PK\x03\x04", "damaged: "),
         (b"PK\x05\x06" + bytes(18), r"must hold one array or an array named maps, got \[\]"),

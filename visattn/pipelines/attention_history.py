@@ -23,6 +23,7 @@ from visattn.metrics.faithfulness import spearman_correlation
 from visattn.pipelines.explainer import explain
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.records import read_array
 from visattn.results.scale import map_scale
 from visattn.viz.captions import caption_figure
 from visattn.viz.heatmap import resize_image
@@ -286,7 +287,7 @@ def _write_values(path: Path, attention_map: AttentionMap) -> None:
 
 def _read_values(path: Path) -> Float[np.ndarray, "gy gx"] | None:
     """Return the values of a map; None if they are not kept, as in folders of earlier versions."""
-    return np.load(path, allow_pickle=False) if path.is_file() else None
+    return read_array(path) if path.is_file() else None
 
 
 def _unique_names(images: Sequence[LoadedImage]) -> list[str]:

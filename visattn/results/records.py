@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-import tokenize
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,15 +25,9 @@ MAX_MAPS = 1_000  # each is drawn; no model has as many words, layers and heads 
 MAX_CELLS = 2**26  # of all maps together, as many as the largest image has pixels
 MAX_BYTES = 2**30  # of an array
 _DTYPE_KINDS = "biufcSU"  # numbers and strings; other kinds need pickle or hold fields
-# NumPy evaluates the header as a Python literal, with all the errors of a parser.
-_HEADER_ERRORS = (
-    SyntaxError,
-    TypeError,
-    ValueError,
-    OverflowError,
-    RecursionError,
-    tokenize.TokenError,
-)
+_HEADER_KEYS = {"descr", "fortran_order", "shape"}
+_HEADER_LENGTHS = {1: 2, 2: 4, 3: 4}  # bytes of the header's length, per version of the format
+_MAX_HEADER_BYTES = 10_000
 _MAX_JSON_BYTES = 2**27  # a number takes up to eight times as much memory as text
 
 
@@ -279,22 +273,50 @@ def _read_npy(
     return values.reshape(shape[::-1]).T if fortran_order else values.reshape(shape)
 
 
+# Not by numpy.lib.format: it calls ast.literal_eval, which fails at random in CPython up to 3.11.8
+# where another thread parses Python too ("AST constructor recursion depth mismatch").
+_HEADER_PAIR = re.compile(
+    r"""\s*(?P<quote>['"])(?:
+        descr(?P=quote)\s*:\s*(?P<string>['"])(?P<descr>[<>|=]?[A-Za-z?]\d*(?:\[\w+\])?)(?P=string)
+        | fortran_order(?P=quote)\s*:\s*(?P<fortran_order>True|False)
+        | shape(?P=quote)\s*:\s*\((?P<shape>(?:\s*\d+L?\s*,)*(?:\s*\d+L?)?)\s*\)
+    )\s*(?:,|(?=\}))""",
+    re.VERBOSE,
+)
+
+
 def _read_header(
     file: IO[bytes] | zipfile.ZipExtFile,
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, Fortran order and dtype from the header of a .npy file."""
-    npy_format = np.lib.format
-    readers: dict[tuple[int, int], Any] = {
-        (1, 0): npy_format.read_array_header_1_0,
-        (2, 0): npy_format.read_array_header_2_0,
-    }
+    """Return shape, Fortran order and dtype from the header of a .npy file.
+
+    Source: https://numpy.org/neps/nep-0001-npy-format.html
+    """
+    start = file.read(8)
+    if len(start) < 8 or start[:6] != b"\x93NUMPY" or start[6] not in _HEADER_LENGTHS:
+        raise ValueError(
+            f"not a NumPy array: it must start as a .npy file of version 1, 2 or 3, got {start!r}"
+        )
+    size = _HEADER_LENGTHS[start[6]]
+    length = int.from_bytes(file.read(size), "little")
+    if length > _MAX_HEADER_BYTES:
+        raise ValueError(f"not a NumPy array: a header of {length:,} bytes")
+    header = file.read(length).decode("latin-1").strip()
+    entries: dict[str, str] = {}
+    place = 1
+    while header.startswith("{") and (pair := _HEADER_PAIR.match(header, place)):
+        entries |= {key: pair[key] for key in _HEADER_KEYS if pair[key] is not None}
+        place = pair.end()
+    if header[place:].strip() != "}" or entries.keys() != _HEADER_KEYS:
+        raise ValueError(
+            f"not a NumPy array of numbers or strings: its header is {header[:200]!r}"
+        )
+    shape = tuple(int(number.rstrip("L")) for number in re.findall(r"\d+L?", entries["shape"]))
     try:
-        version = npy_format.read_magic(file)
-        if version not in readers:
-            raise ValueError(f"version {version}")
-        return readers[version](file)
-    except _HEADER_ERRORS as error:
+        dtype = np.dtype(entries["descr"])
+    except TypeError as error:
         raise ValueError(f"not a NumPy array: {error}") from error
+    return shape, entries["fortran_order"] == "True", dtype
 
 
 def npz_bytes(arrays: Mapping[str, Any]) -> bytes:
