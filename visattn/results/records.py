@@ -308,9 +308,7 @@ def _read_header(
         entries |= {key: pair[key] for key in _HEADER_KEYS if pair[key] is not None}
         place = pair.end()
     if header[place:].strip() != "}" or entries.keys() != _HEADER_KEYS:
-        raise ValueError(
-            f"not a NumPy array of numbers or strings: its header is {header[:200]!r}"
-        )
+        raise ValueError(f"not a NumPy array of numbers or strings: its header is {header[:200]!r}")
     shape = tuple(int(number.rstrip("L")) for number in re.findall(r"\d+L?", entries["shape"]))
     try:
         dtype = np.dtype(entries["descr"])
