@@ -110,7 +110,7 @@ def figure(run: str, count: int) -> np.ndarray:
     rows: list[list[Image.Image]] = [[], []]
     for align in ALIGNS:
         maps = va.explain(
-            loaded, images, "gradcam", target=drawn.shapes.tolist(), align=align, keep_empty=True
+            loaded, images, "gradcam", target=drawn.shapes.tolist(), align=align
         )
         kept = [index for index, each in enumerate(maps) if not each.info.empty]
         layer = str(maps[0].info.layer)

@@ -65,7 +65,7 @@ def maps_and_boxes(data: Path, weights: Path) -> Iterator[tuple[AttentionMap, to
         with torch.no_grad():
             scores = explainer.analyze().scores(batch.inputs)[0]
         target = max(query.classes, key=lambda index: float(scores[index]))
-        [heat] = explainer.map(batch, "gradcam", target, keep_empty=True)
+        [heat] = explainer.map(batch, "gradcam", target)
         objects = [each for each in query.image.objects if each.category == query.category]
         if float(heat.values.max()) > 0:
             yield heat, torch.tensor([each.box for each in objects if each.box is not None])

@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         target = None
         for row, image in zip(rows, (photo, photo[::-1], photo[:, ::-1]), strict=True):
             batch = explainer.prepare(np.ascontiguousarray(image))
-            [heatmap] = explainer.map(batch, args.method, target, keep_empty=True)
+            [heatmap] = explainer.map(batch, args.method, target)
             target = heatmap.info.target
             row.append(heatmap)
     maps, *others = (torch.stack([heatmap.values for heatmap in row]) for row in rows)

@@ -55,7 +55,7 @@ def explained(model: nn.Module, method: str, target: Any) -> Any:
     chosen = target if METHODS[method].needs_target else None
     torch.manual_seed(0)
     try:
-        [heatmap] = va.explain(model, PHOTO, method, chosen, keep_empty=True, **FEW.get(method, {}))
+        [heatmap] = va.explain(model, PHOTO, method, chosen, **FEW.get(method, {}))
     except ValueError as refusal:
         return str(refusal)
     return heatmap

@@ -128,7 +128,7 @@ def test_shapley_cam_runs_through_fused_attention() -> None:
         ("ant", "bee"), img_size=(24, 40), patch_size=8, embed_dim=12, depth=2, num_heads=3
     )
     photo = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
-    options: dict[str, Any] = {"layer": "blocks.0", "keep_empty": True}
+    options: dict[str, Any] = {"layer": "blocks.0"}
     [curved] = va.explain(model, photo, "shapleycam", 1, **options)
     [plain] = va.explain(model, photo, "gradcam", 1, **options)
     assert bool(curved.values.isfinite().all())

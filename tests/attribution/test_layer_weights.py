@@ -42,7 +42,7 @@ def uneven(model: nn.Module) -> nn.Module:
 
 
 def values(model: nn.Module, method: str, target: Any = 1, **options: Any) -> Tensor:
-    [heatmap] = va.explain(model, photo(), method, target, keep_empty=True, **options)
+    [heatmap] = va.explain(model, photo(), method, target, **options)
     return heatmap.values
 
 

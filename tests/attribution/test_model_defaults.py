@@ -64,7 +64,7 @@ def normalized(x: Tensor, mean: Any = IMAGENET[0], std: Any = IMAGENET[1]) -> Te
 
 def test_a_wrapped_model_gets_the_pixels_that_it_expects() -> None:
     net = vit()
-    [bare] = explain(net, PHOTO, "gradcam", 1, resize_mode="squash", keep_empty=True)
+    [bare] = explain(net, PHOTO, "gradcam", 1, resize_mode="squash")
     pixels = Explainer(net, resize_mode="squash").prepare(PHOTO).inputs
     wrappers = {
         "as it is": Around(net),
@@ -78,12 +78,12 @@ def test_a_wrapped_model_gets_the_pixels_that_it_expects() -> None:
     for name, wrapper in wrappers.items():
         received: list[Tensor] = []
         handle = net.patch_embed.register_forward_pre_hook(lambda _, x, y=received: y.append(x[0]))
-        [heatmap] = explain(wrapper, PHOTO, "gradcam", 1, resize_mode="squash", keep_empty=True)
+        [heatmap] = explain(wrapper, PHOTO, "gradcam", 1, resize_mode="squash")
         handle.remove()
         torch.testing.assert_close(received[-1], pixels, atol=1e-4, rtol=0, msg=name)
         assert heatmap.metadata["score"] == pytest.approx(bare.metadata["score"], abs=1e-3), name
         assert heatmap.metadata["preprocessing"]["size"] == [48, 48], name
-    source = explain(wrappers["as it is"], PHOTO, "gradcam", 1, keep_empty=True)[0].metadata
+    source = explain(wrappers["as it is"], PHOTO, "gradcam", 1)[0].metadata
     assert source["preprocessing"] == {
         "size": [48, 48], "resize": "crop", "mean": [0.5] * 3, "std": [0.5] * 3,
         "source": "timm pretrained_cfg of models.0",
@@ -184,6 +184,6 @@ def test_a_model_of_blue_green_and_red_needs_its_processor() -> None:
     right = processor(PHOTO, return_tensors="pt")["pixel_values"]
     ways: tuple[dict[str, Any], ...] = ({"processor": processor}, {"transform": processor})
     for options in ways:
-        [heatmap] = explain(model, PHOTO, "input_gradient", 1, **options, keep_empty=True)
+        [heatmap] = explain(model, PHOTO, "input_gradient", 1, **options)
         own = float(model(right).logits[0, 1].detach())
         assert heatmap.metadata["score"] == pytest.approx(own, abs=1e-4)

@@ -103,7 +103,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "glimpses": Call(glimpses, {"model": models["eye"], "images": PHOTO, "seed": 3}),
         "explain": Call(va.explain, {**common, "method": "gradcam", "target": "bee",
             "img_size": None, "class_names": None, "transform": None, "resize_mode": None,
-            "align": "edges", "batch_size": 3, "keep_empty": True, "text": None,
+            "align": "edges", "batch_size": 3, "text": None,
             "processor": None}),
         "methods_for": Call(va.methods_for, {"model": cnn, "img_size": None}),
         "Explainer": Call(va.Explainer, {"model": cnn, "img_size": None, "class_names": None,
@@ -145,7 +145,7 @@ def calls(folder: Path) -> dict[str, Call]:
         "spectral_residual": {"grid_size": 8, "sigma": 1.0},
     }  # fmt: skip
     for method, values in arguments.items():
-        fixed = {**common, "method": method, "keep_empty": True}
+        fixed = {**common, "method": method}
         known[method] = Call(_with(va.explain, fixed), values)
     return known
 

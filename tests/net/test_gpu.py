@@ -122,7 +122,7 @@ def test_methods(name: str, method: str) -> None:
     for device, model in _both(fill(create())).items():
         torch.manual_seed(0)
         try:
-            [heatmap] = va.explain(model, photo, method, chosen, keep_empty=True)
+            [heatmap] = va.explain(model, photo, method, chosen)
         except ValueError as reason:
             results[device] = str(reason)
         else:

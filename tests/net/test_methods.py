@@ -28,7 +28,7 @@ def _explained(model: nn.Module, method: str, target: Any) -> dict[str, Any]:
     chosen = target if METHODS[method].needs_target else None
     torch.manual_seed(0)
     try:
-        [heatmap] = va.explain(model, photo, method, chosen, keep_empty=True)
+        [heatmap] = va.explain(model, photo, method, chosen)
     except ValueError as reason:
         return {"refused": str(reason)}
     values = heatmap.values

@@ -149,7 +149,7 @@ def test_block_on_a_panorama_is_found_on_the_photo() -> None:
     photo = np.zeros((72, 400, 3), np.uint8)
     photo[24:48, 188:212] = 200  # the middle cell of the central crop, 120 pixels wide
     for method in ("word_gradient_attention", "word_relevance", "word_occlusion"):
-        [maps] = visattn.explain(model, photo, method, max_length=5, keep_empty=True)
+        [maps] = visattn.explain(model, photo, method, max_length=5)
         total = maps.values.sum(0)
         if float(total.max()):
             [[y, x]] = (total == total.max()).nonzero().tolist()
@@ -161,7 +161,7 @@ def test_several_photos_equal_single_ones(method: str) -> None:
     model = captioner("transformer", SmallEncoder((24, 40), channels=8))
     rng = np.random.default_rng(4)
     photos = [rng.integers(0, 256, (31, 53, 3), dtype=np.uint8) for _ in range(3)]
-    options: dict[str, Any] = {"max_length": 4, "keep_empty": True}
+    options: dict[str, Any] = {"max_length": 4}
     together = visattn.explain(model, photos, method, **options)
     for photo, expected in zip(photos, together, strict=True):
         [single] = visattn.explain(model, photo, method, **options)

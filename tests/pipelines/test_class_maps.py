@@ -40,7 +40,7 @@ def test_maps_equal_those_of_explain(name: str) -> None:
         for actual in row:
             target, layer = actual.info.target, actual.info.layer
             assert isinstance(target, int)
-            [wanted] = explainer.map(batch, "gradcam", target, layer=layer, keep_empty=True)
+            [wanted] = explainer.map(batch, "gradcam", target, layer=layer)
             same(actual, wanted)
 
 

@@ -141,9 +141,7 @@ def test_a_detector_of_torchvision_has_maps_of_all_methods() -> None:
     before = {key: value.clone() for key, value in model.state_dict().items()}
     for method in ("gradcam", "input_gradient", "drise"):
         options: dict[str, Any] = {"num_masks": 4} if method == "drise" else {}
-        [heatmap] = va.explain(
-            model, photo(), method, va.BoxTarget(None), keep_empty=True, **options
-        )
+        [heatmap] = va.explain(model, photo(), method, va.BoxTarget(None), **options)
         assert heatmap.geometry is not None
         assert heatmap.geometry.image_size == (120, 200)
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in before.items())

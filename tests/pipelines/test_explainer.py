@@ -62,7 +62,7 @@ def test_every_supported_method_returns_a_placed_map(make: Any) -> None:
     names = methods_for(model)
     assert len(names) >= 10
     for name in names:
-        [heatmap] = explain(model, image, name, keep_empty=True, **QUICK.get(name, {}))
+        [heatmap] = explain(model, image, name, **QUICK.get(name, {}))
         assert heatmap.values.ndim == 2
         assert heatmap.geometry is not None
         assert heatmap.geometry.image_size == (61, 83)
@@ -169,7 +169,7 @@ def test_glimpse_models_support_glimpses() -> None:
     [heatmap] = explain(model, photo(), "glimpses", policy="raster")
     assert heatmap.values.shape == (3, 24, 24)
     assert heatmap.metadata["policy"] == "raster"
-    [pixels] = explain(model, photo(), "input_gradient", keep_empty=True)
+    [pixels] = explain(model, photo(), "input_gradient")
     assert pixels.values.shape == (24, 24)
 
 
@@ -196,18 +196,18 @@ def test_loaded_models_bring_their_preprocessing_and_class_names(tmp_path: Any) 
     assert heatmap.values.shape == (32, 32)
 
 
-def test_empty_maps_raise_or_are_kept_with_the_reason() -> None:
+def test_an_empty_map_does_not_fail_its_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is returned and drawn as empty, with the reason, and their number is reported."""
     model = cnn()
-    nn.init.zeros_(model.fc.weight)
-    with pytest.raises(
-        ValueError, match=r"gradcam gives an empty map for 2 of 2 images; .* zero everywhere"
-    ):
-        explain(model, [photo(), photo()], "gradcam")
-    kept = explain(model, photo(), "gradcam", keep_empty=True)
-    assert "zero everywhere" in kept[0].metadata["empty"]
+    with torch.no_grad():
+        model.fc.weight[1] = 0
+    maps = explain(model, [photo(), photo()], "gradcam", [0, 1])
+    assert [each.info.empty for each in maps] == ["", "the map is zero everywhere"]
+    assert "gradcam gives an empty map for 1 of 2 images" in capsys.readouterr().err
+    assert va.figure(maps, [photo(), photo()]).image.width == 1200
     nn.init.constant_(model.fc.weight, torch.nan)
-    with pytest.raises(ValueError, match="holds NaN or infinity"):
-        explain(model, photo(), "gradcam", 0)
+    [undefined] = explain(model, photo(), "gradcam", 0)
+    assert undefined.info.empty == "the map holds NaN or infinity"
 
 
 def test_invalid_arguments_are_refused() -> None:
@@ -340,7 +340,7 @@ def test_layer_can_be_named_for_parallel_streams() -> None:
     model = Streams()
     with pytest.raises(ValueError, match=r"in parallel .*; name one of its modules with layer=;"):
         explain(model, photo(), "gradcam", 1, img_size=32)
-    [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer="coarse", keep_empty=True)
+    [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer="coarse")
     assert (heatmap.metadata["layer"], heatmap.values.shape) == ("coarse", (4, 4))
 
 

@@ -141,7 +141,7 @@ def test_one_number_stands_for_two_classes() -> None:
                 explain(model, PHOTO, "input_x_gradient", each, **options) for each in names
             )
             torch.testing.assert_close(cat[0].values, -dog[0].values)
-            masks = {"num_masks": 8, "score_type": "probabilities", "keep_empty": True}
+            masks = {"num_masks": 8, "score_type": "probabilities"}
             both = [explain(model, PHOTO, "rise", name, **masks, **options)[0] for name in names]
             logits = [explain(model, PHOTO, "rise", name, num_masks=8, **options) for name in names]
             assert len(logits) == 2

@@ -106,7 +106,7 @@ def compute_maps(model: nn.Module, method: str, target: Any) -> list[va.Attentio
         steps = [v2.ToImage(), *crop, v2.ToDtype(torch.float32, scale=True)]
         options["transform"] = v2.Compose(steps)
     photos = [photo(mark) for mark in (None, *MARKS)]
-    return va.explain(model, photos, method, target, keep_empty=True, **options)
+    return va.explain(model, photos, method, target, **options)
 
 
 def centroid(values: Tensor) -> tuple[float, float]:

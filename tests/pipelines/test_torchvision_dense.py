@@ -144,9 +144,7 @@ def test_boxes_and_queries_of_hugging_face_detectors_have_maps(kind: str) -> Non
     for name in ("panorama", "portrait"):
         for target in (va.BoxTarget(None), va.QueryTarget(2)):
             for method in ("hirescam", "input_gradient"):
-                [heatmap] = va.explain(
-                    model, photo(name), method, target, img_size=(160, 224), keep_empty=True
-                )
+                [heatmap] = va.explain(model, photo(name), method, target, img_size=(160, 224))
                 assert heatmap.resize_to_image().shape == PHOTOS[name][0]
         [heatmap] = va.explain(
             model,
@@ -155,7 +153,6 @@ def test_boxes_and_queries_of_hugging_face_detectors_have_maps(kind: str) -> Non
             va.BoxTarget(None),
             img_size=(160, 224),
             num_masks=4,
-            keep_empty=True,
         )
         assert heatmap.metadata["score"] > 0
 

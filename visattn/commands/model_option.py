@@ -383,8 +383,8 @@ def load_explained_model(
             f"{args.model} holds a {type(loaded.model).__name__}, which has no class scores: use "
             "visattn caption to show the attention of its words"
         )
-    class_names = None if args.classes is None else read_class_names(args.classes)
     analyze = describe_model if dense else analyze_model
+    class_names = None if args.classes is None else loaded.class_names
     explained = analyze(loaded.model, args.input_size, class_names)
     resized = args.input_size or getattr(args, "resize_mode", None)
     if resized and loaded.transform is not None:  # only its colors are kept
@@ -409,6 +409,7 @@ def load_any_model(args: argparse.Namespace) -> "LoadedModel":
         pretrained=args.pretrained,
         model_kwargs=dict(args.model_args) or None,
         text=getattr(args, "text", None),
+        class_names=None if args.classes is None else read_class_names(args.classes),
     )
     _report_notes(loaded, args)
     move_to_device(loaded.model, args.device)

@@ -196,9 +196,7 @@ class AttentionHistory:
     def _explain(self, model: nn.Module) -> list[AttentionMap]:
         # A trainer may call this under inference_mode; most methods need gradients.
         with torch.inference_mode(mode=False), torch.enable_grad():
-            maps = explain(
-                model, self.images, self.method, self.target, keep_empty=True, **self.options
-            )
+            maps = explain(model, self.images, self.method, self.target, **self.options)
         return list(maps)
 
     def _record(self, step: int, name: str, attention_map: AttentionMap) -> MapRecord:

@@ -16,6 +16,7 @@ from visattn.attribution.methods import Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.images.resize import ResizeMode
+from visattn.io.safe_text import print_message
 from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.bottleneck import bottleneck_layer
 from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
@@ -233,20 +234,20 @@ def _common_info(
     return common | _layer_info(explained, method, options.get("layer"))
 
 
-def require_values(maps: list[AttentionMap], method: str) -> list[AttentionMap]:
-    """Return the maps, after checking that none is empty.
+def report_empty(maps: Sequence[AttentionMap], method: str) -> None:
+    """Print how many maps are empty, and the reason of the first, on stderr; nothing if none is.
 
-    Raises:
-        ValueError: If a map is zero everywhere or not finite.
+    Example:
+        >>> report_empty([AttentionMap(torch.eye(2), "layer4", "gradient")], "gradcam")
     """
     empty = [attention_map for attention_map in maps if attention_map.info.empty]
     if empty:
-        raise ValueError(
-            f"{method} gives an empty map for {len(empty)} of {len(maps)} images; the first, "
-            f"{empty[0].info.image}: {empty[0].info.empty}; try another layer, "
-            "target or method, or keep_empty=True"
+        info = empty[0].info
+        which = f"; the first, {info.image}" if info.image else ""
+        print_message(
+            f"{method} gives an empty map for {len(empty)} of {len(maps)} images{which}: "
+            f"{info.empty}; try another layer, target or method"
         )
-    return maps
 
 
 def stack_texts(maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]) -> list[AttentionMap]:

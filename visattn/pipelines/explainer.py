@@ -23,7 +23,7 @@ from visattn.models.glimpses.glimpse_model import GlimpseModel
 from visattn.pipelines.attribution_maps import (
     compute_maps,
     describe_at_size,
-    require_values,
+    report_empty,
     stack_texts,
     whole_image_preprocessing,
     with_bottleneck,
@@ -104,7 +104,7 @@ class Explainer:
         >>> explainer = Explainer(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))
         >>> batch = explainer.prepare(np.full((60, 80, 3), 90, np.uint8))
         >>> for method in ("input_gradient", "gradcam++"):
-        ...     [heatmap] = explainer.map(batch, method, "dog", keep_empty=True)
+        ...     [heatmap] = explainer.map(batch, method, "dog")
         ...     print(heatmap.info.method, heatmap.geometry.image_size)
         input_gradient (60, 80)
         gradcam++ (60, 80)
@@ -237,42 +237,39 @@ class Explainer:
         target: TargetLike | DenseTarget | Sequence[DenseTarget] = None,
         *,
         batch_size: int = 16,
-        keep_empty: bool = False,
         **method_args: Any,
     ) -> list[AttentionMap]:
         """Return one map for each image; arguments as for `visattn.explain`.
 
         Raises:
             ImageError: If an image cannot be read.
-            ValueError: If the method does not fit, or a map is empty and `keep_empty` is False.
+            ValueError: If the method does not fit.
         """
         listed = list_images(images)
         if self.text is not None:
             _refuse_arguments("text=", target)
             maps = self._maps_of_texts(listed, method, batch_size, method_args)
-            for of_text in () if keep_empty else maps:
-                require_values(of_text, method)
+            report_empty([each for of_text in maps for each in of_text], method)
             single = isinstance(self.text, str)
             return maps[0] if single else stack_texts(maps, self.analyze().class_names)
         if method in sequence_methods(self.model):
             maps = self._sequence_maps(listed, method, target, batch_size, method_args)
         else:
             maps = self._maps(listed, method, target, batch_size, method_args)
-        return maps if keep_empty else require_values(maps, method)
+        report_empty(maps, method)
+        return maps
 
     def map(
         self,
         batch: PreparedImages,
         method: str,
         target: TargetLike | DenseTarget = None,
-        *,
-        keep_empty: bool = False,
         **method_args: Any,
     ) -> list[AttentionMap]:
         """Return one map for each prepared image; arguments as for `explain`.
 
         Raises:
-            ValueError: If the method does not fit, or a map is empty and `keep_empty` is False.
+            ValueError: If the method does not fit.
         """
         chosen = get_method(method)
         explained = self.analyze(batch)
@@ -281,8 +278,7 @@ class Explainer:
         self._check(explained, chosen, target, method_args)
         if self.dense and chosen.needs == "features" and "layer" not in method_args:
             explained = with_bottleneck(explained)
-        maps = compute_maps(explained, batch, chosen, target, method_args)
-        return maps if keep_empty else require_values(maps, method)
+        return compute_maps(explained, batch, chosen, target, method_args)
 
     def _maps(
         self,
@@ -309,7 +305,7 @@ class Explainer:
             if dense and targets is not None:
                 [of_batch] = of_batch
             batch = suited.prepare(images[chosen])
-            maps += suited.map(batch, method, of_batch, keep_empty=True, **method_args)
+            maps += suited.map(batch, method, of_batch, **method_args)
         return maps
 
     def _for_dense(self, method: str) -> "Explainer":
@@ -333,7 +329,7 @@ class Explainer:
         for start in range(0, len(images), batch_size):
             batch = self.prepare(images[start : start + batch_size])
             for index, of_text in enumerate(maps):
-                of_text += self.map(batch, method, index, keep_empty=True, **method_args)
+                of_text += self.map(batch, method, index, **method_args)
         return maps
 
     def _sequence_maps(
@@ -385,7 +381,6 @@ def explain(
     resize_mode: ResizeMode | None = None,
     align: Align = "receptive_field",
     batch_size: int = 16,
-    keep_empty: bool = False,
     text: str | Sequence[str] | None = None,
     processor: Any = None,
     **method_args: Any,
@@ -416,8 +411,6 @@ def explain(
         align: Whether the cells of a feature map are drawn where their receptive fields are
             centered, or stretched over the input from `edges` to edges as most tools do.
         batch_size: Images per batch.
-        keep_empty: Return maps that are zero everywhere or not finite, with the reason in
-            `info.empty`, instead of raising an error.
         text: For a model of images and texts (CLIP, SigLIP), one text to explain, or several.
         processor: Processor or tokenizer of such a model in memory; without texts, the image
             processor of any model of transformers, whose preprocessing is then used.
@@ -429,13 +422,14 @@ def explain(
         A map `[y, x]` per image, or `[t, y, x]` for a list of texts; `info` holds method,
         options, target (class index), class (its name), score, `scores` (key of the class scores
         in the output; `assumed` if features could be computed alike), model, `layer` and its `run`
-        if there is one, `signed`, `empty`, and `preprocessing`: size, mean, std, and as `source`
-        where these come from.
+        if there is one, `signed`, and `preprocessing`: size, mean, std, and as `source` where these
+        come from. A map that is zero everywhere or not finite is returned, too: `info.empty` is
+        the reason, and their number is reported on stderr.
 
     Raises:
         ImageError: If an image cannot be read.
         ValueError: If a method, argument, layer or class does not exist, the method does not fit
-            the model, the model does not run on images of that size, or a map is empty.
+            the model, or the model does not run on images of that size.
 
     Example:
         >>> from visattn.models import AttentionResNet
@@ -452,8 +446,7 @@ def explain(
         img_size=img_size, class_names=class_names, transform=transform, resize_mode=resize_mode,
         align=align, text=text, processor=processor,
     )  # fmt: skip
-    options = {"batch_size": batch_size, "keep_empty": keep_empty}
-    return explainer.explain(images, method, target, **options, **method_args)
+    return explainer.explain(images, method, target, batch_size=batch_size, **method_args)
 
 
 @checked_arguments()

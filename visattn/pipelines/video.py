@@ -475,7 +475,7 @@ def _explain(
     batch_size = getattr(explainer, "clip_length", batch_size)
     while batch := list(islice(frames, batch_size)):
         prepared = explainer.prepare([frame.pixels for frame in batch])
-        maps = explainer.map(prepared, method, target, keep_empty=True, **method_args)
+        maps = explainer.map(prepared, method, target, **method_args)
         if target is None:
             maps = [_labeled(attention_map) for attention_map in maps]
         yield from zip(batch, maps, strict=True)

@@ -196,8 +196,6 @@ class VideoExplainer:
         clip: PreparedImages,
         method: str,
         target: int | str | None = None,
-        *,
-        keep_empty: bool = True,
     ) -> list[AttentionMap]:
         """Return the map of each frame.
 
@@ -205,12 +203,9 @@ class VideoExplainer:
             clip: Result of `prepare`.
             method: `gradcam`, `attention` or `input_gradient`.
             target: Class to explain, by index or name; None for the predicted class of the clip.
-            keep_empty: Return maps that are zero or not finite, with a reason, in place of an
-                error.
 
         Raises:
-            ValueError: If the method does not fit the model, the class does not exist, or a map is
-                empty.
+            ValueError: If the method does not fit the model, or the class does not exist.
         """
         if method not in self.methods:
             raise ValueError(
@@ -243,8 +238,6 @@ class VideoExplainer:
         for frame in range(count):
             tubelet = frame * len(volume) // self.clip_length
             reason = empty_map_reason(volume[tubelet])
-            if reason and not keep_empty:
-                raise ValueError(f"{method}: {reason}")
             of_frame = replace(info, empty=reason, more={"tubelet": tubelet})
             kind = "tokens" if method == "attention" else "gradient"
             geometry = clip.geometries[frame]

@@ -75,8 +75,10 @@ def detect_output_layout(
         >>> detect_output_layout(output, 2).key
         'logits'
         >>> print(detect_output_layout({"out": torch.zeros(2, 21, 8, 8)}, 2).error)
-        its output has no class scores [b, k], got out [2, 21, 8, 8]; pass a function of the \
-output, such as target=lambda output: output['out'][:, 3].mean((1, 2))
+        its output has no class scores [b, k], got out [2, 21, 8, 8]; name a class at a pixel of \
+the photo, target=visattn.PixelTarget(3, x=120, y=80), or its whole region, target=\
+visattn.RegionTarget(3); or pass a function of the output, such as target=lambda output: \
+output['out'][:, 3].mean((1, 2))
         >>> print(detect_output_layout((torch.zeros(2, 7), torch.zeros(2, 5)), 2).error)
         its output has several tensors that may be class scores: [0] [2, 7], [1] [2, 5]; pass the \
 names of its classes, if only one has as many columns, or one of target=lambda output: \
@@ -208,13 +210,20 @@ def describe_output(output: Any) -> str:
     return f"a {type(output).__name__}: {_list_parts(_named_parts(output)) or 'empty'}"
 
 
+_OF_PIXELS = (
+    "name a class at a pixel of the photo, target=visattn.PixelTarget(3, x=120, y=80), or its "
+    "whole region, target=visattn.RegionTarget(3); or "
+)
+
+
 def _no_scores_error(
     output: Any, parts: list[tuple[str, str, Tensor]], score_key: str | None
 ) -> str:
     tensors = _list_parts([(name, tensor) for name, _, tensor in parts]) if parts else None
+    maps = any(tensor.ndim == 4 and tensor.shape[1] > 1 for _, _, tensor in parts)
     return (
-        f"its output has no class scores [b, k], got {tensors or describe_output(output)}; pass a "
-        f"function of the output, such as target=lambda output: "
+        f"its output has no class scores [b, k], got {tensors or describe_output(output)}; "
+        f"{_OF_PIXELS if maps else ''}pass a function of the output, such as target=lambda output: "
         f"{_example_target(output, parts, score_key)}"
     )
 

@@ -244,7 +244,7 @@ def test_processor_preprocessing_and_unsupported_steps(folder: Path) -> None:
         with pytest.raises(ValueError, match=r"step do_pad is not supported; pass .* transform="):
             explain(named, photo, "gradcam", 0, **options)
     steps = v2.Compose([v2.PILToTensor(), v2.Resize((32, 32)), v2.ToDtype(torch.float32)])
-    assert explain(named, photo, "input_gradient", 0, transform=steps, keep_empty=True)
+    assert explain(named, photo, "input_gradient", 0, transform=steps)
     unknown = {"image_processor_type": "HeardOfImageProcessor"}
     (folder / "preprocessor_config.json").write_text(json.dumps(unknown))
     assert "no image processor HeardOf" in load_huggingface_model(folder).notes[0]

@@ -7,8 +7,8 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
-from torchvision.models import squeezenet1_1
 
+from visattn import load_model
 from visattn.models.backbones import pretrained
 from visattn.models.backbones.pretrained import (
     LoadedModel,
@@ -44,13 +44,23 @@ def test_imagenet_class_names_are_used_when_the_count_matches() -> None:
     assert load_timm_model("test_resnet.r160_in1k").weights == "random"
 
 
-def test_torchvision_weights_are_loaded_completely(tmp_path: Path) -> None:
-    trained = squeezenet1_1(num_classes=7)
+@pytest.mark.parametrize("spec", ["timm:test_resnet", "torchvision:squeezenet1_1", "net.py:build"])
+def test_models_have_as_many_classes_as_their_weights(spec: str, tmp_path: Path) -> None:
+    code = "import timm\ndef build(num_classes): return timm.create_model('test_vit', False, "
+    (tmp_path / "net.py").write_text(f"{code}num_classes=num_classes)")
+    if spec == "net.py:build":
+        spec = f"{tmp_path}/{spec}"
+    names = [f"class {number}" for number in range(7)]
+    trained = load_model(spec, class_names=names).model  # random, of seven classes
     file = written(trained, tmp_path / "w.safetensors")
-    named = load_torchvision_model("squeezenet1_1", weights=file, model_kwargs={"num_classes": 7})
-    images = torch.randn(2, 3, 64, 64)
-    assert torch.equal(named.model(images), trained.eval()(images))
-    assert (named.class_names, named.weights) == ((), str(file))
+    loaded = load_model(spec, weights=file)
+    images = torch.randn(2, 3, 160, 160)
+    assert trained(images).shape == (2, 7)
+    assert torch.equal(loaded.model(images), trained(images))
+    assert (loaded.class_names, loaded.weights) == ((), str(file))
+    assert load_model(spec, weights=file, class_names=names).class_names == tuple(names)
+    with pytest.raises(ValueError, match="does not fit"):
+        load_model(spec, weights=written(torch.nn.Linear(2, 3), file))
 
 
 def test_torchvision_weights_define_preprocessing(monkeypatch: pytest.MonkeyPatch) -> None:

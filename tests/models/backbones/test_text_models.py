@@ -75,7 +75,7 @@ def test_a_marked_block_of_the_photo_lies_under_the_cell_that_changes(family: st
     for layer in layers:  # no mixing of patches, so that a patch holds its own pixels only
         layer.self_attn.out_proj.weight.data.zero_()
     before, after = visattn.explain(
-        model, [PHOTO, marked], "similarity", text=TEXTS, processor=whole, keep_empty=True
+        model, [PHOTO, marked], "similarity", text=TEXTS, processor=whole
     )
     change = (before.resize_to_image(smooth=False) - after.resize_to_image(smooth=False)).abs()
     for of_text in change.nan_to_num(0.0):

@@ -256,7 +256,6 @@ class MapRunner:
                     batch,
                     spec.method,
                     self.dense or target,
-                    keep_empty=True,
                     **spec.method_args,
                 )
             except Exception as error:  # noqa: BLE001 - an error in foreign code costs one method

@@ -263,7 +263,7 @@ class MapEvaluator:
         if method in BASELINES:
             pairs = zip(BASELINES[method](batch.inputs, seeds), batch.geometries, strict=True)
             return [AttentionMap(values, method, "gradient", place) for values, place in pairs]
-        return self.explainer.map(batch, method, list(class_indices), keep_empty=True)
+        return self.explainer.map(batch, method, list(class_indices))
 
     def _perturbation(
         self, inputs: Float[Tensor, "b c y x"], class_indices: Sequence[int]
@@ -453,7 +453,7 @@ class DenseMapEvaluator(MapEvaluator):
         if method in BASELINES:
             [values] = BASELINES[method](batch.inputs, [seed])
             return AttentionMap(values, method, "gradient", batch.geometries[0])
-        [placed] = self.explainer.map(batch, method, target, keep_empty=True)
+        [placed] = self.explainer.map(batch, method, target)
         return placed
 
     def _others(

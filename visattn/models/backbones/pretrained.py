@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,11 +24,14 @@ from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import read_json
 from visattn.models.backbones.timm_classifier import (
     check_single_source,
+    classes_of_weights,
+    convert_with_timm,
     create_timm_backbone,
     load_timm_weights,
     load_weights,
 )
 from visattn.models.saving.hub import plain_download_errors
+from visattn.recording.model_config import ClassNames
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +60,7 @@ def load_timm_model(
     weights: Path | None = None,
     pretrained: bool = False,
     timm_kwargs: Mapping[str, Any] | None = None,
+    class_names: ClassNames | None = None,
 ) -> LoadedModel:
     """Load a timm model; see `load_model`.
 
@@ -71,8 +76,15 @@ def load_timm_model(
     check_single_source(weights, pretrained=pretrained)
     kwargs = dict(timm_kwargs or {})
     normalization = {key: kwargs.pop(key) for key in ("mean", "std") if key in kwargs}
+    if class_names and not (weights or pretrained):
+        kwargs.setdefault("num_classes", len(class_names))
     # None: timm uses the number of classes of the pretrained model.
     model: Any = create_timm_backbone(name, {"num_classes": None, **kwargs}, pretrained=pretrained)
+    if weights and "num_classes" not in kwargs:
+        convert = partial(convert_with_timm, name, kwargs)
+        if count := classes_of_weights(model, weights, convert):
+            kwargs["num_classes"] = count
+            model = create_timm_backbone(name, kwargs, pretrained=False)
     notes = load_timm_weights(model, name, weights, kwargs) if weights else ()
     channels = int(model.pretrained_cfg["input_size"][0])
     overrides = {key: _per_channel(key, value, channels) for key, value in normalization.items()}
@@ -87,6 +99,7 @@ def load_torchvision_model(
     weights: Path | None = None,
     pretrained: bool = False,
     model_kwargs: Mapping[str, Any] | None = None,
+    class_names: ClassNames | None = None,
 ) -> LoadedModel:
     """Load a torchvision model, with the preprocessing and class names of its default weights.
 
@@ -108,22 +121,31 @@ def load_torchvision_model(
     if name in dense and not pretrained:
         kwargs.setdefault("weights_backbone", None)  # nothing is downloaded
     default = cast("Any", get_model_weights(name)).DEFAULT
-    try:
-        with plain_download_errors(f"torchvision:{name}"):
-            model = get_model(name, weights=default if pretrained else None, **kwargs)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} does not take these arguments: {error}") from error
+    if class_names and not (weights or pretrained):
+        kwargs.setdefault("num_classes", len(class_names))
+    model = _build_torchvision(name, default if pretrained else None, kwargs)
+    if weights and "num_classes" not in kwargs and (count := classes_of_weights(model, weights)):
+        kwargs["num_classes"] = count
+        model = _build_torchvision(name, None, kwargs)
     notes = load_weights(model, weights) if weights else ()
-    class_names = default.meta["categories"]
-    same_classes = kwargs.get("num_classes", len(class_names)) == len(class_names)
+    names = default.meta["categories"]
+    same_classes = kwargs.get("num_classes", len(names)) == len(names)
     transform = None if "image_size" in kwargs else _per_frame(default.transforms())
     return LoadedModel(
         model.eval(),
         transform,
-        unique_names(class_names) if same_classes else (),
+        unique_names(names) if same_classes else (),
         _source(weights, pretrained=pretrained),
         notes,
     )
+
+
+def _build_torchvision(name: str, weights: Any, arguments: Mapping[str, Any]) -> nn.Module:
+    try:
+        with plain_download_errors(f"torchvision:{name}"):
+            return get_model(name, weights=weights, **arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} does not take these arguments: {error}") from error
 
 
 def names_video_model(spec: str) -> bool:

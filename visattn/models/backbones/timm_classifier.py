@@ -69,7 +69,7 @@ def load_timm_weights(
     the model was created. For the result see `load_weights`.
     """
     ignored_prefixes = () if getattr(model, "num_classes", 1) else _classifier_prefixes(model)
-    convert = partial(_convert_with_timm, name, arguments)
+    convert = partial(convert_with_timm, name, arguments)
     return load_weights(model, file, ignored_prefixes=ignored_prefixes, convert=convert)
 
 
@@ -95,17 +95,8 @@ def load_weights(
         FileNotFoundError: If the file does not exist.
         ValueError: If it holds no weights, they do not fit or hold NaN, or the path is remote.
     """
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    state = strip_prefix(read_state_dict(file), expected)
-    tensors = state.tensors
-    notes = state.notes
-    if convert and _mismatch(expected, _shapes(tensors, ignored_prefixes)):
-        try:
-            tensors = convert(dict(tensors))
-        except Exception:  # noqa: BLE001 - a conversion may fail in any way on foreign weights
-            tensors = state.tensors
-        else:
-            notes = (*notes, "timm converted the weights from their original keys")
+    expected = _shapes(model.state_dict())
+    tensors, notes = _read_weights(expected, file, ignored_prefixes, convert)
     shapes = _shapes(tensors, ignored_prefixes)
     if _mismatch(expected, shapes):
         raise ValueError(_mismatch_message(model, expected, shapes, file))
@@ -116,6 +107,53 @@ def load_weights(
     return notes
 
 
+def _read_weights(
+    expected: Shapes,
+    file: Path,
+    ignored_prefixes: tuple[str, ...] = (),
+    convert: Callable[[TensorDict], TensorDict] | None = None,
+) -> tuple[TensorDict, tuple[str, ...]]:
+    """Return the tensors of a file by the keys of a model, converted if they do not fit as is."""
+    state = strip_prefix(read_state_dict(file), expected)
+    if convert and _mismatch(expected, _shapes(state.tensors, ignored_prefixes)):
+        try:
+            tensors = convert(dict(state.tensors))
+        except Exception:  # noqa: BLE001 - a conversion may fail in any way on foreign weights
+            return state.tensors, state.notes
+        return tensors, (*state.notes, "timm converted the weights from their original keys")
+    return state.tensors, state.notes
+
+
+def classes_of_weights(
+    model: nn.Module, file: Path, convert: Callable[[TensorDict], TensorDict] | None = None
+) -> int | None:
+    """Return the number of classes of weights that fit a model but for its classifier.
+
+    The arguments are those of `load_weights`.
+
+    Returns:
+        None for weights that fit, or that differ in anything else.
+
+    Example:
+        >>> from torchvision.models import squeezenet1_1
+        >>> file = getfixture("tmp_path") / "squeezenet.pth"
+        >>> torch.save(squeezenet1_1(num_classes=7).state_dict(), file)
+        >>> classes_of_weights(squeezenet1_1(), file)
+        7
+    """
+    expected = _shapes(model.state_dict())
+    shapes = _shapes(_read_weights(expected, file, convert=convert)[0])
+    missing, unexpected, reshaped = _mismatch(expected, shapes) or ([], [], [])
+    if missing or unexpected or not reshaped:
+        return None
+    pairs = [(expected[name], shapes[name]) for name in reshaped]
+    # A head has a row for each class, that of a detector also four for its box.
+    if any(own[1:] != its[1:] or not its for own, its in pairs):
+        return None
+    ratios = {own[0] / its[0] for own, its in pairs}
+    return min(its[0] for _, its in pairs) if len(ratios) == 1 else None
+
+
 def _classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
     """Return the key prefixes of a timm model's classifier."""
     config = cast("dict[str, Any]", model.pretrained_cfg)
@@ -123,8 +161,14 @@ def _classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
     return tuple(f"{name}." for name in ((names,) if isinstance(names, str) else names))
 
 
-def _convert_with_timm(name: str, arguments: Mapping[str, Any], state: TensorDict) -> TensorDict:
-    """Convert a state dict as timm does when it loads its own pretrained models."""
+def convert_with_timm(name: str, arguments: Mapping[str, Any], state: TensorDict) -> TensorDict:
+    """Convert a state dict as timm does when it loads its own pretrained models.
+
+    Args:
+        name: Name of the timm model.
+        arguments: With which it was created.
+        state: The state dict.
+    """
     heads = [weight for key, weight in state.items() if _HEAD.search(key) and weight.ndim == 2]
     classes = len(heads[-1]) if heads else 0
     # With as many classes as the weights have, timm loads all of them or raises.
@@ -138,7 +182,7 @@ def _convert_with_timm(name: str, arguments: Mapping[str, Any], state: TensorDic
     return model.state_dict()
 
 
-def _shapes(tensors: TensorDict, ignored_prefixes: tuple[str, ...]) -> Shapes:
+def _shapes(tensors: TensorDict, ignored_prefixes: tuple[str, ...] = ()) -> Shapes:
     return {
         name: tuple(tensor.shape)
         for name, tensor in tensors.items()

@@ -5,6 +5,7 @@ The code is executed. Its errors are reported with their file and line.
 
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,8 @@ from torch import nn
 
 from visattn.io.messages import did_you_mean, user_code_location
 from visattn.models.backbones.pretrained import LoadedModel
-from visattn.models.backbones.timm_classifier import load_weights
+from visattn.models.backbones.timm_classifier import classes_of_weights, load_weights
+from visattn.recording.model_config import ClassNames
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _RESERVED = ("timm", "torchvision", "hf", "open_clip", "run")
@@ -59,7 +61,11 @@ def user_code_file(spec: str) -> Path | None:
 
 
 def load_user_model(
-    spec: str, *, weights: Path | None = None, model_kwargs: Mapping[str, Any] | None = None
+    spec: str,
+    *,
+    weights: Path | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+    class_names: ClassNames | None = None,
 ) -> LoadedModel:
     """Load a model from user code; the code is executed.
 
@@ -67,7 +73,10 @@ def load_user_model(
         spec: `FILE.py:NAME` or `package.module:NAME`, where NAME is a subclass of `nn.Module`, a
             function that returns a model, or a model.
         weights: As in `load_model`.
-        model_kwargs: Arguments of the class or function.
+        class_names: As in `load_model`.
+        model_kwargs: Arguments of the class or function. An argument `num_classes` that is not
+            among them is the number of classes of the weights; of a builder that requires it, also
+            that of the class names.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -82,9 +91,16 @@ def load_user_model(
     """
     where, _, name = spec.rpartition(":")
     with _importable(str(Path(where).expanduser().resolve().parent) if _is_file(where) else ""):
-        model = _build(_lookup(_import(where), where, name), spec, dict(model_kwargs or {}))
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"{spec} must build an nn.Module, got {type(model).__name__}")  # noqa: TRY004 (of the user's code)
+        factory = _lookup(_import(where), where, name)
+        arguments = dict(model_kwargs or {})
+        parameter = None if "num_classes" in arguments else _num_classes_parameter(factory)
+        required = parameter is not None and parameter.default is parameter.empty
+        if required and (class_names or weights):
+            # Before the weights are compared with a model, any number will do.
+            arguments["num_classes"] = len(class_names or "ab")
+        model = _build(factory, spec, arguments)
+        if parameter and weights and (count := classes_of_weights(model, weights)):
+            model = _build(factory, spec, {**arguments, "num_classes": count})
     notes = load_weights(model, weights) if weights else ()
     origin = str(weights) if weights else spec
     return LoadedModel(model.eval(), None, _class_names(model), origin, notes)
@@ -137,7 +153,17 @@ def _lookup(module: ModuleType, where: str, name: str) -> Any:
     return value
 
 
-def _build(factory: Any, spec: str, model_kwargs: dict[str, Any]) -> Any:
+def _num_classes_parameter(factory: Any) -> inspect.Parameter | None:
+    """Return the parameter `num_classes` of a class or function; None if it has none."""
+    if isinstance(factory, nn.Module) or not callable(factory):
+        return None
+    try:
+        return inspect.signature(factory).parameters.get("num_classes")
+    except (TypeError, ValueError):  # of some builtins it is not known
+        return None
+
+
+def _build(factory: Any, spec: str, model_kwargs: dict[str, Any]) -> nn.Module:
     """Call a class or function; return a model as it is."""
     if isinstance(factory, nn.Module):
         if model_kwargs:
@@ -148,7 +174,10 @@ def _build(factory: Any, spec: str, model_kwargs: dict[str, Any]) -> Any:
             f"{spec} must be a class, a function or a model, got {type(factory).__name__}"
         )
     with _user_errors(spec):
-        return factory(**model_kwargs)
+        model = factory(**model_kwargs)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{spec} must build an nn.Module, got {type(model).__name__}")  # noqa: TRY004 (of the user's code)
+    return model
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -47,6 +48,7 @@ from visattn.models.saving.weight_files import (
     read_safetensors,
     write_safetensors,
 )
+from visattn.recording.model_config import ClassNames, parse_class_names
 
 __all__ = ["LoadedModel", "load", "load_blocks", "load_model", "save", "save_blocks"]
 
@@ -236,6 +238,7 @@ def load_model(
     pretrained: bool = False,
     model_kwargs: Mapping[str, Any] | None = None,
     text: Sequence[str] | None = None,
+    class_names: ClassNames | None = None,
 ) -> LoadedModel:
     """Return a model with its preprocessing and class names, in evaluation mode, on the CPU.
 
@@ -256,6 +259,9 @@ def load_model(
             `mean` and `std`.
         text: Texts to compare images with, for `hf:DIRECTORY` of CLIP, SigLIP and alike, or
             `open_clip:NAME`: the model is then a classifier of these texts.
+        class_names: Names of the classes, in their order or by index, in place of those of the
+            model. A model of timm, torchvision or your own code is built for as many classes as
+            its weights have; without weights, for as many as there are names.
 
     Raises:
         FileNotFoundError: If the file or directory does not exist.
@@ -273,7 +279,28 @@ def load_model(
     file = None if weights is None else Path(weights)
     if text is not None:
         is_name = not (pretrained or model_kwargs or isinstance(spec, nn.Module))
+        if class_names:
+            raise ValueError("the texts are the classes of the model: class_names= has no use")
         return _text_model(spec if is_name else "", text, file)
+    building = _Building(file, pretrained, model_kwargs, class_names)
+    loaded = _load(spec, building)
+    if class_names:
+        loaded = replace(loaded, class_names=parse_class_names(class_names, None))
+    return loaded
+
+
+class _Building(NamedTuple):
+    """How a model is built, as `load_model` takes it."""
+
+    weights: Path | None
+    pretrained: bool
+    model_kwargs: Mapping[str, Any] | None
+    class_names: ClassNames | None
+
+
+def _load(spec: str | os.PathLike[str] | nn.Module, building: _Building) -> LoadedModel:
+    """Return a model with the preprocessing and class names of its library."""
+    file, pretrained, model_kwargs, class_names = building
     if isinstance(spec, nn.Module):
         if pretrained or model_kwargs:
             raise ValueError(
@@ -285,15 +312,21 @@ def load_model(
     # A Path is a file, whatever its name: only a string names a library.
     kind, colon, rest = name.partition(":") if isinstance(spec, str) else ("", "", "")
     if colon and kind == "timm":
-        return load_timm_model(rest, weights=file, pretrained=pretrained, timm_kwargs=model_kwargs)
+        return load_timm_model(
+            rest, weights=file, pretrained=pretrained, timm_kwargs=model_kwargs,
+            class_names=class_names,
+        )  # fmt: skip
     if colon and kind == "torchvision":
         return load_torchvision_model(
-            rest, weights=file, pretrained=pretrained, model_kwargs=model_kwargs
-        )
+            rest, weights=file, pretrained=pretrained, model_kwargs=model_kwargs,
+            class_names=class_names,
+        )  # fmt: skip
     if isinstance(spec, str) and is_user_code(name):
         if pretrained:
             raise ValueError(f"pretrained belongs to timm:NAME and torchvision:NAME, not to {name}")
-        return load_user_model(name, weights=file, model_kwargs=model_kwargs)
+        return load_user_model(
+            name, weights=file, model_kwargs=model_kwargs, class_names=class_names
+        )
     if file or pretrained or model_kwargs:
         raise ValueError(
             "weights and arguments belong to timm:NAME, torchvision:NAME and your own code, "
