@@ -139,6 +139,12 @@ shows on this scene, but similarity is no evidence of where a thing is.""",
 }
 
 
+_EQUAL_NOTE = """\
+Of the last layer of many CNNs (ResNet, DenseNet, the CNN above) {method} is
+[{like}]({other}.md): where features are averaged over all places before a linear classifier, the
+gradient of a class is the same at all places. They differ where more lies behind the layer."""
+
+
 def method_page(name: str) -> str:
     """Return the page of an attribution method in Markdown."""
     method = METHODS[name]
@@ -174,12 +180,21 @@ def method_page(name: str) -> str:
     network = "ViT" if figures.of_transformers(method) else "CNN"
     network = "detector" if method.needs == "boxes" else network
     shown = f"Top: test scenes. Below: {method.title} of a small {network} of drawn shapes."
+    note = NOTES.get(name, "")
+    if other := figures.EQUAL.get(name):
+        like = METHODS[other].title
+        shown = (
+            f"Top: test scenes. Below: {like}, then {method.title}, both of the layer before the "
+            f"last of a small CNN of drawn shapes (`layer=\"{figures.EARLIER_LAYER}\"`)."
+        )
+        note = _EQUAL_NOTE.format(method=method.title, like=like, other=other)
+    alt = shown.replace("`", "")
     parts = [
         f"# {method.title}",
         first_paragraph(method.function),
-        f"![{shown}]({name}.jpg)",
+        f"![{alt}]({name}.jpg)",
         f"*{shown}*",
-        NOTES.get(name, ""),
+        note,
         equations.method_equation(name),
         table(facts),
         body_of_docstring(method.function),
@@ -567,9 +582,9 @@ TILES = {"ShowAttendTell": (376, 36, 214), "RecurrentAttentionModel": (125, 36, 
 
 
 def thumbnail(name: str, figure: np.ndarray) -> Image.Image:
-    """Return one tile of a figure: the map below its first scene."""
+    """Return one tile of a figure: the map of the block or method on its first scene."""
     side = figures.SIDE
-    below = side + figures.GAP if len(figure) > side else 0
+    below = (side + figures.GAP) * (1 + (name in figures.EQUAL)) if len(figure) > side else 0
     top, left, side = TILES.get(name, (below, 0, side))
     return Image.fromarray(figure[top : top + side, left : left + side])
 

@@ -310,6 +310,13 @@ def tiled(rows: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
 # ---------------------------------------------------------------- figures of methods and models
 
 
+EQUAL = {"hirescam": "gradcam", "xgradcam": "gradcam", "smoothgradcam++": "gradcam++"}
+"""Methods that are another one where features are averaged before a linear classifier: the gradient
+of the class is the same at all places then. Both are drawn of an earlier layer, where they differ.
+"""
+EARLIER_LAYER = "layer2"
+
+
 def of_transformers(method: Method) -> bool:
     """Whether a method explains transformers only."""
     return method.needs in ("tokens", "texts") or method.name == "attnlrp"
@@ -317,7 +324,6 @@ def of_transformers(method: Method) -> bool:
 
 def method_figure(name: str, *, draft: bool = False, scenes_of: str = "") -> np.ndarray:
     """Return three scenes above the maps of a method on them; a draft takes few random masks."""
-    torch.manual_seed(0)
     method = METHODS[name]
     model = explained("vit" if of_transformers(method) else "cnn")
     scenes = three_scenes(scenes_of or name)
@@ -330,10 +336,16 @@ def method_figure(name: str, *, draft: bool = False, scenes_of: str = "") -> np.
     options = {"grid_size": 6} if method.needs == "boxes" else {}
     if draft and name in ("rise", "drise"):
         options["num_masks"] = 50
-    images = [scene.image for scene in scenes]
-    maps = va.explain(model, images, name, target=target, **options)
-    pairs = zip(images, maps, strict=True)
-    return tiled([images, [np.asarray(va.overlay(*pair))[..., :3] for pair in pairs]])
+    images, rows = [scene.image for scene in scenes], [name]
+    if name in EQUAL:
+        rows, options = [EQUAL[name], name], {"layer": EARLIER_LAYER}
+
+    def maps_of(row: str) -> list[np.ndarray]:
+        torch.manual_seed(0)
+        pairs = zip(images, va.explain(model, images, row, target=target, **options), strict=True)
+        return [np.asarray(va.overlay(*pair))[..., :3] for pair in pairs]
+
+    return tiled([images, *map(maps_of, rows)])
 
 
 class ShapeDetector(nn.Module):
@@ -349,11 +361,14 @@ class ShapeDetector(nn.Module):
         handle = self.cnn.layer3.register_forward_hook(lambda *call: features.append(call[2]))
         self.cnn(images)
         handle.remove()
-        scores = self.cnn.fc(features[0].movedim(1, -1)).softmax(-1)
+        places = self.cnn.fc(features[0].movedim(1, -1)).softmax(-1)
+        # A shape fills many cells with a probability of 1; the box is best that has most of them.
+        scores = nn.functional.avg_pool2d(places.movedim(-1, 1), 7, 1, 3).movedim(1, -1)
         stride = images.shape[-1] // scores.shape[2]
         rows, columns = torch.meshgrid(*map(torch.arange, scores.shape[1:3]), indexing="ij")
-        centers = (torch.stack((columns, rows), -1).flatten(0, 1) + 0.5) * stride
-        boxes = torch.cat((centers - 10, centers + 10), 1).clamp(0, images.shape[-1])
+        # Cell i of convolutions with stride 2 and padding 1 looks at pixel i * stride.
+        centers = torch.stack((columns, rows), -1).flatten(0, 1) * stride + 0.5
+        boxes = torch.cat((centers - 12, centers + 12), 1).clamp(0, images.shape[-1])
         best = scores.flatten(1, 2).max(-1)
         return [
             {"boxes": boxes, "scores": score, "labels": label}
