@@ -185,7 +185,7 @@ def method_page(name: str) -> str:
         like = METHODS[other].title
         shown = (
             f"Top: test scenes. Below: {like}, then {method.title}, both of the layer before the "
-            f"last of a small CNN of drawn shapes (`layer=\"{figures.EARLIER_LAYER}\"`)."
+            f'last of a small CNN of drawn shapes (`layer="{figures.EARLIER_LAYER}"`).'
         )
         note = _EQUAL_NOTE.format(method=method.title, like=like, other=other)
     alt = shown.replace("`", "")

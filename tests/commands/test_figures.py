@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from question_models import small_mac
 
 import visattn
 from visattn.cli import main
@@ -40,6 +41,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("cat", "dog"), (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=3
     )
     visattn.save(glimpses, folder / "glimpse.safetensors")
+    visattn.save(small_mac(), folder / "ask.safetensors")
     return folder
 
 
@@ -49,13 +51,14 @@ def names(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("command", "figure"),
-    [("segment", "{}.{}"), ("detect", "{}.queries.{}"), ("glimpse", "{}.{}")],
+    [("segment", "{}.{}"), ("detect", "{}.queries.{}"), ("glimpse", "{}.{}"), ("ask", "{}.{}")],
 )
 def test_another_format_replaces_the_figures_of_an_earlier_run(
     command: str, figure: str, photos: Path, models: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    arguments = [command, str(photos), "--model", str(models / f"{command}.safetensors"),
+    question = ["what color is the ring?"] if command == "ask" else []
+    arguments = [command, str(photos), *question, "--model", str(models / f"{command}.safetensors"),
                  "--out", str(out)]  # fmt: skip
     assert main(arguments) == 0
     before = names(out)
@@ -68,7 +71,8 @@ def test_another_format_replaces_the_figures_of_an_earlier_run(
         assert figure.format(name, "svg") in files
         assert figure.format(name, "png") not in files
         assert (out / figure.format(name, "svg")).read_text().startswith("<?xml")
-    assert f"{figure.format('one', 'svg')}" in (out / "index.html").read_text()
+    shown = "one.html" if command == "ask" else figure.format("one", "svg")
+    assert shown in (out / "index.html").read_text()
 
 
 def test_width_and_scale_set_the_size_and_another_one_draws_again(

@@ -22,7 +22,7 @@ def figure(
     maps = [RNG.random((count, 1, *grid)) for count in heads]
     layers = [layer_of(number, each, ("class",)) for number, each in enumerate(maps)]
     layers = [replace(layer, shares=(1.0,)) for layer in layers]
-    place = Geometry.identity((photo.shape[0], photo.shape[1]))
+    place = options.pop("geometry", Geometry.identity((photo.shape[0], photo.shape[1])))
     image = LoadedImage(photo, name=options.pop("name", ""))
     explained = explained_model(options.pop("model", "ViT"))
     page = np.asarray(
@@ -63,6 +63,20 @@ def test_figures_of_any_image_size_and_number_of_heads(
     page, _ = figure(photo, heads, (3, 4), name="x" * 90, model="y" * 300)
     assert 600 < page.shape[1] < 2000
     assert (page[:, -20:] == page[0, 0]).all()
+
+
+def test_tiles_can_be_cropped_to_what_the_model_saw() -> None:
+    photo = np.zeros((50, 200, 3), np.uint8)
+    photo[:, 80:120] = 200
+    geometry = Geometry.identity((50, 200)).cropped(0, 80, (50, 40))
+    shown = [
+        figure(photo, (3,), (3, 4), geometry=geometry, crop=crop)[0].max(-1)
+        for crop in (False, True)
+    ]
+    dark = [(page < 24).sum() for page in shown]  # darker than text
+    assert dark[0] > 1000
+    assert dark[1] == 0
+    assert shown[1].shape[0] > shown[0].shape[0]  # tiles are as high as the part, not as the photo
 
 
 def test_figure_needs_a_layer() -> None:

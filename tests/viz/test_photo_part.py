@@ -1,5 +1,7 @@
 """Tiles cropped to what the model saw."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +11,12 @@ from visattn.geometry.affine import Geometry
 from visattn.images.resize import ResizeSpec
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.values import Answer, Segmentation
+from visattn.viz.answers import answer_figure
 from visattn.viz.captions import caption_figure
 from visattn.viz.figures import figure
 from visattn.viz.photo_part import PhotoPart
+from visattn.viz.segmentation import segmentation_figure
 
 SIDES = st.integers(3, 997)
 
@@ -61,9 +66,14 @@ def test_figures_show_the_middle_of_a_panorama() -> None:
     spot = AttentionMap(torch.eye(4), "x", "gate", geometry)
     words = AttentionMap(torch.eye(4)[None] / 4, "x", "words", geometry)
     caption = Caption(("dog",), (-0.1,), (), words, -0.1, finished=True)
+    answer = Answer("Red?", ("red",), (("yes", 0.9),), replace(spot, values=torch.eye(4)[None]))
+    labels = np.ones((50, 200), np.uint8)
+    segmentation = Segmentation(labels, ("background", "cat"), (spot,), geometry)
     for drawn in (
         figure([spot], photo, crop=True, width=700),
         caption_figure(photo, caption, crop=True, width=700),
+        answer_figure(photo, [answer], crop=True, width=700),
+        segmentation_figure(photo, segmentation, crop=True, width=700),
     ):
         page = np.asarray(drawn.image)
         assert (page == (10, 200, 30)).all(-1).sum() > 20_000

@@ -22,9 +22,12 @@ from visattn.commands.options import (
     BULK,
     IN_FILES,
     OUTPUT,
+    PHOTO_FIGURES,
     CommandParser,
     add_options,
     add_resize_mode,
+    check_figures,
+    figure_options,
     refuse_without,
     whole_number,
 )
@@ -53,6 +56,7 @@ Prints a row per question: the image and the question, a tab, the answer and its
 With --out it also writes
   DIR/NAME.html  a page with all questions about the photo: answers, the map of each hop as a tab,
                  all on one scale, and the words that each hop attended to
+  DIR/NAME.png   the photo and the map of each hop, question by question; or .pdf, .svg
   DIR/NAME.json  answers with probabilities, maps with their geometry, weights of the words
 and for several images DIR/index.html, an index of all pages.
 With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the answers, or
@@ -61,6 +65,7 @@ Words that the model does not know are reported with similar words that it knows
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 
+_IN_FOLDER = ("num_answers", *IN_FILES)  # options without effect if nothing is written
 _EXAMPLES = (
     'visattn ask photos "what color is the ring?" --model runs/sort_of_clevr_cross/1 --out answers',
     'visattn ask photo.jpg "how many dogs are there?" --model hf:models/vilt',
@@ -93,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_boxes(parser)
     add_resize_mode(parser, "pad")
-    add_options(parser, *BULK, "dry-run")
+    add_options(parser, *PHOTO_FIGURES, *BULK, "dry-run")
     return parser
 
 
@@ -105,7 +110,8 @@ def main(argv: Sequence[str]) -> int:
     resolve_model(parser, args, _NO_MODEL)
     check_boxes(parser, args)
     if args.out is None:
-        refuse_without(parser, args, without_folder(args, ["num_answers", *IN_FILES]))
+        refuse_without(parser, args, without_folder(args, [*_IN_FOLDER, *PHOTO_FIGURES]))
+    check_figures(parser, args)
     return run_job(AnswersJob, args)
 
 
@@ -114,12 +120,15 @@ class AnswersJob(ModelJob["list[Answer]"]):
 
     command = "ask"
     title = "Questions"
-    kinds = ("{}.html",)
     columns = ("image", "question", "answer")
     work = "answering about"
     kind = "visattn.models.vqa.model:VQAModel"
     noun = "a model that answers questions"
     options = ("questions", "num_answers", "resize_mode")
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.kinds = ("{}.html", f"{{}}.{args.format}")
+        super().__init__(args)
 
     def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
         """Return a model of transformers that answers questions, and its processor."""
@@ -168,6 +177,7 @@ class AnswersJob(ModelJob["list[Answer]"]):
 
     def parts(self, name: str, image: "LoadedImage", result: "list[Answer]") -> Iterable[Part]:
         """Return answers and maps, and their page."""
+        from visattn.viz.answers import answer_figure
         from visattn.viz.html.question_page import answer_html
 
         boxes = [_answer_boxes(answer, self.args) for answer in result]
@@ -176,10 +186,14 @@ class AnswersJob(ModelJob["list[Answer]"]):
             record["boxes"] = joined.to_dict()
         if self.out is None:
             return [Part(name, record)]
-        page = answer_html(image, result, boxes=boxes, index=self.index_link(name))
+        kind, index = self.args.format, self.index_link(name)
+        panel = f"{name}.{kind}"
+        page = answer_html(image, result, boxes=boxes, index=index, panel=panel)
+        options = {"crop": self.args.cropped, **figure_options(self.args)}
+        drawn = answer_figure(image, result, **options).to_bytes(kind)
         text = "; ".join(f"{answer.question} {answer.text}" for answer in result)
         card = Card(name, f"{name}.html", text, card_image(*_first_overlay(image, result)))
-        return [Part(name, record, {f"{name}.html": page.encode()}, card)]
+        return [Part(name, record, {f"{name}.html": page.encode(), panel: drawn}, card)]
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         """Yield each question, with its answer and probability."""
@@ -211,20 +225,6 @@ def _first_overlay(
         return image.pixels, None
     region = None if maps.geometry is None else maps.geometry.region
     return np.array(overlay(image, maps[-1])), region
-
-
-def _check_questions(model: "nn.Module", questions: Sequence[str]) -> None:
-    """Report words that the model does not know, once, before images are read."""
-    from visattn.data.captions.batch import Vocabulary
-    from visattn.models.vqa.model import VQAModel
-    from visattn.pipelines.answering import check_question
-
-    if isinstance(model, VQAModel):
-        for question in questions:
-            for note in check_question(
-                question, Vocabulary(model.words), model.question_beginnings
-            ):
-                print_message(note)
 
 
 def _answer_boxes(answer: "Answer", args: argparse.Namespace) -> "MapBoxes | None":

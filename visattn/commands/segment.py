@@ -11,8 +11,8 @@ from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
-    FIGURES,
     IN_FILES,
+    PHOTO_FIGURES,
     CommandParser,
     add_images,
     add_options,
@@ -66,7 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_model(parser)
     add_options(parser, "out", out={"help": "output folder for masks, overlays and figures"})
     add_resize_mode(parser, "pad")
-    add_options(parser, *FIGURES, *BULK, "dry-run")
+    add_options(parser, *PHOTO_FIGURES, *BULK, "dry-run")
     return parser
 
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     resolve_model(parser, args, _NO_MODEL)
     if args.out is None:
-        refuse_without(parser, args, (*IN_FILES, *FIGURES))
+        refuse_without(parser, args, (*IN_FILES, *PHOTO_FIGURES))
     check_figures(parser, args)
     return run_job(SegmentationJob, args, batch_size=_BATCH_SIZE)
 
@@ -112,9 +112,8 @@ class SegmentationJob(ModelJob["Segmentation"]):
             return [Part(name, record)]
         palette = class_palette(background=result.has_background).tobytes()
         drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
-        figure = segmentation_figure(
-            image, result, title=Path(image.name).name, **figure_options(self.args)
-        )
+        options = {"crop": self.args.cropped, **figure_options(self.args)}
+        figure = segmentation_figure(image, result, title=Path(image.name).name, **options)
         panel = f"{name}.{self.args.format}"
         files = {
             panel: figure.to_bytes(self.args.format),

@@ -126,9 +126,13 @@ class _MapTable:
         )
         for name in describe:
             titles = [{name(each) for each in column} for column in columns]
-            if all(len(each) == 1 for each in titles) and len(set.union(*titles)) == len(columns):
+            alike = all(len(each) == 1 for each in titles)
+            if alike and len(set.union(*titles)) == len(columns) > 1:
                 return [each.pop() for each in titles]
-        return []
+        # Words may repeat within a caption; what each map is called is better than the method.
+        labels = [{each.info.label for each in column} for column in columns]
+        named = all(len(each) == 1 and "" not in each for each in labels)
+        return [each.pop() for each in labels] if named else []
 
     def title(self) -> str:
         """Return what all maps have in common."""

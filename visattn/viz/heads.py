@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
 
 from visattn.attribution.layer_weights import describe_read_rows
 from visattn.geometry.affine import Geometry
@@ -16,8 +17,9 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.values import RecordedLayer
 from visattn.viz.canvas import MUTED, TEXT, Canvas
 from visattn.viz.heatmap import DrawOptions, resize_image
+from visattn.viz.photo_part import PhotoPart
 from visattn.viz.rendering import Figure
-from visattn.viz.text import load_font
+from visattn.viz.text import join_notes, load_font
 from visattn.viz.tiles import (
     LEGEND_HEIGHT,
     MARGIN,
@@ -140,16 +142,18 @@ def all_heads_figure(
     drawing = DrawOptions(**{"opacity": _OPACITY, **options})
     drawing = drawing.otherwise(vmax=max(float(peaks.median()), uniform))
     num_heads = max(len(row) for row in rows)
-    tile, width = _layout(image.size, num_heads, drawing)
+    part = PhotoPart.of(geometry, crop=drawing.crop)
+    tile, width = _layout(part.size, num_heads, drawing)
     title = Path(image.name).name if name is None else name
-    subtitle = f"{explained.info.name}: attention of {_read_tokens(explained.info)}, by head"
+    read = f"{explained.info.name}: attention of {_read_tokens(explained.info)}, by head"
+    subtitle = join_notes(read, geometry.seen_text)
     places = [key_geometry(layer, explained, geometry.from_edges()) for layer in layers]
     maps = [AttentionMap(row, "", "tokens", place) for row, place in zip(rows, places, strict=True)]
 
     def draw(detail: float) -> Canvas:
         page, top = _create_page(tile, len(layers), (title, subtitle), width)
         page.detail = detail
-        _draw_rows(page, top, tile, image, layers, maps, drawing)
+        _draw_rows(page, top, tile, layers, _cut(image, maps, part, page, tile), drawing)
         return page
 
     return Figure(draw, drawing.zoom)
@@ -173,20 +177,31 @@ def _layout(
     return tile, drawing.page_width
 
 
+def _cut(
+    image: LoadedImage,
+    attention: Sequence[AttentionMap],
+    part: PhotoPart,
+    page: Canvas,
+    tile: tuple[int, int],
+) -> tuple[UInt8[np.ndarray, "y x 3"], list[np.ndarray]]:
+    """Return the photo and the maps of each layer as tiles show them."""
+    pixels = scaled_size(tile, page.detail)
+    whole, window = part.whole_size(pixels), part.window(pixels)
+    maps = [each.resize_to_image(whole).numpy()[(..., *window)] for each in attention]
+    return resize_image(image.pixels, whole)[window], maps
+
+
 def _draw_rows(
     page: Canvas,
     top: int,
     tile: tuple[int, int],
-    image: LoadedImage,
     layers: Sequence[RecordedLayer],
-    attention: Sequence[AttentionMap],
+    images: tuple[UInt8[np.ndarray, "y x 3"], list[np.ndarray]],
     drawing: DrawOptions,
 ) -> None:
     """Draw the heads of all layers, and the legend."""
-    pixels = scaled_size(tile, page.detail)
-    maps = [each.resize_to_image(pixels).numpy() for each in attention]
+    small, maps = images
     num_heads = max(len(heads) for heads in maps)
-    small = resize_image(image.pixels, pixels)
     _write_heads(page, top, tile, next(n.heads for n in layers if len(n.heads) == num_heads))
     for number, (layer, heads) in enumerate(zip(layers, maps, strict=True)):
         y = top + number * (tile[0] + _GAP)

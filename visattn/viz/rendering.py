@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -41,14 +41,14 @@ class Figure:
     def __init__(self, draw: Callable[[float], Canvas], zoom: float = 1.0) -> None:
         if not (math.isfinite(zoom) and zoom > 0):
             raise ValueError(f"the scale of a figure must be above 0, got {zoom}")
-        self._draw = draw
-        self._zoom = zoom
+        self.draw = draw
+        self.zoom = zoom
         self._drawing = draw(zoom)  # now, so that wrong arguments are errors of the caller
 
     @cached_property
     def image(self) -> Image.Image:
         """The figure as pixels."""
-        return self._drawing.paint(self._zoom)
+        return self._drawing.paint(self.zoom)
 
     def matplotlib(self) -> "MatplotlibFigure":
         """Return a figure of matplotlib, for changes before it is saved.
@@ -59,7 +59,7 @@ class Figure:
             >>> figure.matplotlib().get_size_inches()[0]
             np.float64(12.5)
         """
-        return matplotlib_figure(self._detailed(), self._zoom)
+        return matplotlib_figure(self._detailed(), self.zoom)
 
     def to_bytes(self, kind: FigureFormat = "png") -> bytes:
         """Return the figure as a file: equal figures give equal bytes.
@@ -74,7 +74,7 @@ class Figure:
         if kind not in FORMATS:
             raise ValueError(f"the format of a figure must be png, pdf or svg, got {kind!r}")
         if kind != "png":
-            return vector_bytes(self._detailed(), kind, self._zoom)
+            return vector_bytes(self._detailed(), kind, self.zoom)
         buffer = io.BytesIO()
         self.image.save(buffer, "png", compress_level=4)
         return buffer.getvalue()
@@ -102,8 +102,34 @@ class Figure:
         raise ValueError(f"the name of a figure must end in .png, .pdf or .svg, got {path.name!r}")
 
     def _detailed(self) -> Canvas:
-        return self._draw(self._zoom * _RESOLUTION / PIXELS_PER_INCH)
+        return self.draw(self.zoom * _RESOLUTION / PIXELS_PER_INCH)
 
     def _repr_png_(self) -> bytes:
         """Return the figure for notebooks."""
         return self.to_bytes()
+
+
+def stack_figures(figures: Sequence[Figure]) -> Figure:
+    """Return a figure with others of the same scale below each other.
+
+    Args:
+        figures: At least one.
+
+    Example:
+        >>> import visattn as va
+        >>> figure = va.figure(va.AttentionMap.from_array([[0.0, 1.0]], image_size=(30, 40)))
+        >>> stack_figures([figure, figure]).image.height == 2 * figure.image.height
+        True
+    """
+
+    def draw(detail: float) -> Canvas:
+        drawings = [each.draw(detail) for each in figures]
+        height = sum(each.height for each in drawings)
+        page = Canvas(max(each.width for each in drawings), height, detail=detail)
+        top = 0
+        for drawing in drawings:
+            page.place(drawing, (0, top))
+            top += drawing.height
+        return page
+
+    return Figure(draw, figures[0].zoom)

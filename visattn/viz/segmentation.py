@@ -15,6 +15,7 @@ from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
 from visattn.results.values import Segmentation
 from visattn.viz.canvas import MUTED, Canvas
 from visattn.viz.heatmap import DrawOptions, overlay, resize_image
+from visattn.viz.photo_part import PhotoPart
 from visattn.viz.rendering import Figure
 from visattn.viz.text import load_font, truncate_text
 from visattn.viz.tiles import (
@@ -233,6 +234,7 @@ def segmentation_figure(
     title: str = "",
     width: int | None = None,
     scale: float = 1.0,
+    crop: bool = False,
 ) -> Figure:
     """Return a figure of photo, prediction and gates; with a true label map also truth and errors.
 
@@ -246,6 +248,7 @@ def segmentation_figure(
         title: Title; by default the shares of the classes.
         width: See `DrawOptions`.
         scale: See `DrawOptions`.
+        crop: See `DrawOptions`.
 
     Raises:
         ValueError: If the photo and the label maps differ in size.
@@ -258,9 +261,9 @@ def segmentation_figure(
         >>> segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=600).image.width
         600
     """
-    options = DrawOptions(width=width, scale=scale)
+    options = DrawOptions(width=width, scale=scale, crop=crop)
     title = title or _summary(segmentation)
-    draw = partial(_panel, read_image(image).pixels, segmentation, truth, title, options.page_width)
+    draw = partial(_panel, read_image(image).pixels, segmentation, truth, title, options)
     return Figure(draw, options.zoom)
 
 
@@ -269,13 +272,14 @@ def _panel(
     segmentation: Segmentation,
     truth: UInt8[np.ndarray, "y x"] | None,
     title: str,
-    width: int,
+    drawing: DrawOptions,
     detail: float,
 ) -> Canvas:
     """Return the drawing of photo, truth, prediction, errors and gates."""
     labels = segmentation.labels
     background = segmentation.has_background
     gates = segmentation.gates
+    width = drawing.page_width
     drawn = {"image": pixels}
     if truth is not None:
         drawn["truth"] = draw_labels(pixels, truth, background=background)
@@ -285,15 +289,18 @@ def _panel(
         share = wrong.sum() / max(1, (truth != IGNORE_CLASS).sum())
         drawn[f"errors {100 * share:.1f} %"] = draw_errors(pixels, truth, labels)
     count = len(drawn) + len(gates)
-    size = (pixels.shape[0], pixels.shape[1])
-    grid = compute_tile_grid(size, count, width, detail)
-    tiles = [Tile(_resized(each, grid.pixels), name) for name, each in drawn.items()]
-    tiles += [_gate_tile(pixels, gate, grid.pixels) for gate in gates]
+    part = PhotoPart.of(segmentation.geometry, crop=drawing.crop)
+    grid = compute_tile_grid(part.size, count, width, detail)
+    whole, window = part.whole_size(grid.pixels), part.window(grid.pixels)
+    tiles = [Tile(_resized(each, whole)[window], name) for name, each in drawn.items()]
+    for gate in gates:
+        over = draw_gate(pixels, gate.resize_to_image(smooth=False).numpy())
+        tiles.append(Tile(resize_image(over, whole)[window], "gate", _gate_note(gate)))
     rows = _legend_rows(_legend(segmentation, truth), width)
     below = GAP if not gates else 8
     legends: list[TileLegend] = [ClassLegend(rows, len(rows) * _ROW_HEIGHT + below)]
     if gates:
-        hatched = segmentation.geometry.seen_share < 1
+        hatched = segmentation.geometry.seen_share < 1 and part.size == part.image_size
         height = LEGEND_HEIGHT + GAP - 8
         legends.append(Legend(draw_gate, (0.0, 1.0), "gate", has_nan=hatched, height=height))
     return tile_figure(
@@ -302,13 +309,9 @@ def _panel(
     )  # fmt: skip
 
 
-def _gate_tile(
-    pixels: UInt8[np.ndarray, "y x 3"], gate: AttentionMap, size: tuple[int, int]
-) -> Tile:
+def _gate_note(gate: AttentionMap) -> str:
     rows, columns = gate.values.shape
-    note = f"{rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
-    drawn = draw_gate(pixels, gate.resize_to_image(smooth=False).numpy())
-    return Tile(resize_image(drawn, size), "gate", note)
+    return f"{rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
 
 
 def _legend(

@@ -419,8 +419,9 @@ class OverlayJob(Job[ImageMaps]):
             raise ValueError(f"the maps of {image.name} have no geometry")
         if args.all_heads:
             figure = all_heads_figure(
-                image, geometry, explained=explained, layers=layers, **drawing, **sizes
-            )
+                image, geometry, explained=explained, layers=layers, crop=args.cropped,
+                **drawing, **sizes,
+            )  # fmt: skip
             pages[f"{name}.heads.{args.format}"] = figure.to_bytes(args.format)
         if args.explorer:
             pairs = zip(maps, scales, strict=True)

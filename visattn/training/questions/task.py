@@ -16,9 +16,6 @@ from visattn.geometry import Geometry
 from visattn.metrics.grounding import box_coverage
 from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.results.attention_map import AttentionMap
-from visattn.results.info import MapInfo
-from visattn.results.scale import MapScale
-from visattn.results.values import format_percent
 from visattn.training.data_module import InputSpec
 from visattn.training.distributed.reduce import all_gather_union, all_reduce_max, ddp_loss_scale
 from visattn.training.metrics import Evaluation, WeightedMean
@@ -30,7 +27,7 @@ from visattn.training.questions.metrics import (
     referent_boxes,
 )
 from visattn.training.task import Task
-from visattn.viz.figures import figure
+from visattn.viz.answers import answers_line, hop_figure
 from visattn.viz.marks import draw_frame
 
 
@@ -413,16 +410,13 @@ def question_panels(
         pixels = _framed(image, question, sample.boxes)
         maps = None if output.attention is None else output.attention[row].detach().float().cpu()
         hops = _hop_maps(model, maps, pixels)
-        top = max(float(hop.values.max()) for hop in hops) or 1.0
-        panel = figure(
-            hops,
-            pixels,
-            scales=[MapScale("global", 0.0, top)] * len(hops),
-            title=question.text,
-            subtitle=_answer_line(model.answers, probabilities[row], question.answer),
-            width=_WIDTH,
-            smooth=False,
-        )
+        best = probabilities[row].topk(min(3, len(model.answers)))
+        answers = [
+            (model.answers[index], value)
+            for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+        line = answers_line(answers, f"correct: {question.answer}")
+        panel = hop_figure(pixels, hops, question.text, line, width=_WIDTH, smooth=False)
         panels.append(np.asarray(panel.image))
     return panels
 
@@ -454,11 +448,10 @@ def rows_of_types(batch: QuestionBatch, count: int) -> list[int]:
 def _hop_maps(
     model: VQAModel, maps: Float[Tensor, "hops n"] | None, pixels: UInt8[np.ndarray, "y x 3"]
 ) -> list[AttentionMap]:
-    """Return the maps of all hops on the drawn image; one that says so if there are none."""
-    drawn = Geometry.identity((pixels.shape[0], pixels.shape[1])).resized(model.img_size)
+    """Return the maps of all hops on the drawn image."""
     if maps is None:
-        note = MapInfo(empty="this model has no attention maps")
-        return [AttentionMap(torch.zeros(1, 1), "maps", "tokens", drawn, note)]
+        return []
+    drawn = Geometry.identity((pixels.shape[0], pixels.shape[1])).resized(model.img_size)
     placement = model.encoder.placement
     return [
         AttentionMap(values.view(model.grid_size), name, "tokens", drawn, placement=placement)
@@ -476,13 +469,3 @@ def _framed(
         for box in (boxes[list(question.referents[0])] * factor).tolist():
             pixels = draw_frame(pixels, box)
     return pixels
-
-
-def _answer_line(answers: Sequence[str], probabilities: Float[Tensor, " k"], true: str) -> str:
-    """Return the answers with their probabilities, and the correct one."""
-    best = probabilities.topk(min(3, len(answers)))
-    parts = [
-        f"{answers[index]} ({format_percent(value)})"
-        for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-    ]
-    return f"{', '.join(parts)}; correct: {true}"

@@ -1,7 +1,12 @@
 const MEAN = "mean"; // instead of a word: all words together
 
+/** What a gate says, for the legend. */
+const gateMeaning = () => /^on /.test(pageData.gateSymbol)
+  ? `${gateLabel()}: share of the word's attention that lies there`
+  : `${gateLabel()}: how much the image counts for the word, 0 to 1; a word with a low gate follows from the words before it`;
+
 /** Label of the gates: a symbol such as β, or words such as "on the photo". */
-const gateLabel = () => pageData.gateSymbol.length > 1 ? pageData.gateSymbol : `gate ${pageData.gateSymbol}`;
+const gateLabel = () => pageData.gateSymbol.length > 3 ? pageData.gateSymbol : `gate ${pageData.gateSymbol}`;
 
 /** A bar with its number beside it: both of one quantity. */
 function gauge(kind, share, text) {
@@ -253,7 +258,7 @@ async function start() {
   $("others").hidden = pageData.captions.length < 2;
   $("sign-chance").hidden = !caption().chances.length;
   $("sign-gate").hidden = !caption().gates.length;
-  $("gate-name").textContent = gateLabel();
+  $("gate-name").textContent = gateMeaning();
   if (stages.length > 1) $("alone").textContent = "Images alone";
   if (pageData.even) $("even-name").textContent = pageData.even[1];
   $("notes").hidden = !pageData.notes;

@@ -107,9 +107,9 @@ function peakOf(map) {
 /** Rows about a map: its peak, the place of it on the photo, and its spread. */
 function mapRows(map, place, sumsToOne = true) {
   const peak = peakOf(map);
-  const even = sumsToOne ? ` \u00b7 ${(peak * map.length).toFixed(1)}\u00d7 even` : "";
+  const uniform = sumsToOne ? ` \u00b7 ${(peak * map.length).toFixed(1)}\u00d7 uniform` : "";
   return [
-    ...textRow("Peak", `${numbered(peak)}${even}`),
+    ...textRow("Peak", `${numbered(peak)}${uniform}`),
     ...(place ? textRow("Peak lies", place) : []),
     ...textRow("Spread", `about ${Math.round(spread(map))} of ${map.length} cells`),
   ];
