@@ -333,12 +333,12 @@ def method_figure(name: str, *, draft: bool = False, scenes_of: str = "") -> np.
     if method.needs == "boxes":
         model = ShapeDetector(model)
         target = [va.BoxTarget(None, SHAPES.index(scene.shape)) for scene in scenes]
-    options = {"grid_size": 6} if method.needs == "boxes" else {}
+    options: dict[str, Any] = {"grid_size": 6} if method.needs == "boxes" else {}
     if draft and name in ("rise", "drise"):
         options["num_masks"] = 50
     images, rows = [scene.image for scene in scenes], [name]
     if name in EQUAL:
-        rows, options = [EQUAL[name], name], {"layer": EARLIER_LAYER}
+        rows, options["layer"] = [EQUAL[name], name], EARLIER_LAYER
 
     def maps_of(row: str) -> list[np.ndarray]:
         torch.manual_seed(0)

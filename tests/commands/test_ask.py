@@ -33,7 +33,8 @@ def test_files_hold_what_the_library_returns(
     lines = [line.split("\t") for line in printed.out.splitlines()]
     rows = {(name, question): text for name, question, text in lines}
     assert {path.name for path in out.iterdir()} == {
-        "tall.html", "tall.json", "tall.png", "wide.html", "wide.json", "wide.png", "index.html", "ask.csv", ".visattn",
+        "tall.html", "tall.json", "tall.png", "wide.html", "wide.json", "wide.png",
+        "index.html", "ask.csv", ".visattn",
     }  # fmt: skip
     model = va.load(weights)
     for name in ("tall", "wide"):
