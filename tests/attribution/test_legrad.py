@@ -132,12 +132,13 @@ def test_legrad_of_a_class_token_vit_differentiates_the_head_of_mean_tokens() ->
     torch.testing.assert_close(computed, expected.unflatten(1, (3, 3)), rtol=1e-8, atol=1e-12)
 
 
+SMALL: dict[str, Any] = {"embed_dim": 24, "depth": 3, "num_heads": 2}
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "registers, mean": lambda: timm.create_model(
-        "vit_wee_patch16_reg1_gap_256", img_size=48, num_classes=5
+        "vit_wee_patch16_reg1_gap_256", img_size=48, num_classes=5, **SMALL
     ),
     "distilled": lambda: timm.create_model(
-        "deit_tiny_distilled_patch16_224", img_size=48, num_classes=5
+        "deit_tiny_distilled_patch16_224", img_size=48, num_classes=5, **SMALL
     ),
     "ours": lambda: VisionTransformer(
         "abcde", img_size=(48, 48), patch_size=16, embed_dim=24, depth=3, num_heads=2
@@ -172,9 +173,7 @@ def test_a_function_of_the_output_is_split_by_layer() -> None:
 
 
 def test_models_without_a_chain_of_blocks_are_refused_with_the_reason() -> None:
-    parallel = timm.create_model(
-        "vit_small_patch16_36x1_224", img_size=48, embed_dim=24, depth=2, num_heads=2, num_classes=3
-    )
+    parallel = timm.create_model("vit_small_patch16_36x1_224", img_size=48, num_classes=3, **SMALL)
     assert "legrad" in visattn.methods_for(parallel)
     swin = timm.create_model(
         "swin_tiny_patch4_window7_224", depths=(1, 1), embed_dim=24, num_heads=(2, 2)

@@ -1,14 +1,10 @@
 """Additive attention of recurrent networks against its equation, and recorded weights."""
 
 import torch
+from random_numbers import numbers
 
 from visattn.blocks.additive import AdditiveAttention
 from visattn.recording.recorder import record
-
-
-def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def test_matches_the_equation() -> None:
@@ -54,11 +50,3 @@ def test_rows_sum_to_one_and_are_recorded() -> None:
     [attention_map] = recording.maps
     assert attention_map.kind == "words"
     assert torch.equal(attention_map.values, weights.unflatten(-1, (3, 5)))
-
-
-def test_every_parameter_has_a_gradient() -> None:
-    attention = AdditiveAttention(5, query_dim=3, attention_dim=7)
-    annotations = torch.randn(2, 11, 5)
-    output, _ = attention(torch.randn(2, 3, 3), annotations, attention.project_keys(annotations))
-    output.square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in attention.parameters())

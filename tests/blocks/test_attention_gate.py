@@ -2,16 +2,11 @@
 
 import pytest
 import torch
-from torch import Tensor
+from random_numbers import numbers
 from torch.nn.functional import conv2d, interpolate
 
 from visattn.blocks.attention_gate import AttentionGate
 from visattn.recording.recorder import record
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def test_matches_the_equation_with_a_signal_of_another_width_and_size() -> None:
@@ -51,24 +46,6 @@ def test_strided_gate_is_computed_on_the_coarse_grid() -> None:
     gate = conv2d((theta + gating).relu(), block.psi.weight, block.psi.bias).sigmoid()
     gate = interpolate(gate, (8, 14), mode="bilinear", align_corners=False)
     torch.testing.assert_close(block(x, signal), x * gate, rtol=0, atol=1e-10)
-
-
-def test_strided_gate_without_signal_accepts_any_size() -> None:
-    block = AttentionGate(6, stride=2)
-    for size in ((2, 2), (7, 3), (5, 11)):
-        x = torch.randn(1, 6, *size)
-        torch.testing.assert_close(block(x), block(x, x))
-
-
-@pytest.mark.parametrize(
-    ("channels", "signal", "hidden"), [(64, None, 32), (64, 128, 32), (1, None, 1), (7, 3, 3)]
-)
-def test_parameter_count_matches_the_formula(
-    channels: int, signal: int | None, hidden: int
-) -> None:
-    block = AttentionGate(channels, signal_channels=signal)
-    expected = (channels + (signal or channels) + 2) * hidden + 1
-    assert sum(p.numel() for p in block.parameters()) == expected
 
 
 def test_records_the_gate_on_the_grid_of_the_features() -> None:

@@ -69,12 +69,6 @@ def test_parameter_counts_match_the_paper() -> None:
     assert resnet18 == 11_712_503 - 11_689_512
 
 
-@pytest.mark.parametrize(("channels", "hidden"), [(48, 3), (8, 1), (1, 1)])
-def test_parameter_count_matches_the_formula(channels: int, hidden: int) -> None:
-    expected = 3 * channels * hidden + 18 * hidden**2 + 13 * hidden + channels + 1
-    assert count(BAM(channels)) == expected
-
-
 @pytest.mark.parametrize("dilation", [1, 2, 4])
 @pytest.mark.parametrize("size", [(7, 7), (1, 1), (3, 13)])
 def test_recorded_map_has_the_size_of_the_features(dilation: int, size: tuple[int, int]) -> None:

@@ -4,15 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from random_numbers import numbers
 from timm.layers.bottleneck_attn import BottleneckAttn
-from torch import Tensor
 
 from visattn.blocks.botnet import BoTNetAttention
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -56,24 +51,6 @@ def test_matches_timm_with_scaled_positions() -> None:
         ours.columns[:] = theirs.pos_embed.width_rel
     x = numbers(2, 12, 5, 7)
     torch.testing.assert_close(ours(x), theirs(x))
-
-
-@pytest.mark.parametrize(
-    ("channels", "options", "heads", "dim"),
-    [
-        (512, {}, 4, 128),
-        (64, {"num_heads": 8, "max_relative_position": 5}, 8, 8),
-        (6, {"head_dim": 5}, 2, 5),
-        (1, {}, 1, 1),
-    ],
-)
-def test_parameter_count_matches_the_formula(
-    channels: int, options: dict[str, int], heads: int, dim: int
-) -> None:
-    block, reach = BoTNetAttention(channels, **options), options.get("max_relative_position", 13)
-    assert block.num_heads == heads
-    counted = sum(parameter.numel() for parameter in block.parameters())
-    assert counted == channels**2 + 2 * channels * heads * dim + 2 * (2 * reach + 1) * dim
 
 
 def test_relative_positions_distinguish_equal_features() -> None:

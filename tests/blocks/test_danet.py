@@ -2,14 +2,10 @@
 
 import pytest
 import torch
+from random_numbers import numbers
 from torch import Tensor
 
-from visattn.blocks.danet import DANet
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
+from visattn.blocks.danet import DANet, channel_affinity
 
 
 def among_places(block: DANet, x: Tensor) -> Tensor:
@@ -50,27 +46,11 @@ def test_matches_the_sum_of_position_and_channel_attention(official: bool) -> No
         torch.testing.assert_close(y[b], expected)
 
 
-def test_equal_channels_have_the_largest_weights() -> None:
-    captured: list[Tensor] = []
-    for official in (False, True):
-        block, x = DANet(3, invert_channel_affinity=official), numbers(1, 3, 5, 7).float() / 5
-        x[:, 2] = x[:, 0]
-        block.channel_tap.register_forward_hook(lambda _, __, weights: captured.append(weights[0]))
-        block(x)
-    assert captured[0][0, 2] > captured[0][0, 1]
-    assert (
-        captured[1][0, 2] < captured[1][0, 1]
-    )  # as in the released code: dissimilar channels weigh most
-
-
-@pytest.mark.parametrize(("channels", "reduction"), [(64, 8), (512, 8), (17, 4), (1, 8)])
-def test_parameter_count_matches_the_formula(channels: int, reduction: int) -> None:
-    hidden = max(1, channels // reduction)
-    block = DANet(channels, reduction=reduction)
-    counted = sum(parameter.numel() for parameter in block.parameters())
-    assert counted == 2 * (channels * hidden + hidden) + channels**2 + channels + 2
-
-
-def test_new_block_is_the_identity() -> None:
-    x = numbers(2, 8, 3, 5).float()
-    assert torch.equal(DANet(8)(x), x)
+def test_channel_attention_in_half_precision_does_not_overflow_over_many_positions() -> None:
+    loud = 6 * numbers(1, 3, 4000).half()  # sums of squares of 144 000, float16 ends at 65 504
+    weights = channel_affinity(loud)
+    assert weights.dtype == torch.float16
+    assert torch.equal(weights[0], torch.eye(3, dtype=torch.float16))
+    with torch.autocast("cpu", torch.bfloat16):
+        soft = numbers(1, 3, 4000).float() / 40
+        torch.testing.assert_close(channel_affinity(soft), channel_affinity(soft.double()).float())

@@ -2,14 +2,9 @@
 
 import pytest
 import torch
-from torch import Tensor
+from random_numbers import numbers
 
 from visattn.blocks.double_attention import DoubleAttention
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def test_matches_the_equation() -> None:
@@ -48,24 +43,6 @@ def test_records_both_weights_on_the_grid() -> None:
     assert all(gate.shape == (2, 3, 3, 7) for gate in captured.values())
     torch.testing.assert_close(captured["gather_tap"].sum((2, 3)), torch.ones(2, 3))
     torch.testing.assert_close(captured["distribute_tap"].sum(1), torch.ones(2, 3, 7))
-
-
-@pytest.mark.parametrize(
-    ("channels", "options", "hidden", "many"),
-    [
-        (64, {}, 32, 32),
-        (512, {"reduction": 4}, 128, 128),
-        (17, {"num_descriptors": 5}, 8, 5),
-        (1, {}, 1, 2),
-    ],
-)
-def test_parameter_count_matches_the_formula(
-    channels: int, options: dict[str, int], hidden: int, many: int
-) -> None:
-    block = DoubleAttention(channels, **options)
-    counted = sum(parameter.numel() for parameter in block.parameters())
-    expected = 2 * channels * hidden + hidden + 2 * (channels * many + many) + channels
-    assert counted == expected
 
 
 def test_number_of_descriptors_must_be_positive() -> None:

@@ -4,13 +4,9 @@ import math
 
 import pytest
 import torch
+from random_numbers import numbers
 
 from visattn.blocks.gct import GCT
-
-
-def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def test_matches_the_equation() -> None:
@@ -36,11 +32,3 @@ def test_matches_the_equation() -> None:
 def test_identity_initialization_is_exact(scale: float, kind: torch.dtype) -> None:
     x = (scale * torch.randn(2, 13, 5, 7)).to(kind)
     assert torch.equal(GCT(13).to(kind)(x), x)
-
-
-def test_initial_alpha_is_one_and_gamma_is_zero() -> None:
-    block = GCT(24)
-    assert sum(p.numel() for p in block.parameters()) == 3 * 24
-    assert torch.equal(block.alpha.detach(), torch.ones(24))
-    assert not block.gamma.any()
-    assert not block.beta.any()

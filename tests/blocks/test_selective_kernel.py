@@ -9,10 +9,6 @@ from visattn.blocks.selective_kernel import SelectiveKernel, resolve_groups
 from visattn.recording.recorder import record
 
 
-def count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def of_timm(channels: int, branches: int, **options: int) -> tuple[SelectiveKernel, nn.Module]:
     """Return visattn's block and timm's with equal weights."""
     kernels = [3 + 2 * index for index in range(branches)]
@@ -48,15 +44,6 @@ def test_matches_the_equation() -> None:
     weights = scores.exp() / scores.exp().sum(1, keepdim=True)
     expected = torch.einsum("mbcyx,bmc->bcyx", features, weights)
     torch.testing.assert_close(block(x), expected, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("channels", "groups", "hidden"), [(64, 32, 32), (1024, 32, 64), (24, 8, 32), (1, 1, 32)]
-)
-def test_parameter_count_matches_the_formula(channels: int, groups: int, hidden: int) -> None:
-    convolutions = 2 * (9 * channels * channels // groups + 2 * channels)
-    expected = convolutions + 3 * channels * hidden + 2 * hidden
-    assert count(SelectiveKernel(channels)) == expected
 
 
 def test_records_the_weights_of_the_branches() -> None:

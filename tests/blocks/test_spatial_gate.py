@@ -11,16 +11,6 @@ from visattn.blocks.spatial_gate import SpatialGate, SpatialSE
 from visattn.recording.recorder import record
 
 
-def count_parameters(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-@pytest.mark.parametrize("channels", [1, 8, 64])
-def test_parameter_count(channels: int) -> None:
-    assert count_parameters(SpatialGate(channels)) == 2 * 49 + 2
-    assert count_parameters(SpatialGate(channels, kernel_size=3, norm=False)) == 2 * 9
-
-
 def test_matches_timm_in_training_and_eval_mode() -> None:
     ours, theirs = SpatialGate(5, kernel_size=3, pool_order="mean_max"), SpatialAttn(3)
     ours.conv.weight.data = theirs.state_dict()["conv.conv.weight"].clone()

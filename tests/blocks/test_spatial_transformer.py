@@ -47,14 +47,6 @@ def test_outside_of_the_image_is_zero() -> None:
     assert not y.any()
 
 
-def test_parameter_count_matches_the_formula() -> None:
-    for channels, kernel, hidden in ((1, 5, 32), (7, 3, 11)):
-        block = SpatialTransformer(channels, kernel_size=kernel, hidden_channels=hidden)
-        k, h = kernel * kernel, hidden
-        expected = k * channels * h + k * h * h + 16 * h * h + 9 * h + 6
-        assert sum(p.numel() for p in block.parameters()) == expected
-
-
 def test_records_the_sampled_region_and_its_corners() -> None:
     block = posed(SpatialTransformer(3), 0.5, 0, 0, 0, 0.5, 0)
     x = torch.rand(2, 3, 8, 12)
@@ -68,16 +60,6 @@ def test_records_the_sampled_region_and_its_corners() -> None:
     corners = affine_corners(block.theta(x), (8, 12))
     frame = torch.tensor([[3.0, 2], [9, 2], [9, 6], [3, 6]])
     torch.testing.assert_close(corners, frame.expand(2, 4, 2))
-
-
-def test_every_parameter_changes_within_two_steps() -> None:
-    block = SpatialTransformer(3)
-    optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
-    for _ in range(2):
-        optimizer.zero_grad()
-        block(torch.randn(5, 3, 11, 13)).square().mean().backward()
-        optimizer.step()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in block.parameters())
 
 
 def spots(count: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from torch import Tensor
+from random_numbers import numbers
 
 from visattn.blocks.attention_gate import additive_gate
 from visattn.functional.gates import (
@@ -15,11 +15,6 @@ from visattn.functional.gates import (
     resize_bilinear,
     spatial_squeeze_gate,
 )
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def sigmoid(score: float) -> float:

@@ -2,16 +2,12 @@
 
 import pytest
 import torch
+from random_numbers import numbers
 from torch import Tensor
 
 from visattn.functional.attention import dot_product_attention
 from visattn.functional.masks import causal_mask, length_mask
 from visattn.functional.reformer import linformer_attention
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def parts() -> tuple[Tensor, Tensor, Tensor]:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from random_numbers import numbers
 from torch import Tensor
 
 from visattn.functional.luong import (
@@ -15,11 +16,6 @@ from visattn.functional.luong import (
     window_mask,
 )
 from visattn.functional.masks import length_mask
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def looped(scores: Tensor, center: float, radius: float, length: int) -> dict[int, float]:

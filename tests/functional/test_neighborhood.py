@@ -4,15 +4,11 @@ from math import exp
 
 import pytest
 import torch
+from random_numbers import numbers
 from torch import Tensor
 
 from visattn.functional.attention import dot_product_attention
 from visattn.functional.windows import neighborhood_attention
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def parts(height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch import Tensor
+from random_numbers import numbers
 
 from visattn.functional.numerics import (
     channel_means,
@@ -12,11 +12,6 @@ from visattn.functional.numerics import (
     fast_amax,
     fast_mean,
 )
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("over", [(1,), (2,), (3,), (2, 3)])

@@ -5,16 +5,12 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from random_numbers import numbers
 from torch import Tensor
 
 from visattn.functional.attention import dot_product_attention
 from visattn.functional.masks import causal_mask, length_mask
 from visattn.functional.reformer import lsh_attention, lsh_buckets
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def attended_keys(

@@ -2,14 +2,9 @@
 
 import pytest
 import torch
-from torch import Tensor
+from random_numbers import numbers
 
 from visattn.functional.positions import relative_position_index, relative_position_scores
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("reach", [1, 2, 7])

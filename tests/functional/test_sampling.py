@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from random_numbers import numbers
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
@@ -17,11 +18,6 @@ from visattn.functional.sampling import (
 
 SIZE = (11, 17)
 BOTH = pytest.mark.parametrize("align_corners", [False, True])
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def poses(count: int = 3, *, size: float = 0.3, seed: int = 0) -> Tensor:

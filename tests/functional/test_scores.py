@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from random_numbers import numbers
 from torch import Tensor
 
 from visattn.functional.attention import (
@@ -15,11 +16,6 @@ from visattn.functional.attention import (
     general_scores,
     location_scores,
 )
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def looped(score: Callable[[Tensor, Tensor], Tensor], query: Tensor, keys: Tensor) -> Tensor:

@@ -5,17 +5,13 @@ import math
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from random_numbers import numbers
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from visattn.functional.attention import dot_product_attention, masked_softmax
 from visattn.functional.masks import CausalAlignment, causal_mask, length_mask
-
-
-def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
 
 
 def inputs(*lead: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,6 +5,7 @@ from math import exp
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from random_numbers import numbers
 from torch import Tensor
 
 from visattn.functional.attention import dot_product_attention
@@ -16,11 +17,6 @@ from visattn.functional.windows import (
     window_slots,
     window_weights_to_dense,
 )
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def parts(height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:

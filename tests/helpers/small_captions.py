@@ -9,12 +9,6 @@ WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
 GRID = (2, 5)
 
 
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    """Normally distributed numbers in float64."""
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
-
-
 def batch(seed: int = 1) -> tuple[Tensor, Tensor]:
     """Captions of 5, 3, 3 and 1 words, padded."""
     captions = torch.randint(4, 13, (4, 5), generator=torch.Generator().manual_seed(seed))

@@ -3,15 +3,11 @@
 from math import exp
 
 import torch
+from random_numbers import numbers
 from torch import Tensor
 from torch.nn.functional import elu
 
 from visattn.blocks.transformer.token_attention import linear_attention, linear_attention_weights
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64)
 
 
 def parts() -> tuple[Tensor, Tensor, Tensor]:

@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from random_numbers import numbers
+from torch import nn
 
 from visattn.blocks.transformer.multi_head import MultiHeadAttention
 from visattn.functional.masks import causal_mask, length_mask
 from visattn.recording.recorder import record
-
-
-def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random, dtype=torch.float64).to(dtype)
 
 
 def twins(*, bias: bool = True) -> tuple[MultiHeadAttention, nn.MultiheadAttention]:

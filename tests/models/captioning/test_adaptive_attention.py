@@ -5,7 +5,8 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from small_captions import GRID, WORDS, batch, numbers
+from random_numbers import numbers
+from small_captions import GRID, WORDS, batch
 from torch import Tensor
 
 from visattn.models.base import SmallEncoder

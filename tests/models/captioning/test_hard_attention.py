@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_captions import GRID, WORDS, batch, numbers
+from random_numbers import numbers
+from small_captions import GRID, WORDS, batch
 from torch import Tensor
 
 import visattn as va

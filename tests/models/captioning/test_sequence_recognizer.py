@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from small_captions import numbers
+from random_numbers import numbers
 from torch import Tensor, nn
 
 from visattn.blocks.luong import Alignment

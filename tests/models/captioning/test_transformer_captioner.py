@@ -4,7 +4,8 @@ from typing import Any, cast
 
 import pytest
 import torch
-from small_captions import GRID, WORDS, batch as captions, numbers
+from random_numbers import numbers
+from small_captions import GRID, WORDS, batch as captions
 from torch import Tensor, nn
 
 from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout

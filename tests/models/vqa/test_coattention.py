@@ -4,7 +4,7 @@ import math
 
 import torch
 from hypothesis import given, strategies as st
-from small_captions import numbers
+from random_numbers import numbers
 from torch import Tensor
 
 from visattn.functional.attention import bounded_additive_scores

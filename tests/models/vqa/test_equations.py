@@ -1,7 +1,7 @@
 """Stacked attention, MAC and the relation network against their equations, in float64."""
 
 import torch
-from small_captions import numbers
+from random_numbers import numbers
 
 from tests.models.vqa.test_models import ANSWERS, GRID, WORDS, encoder
 from visattn.functional.attention import additive_scores

@@ -20,7 +20,7 @@ def assert_same(first: WordReplay, second: WordReplay) -> None:
     torch.testing.assert_close(*maps, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "gemma3", "internvl"])
+@pytest.mark.parametrize("family", ["qwen2_vl", "gemma3"])
 @pytest.mark.parametrize(
     "strategy",
     [{"cache_implementation": "static"}, {"use_cache": False}, {"prefill_chunk_size": 7},
@@ -49,7 +49,7 @@ def test_a_sliding_window_hides_image_tokens() -> None:
                                atol=TOLERANCE, rtol=0)  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["llava", "ved", "idefics3", "qwen2_vl", "blip"])
+@pytest.mark.parametrize("family", ["ved", "idefics3", "qwen2_vl", "blip"])
 def test_batches_give_the_maps_of_single_photos(family: str) -> None:
     model, processor = sharp(family)
     photos = [photo(), photo((90, 180), seed=1), photo((180, 90), seed=2)]
@@ -77,7 +77,7 @@ def test_sampling_draws_what_generate_draws() -> None:
     assert output.sequences[0, -len(replay.token_ids) :].tolist() == replay.token_ids.tolist()
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "git", "ved"])
+@pytest.mark.parametrize("family", ["qwen2_vl", "ved"])
 def test_autocast_gives_the_maps_of_float32(family: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         [replay] = replays(family, max_new_tokens=1, min_new_tokens=1)
@@ -88,8 +88,10 @@ def test_autocast_gives_the_maps_of_float32(family: str) -> None:
     torch.testing.assert_close(replay.rows, plain.rows, atol=2e-2, rtol=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "internvl", "gemma3"])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("llava", torch.float16), ("qwen2_vl", torch.bfloat16), ("gemma3", torch.float16)],
+)
 def test_16_bit_models_have_the_places_of_float32(family: str, dtype: torch.dtype) -> None:
     own, processor = build(family)
     common: dict[str, Any] = {"processor": processor, "prompt": prompt_of(family),
@@ -121,7 +123,7 @@ def _condition(model: nn.Module) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["ved", "blip", "llava", "gemma3", "blip2", "mllama"])
+@pytest.mark.parametrize("family", ["ved", "gemma3", "blip2", "mllama"])
 def test_nothing_of_the_model_changes(family: str) -> None:
     model, _ = sharp(family)
     model.train()

@@ -31,7 +31,7 @@ from visattn.recording.key_sources import KeySources
 
 HEIGHT, WIDTH = 180, 300
 TOLERANCE = 0.02  # tokens
-LEAST = {True: 0.75, False: 0.9}
+LEAST = 0.75
 """Change of the marked token, relative to the largest: attention carries some on to others, and
 resampling blurs the edge of a block."""
 SHARED = ("florence2", "got_ocr2")
@@ -105,22 +105,18 @@ def test_probe_finds_the_worked_out_grid(family: str) -> None:
         torch.testing.assert_close(placement.visible, shares, atol=3e-3, rtol=0)
 
 
-@cache
-def plain(family: str) -> tuple[Any, Any]:
-    """Return the model as it is built: sharper layers carry small changes on to neighbors."""
-    return build(family)
+plain = cache(build)
+"""The model as it is built: sharper layers carry small changes on to neighbors."""
 
 
-def states(
-    family: str, tokens: ImageTokens, pixels: np.ndarray, *, zero_attention: bool = False
-) -> Tensor:
+def states(family: str, tokens: ImageTokens, pixels: np.ndarray) -> Tensor:
     """Return the sources of the keys of the image tokens of a photo."""
     model, processor = plain(family)
     process = PhotoProcessor(model, processor, prompt_of(family))
     inputs: dict[str, Any] = {**greedy(family).inputs}
     name = greedy(family).pixel_name
     inputs[name] = process([Image.fromarray(pixels)])[name]
-    sources = KeySources(model, zero_attention=zero_attention)
+    sources = KeySources(model)
     with frozen(model), torch.no_grad(), sources.collecting():
         model(**inputs)
     site = (tokens.resampler_sites or tokens.sites)[0]
@@ -139,25 +135,23 @@ def painted(placement: Placement, token: int) -> tuple[np.ndarray, tuple[float, 
     return pixels, ((left + right) / 2, (top + bottom) / 2)
 
 
-@pytest.mark.parametrize("attention", [True, False], ids=["whole model", "without attention"])
 @pytest.mark.parametrize("family", VLMS)
-def test_the_token_under_a_marked_block_changes_most(family: str, *, attention: bool) -> None:
+def test_the_token_under_a_marked_block_changes_most(family: str) -> None:
     tokens = image_tokens_of(family)
     boxes = tokens.placement.boxes
-    before = states(family, tokens, photo().pixels, zero_attention=not attention)
+    before = states(family, tokens, photo().pixels)
     area = (boxes[:, 2:] - boxes[:, :2]).prod(1) * tokens.placement.visible
     area[tokens.placement.visible < 0.5] = torch.inf  # a row of pixels at the edge of the padding
     smallest = (area < 1.3 * area.min()).nonzero()[:, 0]  # of tiles, not of the whole photo
-    for token in smallest[:: max(1, len(smallest) // 4)].tolist():
+    for token in smallest[:: max(1, len(smallest) // 2)].tolist():
         pixels, (x, y) = painted(tokens.placement, token)
-        after = states(family, tokens, pixels, zero_attention=not attention)
+        after = states(family, tokens, pixels)
         change = (after - before).norm(dim=1)
         center = torch.tensor([x, y])
         under = ((boxes[:, :2] <= center) & (center <= boxes[:, 2:])).all(1)
-        least = LEAST[attention]
-        assert float(change[under].max()) >= least * float(change.max())
+        assert float(change[under].max()) >= LEAST * float(change.max())
         if family not in SHARED:
-            assert float(change[token]) >= least * float(change[smallest].max())
+            assert float(change[token]) >= LEAST * float(change[smallest].max())
 
 
 @pytest.mark.parametrize("colors", ["rgb", "bgr", "gray"])

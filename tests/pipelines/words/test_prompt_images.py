@@ -1,6 +1,7 @@
 """Several photos in one prompt, and videos: rows, places on each image, frames, refusals."""
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +50,20 @@ def clip(count: int = 5, size: tuple[int, int] = (90, 150), *, still: bool = Fal
     return PromptImages(tuple(LoadedImage(each, name="clip.mp4") for each in pixels), video)
 
 
-def replayed(family: str, shown: PromptImages, **more: Any) -> WordReplay:
+@cache
+def replayed(family: str, shown: PromptImages) -> WordReplay:
     model, processor = sharp(family)
     [[replay]] = generate_and_replay(model, [shown], processor=processor,
-                                     **options(family, **more))  # fmt: skip
+                                     **options(family))  # fmt: skip
     return replay
+
+
+plain = cache(build)
 
 
 def key_states(replay: WordReplay, family: str, images: list[np.ndarray]) -> Tensor:
     """Return what the keys of the image tokens are made from, without attention."""
-    model, processor = build(family)  # sharper layers carry small changes on to neighbors
+    model, processor = plain(family)  # sharper layers carry small changes on to neighbors
     shown = replay.shown
     process = PhotoProcessor(model, processor, num_photos=len(shown.images), clip=shown.clip)
     name = replay.pixel_name

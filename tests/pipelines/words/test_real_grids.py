@@ -11,20 +11,20 @@ from torch import Tensor
 
 from visattn.pipelines.words.placement import Placement
 
-CHEAP = ("clip_336", "siglip_384")
 SOME: dict[str, list[Size]] = {
     "siglip_224": [(375, 500), (1200, 600)],
-    "siglip_448": [(375, 500), (427, 640)],
+    "siglip_384": [(427, 640), (40, 400)],
+    "siglip_448": [(427, 640)],
     "siglip_896": [(375, 500)],
-    "qwen2": [(375, 500), (97, 613), (53, 71)],
+    "qwen2": [(97, 613), (53, 71)],
     "qwen2_5": [(375, 500), (40, 400)],
     "internvl": [(97, 613)],
-    "llava_next": [(375, 500), (427, 640), (641, 479), (1200, 600), (97, 613)],
+    "llava_next": [(375, 500), (97, 613)],
     "idefics3": [(97, 613)],
     "gemma3": [(641, 479)],
-    "idefics2": [(180, 300), (375, 500)],
+    "idefics2": [(180, 300)],
 }
-CASES = [(name, size) for name in CHEAP for size in real_grids.sizes()] + [
+CASES = [("clip_336", size) for size in real_grids.sizes()] + [
     (name, size) for name, chosen in SOME.items() for size in chosen
 ]
 REST = [(name, size) for name in MODELS for size in real_grids.sizes() if (name, size) not in CASES]
@@ -100,8 +100,9 @@ def test_tokens_lie_in_the_cells_of_the_true_grid(name: str, size: Size) -> None
     assert float(even.max() / even.min()) <= 1.001
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["clip_336", "qwen2_5"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("clip_336", torch.float16), ("qwen2_5", torch.bfloat16)]
+)
 def test_16_bit_models_have_the_same_grid(name: str, dtype: torch.dtype) -> None:
     own = MODELS[name]()
     wide = tokens_of(*own, (375, 500))
