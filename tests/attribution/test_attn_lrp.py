@@ -198,6 +198,21 @@ def test_without_biases_only_the_softmax_keeps_relevance() -> None:
     assert not torch.allclose(result.sum((1, 2)), model(images)[:, 0])  # half goes to the softmax
 
 
+def test_a_hidden_unit_at_zero_changes_nothing() -> None:
+    torch.manual_seed(3)
+    model = TinyTransformer("fused").eval()
+    images = torch.randn(2, 1, SIDE, SIDE)
+    with torch.no_grad():
+        model.up.weight[0], model.up.bias[0] = 0, 0
+        relevance = attnlrp(explained_tiny(model), images, lambda scores: scores[:, 1])
+        model.up.weight, model.up.bias = (
+            nn.Parameter(weight[1:]) for weight in (model.up.weight, model.up.bias)
+        )
+        model.down.weight = nn.Parameter(model.down.weight[:, 1:])
+    expected = attnlrp(explained_tiny(model), images, lambda scores: scores[:, 1])
+    torch.testing.assert_close(relevance, expected)
+
+
 def test_only_the_marked_patch_of_a_vision_transformer_is_relevant() -> None:
     torch.manual_seed(0)
     colors: dict[str, Any] = {"mean": (0.0,) * 3, "std": (1.0,) * 3}

@@ -122,6 +122,29 @@ def test_attention_of_which_nothing_is_read_is_refused() -> None:
         values(model, "attention")
 
 
+class UnusedAndShuffled(Unused):
+    """Beside attention that is read, attention of tokens out of order that no score reads."""
+
+    def __init__(self, *, read: bool) -> None:
+        super().__init__()
+        self.last, self.read = nn.MultiheadAttention(24, 2, batch_first=True), read
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.conv(x).flatten(2).mT
+        shuffled = tokens[:, [3, 1, 4, 0, 5, 8, 2, 7, 6]]
+        other = self.attention(shuffled, shuffled, shuffled)[0]
+        tokens = self.last(tokens, tokens, tokens)[0]
+        return self.head((tokens + other if self.read else tokens).mean(1))
+
+
+def test_attention_that_cannot_be_recorded_counts_only_if_it_is_read() -> None:
+    torch.manual_seed(0)
+    for read in (True, False):
+        info = analyze_model(UnusedAndShuffled(read=read).eval()).info
+        assert [layer.site for layer in info.attention_layers] == ["last"]
+        assert [site for site, _ in info.unsupported_layers] == ["attention"] * read
+
+
 @pytest.mark.parametrize("rows", ["class", "patches", "all"])
 def test_maps_are_drawn_from_the_rows_that_are_read(rows: str) -> None:
     reads: dict[str, Callable[[Any], Tensor]] = {

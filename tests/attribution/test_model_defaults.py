@@ -62,6 +62,12 @@ def normalized(x: Tensor, mean: Any = IMAGENET[0], std: Any = IMAGENET[1]) -> Te
     return (x - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
 
 
+def test_models_of_timm_without_mean_and_std_take_those_of_imagenet() -> None:
+    model = timm.create_model("test_vit", pretrained_cfg_overlay={"mean": None, "std": None})
+    defaults = model_defaults(model)
+    assert (defaults.mean, defaults.std) == IMAGENET
+
+
 def test_a_wrapped_model_gets_the_pixels_that_it_expects() -> None:
     net = vit()
     [bare] = explain(net, PHOTO, "gradcam", 1, resize_mode="squash")

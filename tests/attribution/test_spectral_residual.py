@@ -68,3 +68,4 @@ def test_large_images_are_computed_on_a_coarse_grid() -> None:
 def test_grid_size_and_sigma_must_be_positive() -> None:
     with pytest.raises(ValueError, match="grid_size must be at least 1 and sigma above 0"):
         spectral_residual(noise(1, 1, 5, 5), grid_size=0)
+    assert spectral_residual(noise(1, 1, 5, 5), grid_size=1, sigma=0.5).shape == (1, 1, 1)

@@ -110,9 +110,11 @@ def test_padding_does_not_restore_cropped_regions() -> None:
 
 
 def test_crop_of_padding_has_an_empty_region() -> None:
-    bars = Geometry.identity((4, 4)).padded(0, 6, (4, 12)).cropped(0, 0, (4, 3))
-    left, _, right, _ = bars.region
-    assert left == right
+    bars = Geometry.identity((4, 4)).padded(6, 6, (12, 12))
+    beside, above = bars.cropped(6, 0, (4, 3)), bars.cropped(0, 6, (3, 4))
+    assert beside.region == (0, 0, 0, 4)
+    assert above.region == (0, 0, 4, 0)
+    assert beside.seen_share == above.seen_share == 0
 
 
 def test_boxes_are_clipped_to_the_visible_region() -> None:
@@ -175,3 +177,6 @@ def test_seen_share_is_the_area_of_pixels_inside_the_region(geometry: Geometry) 
 def test_seen_text_of_a_panorama() -> None:
     panorama = Geometry.identity((520, 2560)).cropped(0, 1020, (520, 520)).resized((224, 224))
     assert panorama.seen_text == "the model saw 20 % of the photo"
+    for columns, share in ((1, "1"), (0, "<1")):
+        edge = Geometry.identity((10, 100)).padded(0, 5, (10, 105)).cropped(0, 0, (10, 5 + columns))
+        assert edge.seen_text == f"the model saw {share} % of the photo"

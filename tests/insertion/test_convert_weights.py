@@ -114,6 +114,9 @@ def test_mismatching_weights_are_refused() -> None:
         ValueError, match=r"fc1.weight has no counterpart in eca, whose keys are conv.weight"
     ):
         convert_block_state_dict(weights, create_block("eca", 32))
+    unbiased = create_block("se", 32, bias=False)
+    with pytest.raises(ValueError, match=r"fc1.bias has no counterpart in se, whose keys are sq"):
+        convert_block_state_dict(SEModule(32, rd_channels=2).state_dict(), unbiased)
     with pytest.raises(ValueError, match="converted for se, eca, cbam, not for gc"):
         convert_block_state_dict(weights, create_block("gc", 32))
     del weights["fc2.weight"]

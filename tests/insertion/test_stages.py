@@ -119,6 +119,27 @@ def test_stage_ends_match_the_architectures() -> None:
         assert ends(model, x) == expected
 
 
+class Halving(nn.Module):
+    """A convolution at the resolution of the input, and one that halves it."""
+
+    def __init__(self, first: nn.Conv2d) -> None:
+        super().__init__()
+        self.first, self.down = first, nn.Conv2d(6, 7, 3, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.first(x))
+
+
+def test_a_stage_goes_on_in_a_module_that_mixes_positions_and_channels_before_it_halves() -> None:
+    for first, end in (
+        (nn.Conv2d(6, 6, 3, padding=1), "1.first"),
+        (nn.Conv2d(6, 6, 1), "0"),
+        (nn.Conv2d(6, 6, 3, padding=1, groups=6), "0"),
+    ):
+        parts = [nn.Conv2d(3, 6, 3, padding=1), Halving(first), nn.Conv2d(7, 7, 3, padding=1)]
+        assert ends(nn.Sequential(*parts))[0] == end
+
+
 def test_unet_has_encoder_bottleneck_and_decoder_stages() -> None:
     levels = ["enc1 encoder", "enc2 encoder", "mid bottleneck", "dec2 decoder", "dec1 decoder"]
     assert ends(UNet(), image()) == levels

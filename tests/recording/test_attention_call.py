@@ -45,11 +45,11 @@ def test_torchvision_keeps_its_fast_path_and_its_weights_are_recorded(grad: bool
 class Masked(nn.Module):
     """Multi-head attention over a grid with key padding and attention masks."""
 
-    def __init__(self, *, batch_first: bool, per_head: bool = False) -> None:
+    def __init__(self, *, per_head: bool = False, width: int = 12, **options: bool) -> None:
         super().__init__()
-        self.per_head = per_head
+        self.per_head, self.extra = per_head, width - 12
         self.stem = nn.Conv2d(3, 12, 4, 4)
-        self.attend = nn.MultiheadAttention(12, 3, batch_first=batch_first, kdim=12, vdim=12)
+        self.attend = nn.MultiheadAttention(12, 3, kdim=width, vdim=width, **options)
         self.weights: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,18 +60,23 @@ class Masked(nn.Module):
         shape = (3 * len(x), 15, 15) if self.per_head else (15, 15)
         mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.2
         mask &= ~torch.eye(15, dtype=torch.bool)
+        keys = F.pad(tokens, (0, self.extra), value=1.0)
         output, weights = self.attend(
-            tokens, tokens, tokens, key_padding_mask=hidden.expand(len(x), -1),
+            tokens, keys, keys, key_padding_mask=hidden.expand(len(x), -1),
             attn_mask=mask, average_attn_weights=False,
         )  # fmt: skip
         self.weights.append(weights)
         return output.mean(1 if self.attend.batch_first else 0)
 
 
-@pytest.mark.parametrize(("batch_first", "per_head"), [(False, False), (True, False), (True, True)])
-def test_masks_of_multi_head_attention_are_applied(batch_first: bool, per_head: bool) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_first": False}, {"batch_first": True, "width": 13},
+     {"batch_first": True, "per_head": True, "bias": False}],
+)  # fmt: skip
+def test_masks_of_multi_head_attention_are_applied(options: dict[str, Any]) -> None:
     torch.manual_seed(3)
-    model = Masked(batch_first=batch_first, per_head=per_head).eval()
+    model = Masked(**options).eval()
     analyze_model(model, (12, 20))
     model.weights.clear()
     with record(model) as recording:

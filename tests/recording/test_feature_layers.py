@@ -148,3 +148,23 @@ def test_blocks_of_oblong_images_are_as_oblong() -> None:
     for image in (explained, analyze_model(model, (240, 24))):
         layer = resolve_feature_layer(image, "1")
         assert layer.grid == tuple(side // 4 for side in image.info.input_size)
+
+
+class Beside(Net):
+    """Tokens on a finer grid than the features that are pooled."""
+
+    def __init__(self, kind: str, sides: tuple[int, int]) -> None:
+        super().__init__(kind)
+        self.coarse = nn.Conv2d(3, 11, sides, sides)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rearrange(self.first(x))
+        return self.head(self.coarse(x).relu().mean((2, 3)))
+
+
+def test_a_grid_may_have_one_row() -> None:
+    for kind in ("tokens", "channels first"):
+        for size, grid, sides in (((8, 64), (1, 8), (8, 16)), ((64, 8), (8, 1), (16, 8))):
+            explained = analyze_model(Beside(kind, sides).eval(), size)
+            assert grid not in {layer.grid for layer in explained.info.feature_layers}
+            assert resolve_feature_layer(explained, "rearrange").grid == grid

@@ -170,6 +170,31 @@ def test_rows_of_words_keep_the_reasons_of_selected_layers_only() -> None:
         assert rows.rows == {}
 
 
+class TwoGrids(nn.Module):
+    """The same attention on a grid and on one of half its sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.attend = (
+            nn.Conv2d(3, 14, 4, 4),
+            nn.MultiheadAttention(14, 2, batch_first=True),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine = self.stem(x)
+        grids = (grid.flatten(2).mT for grid in (fine, nn.functional.avg_pool2d(fine, 2)))
+        return torch.stack([self.attend(y, y, y)[0].mean(1) for y in grids]).sum(0)
+
+
+def test_a_module_that_runs_twice_has_a_map_for_each_grid() -> None:
+    torch.manual_seed(7)
+    net = TwoGrids().eval()
+    with record(net) as recording:
+        for _ in range(2):
+            net(torch.randn(2, 3, 16, 24))
+    assert [item.values.shape[-2:] for item in recording.maps] == [(4, 6), (2, 3)] * 2
+
+
 def test_attention_beside_taps_is_recorded() -> None:
     eager = model("left").eval()
     net = nn.Sequential(CBAM(3, reduction=1), eager)
@@ -181,3 +206,11 @@ def test_attention_beside_taps_is_recorded() -> None:
     ]  # fmt: skip
     assert eager.used is not None
     torch.testing.assert_close(recording.weights[-1], eager.used.to(torch.float32))
+    with record(net, layers=[0, "1"]) as recording:
+        net(X)
+    assert [item.site for item in recording.maps] == ["0.channel_tap", "1"]
+    with (
+        pytest.raises(ValueError, match="layers must not count from the end"),
+        record(net, layers=[-1]),
+    ):
+        net(X)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from visattn.attribution.explained_model import analyze_model
 from visattn.recording.model_config import (
     configured_image_size,
+    input_size_hint,
     parse_class_names,
     parse_image_size,
 )
@@ -60,6 +61,10 @@ def test_the_error_suggests_the_call_and_the_size() -> None:
     )
     with pytest.raises(ValueError, match=message):
         analyze_model(Flat())
+
+    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
+    sides = " and ".join(f"{n} x {n}" for n in (28, 32, 64, 96, 128, 224, 256, 299, 384))
+    assert f"it runs on 17 x 19 and {sides}: " in input_size_hint(pooled, (17, 19), 3, "")
 
     class Two(nn.Module):
         def forward(self, x: Tensor, text: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from visattn.recording.outputs import (
     class_scores,
     describe_output,
     detect_output_layout,
+    read_detections,
 )
 
 SCORES = torch.arange(15.0).view(3, 5)
@@ -190,3 +191,26 @@ def test_outputs_without_scores_suggest_a_target_function() -> None:
             class_scores(output, 3)
     assert detect_output_layout(None, 3).error
     assert describe_output(None) == "a NoneType: empty"
+
+
+@dataclass
+class QueryOutput:
+    logits: Tensor
+    pred_boxes: Tensor
+
+
+def test_detections_of_queries_have_a_column_for_each_class_and_perhaps_one_for_none() -> None:
+    logits = torch.tensor([[[0.0, 1.0, 2.0], [3.0, 1.0, 0.0]]])
+    output = QueryOutput(logits, torch.tensor([[[0.5, 0.5, 0.5, 0.25], [0.25, 0.5, 0.5, 0.5]]]))
+    [apart], [with_none] = (read_detections(output, (20, 40), classes) for classes in (3, 2))
+    assert apart.boxes.tolist() == [[10, 7.5, 30, 12.5], [0, 5, 20, 15]]
+    assert torch.equal(apart.boxes, with_none.boxes)
+    torch.testing.assert_close(apart.scores, logits[0].sigmoid())
+    torch.testing.assert_close(with_none.scores, logits[0].softmax(1)[:, :2])
+    torch.testing.assert_close(with_none.objectness, with_none.scores.sum(1))
+    for classes in (1, 4, None):
+        with pytest.raises(ValueError, match=r'one more if they have "no object"; they have 3'):
+            read_detections(output, (20, 40), classes)
+    for other in ("text", [], [{"boxes": torch.zeros(1, 4)}]):
+        with pytest.raises(ValueError, match="needs the output of a detector"):
+            read_detections(other, (20, 40), 3)

@@ -55,6 +55,13 @@ def fewer_tokens_around(x: Tensor) -> Tensor:
     return torch.cat((extra, tokens, extra, extra), 1)[:, 1:-1][:, :-1]
 
 
+def in_a_buffer(x: Tensor) -> Tensor:
+    tokens = patches(x)
+    buffer = tokens.new_zeros(len(x), 97, 6)
+    buffer[:, 1:] = tokens
+    return buffer
+
+
 def patches(x: Tensor) -> Tensor:
     return conv2d(x, torch.ones(6, 3, 8, 8), stride=8).flatten(2).mT
 
@@ -76,6 +83,7 @@ def test_operations_move_centers() -> None:
         ("patches", patches, (8, 12), [4, 4, 8, 8]),
         ("class token", tokens_with_class, (8, 12), [4, 4, 8, 8]),
         ("registers", fewer_tokens_around, (8, 12), [4, 4, 8, 8]),
+        ("buffer", in_a_buffer, (8, 12), [4, 4, 8, 8]),
         ("without it", lambda x: tokens_with_class(x)[:, 1:], (8, 12), [4, 4, 8, 8]),
         ("same", lambda x: conv2d(pad(x, (0, 1, 0, 1)), ones, stride=2), (32, 48),
             [1.5, 1.5, 2, 2]),
@@ -101,6 +109,11 @@ def test_operations_move_centers() -> None:
         ("unfold", lambda x: unfold(x, 4, padding=1, stride=4).mT @ torch.ones(48, 5), (16, 24),
             [1, 1, 4, 4]),
         ("windows", windows, (64, 96), [0.5, 0.5, 1, 1]),
+        ("rolled back", lambda x: torch.roll(nn.functional.avg_pool2d(torch.roll(
+            x, (-2, 4), (2, 3)), 2), (1, -2), (2, 3)), (32, 48), [1, 1, 2, 2]),
+        ("split", lambda x: x.split([24, 40], 2)[1].chunk(3, 3)[2], (40, 32),
+            [24.5, 64.5, 1, 1]),
+        ("unbind", lambda x: patches(x)[:, None].unbind(1)[0], (8, 12), [4, 4, 8, 8]),
         ("flip", lambda x: x.flip(2), (64, 96), [63.5, 0.5, -1, 1]),
         ("attention", lambda x: nn.functional.scaled_dot_product_attention(
             patches(x), patches(x), patches(x)), (8, 12), [4, 4, 8, 8]),
@@ -112,8 +125,10 @@ def test_operations_move_centers() -> None:
             [4, 4, 8, 8]),
     ]  # fmt: skip
     for name, function, grid, expected in cases:
-        measured = starts_and_steps(trace(function, grid), grid)
-        assert measured == pytest.approx(expected), name
+        placement = trace(function, grid)
+        assert starts_and_steps(placement, grid) == pytest.approx(expected), name
+        if name in ("patches", "crop"):
+            assert (placement and placement.covered) == {"crop": (16, 8, 64, 40)}.get(name)
 
 
 def test_what_cannot_be_followed_is_lost() -> None:

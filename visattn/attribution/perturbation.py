@@ -398,8 +398,9 @@ def images_per_gradient_batch(explained: ExplainedModel, images: Float[Tensor, "
         >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> explained = ExplainedModel(torch.nn.Sigmoid(), info, torch.sigmoid)
-        >>> images_per_gradient_batch(explained, torch.zeros(1, 1, 4000, 4000))
-        16
+        >>> sizes = (4000, 4)
+        >>> [images_per_gradient_batch(explained, torch.zeros(1, 1, side, side)) for side in sizes]
+        [16, 32]
     """
     budget = _GRADIENT_BYTES
     if images.device.type == "cuda" and torch.cuda.is_available():

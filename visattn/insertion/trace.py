@@ -322,8 +322,7 @@ class _TraceMode(TorchFunctionMode):
         x = cast("Tensor", inputs[0])
         if name in _CONVOLUTIONS or name == "linear":
             self.trace.last_weighted = self.clock
-        before = self._spatial_size(x, line) if x.ndim == 4 else (1, 1)
-        if before == (1, 1):
+        if x.ndim != 4 or (before := self._spatial_size(x, line)) == (1, 1):
             return
         after = self._spatial_size(results, line) if results.ndim == 4 else None
         if name in _CONVOLUTIONS and after is not None:

@@ -399,7 +399,7 @@ def _block_images(explained: ExplainedModel) -> Float[Tensor, "m c y x"]:
 def _block_box(center: tuple[float, float], size: tuple[int, int]) -> tuple[int, int, int, int]:
     sides = [max(1, round(length / _BLOCKS_PER_SIDE)) for length in size]
     top, left = (
-        min(max(round(share * length - side / 2), 0), length - side)
+        round(share * length - side / 2)
         for share, length, side in zip(center, size, sides, strict=True)
     )
     return top, left, top + sides[0], left + sides[1]

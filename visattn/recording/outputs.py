@@ -482,7 +482,7 @@ def read_detections(
         >>> read_detections(output, (8, 8))[0].best_class(0)
         (1, 1.0)
     """
-    if isinstance(output, Sequence) and not isinstance(output, str):
+    if isinstance(output, Sequence):
         images = [_parts(image) for image in cast("Sequence[Any]", output)]
         if images and all({"boxes", "scores", "labels"} <= set(image) for image in images):
             return [

@@ -195,8 +195,11 @@ def slid(
         axes = joined([Run(size, run.step * stride)])
         line = replace(line, radius=line.radius + abs(run.step) * (kernel - 1) / 2)
         return line.with_axis(axis, axes, line.start + run.step * moved)
-    unchanged = stride == 1 and not moved and prod(run.size for run in runs) == size
-    return line if unchanged else None
+    count = prod(run.size for run in runs)
+    if kernel == stride == 1 and 0 <= before <= size - count:  # tokens get others around them
+        around = [int(before), count, size - count - int(before)]
+        return _concatenated([None, line, None], around, axis)
+    return line if stride == 1 and not moved and count == size else None
 
 
 def _resampled(line: Line, axis: int, size: int, ratio: float, first: float) -> Line | None:

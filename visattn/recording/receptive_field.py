@@ -334,14 +334,13 @@ def _placement(
         (0.0, float(side)) if line is None else (max(line.reach[0], 0), min(line.reach[1], side))
         for line, side in zip(lines, input_size, strict=True)
     )
-    whole = (left, top, right, bottom) == (0, 0, input_size[1], input_size[0])
     y, x = (0.0 if line is None else line.spread for line in lines)
     return GridPlacement.from_centers(
         (starts[0], starts[1]),
         (steps[0], steps[1]),
         grid,
         input_size,
-        visible=None if whole else (left, top, right, bottom),
+        visible=(left, top, right, bottom),
         spread=(y, x),
     )
 
