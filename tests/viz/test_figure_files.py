@@ -194,3 +194,34 @@ def test_words_and_gates_are_text_and_bars_in_vectors() -> None:
     svg = caption_figure(PHOTO, caption, width=600).to_bytes("svg")
     assert {"a dog", "dog", "β 0.90", "90 %", "gate β"} <= {*texts(svg)}
     assert len(list(ET.fromstring(svg).iter(f"{SVG}image"))) == 3
+
+
+def test_photos_are_jpeg_in_pdf_and_svg_and_files_stay_whole() -> None:
+    random = np.random.default_rng(1)
+    photo = np.asarray(
+        Image.fromarray(random.integers(0, 256, (30, 40, 3), np.uint8)).resize((400, 300))
+    )
+    canvas = Canvas(240, 180, detail=2)
+    canvas.paste(photo[:, :300], (0, 0), (180, 180))
+    canvas.paste(np.full((60, 60, 3), 90, np.uint8), (180, 0))  # flat: small as it is
+    svg, pdf = vector_bytes(canvas, "svg"), vector_bytes(canvas, "pdf")
+    kinds = [each.get("{http://www.w3.org/1999/xlink}href", "")[:15]
+             for each in ET.fromstring(svg).iter(f"{SVG}image")]  # fmt: skip
+    assert kinds == ["data:image/jpeg", "data:image/png;"]
+    [start] = re.findall(rb"startxref\n(\d+)\n%%EOF", pdf)
+    table = pdf[int(start) :].splitlines()
+    assert table[0] == b"xref"
+    for number, row in enumerate(table[3 : 2 + int(table[1].split()[1])], start=1):
+        assert pdf[int(row.split()[0]) :].startswith(b"%d 0 obj\n" % number)
+    [(length, begin)] = [
+        (match[1], match.end())
+        for match in re.finditer(rb"/DCTDecode /Length (\d+) 0 R >>\nstream\n", pdf)
+    ]
+    [size] = re.findall(rb"\n%s 0 obj\n(\d+)\n" % length, pdf)
+    coded = pdf[begin : begin + int(size)]
+    assert pdf[begin + int(size) :].startswith(b"\nendstream")
+    drawn = np.asarray(Image.open(io.BytesIO(coded))).astype(int)
+    difference = np.abs(drawn - photo[::-1, :300])  # PDF: from the bottom to the top
+    assert difference.mean() < 1.5
+    assert difference.max() < 12
+    assert len(coded) < 0.6 * len(zlib.compress(photo[:, :300].tobytes()))

@@ -19,6 +19,7 @@ from visattn.viz.canvas import (
     Shape,
     Stroke,
 )
+from visattn.viz.photo_compression import with_jpeg_photos
 from visattn.viz.text import has_rtl_letters, load_font
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def vector_bytes(canvas: Canvas, kind: VectorFormat, zoom: float = 1.0) -> bytes
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure = matplotlib_figure(canvas, zoom)
         figure.savefig(buffer, format=kind, metadata={dated: None, "Creator": "visattn"})
-    return buffer.getvalue()
+    return with_jpeg_photos(buffer.getvalue(), kind)
 
 
 def _color(color: Ink) -> Any:
