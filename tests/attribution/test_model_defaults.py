@@ -91,8 +91,8 @@ def test_a_wrapped_model_gets_the_pixels_that_it_expects() -> None:
         assert heatmap.metadata["preprocessing"]["size"] == [48, 48], name
     source = explain(wrappers["as it is"], PHOTO, "gradcam", 1)[0].metadata
     assert source["preprocessing"] == {
-        "size": [48, 48], "resize": "crop", "mean": [0.5] * 3, "std": [0.5] * 3,
-        "source": "timm pretrained_cfg of models.0",
+        "size": [48, 48], "size_source": "model", "resize": "crop", "interpolation": "bilinear",
+        "mean": [0.5] * 3, "std": [0.5] * 3, "source": "timm pretrained_cfg of models.0",
     }  # fmt: skip
     inner = model_defaults(wrappers["normalizing"])
     assert (inner.mean, inner.std, inner.mean_color) == ((0.0,) * 3, (1.0,) * 3, HALVES[0])
@@ -138,7 +138,8 @@ def test_what_is_assumed_is_said() -> None:
     plain(torch.zeros(1, 3, 24, 32))
     [heatmap] = explain(plain, PHOTO, "input_gradient", 1, img_size=(24, 32))
     assert heatmap.metadata["preprocessing"] == {
-        "size": [24, 32], "resize": "crop", "mean": list(IMAGENET[0]), "std": list(IMAGENET[1]),
+        "size": [24, 32], "size_source": "argument", "resize": "crop", "interpolation": "bilinear",
+        "mean": list(IMAGENET[0]), "std": list(IMAGENET[1]),
         "source": "assumed: mean and std of ImageNet",
     }  # fmt: skip
     assert "  colors     assumed: mean and std of ImageNet" in str(

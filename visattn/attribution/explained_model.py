@@ -54,6 +54,7 @@ def analyze_model(
     model: nn.Module,
     input_size: int | tuple[int, int] | None = None,
     class_names: ClassNames | None = None,
+    channels: int | None = None,
 ) -> ExplainedModel:
     """Return a model with the metadata that attribution methods need.
 
@@ -67,6 +68,7 @@ def analyze_model(
             its configuration.
         class_names: In the order of their indices, or by index; by default those of the model. Two
             for a single logit are those of its negative and of its positive values.
+        channels: Number of channels of its images; by default that of its first convolution.
 
     Raises:
         ValueError: If the model does not run on images of that size, is compiled or scripted, or
@@ -89,7 +91,7 @@ def analyze_model(
             f"the model must take images, but {type(model).__name__} takes clips of several "
             "frames: use visattn.pipelines.VideoExplainer, or visattn overlay with a video file"
         )
-    defaults, names = _defaults(model, input_size, class_names)
+    defaults, names = _defaults(model, input_size, class_names, channels)
     size = defaults.size
     result = probe_model(model, size, len(defaults.mean))
     if result.error:
@@ -113,14 +115,16 @@ def analyze_model(
 
 
 def _defaults(
-    model: nn.Module, input_size: int | tuple[int, int] | None, class_names: ClassNames | None
+    model: nn.Module,
+    input_size: int | tuple[int, int] | None,
+    class_names: ClassNames | None,
+    channels: int | None,
 ) -> tuple[ModelDefaults, tuple[str, ...]]:
     """Return the metadata of a model that takes images of this size, and the class names."""
     check_supports_hooks(model)
-    defaults = model_defaults(model)
+    size = None if input_size is None else parse_image_size(input_size)
+    defaults = model_defaults(model, size, channels)
     names = defaults.class_names if class_names is None else parse_class_names(class_names, None)
-    if input_size is not None:
-        defaults = replace(defaults, size=parse_image_size(input_size))
     return defaults, names
 
 
@@ -134,6 +138,7 @@ def _info(defaults: ModelDefaults, **measured: Any) -> ModelInfo:
         "none",
         mean_color=defaults.mean_color,
         colors=defaults.source,
+        size_source=defaults.size_source,
         preprocessing_error=defaults.preprocessing_error,
         **measured,
     )
@@ -158,13 +163,14 @@ def _cached_info(
             output=_output_layout(model, defaults, pooled.output or result.output, num_classes),
         )
         cache[key] = (result, _with_attention(info, model, result, pooled.reading))
-    return cache[key][1]
+    return replace(cache[key][1], size_source=defaults.size_source)
 
 
 def describe_model(
     model: nn.Module,
     input_size: int | tuple[int, int] | None = None,
     class_names: ClassNames | None = None,
+    channels: int | None = None,
 ) -> ExplainedModel:
     """Return a model with the metadata that is known without running it, for dense targets.
 
@@ -177,7 +183,7 @@ def describe_model(
         >>> describe_model(nn.Conv2d(3, 2, 1), 64, ("cat", "dog")).info.input_size
         (64, 64)
     """
-    defaults, names = _defaults(model, input_size, class_names)
+    defaults, names = _defaults(model, input_size, class_names, channels)
     info = _info(
         defaults,
         attention_error="a dense model is not probed for attention",

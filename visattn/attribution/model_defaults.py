@@ -1,6 +1,6 @@
 """Input size, normalization and class names of a model, without running it on images."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_args
 
 import torch
@@ -9,8 +9,10 @@ from torch import nn
 from visattn.recording.frozen import internal_transform
 from visattn.recording.inner_inputs import ColorMap, received_colors
 from visattn.recording.model_config import (
+    COMMON_SIZES,
     configured_image_size,
     own_image_size,
+    runs,
     vision_config,
     vision_tower,
 )
@@ -46,6 +48,7 @@ class ModelDefaults:
     Args:
         mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
         source: Where mean and std come from.
+        size_source: Where the size comes from, `assumed` if the model does not tell.
         preprocessing_error: Why images cannot be prepared without a transform; "" if they can.
     """
 
@@ -58,38 +61,77 @@ class ModelDefaults:
     mean_color: tuple[float, ...] = ()
     source: str = ""
     preprocessing_error: str = ""
+    size_source: str = field(default="", compare=False)
+
+    def with_channels(self, channels: int) -> "ModelDefaults":
+        """Return the metadata for images of so many channels, with assumed mean and std."""
+        if channels == len(self.mean):
+            return self
+        mean, std, source = _assumed_colors(channels)
+        return replace(self, mean=mean, std=std, source=source, mean_color=())
 
 
-def model_defaults(model: nn.Module) -> ModelDefaults:
+def _assumed_colors(channels: int) -> tuple[tuple[float, ...], tuple[float, ...], str]:
+    """Return mean and std of images of which nothing is known, and what was assumed."""
+    if channels == 3:
+        return *IMAGENET, "assumed: mean and std of ImageNet"
+    if channels == 1:
+        return (0.5,), (0.5,), "assumed: mean and std 0.5"
+    unchanged = ((0.0,) * channels, (1.0,) * channels)
+    return *unchanged, f"assumed: {channels} channels without mean and std"
+
+
+def model_defaults(
+    model: nn.Module, size: tuple[int, int] | None = None, channels: int | None = None
+) -> ModelDefaults:
     """Return the metadata of a model that is known without running it on images.
 
     The parts of a network around models of timm, Hugging Face or visattn say what these expect. The
     network runs on images of single colors, to measure what it does to colors before.
 
+    Args:
+        model: The model.
+        size: Height and width of its images; by default what it states.
+        channels: Their number of channels; by default that of its first convolution.
+
     Raises:
         ValueError: If it is a Hugging Face model that takes more than images.
     """
-    if (defaults := _known_defaults(model)) is not None:
-        return defaults
+    defaults = _known_defaults(model) or _other_defaults(model, size, channels)
+    if size is not None:
+        defaults = replace(defaults, size=size, size_source="argument")
+    return defaults if channels is None else defaults.with_channels(channels)
+
+
+def _other_defaults(
+    model: nn.Module, size: tuple[int, int] | None, channels: int | None
+) -> ModelDefaults:
+    """Return the metadata of a model whose library defines none, by its parts and by convention."""
     package = type(model).__module__.split(".")[0]
     name = type(model).__name__
     library: Library = cast("Library", package) if package in get_args(Library) else "other"
-    channels = _input_channels(model)
     default_size = (299, 299) if name == "Inception3" else _DEFAULT_SIZE
+    usual = configured_image_size(model) or default_size
+    channels = channels or input_channels(model, size or usual)
     if (transform := internal_transform(model)) is not None:  # it normalizes images, too
-        size = configured_image_size(model) or default_size
+        size = usual
         unchanged = ((0.0,) * channels, (1.0,) * channels)
         color = tuple(map(float, transform.image_mean))
         return ModelDefaults(
             name, library, size, *unchanged, mean_color=color, source="the model normalizes images"
         )
-    mean, std = IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
-    source = "assumed: mean and std of ImageNet" if channels == 3 else "assumed: mean and std 0.5"
+    mean, std, source = _assumed_colors(channels)
     inner = {} if library == "torchvision" else _inner_models(model)
+    inner = {site: each for site, each in inner.items() if len(each.mean) == channels}
     sizes = [own_image_size(model), *(inner_defaults.size for inner_defaults in inner.values())]
-    size = next((size for size in sizes if size and all(size)), None)
-    size = size or configured_image_size(model) or default_size
-    defaults = ModelDefaults(name, library, size, mean, std, source=source)
+    stated = next((each for each in sizes if each and all(each)), None)
+    stated = stated or configured_image_size(model)
+    # A torchvision classifier has the size of its published weights.
+    known = stated or library == "torchvision"
+    defaults = ModelDefaults(
+        name, library, stated or default_size, mean, std, source=source,
+        size_source="model" if known else "assumed",
+    )  # fmt: skip
     return _with_inner_colors(model, defaults, inner) if inner else defaults
 
 
@@ -230,11 +272,23 @@ def _is_transformers_subclass(model: nn.Module) -> bool:
     return "transformers" in packages and hasattr(getattr(model, "config", None), "model_type")
 
 
-def _input_channels(model: nn.Module) -> int:
-    """Return the number of image channels, from the first convolution."""
+def input_channels(model: nn.Module, size: tuple[int, int] | None = None) -> int:
+    """Return the number of image channels, from the first convolution.
+
+    A network that adds channels to a photo takes three, whatever its first convolution takes: with
+    a size that is tried.
+
+    Example:
+        >>> input_channels(nn.Conv2d(5, 2, 1), (4, 4))
+        5
+    """
     convolutions = (module for module in model.modules() if isinstance(module, nn.Conv2d))
     channels = next((convolution.in_channels for convolution in convolutions), 3)
-    return channels if channels in (1, 3) else 3
+    if channels in (1, 3) or size is None:
+        return channels
+    sizes = dict.fromkeys([size, *((side, side) for side in COMMON_SIZES)])
+    tried = ((count, each) for each in sizes for count in (3, channels))
+    return next((count for count, each in tried if runs(model, count, each)), 3)
 
 
 def _timm_defaults(model: nn.Module) -> ModelDefaults:
@@ -246,11 +300,11 @@ def _timm_defaults(model: nn.Module) -> ModelDefaults:
     size = (size, size) if isinstance(size, int) else size
     mean = tuple(config.get("mean") or IMAGENET[0])
     std = tuple(config.get("std") or IMAGENET[1])
-    channels = _input_channels(model)
-    if channels != len(mean):
-        mean, std = mean[:channels], std[:channels]
+    channels = input_channels(model)
     size = (int(size[0]), int(size[1]))
-    return ModelDefaults(name, "timm", size, mean, std, source="timm pretrained_cfg")
+    source = "timm pretrained_cfg"
+    defaults = ModelDefaults(name, "timm", size, mean[:channels], std[:channels], source=source)
+    return defaults.with_channels(channels)
 
 
 def _transformers_defaults(model: nn.Module) -> ModelDefaults:
@@ -279,7 +333,7 @@ def _transformers_defaults(model: nn.Module) -> ModelDefaults:
     id2label = getattr(config, "id2label", None) or {}
     names = tuple(str(id2label[index]) for index in sorted(id2label))
     named = all(not name.startswith("LABEL_") for name in names)
-    return ModelDefaults(
+    defaults = ModelDefaults(
         config.model_type,
         "transformers",
         size,
@@ -289,6 +343,7 @@ def _transformers_defaults(model: nn.Module) -> ModelDefaults:
         source=source,
         preprocessing_error=error,
     )
+    return defaults.with_channels(channels)
 
 
 def default_mean_std(model_type: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

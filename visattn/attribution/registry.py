@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.attribution.dense_targets import BoxTarget, DenseTarget
+from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.targets import TargetLike, resolve_target
 from visattn.io.argument_checks import LARGEST_SEED, check_argument
 from visattn.io.messages import did_you_mean
-from visattn.recording.model_info import NO_ATTENTION, ModelInfo
+from visattn.recording.model_info import NO_ATTENTION, ExplainedModel, ModelInfo
 from visattn.results.kinds import MapKind
 
 Needs = Literal[
@@ -75,6 +78,42 @@ class Method:
     class_only: bool = False
     check: Callable[[ModelInfo, Any], str] | None = None
     warning: str = ""
+
+    def __call__(
+        self,
+        model: nn.Module | ExplainedModel,
+        images: Float[Tensor, "b c y x"],
+        target: TargetLike | Tensor = None,
+        **options: Any,
+    ) -> Float[Tensor, "b gy gx"]:
+        """Return the maps of normalized images, on the grid of the method.
+
+        Args:
+            model: A network, which is analyzed at the size of the images, once; or a result of
+                `analyze_model`.
+            images: Inputs of the model as they are.
+            target: Class index or name, or one per image, also as a tensor of labels; a function
+                of the output; or None for the predicted classes.
+            options: Arguments of the method.
+
+        Raises:
+            ValueError: If the method does not fit the model, or an argument is unknown.
+
+        Example:
+            >>> model = nn.Sequential(nn.Conv2d(3, 5, 2, 2), nn.ReLU(), nn.Flatten(),
+            ...                       nn.Linear(75, 2))
+            >>> METHODS["gradcam"](model, torch.rand(4, 3, 6, 10), 1, layer="0").shape
+            torch.Size([4, 3, 5])
+        """
+        explained = model
+        if isinstance(model, nn.Module):
+            explained = analyze_model(model, tuple(images.shape[2:]), channels=images.shape[1])
+        if isinstance(target, Tensor):
+            target = target.tolist()
+        self.check_args(options, target)
+        if reason := self.supports(explained.info, target, options):
+            raise ValueError(f"{self.name} does not fit {explained.info.name}: {reason}")
+        return self.function(explained, images, resolve_target(target, explained), **options)
 
     @property
     def default_kwargs(self) -> dict[str, Any]:

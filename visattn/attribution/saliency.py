@@ -13,7 +13,7 @@ from visattn.attribution.perturbation import denormalize
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.functional.numerics import at_least_float32, gaussian_blur, without_autocast
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.model_info import ExplainedModel, ModelInfo
 
 
 def gabor_filters(
@@ -432,7 +432,19 @@ _RANDOM_GRID = (7, 7)
 _SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))
 
 
-@method("itti_koch", title="Itti–Koch", paper="Itti et al. 1998", needs="pixels", kind="saliency")
+def _needs_colors(info: ModelInfo, _: object) -> str:
+    channels = len(info.mean)
+    return "" if channels in (1, 3) else f"it compares colors, and images have {channels} channels"
+
+
+@method(
+    "itti_koch",
+    title="Itti–Koch",
+    paper="Itti et al. 1998",
+    needs="pixels",
+    kind="saliency",
+    check=_needs_colors,
+)
 def itti_koch(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
@@ -453,6 +465,7 @@ def itti_koch(
     paper="Hou and Zhang 2007",
     needs="pixels",
     kind="saliency",
+    check=_needs_colors,
 )
 def spectral_residual_map(
     explained: ExplainedModel,

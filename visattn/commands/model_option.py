@@ -188,8 +188,7 @@ def add_model(parser: CommandParser, *, builds: bool = False, required: bool = F
             dest="model_args",
             type=_model_argument,
             metavar="NAME=VALUE",
-            help="constructor arguments of the model, such as pad_type=same drop_rate=0.1; for "
-            "timm also mean=, std=",
+            help="constructor arguments of the model, such as pad_type=same drop_rate=0.1",
         )
         _add_input_options(group)
     add_options(parser, "device")
@@ -280,6 +279,20 @@ def _add_input_options(group: "argparse._ArgumentGroup") -> None:
         help="class names: a text file with one name per line, a JSON list, or a JSON object that "
         "maps class numbers to names",
     )
+    for name, what in (("mean", "mean"), ("std", "standard deviation")):
+        group.add_argument(
+            f"--{name}",
+            type=channel_numbers,
+            metavar="N,N,...",
+            help=f"{what} that images are normalized with, of all channels or of each, where "
+            "pixels are 0 to 1 (default: that of the model, or what is said to be assumed)",
+        )
+    group.add_argument(
+        "--transform",
+        metavar="FILE.py:NAME",
+        help="preprocessing in place of that of the model: FILE.py:NAME or package.module:NAME, a "
+        "transform of torchvision or timm, or a function that returns one (this code is executed)",
+    )
 
 
 def load_trained_model(
@@ -356,7 +369,16 @@ def model_settings(args: argparse.Namespace, weights: str) -> dict[str, Any]:
         "weights": weights_origin(weights),
         "pretrained": getattr(args, "pretrained", False),
         "model_args": dict(getattr(args, "model_args", ())),
+        **_passed_preprocessing(args),
     }
+
+
+def _passed_preprocessing(args: argparse.Namespace) -> dict[str, Any]:
+    """Return mean, std and transform of the command line, where they are set."""
+    values = {name: getattr(args, name, None) for name in ("mean", "std", "transform")}
+    if values["transform"]:
+        values["transform_code"] = user_code_digest(values["transform"])
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def load_explained_model(
@@ -375,8 +397,17 @@ def load_explained_model(
     """
     from visattn.attribution.explained_model import analyze_model, describe_model
     from visattn.models.captioning.captioner import Captioner
-    from visattn.pipelines.inputs import transform_colors, with_colors
+    from visattn.pipelines.colors import (
+        Colors,
+        fixed_size,
+        passed_colors,
+        recolored,
+        transform_colors,
+    )
 
+    resized = args.input_size or getattr(args, "resize_mode", None)
+    if resized and args.transform:
+        raise ValueError("--transform resizes images: --input-size and --resize-mode have no use")
     loaded = load_any_model(args)
     if isinstance(loaded.model, Captioner):
         raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
@@ -385,11 +416,19 @@ def load_explained_model(
         )
     analyze = describe_model if dense else analyze_model
     class_names = None if args.classes is None else loaded.class_names
-    explained = analyze(loaded.model, args.input_size, class_names)
-    resized = args.input_size or getattr(args, "resize_mode", None)
+    passed = None
+    if loaded.mean is not None or loaded.std is not None:
+        passed = passed_colors(loaded.model, loaded.mean, loaded.std)
+    channels = None if passed is None else passed.count
+    size = fixed_size(loaded.transform) if args.transform else args.input_size
+    explained = analyze(loaded.model, size, class_names, channels)
     if resized and loaded.transform is not None:  # only its colors are kept
-        explained = with_colors(explained, *transform_colors(loaded.transform))
+        explained = Colors(*transform_colors(loaded.transform)).of(explained)
         loaded = replace(loaded, transform=None)
+    if passed is not None:
+        explained = passed.of(explained)
+        if loaded.transform is not None:
+            loaded = replace(loaded, transform=recolored(loaded.transform, passed))
     if not explained.class_names:
         explained = replace(explained, class_names=loaded.class_names)
     return loaded, explained
@@ -410,6 +449,9 @@ def load_any_model(args: argparse.Namespace) -> "LoadedModel":
         model_kwargs=dict(args.model_args) or None,
         text=getattr(args, "text", None),
         class_names=None if args.classes is None else read_class_names(args.classes),
+        mean=args.mean,
+        std=args.std,
+        transform=args.transform,
     )
     _report_notes(loaded, args)
     move_to_device(loaded.model, args.device)
@@ -485,13 +527,27 @@ def read_class_names(file: Path) -> "list[str] | dict[str, str]":
 
 
 def _model_argument(text: str) -> tuple[str, Any]:
-    """Return name and value of a constructor argument; mean and std as one number per channel."""
+    """Return name and value of a constructor argument."""
     name, value = named_value(text)
-    if name in ("mean", "std"):
-        if isinstance(value, int | float):
-            value = (value,) * 3
-        if isinstance(value, str):
-            raise argparse.ArgumentTypeError(
-                f"{name} must be a number, or one per channel as in 0.5,0.5,0.5; got {value!r}"
-            )
     return name, tuple(value) if isinstance(value, list) else value
+
+
+def channel_numbers(text: str) -> float | tuple[float, ...]:
+    """Return a number for all channels, or one for each.
+
+    Raises:
+        argparse.ArgumentTypeError: If the text has another form.
+
+    Example:
+        >>> channel_numbers("0.5"), channel_numbers("0.5,0.4,0.1")
+        (0.5, (0.5, 0.4, 0.1))
+    """
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or not all(abs(number) < 1e9 for number in numbers):
+        raise argparse.ArgumentTypeError(
+            f"must be a number, or one per channel as in 0.5,0.5,0.5; got {text!r}"
+        )
+    return numbers[0] if len(numbers) == 1 else numbers

@@ -148,7 +148,7 @@ class Job(ABC, Generic[Result]):
         """
         from visattn.images.reader import read_image
 
-        return read_image(path)
+        return read_image(path, display=getattr(self.args, "display", None))
 
     def digests(self, path: Path) -> dict[str, Any]:
         """Return what tells whether an image has changed since an earlier run."""

@@ -1,4 +1,7 @@
-"""Image reader: files, bytes, PIL images and arrays to upright 8-bit RGB, or one clear error."""
+"""Image reader: files, bytes, PIL images and arrays to upright 8-bit RGB, or one clear error.
+
+Arrays and files with other channels than those of photos are read with a rule for their rendering.
+"""
 
 import io
 import os
@@ -6,14 +9,16 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float32, Shaped, UInt8
 from PIL import ExifTags, Image, UnidentifiedImageError
+from torch import Tensor
 
+from visattn.images.channels import Display, channel_values, draw_channels, is_photo
 from visattn.images.formats import (
     HEIF_ADVICE,
     describe_skipped,
@@ -28,6 +33,7 @@ from visattn.images.rgb import from_array, to_rgb
 from visattn.io.argument_checks import check_argument
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file, printable_name
+from visattn.results.records import read_array
 
 MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
 MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
@@ -51,6 +57,7 @@ PathLike = str | os.PathLike[str]
 
 _MAX_BYTES = 256 * 2**20
 _MAX_PIXELS = 64_000_000
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes
 _LABEL_MODES = ("1", "L", "P", "I", "I;16")
 
 
@@ -66,6 +73,8 @@ class LoadedImage:
         pixels: RGB, 0 to 255.
         orientation: EXIF orientation of the stored image, 1 to 8.
         name: Path of the file, or `image`.
+        values: Values of the channels, if it is no photo: `pixels` is then a rendering of them.
+        display: How the rendering was made; "" for a photo.
 
     Example:
         >>> LoadedImage(np.zeros((2, 3, 3), dtype=np.uint8)).size
@@ -75,6 +84,8 @@ class LoadedImage:
     pixels: UInt8[np.ndarray, "y x 3"]
     orientation: int = 1
     name: str = "image"
+    values: Float32[np.ndarray, "y x c"] | None = None
+    display: str = ""
 
     def __repr__(self) -> str:
         """Return name and size in one line."""
@@ -91,8 +102,8 @@ class LoadedImage:
         return self.size[0] * self.size[1]
 
 
-ImageLike = PathLike | bytes | Image.Image | np.ndarray | LoadedImage
-"""Every form of an image that `read_image` accepts."""
+ImageLike = PathLike | bytes | Image.Image | np.ndarray | LoadedImage | Tensor
+"""Every form of an image; tensors are inputs of a model, which `visattn.explain` takes alone."""
 
 
 def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
@@ -107,6 +118,8 @@ def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
         ['photo.jpg']
     """
     single = (str, os.PathLike, bytes, Image.Image, np.ndarray, LoadedImage)
+    if isinstance(images, Tensor):
+        images = [images] if images.ndim < 4 else list(images)
     if not isinstance(images, (*single, Iterable)):
         _source_name(images)  # raises
     listed: list[ImageLike] = [images] if isinstance(images, single) else list(images)
@@ -120,19 +133,26 @@ def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
 def read_image(
     source: ImageLike,
     *,
+    display: Display | None = None,
     max_bytes: int = _MAX_BYTES,
     max_pixels: int = _MAX_PIXELS,
 ) -> LoadedImage:
-    """Return an image as upright 8-bit RGB.
+    """Return an image as upright 8-bit RGB, or with the values of all its channels.
 
     Of an animation the first frame is read. Transparent pixels are composited on white. 16-bit
     values are scaled by 255/65535; wider integers and floats in a file by their own range, with
     NaN as black. Color profiles are not applied.
 
     Args:
-        source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF; HEIC with the extra `heif`),
-            the bytes of one, a PIL image, an array as `visattn.images.rgb.from_array` accepts
-            it, or a `LoadedImage`, which is returned unchanged.
+        source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF; HEIC with the extra `heif`;
+            an array in a .npy file), the bytes of one, a PIL image, an array as
+            `visattn.images.rgb.from_array` accepts it, or a `LoadedImage`, which is returned
+            unchanged.
+        display: What a rendering shows of an image of any number of channels (multispectral,
+            depth, signed values): the index of a channel, which is shown in gray, or three for
+            red, green and blue, as in `display=(7, 3, 2)`; channels that leave 0 to 1 are
+            stretched from their 2nd to their 98th percentile. `auto` shows the first three, and
+            reads photos as photos. None reads photos alone.
         max_bytes: Largest file size that is opened.
         max_pixels: Largest image that is decoded. Pillow has its own limit, twice
             `PIL.Image.MAX_IMAGE_PIXELS`.
@@ -144,16 +164,64 @@ def read_image(
     Example:
         >>> read_image(np.array([[0, 257, 65535]], dtype=np.uint16)).pixels[0, :, 0]
         array([  0,   1, 255], dtype=uint8)
+        >>> bands = read_image(np.zeros((2, 3, 8), np.int16), display=(7, 3, 2))
+        >>> bands.values.shape, bands.pixels.shape
+        ((2, 3, 8), (2, 3, 3))
         >>> read_image(b"no image")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         visattn.images.reader.ImageError: image: not an image of a known format (JPEG, ...
     """
     check_argument("max_bytes", max_bytes, int)
     check_argument("max_pixels", max_pixels, int)
+    if display is not None:
+        check_argument("display", display, Display)
     if isinstance(source, LoadedImage):
-        return source
+        return _displayed(source, display)
+    if display is not None and (read := _read_channels(source, display, max_bytes, max_pixels)):
+        values = channel_values(read[0])
+        pixels, text = draw_channels(values, display)
+        return LoadedImage(pixels, read[1], _source_name(source), values, text)
     image, orientation = read_rgb(source, max_bytes=max_bytes, max_pixels=max_pixels)
     return LoadedImage(np.array(image), orientation, _source_name(source))
+
+
+def _displayed(image: LoadedImage, display: Display | None) -> LoadedImage:
+    """Return an image that was read, with another rendering of its channels if one is named."""
+    if image.values is None or display == "auto":
+        return image
+    if display is None:
+        raise ImageError(
+            f"{image.name} has {image.values.shape[2]} channels of values and is no photo: "
+            "visattn.explain takes it, and a model that has as many channels"
+        )
+    pixels, text = draw_channels(image.values, display)
+    return replace(image, pixels=pixels, display=text)
+
+
+def _read_channels(
+    source: ImageLike, display: Display, max_bytes: int, max_pixels: int
+) -> tuple[Shaped[np.ndarray, "..."], int] | None:
+    """Return the channels of an image and its EXIF orientation; None if it is read as a photo."""
+    with _explained_errors(source):
+        if isinstance(source, np.ndarray) or _is_npy(source):
+            array = source if isinstance(source, np.ndarray) else read_array(Path(source))  # pyright: ignore[reportArgumentType]
+            if display == "auto" and is_photo(array):
+                return None
+            channel_values(array[:1, :1] if array.ndim in (2, 3) else array)  # refuses others
+            return array, 1
+        if display == "auto":
+            return None
+        image = _open_image(source, max_bytes)  # pyright: ignore[reportArgumentType]
+        _check_size(*image.size, max_pixels)
+        image.load()
+        if image.mode in ("P", "1"):
+            image = image.convert("RGB")
+        orientation = _exif_orientation(image)
+        return np.asarray(_upright(image, orientation)), orientation
+
+
+def _is_npy(source: object) -> bool:
+    return isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".npy"
 
 
 def read_rgb(
@@ -389,6 +457,12 @@ def _source_name(source: object) -> str:
         return str(getattr(source, "filename", "")) or "image"
     if isinstance(source, (bytes, np.ndarray)):
         return "image"
+    if isinstance(source, Tensor):
+        raise TypeError(
+            "a tensor is the input of a model, as visattn.explain, Explainer, overlay and figure "
+            "take it; the source of an image must be a path, bytes, a PIL image, an array or a "
+            "LoadedImage, got Tensor"
+        )
     raise TypeError(
         "the source of an image must be a path, bytes, a PIL image, an array or a LoadedImage, "
         f"got {type(source).__name__}"
@@ -400,6 +474,8 @@ def _open_image(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: 
         return source
     if isinstance(source, np.ndarray):
         return from_array(source)
+    if _is_npy(source):
+        return from_array(read_array(Path(source)))  # pyright: ignore[reportArgumentType]
     content = source if isinstance(source, bytes) else _read_bytes(source, max_bytes)
     if not content:
         raise ImageError("the file is empty")
@@ -413,6 +489,11 @@ def _open_image(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: 
             if is_heif(content) and not has_heif():
                 raise ImageError(
                     f"a HEIF image: to read it, {HEIF_ADVICE}, or convert it to JPEG"
+                ) from error
+            if content[:4] in _TIFF:
+                raise ImageError(
+                    "a TIFF that Pillow does not decode, as those of many channels: save its array "
+                    "as a .npy file, numpy.save('bands.npy', tifffile.imread('bands.tif'))"
                 ) from error
             raise
     if image.format in ("JPEG", "MPO") and count_jpeg_scans(content) > MAX_SCANS:

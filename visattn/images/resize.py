@@ -1,13 +1,15 @@
 """Resizing images to the input size of a network, with the exact geometry."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
@@ -94,6 +96,41 @@ def resize_to_input(
     """
     pixels = resize_rgb(Image.fromarray(image.pixels), resize)
     return pixels, resize.geometry(image.size, image.orientation)
+
+
+def resize_channels(
+    image: LoadedImage, resize: ResizeSpec, fill: Sequence[float]
+) -> tuple[Float[Tensor, "c y x"], Geometry]:
+    """Return the values of an image of any number of channels at the input size, and its geometry.
+
+    They equal those of `torchvision.transforms.v2` on a tensor.
+
+    Args:
+        image: With `values`.
+        resize: How; its `fill` is not used.
+        fill: Value of padding in each channel.
+
+    Example:
+        >>> values = np.ones((4, 6, 5), np.float32)
+        >>> image = LoadedImage(np.zeros((4, 6, 3), np.uint8), values=values)
+        >>> values, _ = resize_channels(image, ResizeSpec((3, 3), "pad"), [0.0] * 5)
+        >>> values.shape, values[0, :, 0]
+        (torch.Size([5, 3, 3]), tensor([1., 1., 0.]))
+    """
+    if image.values is None:
+        raise ValueError(f"{image.name} is a photo, and has no values of channels")
+    height, width = resize.size
+    (rows, columns), canvas, (top, left), crop = _resize_steps(image.size, resize)
+    values = torch.from_numpy(image.values).movedim(2, 0)
+    resized = interpolate(values[None], (rows, columns), mode=resize.interpolation, antialias=True)[
+        0
+    ]
+    padded = torch.tensor(fill).view(-1, 1, 1).expand(len(values), *canvas).clone()
+    padded[:, top : top + rows, left : left + columns] = resized
+    top, left = crop
+    return padded[:, top : top + height, left : left + width], resize.geometry(
+        image.size, image.orientation
+    )
 
 
 def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]:

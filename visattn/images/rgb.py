@@ -5,6 +5,7 @@ from jaxtyping import Float64, Shaped, UInt8
 from PIL import Image
 
 _CHUNK_PIXELS = 2**20
+_DISPLAY = "read_image(array, display=(0, 1, 2)), or --display 0,1,2"
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -53,7 +54,10 @@ def from_array(array: Shaped[np.ndarray, "..."]) -> Image.Image:
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (2, 3, 4)):
-        raise ValueError(f"an array must be [y, x] or [y, x, 1 to 4], got shape {array.shape}")
+        raise ValueError(
+            f"an array must be [y, x] or [y, x, 1 to 4], got shape {array.shape}; of more "
+            f"channels, name those to show: {_DISPLAY}"
+        )
     if 0 in array.shape:
         raise ValueError(f"an array must hold at least one pixel, got shape {array.shape}")
     return Image.fromarray(np.ascontiguousarray(_to_uint8(array)))
@@ -67,11 +71,15 @@ def _to_uint8(array: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
     if array.dtype == np.uint16:
         return _uint16_to_uint8(array)
     if not np.issubdtype(array.dtype, np.floating):
-        raise ValueError(f"pixels must be bool, uint8, uint16 or floats, got {array.dtype}")
+        raise ValueError(
+            f"pixels must be bool, uint8, uint16 or floats, got {array.dtype}; for values of other "
+            f"types, name the channels to show: {_DISPLAY}"
+        )
     if not (array.min() >= 0 and array.max() <= 1):  # NaN fails too
         raise ValueError(
             "pixels given as floats must lie between 0 and 1, "
-            f"got {array.min():g} to {array.max():g}; divide by 255, or convert to uint8"
+            f"got {array.min():g} to {array.max():g}; divide by 255, or convert to uint8; "
+            f"for values in other units, name the channels to show: {_DISPLAY}"
         )
     return np.rint(array * 255).astype(np.uint8)
 

@@ -50,6 +50,7 @@ def describe_at_size(
     model: nn.Module | ExplainedModel,
     size: int | tuple[int, int] | None,
     class_names: ClassNames | None,
+    channels: int | None = None,
 ) -> ExplainedModel:
     """Return the metadata of a dense model for inputs of a size, without a run of it.
 
@@ -58,7 +59,7 @@ def describe_at_size(
         (64, 32)
     """
     if not isinstance(model, ExplainedModel):
-        return describe_model(model, size, class_names)
+        return describe_model(model, size, class_names, channels)
     if size is None:
         return model
     return replace(model, info=replace(model.info, input_size=parse_image_size(size)))

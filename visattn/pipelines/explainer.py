@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS, Method, get_method, supported_methods
 from visattn.attribution.targets import Target, TargetLike
 from visattn.geometry.placement import Align
-from visattn.images.reader import ImageLike, list_images
+from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean
@@ -30,15 +30,21 @@ from visattn.pipelines.attribution_maps import (
     with_operations,
 )
 from visattn.pipelines.caption_words import WORD_METHODS
+from visattn.pipelines.colors import (
+    ChannelNumbers,
+    Colors,
+    followed_transform,
+    passed_colors,
+    recolored,
+    transform_colors,
+)
 from visattn.pipelines.inputs import (
     PreparedImages,
-    followed_transform,
     prepare_images,
-    transform_colors,
     transform_images,
-    with_colors,
 )
 from visattn.pipelines.scanpath import glimpses
+from visattn.pipelines.tensors import ModelInput, list_inputs, prepare_tensors, stack_inputs
 from visattn.recording.feature_layers import find_module_name
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import ExplainedModel
@@ -96,6 +102,10 @@ class Explainer:
         processor: Processor or tokenizer of such a model in memory; without texts, the image
             processor of any model of transformers, whose preprocessing is then used.
 
+        mean: Mean of each channel, or of all, that images are normalized with, in place of that of
+            the model; in the unit of their values, which of 8 and 16 bits are 0 to 1.
+        std: Standard deviation of each channel, or of all; with `mean`.
+
     Raises:
         ValueError: If an analyzed model and class names are passed, or texts and class names.
 
@@ -123,12 +133,15 @@ class Explainer:
         dense: bool = False,
         text: str | Sequence[str] | None = None,
         processor: Any = None,
+        mean: ChannelNumbers | None = None,
+        std: ChannelNumbers | None = None,
     ) -> None:
         if processor is not None and text is None:
             transform = _image_processor(processor, transform)
         self._passed = {
             "model": model, "img_size": img_size, "class_names": class_names,
             "transform": transform, "resize_mode": resize_mode, "align": align,
+            "mean": mean, "std": std,
         }  # fmt: skip
         self.text = text
         if text is not None:
@@ -140,6 +153,8 @@ class Explainer:
         loaded = model if isinstance(model, LoadedModel) else None
         if isinstance(model, LoadedModel):
             class_names = class_names or model.class_names or None
+            if mean is None and std is None:
+                mean, std = model.mean, model.std
             model = model.model
         if transform is not None:
             transform = followed_transform(transform)
@@ -153,10 +168,14 @@ class Explainer:
         self.resize_mode: ResizeMode | None = resize_mode
         self.align: Align = align
         self.dense = dense
-        self._colors: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+        self._colors: Colors | None = None
         if transform is None and loaded is not None and loaded.transform is not None:
             # Only its size is replaced.
-            self._colors = transform_colors(loaded.transform)
+            self._colors = Colors(*transform_colors(loaded.transform))
+        if mean is not None or std is not None:
+            self._colors = passed_colors(self.model, mean, std)
+            if transform is not None:
+                self.transform = recolored(transform, self._colors)
         if dense and transform is None and resize_mode is None:
             self.transform, self.resize_mode = whole_image_preprocessing(self.model, img_size)
 
@@ -171,30 +190,56 @@ class Explainer:
         return replace(self._analyze(batch), align=self.align)
 
     def _analyze(self, batch: PreparedImages | None) -> ExplainedModel:
-        size = self.img_size
-        if self.transform is not None and batch is not None:
-            size = _image_size(batch)
+        if batch is not None:
+            return self._at_size(_image_size(batch), batch.inputs.shape[1])
+        return self._at_size(self.img_size, None if self._colors is None else self._colors.count)
+
+    def _at_size(self, size: int | tuple[int, int] | None, channels: int | None) -> ExplainedModel:
+        """Return the model with its metadata for images of a size and a number of channels."""
         if self.dense:
-            dense = describe_at_size(self._explained or self.model, size, self.class_names)
-            return dense if self._colors is None else with_colors(dense, *self._colors)
+            model = self._explained or self.model
+            return self._colored(describe_at_size(model, size, self.class_names, channels))
         if self._explained is None:
-            explained = analyze_model(self.model, size, self.class_names)
-            return explained if self._colors is None else with_colors(explained, *self._colors)
-        if size is None or parse_image_size(size) == self._explained.info.input_size:
-            return self._explained
-        explained = analyze_model(self.model, size)
+            return self._colored(analyze_model(self.model, size, self.class_names, channels))
         own = self._explained.info  # its colors may come from elsewhere than the model
+        same = channels in (None, len(own.mean))
+        if same and (size is None or parse_image_size(size) == own.input_size):
+            return self._colored(self._explained)
+        explained = analyze_model(self.model, size, channels=channels)
+        if not same:
+            return self._colored(replace(explained, class_names=self._explained.class_names))
         info = replace(explained.info, mean=own.mean, std=own.std, colors=own.colors)
         info = replace(info, preprocessing_error=own.preprocessing_error)
-        return replace(explained, info=info, class_names=self._explained.class_names)
+        explained = replace(explained, info=info, class_names=self._explained.class_names)
+        return self._colored(explained)
 
-    def prepare(self, images: Iterable[ImageLike] | ImageLike) -> PreparedImages:
+    def _colored(self, explained: ExplainedModel) -> ExplainedModel:
+        """Return an analyzed model with the mean and std of this explainer."""
+        if self._colors is None or self._colors.count not in (None, len(explained.info.mean)):
+            return explained
+        return self._colors.of(explained)
+
+    def prepare(
+        self,
+        images: Iterable[ImageLike] | ImageLike,
+        *,
+        originals: Iterable[ImageLike] | ImageLike | None = None,
+    ) -> PreparedImages:
         """Return images as the model takes them, with the geometry back to the originals.
+
+        Args:
+            images: As for `explain`.
+            originals: As for `explain`.
 
         Raises:
             ImageError: If an image cannot be read.
             ValueError: If the transform gives images of another size than `img_size`.
         """
+        images = list_inputs(images, originals)
+        if isinstance(images[0], ModelInput):
+            batch = stack_inputs(images)
+            explained = self._at_size((batch.shape[2], batch.shape[3]), batch.shape[1])
+            return prepare_tensors(explained, images, self._passed["transform"])
         if self.transform is None:
             return prepare_images(self.analyze(), images, resize_mode=self.resize_mode)
         batch = transform_images(self.model, images, self.transform, resize_mode=self.resize_mode)
@@ -234,8 +279,9 @@ class Explainer:
         self,
         images: Iterable[ImageLike] | ImageLike,
         method: str = "rollout",
-        target: TargetLike | DenseTarget | Sequence[DenseTarget] = None,
+        target: TargetLike | DenseTarget | Sequence[DenseTarget] | Tensor = None,
         *,
+        originals: Iterable[ImageLike] | ImageLike | None = None,
         batch_size: int = 16,
         **method_args: Any,
     ) -> list[AttentionMap]:
@@ -245,7 +291,9 @@ class Explainer:
             ImageError: If an image cannot be read.
             ValueError: If the method does not fit.
         """
-        listed = list_images(images)
+        listed = list_inputs(images, originals)
+        if isinstance(target, Tensor):  # the labels of a batch
+            target = target.tolist()
         if self.text is not None:
             _refuse_arguments("text=", target)
             maps = self._maps_of_texts(listed, method, batch_size, method_args)
@@ -282,7 +330,7 @@ class Explainer:
 
     def _maps(
         self,
-        images: list[ImageLike],
+        images: list[Any],
         method: str,
         target: TargetLike | DenseTarget | Sequence[DenseTarget],
         batch_size: int,
@@ -294,7 +342,7 @@ class Explainer:
         dense = any(isinstance(of_image, DenseTarget) for of_image in targets or [target])
         suited = self._for_dense(method) if dense and not self.dense else self
         # With a transform the size of the input is known with the first batch; `map` checks then.
-        if suited.transform is None:
+        if suited.transform is None and not isinstance(images[0], ModelInput):
             first: Any = targets[0] if dense and targets else target
             suited.check(method, first, **method_args)
         maps: list[AttentionMap] = []
@@ -319,7 +367,7 @@ class Explainer:
 
     def _maps_of_texts(
         self,
-        images: list[ImageLike],
+        images: list[Any],
         method: str,
         batch_size: int,
         method_args: Mapping[str, Any],
@@ -334,7 +382,7 @@ class Explainer:
 
     def _sequence_maps(
         self,
-        images: list[ImageLike],
+        images: list[Any],
         method: str,
         target: object,
         batch_size: int,
@@ -343,6 +391,9 @@ class Explainer:
         """Return the maps of each image that its words or glimpses have."""
         passed = (self._passed[name] for name in ("transform", "img_size", "class_names"))
         _refuse_arguments(method, target, *passed)
+        if isinstance(images[0], ModelInput):
+            reason = "takes photos, which the model prepares itself, got tensors"
+            raise ValueError(f"{method} {reason}")  # noqa: TRY004 (of the images)
         options: dict[str, Any] = {"batch_size": batch_size}
         if self.resize_mode is not None:
             options["resize_mode"] = self.resize_mode
@@ -373,8 +424,9 @@ def explain(
     model: nn.Module | LoadedModel,
     images: Iterable[ImageLike] | ImageLike,
     method: str = "rollout",
-    target: TargetLike | DenseTarget | Sequence[DenseTarget] = None,
+    target: TargetLike | DenseTarget | Sequence[DenseTarget] | Tensor = None,
     *,
+    originals: Iterable[ImageLike] | ImageLike | None = None,
     img_size: int | tuple[int, int] | None = None,
     class_names: ClassNames | None = None,
     transform: Any = None,
@@ -396,17 +448,23 @@ def explain(
 
     Args:
         model: Model to explain, or a result of `load_model`.
-        images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
+        images: One image or several: files, bytes, PIL images or arrays `[y, x, c]`, of any size;
+            also of other channels than photos, for a model that takes as many. Or a tensor
+            `[b, c, y, x]`, `[c, y, x]` or a list of these, which is the input of the model as it
+            is, as a DataLoader gives it.
         method: Name of a method in `visattn.attribution.METHODS`.
         target: Class index or name, or one per image; a `PixelTarget`, `RegionTarget`,
             `BoxTarget`, `QueryTarget` or `TokenTarget` of a segmentation or detection model, or one
             per image; or a function from the output of the model, whatever it is, to one number per
             image; None for the predicted class.
+        originals: The photos that tensors were made of, on which maps are then placed; without
+            them a map lies on its tensor.
         img_size: Height and width of the input, or both in one number; by default that of the
             transform, or the one that the model states.
         class_names: Names of the classes, in their order or by index, of a model without names.
         transform: Preprocessing by steps of torchvision or timm, or an image processor of
-            transformers; by default that of the model.
+            transformers; by default that of the model. With `originals`, the steps that led from
+            these to the tensors; also a `ResizeSpec` or a `Geometry`.
         resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
         align: Whether the cells of a feature map are drawn where their receptive fields are
             centered, or stretched over the input from `edges` to edges as most tools do.
@@ -446,7 +504,8 @@ def explain(
         img_size=img_size, class_names=class_names, transform=transform, resize_mode=resize_mode,
         align=align, text=text, processor=processor,
     )  # fmt: skip
-    return explainer.explain(images, method, target, batch_size=batch_size, **method_args)
+    options = {"originals": originals, "batch_size": batch_size}
+    return explainer.explain(images, method, target, **options, **method_args)
 
 
 @checked_arguments()

@@ -1,8 +1,8 @@
 """Preprocessing of images for a model, with the geometry back to the originals."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,18 +12,15 @@ from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
 from torch import Tensor, nn
 
+from visattn.attribution.model_defaults import input_channels
 from visattn.geometry.affine import Geometry
-from visattn.geometry.preprocessing import (
-    ReverseChannels,
-    UnsupportedTransform,
-    transform_with_geometry,
-)
+from visattn.geometry.preprocessing import transform_with_geometry
+from visattn.images.channels import Display
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
-from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.models.backbones.huggingface import is_image_processor, processor_transform
-from visattn.models.base import DenseModel, ImageClassifier, ImageEncoder
-from visattn.models.captioning.captioner import Captioner
-from visattn.recording.model_info import ExplainedModel
+from visattn.images.resize import ResizeMode, ResizeSpec, resize_channels, resize_to_input
+from visattn.io.safe_text import print_message
+from visattn.pipelines.colors import PASSED_COLORS, own_network, step_colors, steps_of
+from visattn.recording.model_info import ExplainedModel, ModelInfo
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +32,8 @@ class PreparedImages:
         geometries: Geometry of each input on its original.
         originals: The original images, upright.
         preprocessing: What was done to them, for the info of maps: `size`, `resize`, `mean`,
-            `std`, and where mean and std come from as `source`.
+            `std`, and where mean and std come from as `source`; `display` says what the rendering
+            of an image of channels shows.
     """
 
     inputs: Float[Tensor, "b c y x"]
@@ -65,7 +63,7 @@ def prepare_images(
     Models of visattn normalize images themselves; timm models have their own preprocessing. For
     others the shorter side is resized to the input size (torchvision: to 8/7 of it, as for most of
     its weights), the center is cropped, and colors are normalized with the mean and standard
-    deviation of the model metadata.
+    deviation of the model metadata. What of that is assumed is printed on stderr, once for a model.
 
     Args:
         explained: The model with its metadata.
@@ -99,30 +97,50 @@ def prepare_images(
             f"the colors that {info.name} takes are not known: {info.preprocessing_error}; pass "
             "its preprocessing, transform=, or the image processor of its weights, processor="
         )
-    if resize_mode is None and info.library == "timm":
-        own_steps = _timm_transform(explained)
-        batch = transform_images(explained.model, images, own_steps)
-        return replace(batch, preprocessing=_describe(explained, batch.inputs, "timm"))
-    originals = _read_images(images)
-    inputs, geometries = _resize_and_normalize(explained, originals, resize_mode)
-    return PreparedImages(
-        _like_weights(inputs, explained.model),
-        geometries,
-        originals,
-        _describe(explained, inputs, resize_mode or "crop"),
+    channels = len(info.mean)
+    originals = _read_images(images, channels)
+    has_values = originals[0].values is not None
+    _say_assumed(info, resize_mode)
+    if resize_mode is None and info.library == "timm" and not has_values:
+        steps, used = _timm_transform(explained)
+        inputs, geometries = _apply_transform(steps, originals)
+    else:
+        spec = _resize_spec(explained, resize_mode)
+        resize = _resize_channels if has_values else _resize_and_normalize
+        inputs, geometries = resize(explained, originals, spec)
+        shorter = {} if spec.shorter is None else {"shorter": spec.shorter}
+        used = {"resize": spec.mode, **shorter, "interpolation": spec.interpolation}
+    size: dict[str, Any] = {"size": [inputs.shape[2], inputs.shape[3]]}
+    if info.size_source:
+        size["size_source"] = info.size_source
+    colors = {"mean": list(info.mean), "std": list(info.std), "source": info.colors}
+    described = {**size, **used, **colors, **_display_of(originals)}
+    return PreparedImages(like_weights(inputs, explained.model), geometries, originals, described)
+
+
+_SAID: set[str] = set()
+
+
+def _say_assumed(info: ModelInfo, resize_mode: ResizeMode | None) -> None:
+    """Print once what is assumed of the images of a model."""
+    assumed = [info.colors.removeprefix("assumed: ")] if info.colors.startswith("assumed") else []
+    if info.size_source == "assumed":
+        assumed.append(f"{info.input_size[0]} x {info.input_size[1]} pixels")
+    if assumed and resize_mode is None and info.library == "other":
+        assumed.append("the shorter side resized and the center cropped")
+    text = (
+        f"assumed for {info.name}: {', '.join(assumed)}; other values: load_model(..., mean=, "
+        "std=, transform=), img_size=, resize_mode=, or --mean, --std, --transform, --input-size, "
+        "--resize-mode"
     )
+    if assumed and text not in _SAID:
+        _SAID.add(text)
+        print_message(text)
 
 
-def _describe(explained: ExplainedModel, inputs: Tensor, resize: str) -> dict[str, Any]:
-    """Return the preprocessing of a model for the info of maps."""
-    info = explained.info
-    return {
-        "size": [inputs.shape[2], inputs.shape[3]],
-        "resize": resize,
-        "mean": list(info.mean),
-        "std": list(info.std),
-        "source": info.colors,
-    }
+def _display_of(originals: Sequence[LoadedImage]) -> dict[str, str]:
+    """Return what the rendering of an image of channels shows, as an entry of a record."""
+    return {"display": originals[0].display} if originals[0].display else {}
 
 
 def transform_images(
@@ -151,98 +169,67 @@ def transform_images(
         raise ValueError(
             f"the transform resizes images, got resize_mode={resize_mode!r} too: pass only one"
         )
-    originals = _read_images(images)
+    originals = _read_images(images, input_channels(model), strict=False)
     inputs, geometries = _apply_transform(transform, originals)
     described: dict[str, Any] = {"size": [inputs.shape[2], inputs.shape[3]], "resize": "transform"}
-    colors = [_step_colors(step) for step in _steps(transform)]
+    described |= _display_of(originals)
+    colors = [step_colors(step) for step in steps_of(transform)]
     # The last step that normalizes, or None.
     [*_, last] = [None, *filter(None, colors)]
     mean, std = last or (None, None)
     described |= {"mean": mean, "std": std, "source": "transform"}
-    return PreparedImages(_like_weights(inputs, model), geometries, originals, described)
+    return PreparedImages(like_weights(inputs, model), geometries, originals, described)
 
 
-def followed_transform(transform: Any) -> Any:
-    """Return a transform; for an image processor of transformers, the transform that equals it.
-
-    Raises:
-        ValueError: If the processor takes steps that have no counterpart.
-    """
-    return processor_transform(transform) if is_image_processor(transform) else transform
-
-
-def transform_colors(transform: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and std that a transform normalizes colors with.
-
-    Raises:
-        ValueError: If it changes colors in another way, or is not supported.
-
-    Example:
-        >>> from torchvision.transforms import v2
-        >>> transform_colors(v2.Compose([v2.Resize(5), v2.Normalize((0.5,), (0.25,))]))
-        ((0.5,), (0.25,))
-    """
-    if isinstance(transform, UnsupportedTransform):
-        raise ValueError(transform.reason)  # noqa: TRY004 - of the preprocessing of a model
-    steps = list(_steps(transform))
-    colors = [pair for step in steps if (pair := _step_colors(step)) is not None]
-    if len(colors) > 1 or any(isinstance(step, ReverseChannels) for step in steps):
-        raise ValueError(
-            "the preprocessing of the model changes colors in another way than by one mean and "
-            "std, so that it cannot be resized otherwise: leave out img_size and resize_mode, or "
-            "pass transform="
-        )
-    [(mean, std)] = colors or [([0.0] * 3, [1.0] * 3)]
-    return tuple(mean), tuple(std)
-
-
-def with_colors(
-    explained: ExplainedModel, mean: tuple[float, ...], std: tuple[float, ...]
-) -> ExplainedModel:
-    """Return an analyzed model whose images are normalized with another mean and std."""
-    info = replace(explained.info, mean=mean, std=std, preprocessing_error="")
-    return replace(explained, info=replace(info, colors="preprocessing that was loaded"))
-
-
-def _step_colors(step: Any) -> tuple[list[float], list[float]] | None:
-    """Return the mean and std of a step that normalizes; None for another one."""
-    if not (hasattr(step, "mean") and hasattr(step, "std")):
-        return None
-    mean, std = (torch.as_tensor(values).flatten() for values in (step.mean, step.std))
-    return mean.double().tolist(), std.double().tolist()
-
-
-def _steps(transform: Any) -> Iterator[Any]:
-    """Yield the steps of a transform of torchvision or timm."""
-    steps = getattr(transform, "transforms", transform)
-    if isinstance(steps, (list, tuple, nn.Sequential)):
-        for step in steps:
-            yield from _steps(step)
-    else:
-        yield transform
-
-
-def _read_images(images: Iterable[ImageLike] | ImageLike) -> tuple[LoadedImage, ...]:
-    originals = tuple(read_image(image) for image in list_images(images))
+def _read_images(
+    images: Iterable[ImageLike] | ImageLike, channels: int, *, strict: bool = True
+) -> tuple[LoadedImage, ...]:
+    """Return photos, or the channels of images that are none, for a model of so many channels."""
+    display: Display = "auto"
+    if channels not in (1, 3):  # an array of four channels is no RGBA here
+        display = tuple(range(3)) if channels > 2 else 0
+    listed = list_images(images)
+    originals = tuple(
+        image if isinstance(image, LoadedImage) else read_image(image, display=display)
+        for image in listed
+    )
     if not originals:
         raise ValueError("there must be at least one image, got none")
+    for image in originals if strict else ():
+        count = 3 if image.values is None else image.values.shape[2]
+        fits = channels in (1, 3) if image.values is None else count == channels
+        if not (fits or (count, channels) == (1, 3)):
+            read = "was read as a photo of 3" if image.values is None else f"has {count}"
+            raise ValueError(
+                f"the model takes images of {channels} channels, but {image.name} {read}: pass "
+                f"arrays [y, x, {channels}] or .npy files, read with display= or --display; or "
+                "wrap the model in a module that makes the other channels"
+            )
+    if len({image.values is None for image in originals}) > 1:
+        raise ValueError("photos and images of channels must be passed in batches of their own")
     return originals
 
 
-def _like_weights(inputs: Tensor, model: nn.Module) -> Tensor:
-    """Return inputs on the device and in the dtype of the model."""
+def like_weights(inputs: Tensor, model: nn.Module) -> Tensor:
+    """Return inputs on the device and in the dtype of the model.
+
+    Example:
+        >>> like_weights(torch.zeros(1, 3, 2, 2), nn.Conv2d(3, 2, 1).double()).dtype
+        torch.float64
+    """
     weight = next(model.parameters(), None)
     if weight is None:
         return inputs
     return inputs.to(weight.device, weight.dtype if weight.is_floating_point() else None)
 
 
-def _timm_transform(explained: ExplainedModel) -> Any:
-    """Return timm's evaluation transform with the size and colors of the metadata."""
+def _timm_transform(explained: ExplainedModel) -> tuple[Any, dict[str, Any]]:
+    """Return timm's evaluation transform with size and colors of the metadata, and its steps."""
     info = explained.info
     config = resolve_model_data_config(explained.model)
     config.update(input_size=(len(info.mean), *info.input_size), mean=info.mean, std=info.std)
-    return create_transform(**config)
+    names = ("crop_mode", "crop_pct", "interpolation")
+    return create_transform(**config), {"resize": "timm", **{name: config[name] for name in names}}
 
 
 def _apply_transform(
@@ -252,9 +239,10 @@ def _apply_transform(
     outputs: list[Tensor] = []
     geometries: list[Geometry] = []
     for image in originals:
-        output, geometry = transform_with_geometry(
-            transform, Image.fromarray(image.pixels), image.orientation
-        )
+        source: Any = Image.fromarray(image.pixels)
+        if image.values is not None:
+            source = torch.from_numpy(image.values).movedim(2, 0)
+        output, geometry = transform_with_geometry(transform, source, image.orientation)
         if not isinstance(output, Tensor) or output.ndim != 3 or not output.is_floating_point():
             dtype = f"{output.dtype} " if isinstance(output, Tensor) else ""
             raise ValueError(
@@ -272,19 +260,22 @@ def _apply_transform(
     return torch.stack(outputs), tuple(geometries)
 
 
-def _resize_and_normalize(
-    explained: ExplainedModel, originals: tuple[LoadedImage, ...], resize_mode: ResizeMode | None
-) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
-    """Resize images to the input size and normalize their colors."""
+def _resize_spec(explained: ExplainedModel, resize_mode: ResizeMode | None) -> ResizeSpec:
     info = explained.info
-    model = explained.model
-    network = model.encoder if isinstance(model, Captioner | DenseModel) else model
-    own = network if isinstance(network, ImageClassifier | ImageEncoder) else None
     shorter = None
     if resize_mode is None and info.library == "torchvision":
         shorter = round(min(info.input_size) * 8 / 7)
-    fill = _pad_color(explained, own=own is not None)
-    spec = ResizeSpec(info.input_size, resize_mode or "crop", shorter, fill=fill)
+    own = own_network(explained.model) is not None
+    fill = _pad_color(explained, own=own)
+    return ResizeSpec(info.input_size, resize_mode or "crop", shorter, fill=fill)
+
+
+def _resize_and_normalize(
+    explained: ExplainedModel, originals: tuple[LoadedImage, ...], spec: ResizeSpec
+) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
+    """Resize photos to the input size and normalize their colors."""
+    info = explained.info
+    own = own_network(explained.model)
     if own is None and len(info.mean) == 1:
         originals = tuple(map(_to_gray, originals))
     resized = [resize_to_input(image, spec) for image in originals]
@@ -292,13 +283,32 @@ def _resize_and_normalize(
     geometries = tuple(geometry for _, geometry in resized)
     if own is not None:
         return own.normalize(pixels.to(own.shift.device)), geometries
-    if len(info.mean) not in (1, 3):
-        raise ValueError(
-            f"{info.name} takes {len(info.mean)} channels; images have 3, or 1 if they are gray: "
-            "make the input tensors yourself and use visattn.record"
-        )
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
     return (pixels[:, : len(mean)] / 255 - mean) / std, geometries
+
+
+def _resize_channels(
+    explained: ExplainedModel, originals: tuple[LoadedImage, ...], spec: ResizeSpec
+) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
+    """Resize images of channels to the input size and normalize them."""
+    info = explained.info
+    if own_network(explained.model) is not None:
+        raise ValueError(
+            f"{info.name} normalizes photos itself: pass photos, or a tensor [b, c, y, x] that is "
+            "normalized as in its training"
+        )
+    for image in originals if info.colors != PASSED_COLORS else ():
+        values = cast("np.ndarray", image.values)
+        if not (values.min() >= 0 and values.max() <= 1):
+            raise ValueError(
+                f"the values of {image.name}, from {values.min():g} to {values.max():g}, leave 0 "
+                "to 1, and their unit is not known: pass mean= and std= of the channels in it "
+                "(--mean, --std; mean=0, std=1 takes values as they are), or transform="
+            )
+    resized = [resize_channels(image, spec, info.mean) for image in originals]
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
+    values = torch.stack([values.expand(len(mean), -1, -1) for values, _ in resized])
+    return (values - mean) / std, tuple(geometry for _, geometry in resized)
 
 
 def _pad_color(explained: ExplainedModel, *, own: bool) -> tuple[int, int, int]:

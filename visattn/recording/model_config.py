@@ -11,7 +11,7 @@ from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.probe_cache import forward_function
 
 ClassNames = Sequence[str] | Mapping[int, str] | Mapping[str, str]
-_COMMON_SIZES = (28, 32, 64, 96, 128, 224, 256, 299, 384)
+COMMON_SIZES = (28, 32, 64, 96, 128, 224, 256, 299, 384)
 _SIZE_ATTRIBUTES = ("image_size", "img_size", "input_size")
 _CONFIGS = ("default_cfg", "pretrained_cfg", "config")
 _VISION_CONFIGS = ("vision_config", "image_config", "encoder")
@@ -74,8 +74,8 @@ def input_size_hint(
         )
     if reason := _channels_error(model, default_size, channels):
         return reason
-    sizes = dict.fromkeys([default_size, *((size, size) for size in _COMMON_SIZES)])
-    working = [size for size in sizes if _runs(model, channels, size)]
+    sizes = dict.fromkeys([default_size, *((size, size) for size in COMMON_SIZES)])
+    working = [size for size in sizes if runs(model, channels, size)]
     if not working:
         return (
             "give the size of its images: visattn.explain(model, images, img_size=(height, "
@@ -106,8 +106,10 @@ def _channels_error(model: nn.Module, size: tuple[int, int], channels: int) -> s
         for site, module in model.named_modules():
             if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
                 stack.callback(module.register_forward_pre_hook(hook(site)).remove)
-        if _runs(model, channels, size):
-            return ""
+        # Without a batch axis, a volume network takes a batch of one for the channels of a volume.
+        works = runs(model, channels, size)
+    if works and not any(isinstance(module, nn.Conv3d) for _, module, _ in entered):
+        return ""
     if not entered:  # it checks the number itself
         convolutions = (
             (site, module)
@@ -115,7 +117,7 @@ def _channels_error(model: nn.Module, size: tuple[int, int], channels: int) -> s
             if isinstance(module, nn.Conv2d) and module.in_channels not in (1, 3)
         )
         first = next(convolutions, None)
-        fits = first is not None and _runs(model, first[1].in_channels, size)
+        fits = first is not None and runs(model, first[1].in_channels, size)
         entered += [(*first, torch.Size((1, channels, *size)))] if first and fits else []
     if len(entered) != 1:
         return ""
@@ -129,9 +131,9 @@ def _channels_error(model: nn.Module, size: tuple[int, int], channels: int) -> s
         )
     if len(shape) == 4 and shape[1] != module.in_channels:
         return (
-            f"images have 1 or 3 channels, but {site}, its first convolution, takes "
-            f"{module.in_channels}: wrap the model in a module that takes images and adds the "
-            "other channels, as in self.model(torch.cat([images, others], 1))"
+            f"its images have {shape[1]} channels, but {site}, its first convolution, takes "
+            f"{module.in_channels}: pass images of as many channels, or wrap the model in a module "
+            "that adds the others, as in self.model(torch.cat([images, others], 1))"
         )
     return ""
 
@@ -242,8 +244,13 @@ def _parse_sides(size: Any) -> tuple[int, int] | None:
     return (sides[-2], sides[-1]) if valid and len(sides) in (2, 3) else None
 
 
-def _runs(model: nn.Module, channels: int, size: tuple[int, int]) -> bool:
-    """Whether a model runs on an image of this size."""
+def runs(model: nn.Module, channels: int, size: tuple[int, int]) -> bool:
+    """Whether a model runs on an image of this size and number of channels.
+
+    Example:
+        >>> runs(nn.Conv2d(5, 2, 1), 5, (4, 4)), runs(nn.Conv2d(5, 2, 1), 3, (4, 4))
+        (True, False)
+    """
     zeros = first_weight(model).new_zeros(1, channels, *size)
     with without_grad(model):
         try:

@@ -181,6 +181,7 @@ class ModelInfo:
             not computed from the earlier; () if there are none.
         colors: Where mean and std come from; begins with `assumed` if the model does not tell.
         preprocessing_error: Why images cannot be prepared without a transform; "" if they can.
+        size_source: Where the input size comes from; `assumed` if the model does not tell.
     """
 
     name: str
@@ -204,6 +205,7 @@ class ModelInfo:
     parallel_layers: tuple[str, ...] = ()
     colors: str = ""
     preprocessing_error: str = ""
+    size_source: str = ""
 
     def __str__(self) -> str:
         """Return the table."""

@@ -171,7 +171,7 @@ class AttentionMap(SavedAsJson):
         tensor = tensor if tensor.is_floating_point() else tensor.float()
         if channels is not None:
             tensor = _reduce_channels(tensor, channels)
-        geometry = _transform_geometry(transform, image_size)
+        geometry = transform_geometry(transform, image_size)
         # `info` may say otherwise: that values are signed although none is negative.
         signed = MapInfo(signed=bool((tensor < 0).any()), written=("signed",))
         return cls(tensor, site, kind, geometry, signed | (info or MapInfo()), labels)
@@ -457,7 +457,20 @@ def _reduce_channels(
     return reductions[rule](-3)
 
 
-def _transform_geometry(transform: Any, image_size: tuple[int, int] | None) -> Geometry | None:
+def transform_geometry(transform: Any, image_size: tuple[int, int] | None) -> Geometry | None:
+    """Return where the output of a transform lies on an image; None without both.
+
+    Args:
+        transform: Steps of torchvision or timm, a `ResizeSpec` or a `Geometry`; None for no step.
+        image_size: Height and width of the image.
+
+    Raises:
+        ValueError: If the transform is random or unknown, or there is no size.
+
+    Example:
+        >>> transform_geometry(None, (3, 5)).input_size
+        (3, 5)
+    """
     if isinstance(transform, Geometry):
         return transform
     if image_size is None:

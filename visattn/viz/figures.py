@@ -8,18 +8,21 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import UInt8
+from torch import Tensor
 
 from visattn.geometry.affine import Geometry
-from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.images.reader import ImageLike, LoadedImage, list_images
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale, map_scale
 from visattn.viz.canvas import MUTED, TEXT, Canvas, Color
 from visattn.viz.heatmap import DrawOptions, resize_image
 from visattn.viz.maps import (
+    displayed_image,
     draw_target,
     map_legends,
     map_tile,
     method_title,
+    placed_on_tensor,
     target_line,
     values_on_tile,
 )
@@ -177,7 +180,8 @@ def figure(
         maps: Maps of one photo: one, several, or a dictionary with the title of each. Of several
             photos: for each photo a map, a list or a dictionary of maps; or a dictionary of
             columns, each with a map for each photo, as `visattn.explain` returns them.
-        images: The photo, or a list of photos; without, maps are drawn on gray.
+        images: The photo, or a list of photos; or the tensor that the model was given. Without,
+            maps are drawn on gray.
         scales: Which maps share a color scale: none (`map`), those of a `row`, of a `column`, or
             `all`; or a scale for each map, row by row.
         title: Title; by default what all maps have in common, such as the explained class with its
@@ -218,8 +222,8 @@ def _table(maps: Maps, images: ImageLike | Sequence[ImageLike] | None) -> _MapTa
     Raises:
         ValueError: If there is no map, or numbers of maps and photos do not fit.
     """
-    several = isinstance(images, list | tuple)
-    photos = [] if images is None else [read_image(each) for each in list_images(images)]
+    several = isinstance(images, list | tuple) or (isinstance(images, Tensor) and images.ndim > 3)
+    sources: list[ImageLike] = [] if images is None else list_images(images)
     names: list[str] = []
     if isinstance(maps, Mapping):
         names = [str(key) for key in maps]
@@ -236,20 +240,31 @@ def _table(maps: Maps, images: ImageLike | Sequence[ImageLike] | None) -> _MapTa
             names = [str(key) for key in entries[0]]
         nested = several or any(not isinstance(each, AttentionMap) for each in entries)
         rows = [_listed(each) for each in entries] if nested else [entries]
-    if not rows or not all(rows) or (photos and len(rows) != len(photos)):
+    if not rows or not all(rows) or (sources and len(rows) != len(sources)):
         raise ValueError(
             f"a figure needs maps, and a photo for each row of them; got {len(rows)} rows and "
-            f"{len(photos)} photos"
+            f"{len(sources)} photos"
         )
     if len({len(row) for row in rows}) > 1:
         raise ValueError(
             f"rows must have equally many maps, got {', '.join(str(len(row)) for row in rows)}"
         )
+    if any(isinstance(each, Tensor) for each in sources):
+        rows = [[_on_tensor(each, image) for each in row]
+                for image, row in zip(sources, rows, strict=True)]  # fmt: skip
+    photos = [displayed_image(image, row[0]) for image, row in zip(sources, rows, strict=False)]
     pairs = list(zip(photos or [None] * len(rows), rows, strict=True))
     placed = [[_placed(each, photo) for each in row] for photo, row in pairs]
     return _MapTable(
         [_PhotoMaps(photo, row) for (photo, _), row in zip(pairs, placed, strict=True)], names
     )
+
+
+def _on_tensor(attention_map: Any, image: ImageLike) -> Any:
+    """Return a map on the tensor that the model was given; others as they are."""
+    if not (isinstance(attention_map, AttentionMap) and isinstance(image, Tensor)):
+        return attention_map
+    return placed_on_tensor(attention_map, displayed_image(image, attention_map))
 
 
 def _listed(maps: Any) -> list[AttentionMap]:

@@ -15,7 +15,8 @@ from PIL import Image
 from visattn.attribution.methods import METHODS
 from visattn.attribution.regions import mask_from_runs
 from visattn.geometry.affine import Geometry
-from visattn.images.reader import ImageLike, read_image
+from visattn.images.reader import ImageLike, LoadedImage, read_image
+from visattn.images.tensors import render_tensor, single_image
 from visattn.io.argument_checks import checked_arguments
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
@@ -51,7 +52,8 @@ def overlay(
     """Return the image overlaid with an attention map, at the size of the image.
 
     Args:
-        image: The original image.
+        image: The original image; or the tensor that the model was given, on which a map lies from
+            edge to edge.
         attention_map: One placed map; or an array, tensor or nested list `[y, x]` on any grid,
             which covers the whole image unless a geometry is passed. Negative values make it
             signed.
@@ -74,12 +76,14 @@ def overlay(
         >>> overlay(blank, spot).size, overlay(blank, [[0.0, 1.0], [0.5, 0.0]]).size
         ((40, 30), (40, 30))
     """
-    original = read_image(image)
+    original = displayed_image(image, attention_map)
     if not isinstance(attention_map, AttentionMap):
         covered = geometry or Geometry.identity(original.size)
         attention_map = _map_from_array(attention_map, covered)
     elif geometry is not None:
         attention_map = attention_map.with_geometry(geometry)
+    elif isinstance(image, torch.Tensor):
+        attention_map = placed_on_tensor(attention_map, original)
     values = attention_map.values
     if values.ndim != 2:
         raise ValueError(
@@ -101,6 +105,35 @@ def overlay(
     if outline is not None:
         drawn = draw_contours(drawn, placed, [outline * options["vmax"]], [(255, 255, 255)])
     return Image.fromarray(draw_target(drawn, attention_map))
+
+
+def displayed_image(image: ImageLike, attention_map: object = None) -> LoadedImage:
+    """Return an image to draw a map on, also one of channels, or the rendering of a tensor.
+
+    The rendering of a tensor has its colors if the map says which mean and std the model takes.
+
+    Example:
+        >>> displayed_image(torch.zeros(5, 2, 3)).display[:37]
+        'channels 0, 1, 2 as red, green, blue'
+    """
+    if not isinstance(image, torch.Tensor):
+        return read_image(image, display="auto")
+    info = attention_map.info.more if isinstance(attention_map, AttentionMap) else {}
+    made = info.get("preprocessing", {})
+    return render_tensor(single_image(image), made.get("mean"), made.get("std"))
+
+
+def placed_on_tensor(attention_map: AttentionMap, rendering: LoadedImage) -> AttentionMap:
+    """Return a map that lies on the input of its model, unless it has a place or can have none.
+
+    Example:
+        >>> gate = AttentionMap(torch.eye(2), "gate", "gate")
+        >>> placed_on_tensor(gate, displayed_image(torch.zeros(3, 4, 6))).geometry.image_size
+        (4, 6)
+    """
+    if attention_map.geometry is not None or attention_map.kind == "channel":
+        return attention_map
+    return attention_map.with_geometry(Geometry.identity(rendering.size))
 
 
 def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
@@ -161,7 +194,7 @@ def render_map(
         >>> rendered.gray.shape, rendered.gray.max()
         ((30, 40), np.uint16(65535))
     """
-    pixels = read_image(image).pixels
+    pixels = displayed_image(image, attention_map).pixels
     drawing = DrawOptions(**options, vmin=scale.vmin, vmax=scale.vmax)
     values = attention_map.resize_to_image(smooth=drawing.smooth is not False).numpy()
     blended = drawing.draw(pixels, values, signed=scale.signed)

@@ -385,3 +385,38 @@ def test_each_photo_is_preprocessed_once_for_all_methods_and_pages(
     assert run(photos, model, tmp_path / "out", *options, "--batch-size", "2") == 0
     expected = "resize_to_input" if library == "visattn" else "transform_with_geometry"
     assert calls == [expected] * 3
+
+
+def test_images_of_many_channels_are_drawn_by_their_own_rule(
+    tmp_path: Path, capsys: Capsys
+) -> None:
+    """What is assumed is said, until mean and std, or a transform, say what is right."""
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "from torchvision.transforms import v2\n"
+        "def build(): return nn.Sequential(nn.Conv2d(6, 3, 4, 4), nn.ReLU(), nn.Flatten(),\n"
+        "    nn.Linear(3 * 8 * 8, 2))\n"
+        "def steps(): return v2.Compose([v2.CenterCrop(32), v2.Normalize([500.], [250.])])\n"
+    )
+    bands = np.random.default_rng(0).integers(-100, 4000, (40, 48, 6), np.int16)
+    np.save(tmp_path / "bands.npy", bands)
+    line = ["overlay", str(tmp_path / "bands.npy"), "--model", f"{tmp_path}/net.py:build",
+            "--method", "occlusion", "--out"]  # fmt: skip
+    size = ["--input-size", "32"]
+    assert main([*line, str(tmp_path / "a"), *size]) == 1
+    assert "leave 0 to 1, and their unit is not known" in capsys.readouterr().err
+    passed = ["--mean", "500", "--std", "250,250,250,250,250,125", "--display", "5,3,0"]
+    assert main([*line, str(tmp_path / "b"), *size, *passed]) == 0
+    assert "assumed" not in capsys.readouterr().err
+    named = ["--transform", f"{tmp_path}/net.py:steps"]
+    assert main([*line, str(tmp_path / "c"), *named]) == 0
+    made = [
+        json.loads((tmp_path / out / "bands.occlusion.json").read_text())["metadata"]
+        for out in ("b", "c")
+    ]
+    first, second = (each["preprocessing"] for each in made)
+    assert (first["mean"], first["std"][-1]) == ([500.0] * 6, 125.0)
+    assert first["display"].startswith("channels 5, 3, 0 as red, green, blue, each from its 2nd")
+    assert (second["size"], second["mean"], second["source"]) == ([32, 32], [500.0], "transform")
+    assert main([*line, str(tmp_path / "d"), *named, *size]) == 1
+    assert "--transform resizes images" in capsys.readouterr().err

@@ -65,14 +65,15 @@ With --maps, FILE (.npy, .npz, .json) holds one map [y, x] or several [t, y, x] 
 JSON of visattn caption also holds words and geometry. --out is then FILE.png or a folder."""
 
 _MODEL = (
-    "model", "weights", "pretrained", "model_args", "input_size", "classes", "device", "method",
+    "model", "weights", "pretrained", "model_args", "input_size", "classes", "mean", "std",
+    "transform", "device", "method",
     "target", "layers", "layer", "heads", "method_args", "resize_mode", "align", "style",
     "colormap", "opacity", "batch_size", "overwrite",
 )  # fmt: skip
 _PHOTO = (
-    "text", "pixel", "region", "box", "query", "part", "normalize", "interpolation", "save",
-    "all_heads", "explorer", "top_classes", "shard", "mirror", "parquet", "autocast", "figure",
-    *BOX_OPTIONS, *PHOTO_FIGURES,
+    "text", "display", "pixel", "region", "box", "query", "part", "normalize", "interpolation",
+    "save", "all_heads", "explorer", "top_classes", "shard", "mirror", "parquet", "autocast",
+    "figure", *BOX_OPTIONS, *PHOTO_FIGURES,
 )  # fmt: skip
 _VIDEO = ("camera", "every", "max_frames", "smoothing", "clip_scale")
 _SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax", *BOX_OPTIONS, *FIGURES)
@@ -157,6 +158,26 @@ def _add_methods(parser: CommandParser) -> None:
     )
     add_resize_mode(parser, None)
     add_options(parser, "align")
+    group.add_argument(
+        "--display",
+        type=_display,
+        default="auto",
+        metavar="N|N,N,N",
+        help="channels of images that are no photos (.npy, many channels) that are shown, from 0: "
+        "one in gray, or three as red, green and blue (default: the first three)",
+    )
+
+
+def _display(text: str) -> str | int | tuple[int, ...]:
+    """Return the channels that are shown."""
+    if text == "auto":
+        return text
+    parts = text.split(",")
+    if len(parts) not in (1, 3) or not all(part.isdecimal() and len(part) < 6 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"must be the index of a channel, or three as in 7,3,2; got {text!r}"
+        )
+    return int(parts[0]) if len(parts) == 1 else tuple(map(int, parts))
 
 
 def _add_layers(group: "argparse._ArgumentGroup") -> None:

@@ -188,6 +188,7 @@ class OverlayJob(Job[ImageMaps]):
             **model_settings(args, self.runner.loaded.weights),
             **{name: getattr(args, name) for name in _PREPROCESSING},
             "dense": dense_record(args),
+            **({} if args.display == "auto" else {"display": args.display}),
             "classes": args.classes and file_digest(args.classes),
         }
 
@@ -398,7 +399,9 @@ class OverlayJob(Job[ImageMaps]):
         sizes = figure_options(args)
         pages: dict[str, bytes] = {}
         if "sheet" in args.save:
-            notes = dict.fromkeys(each.info.note for each in maps)
+            notes = dict.fromkeys(
+                [*(each.info.note for each in maps), _preprocessing_note(maps[0])]
+            )
             figure = draw_figure(
                 maps,
                 image,
@@ -482,6 +485,14 @@ class OverlayJob(Job[ImageMaps]):
         """Yield why a map is empty."""
         if reason := read_info(record).empty:
             yield f".{record['key']}: {reason}"
+
+
+def _preprocessing_note(attention_map: "AttentionMap") -> str:
+    """Return what was assumed of an image, and what its rendering shows, if it is no photo."""
+    made = attention_map.info.more.get("preprocessing", {})
+    source = str(made.get("source", ""))
+    assumed = source if source.startswith("assumed") else ""
+    return "; ".join(filter(None, [made.get("display", ""), assumed]))
 
 
 class MapsJob(OverlayJob):

@@ -23,7 +23,7 @@ from visattn.commands.videos import (
 )
 from visattn.io.safe_text import print_message
 
-_CLIP_ONLY = ("layer", "layers", "heads", "method_args")
+_CLIP_ONLY = ("layer", "layers", "heads", "method_args", "mean", "std")
 _RECORDED = (
     "target", "resize_mode", "align", "input_size", "style", "colormap", "opacity",
 )  # fmt: skip
@@ -40,7 +40,7 @@ class VideoRunner:
         if used := [name for name in _CLIP_ONLY if getattr(args, name)]:
             raise ValueError(
                 f"--{used[0].replace('_', '-')} does not apply to video models, whose methods have "
-                "no arguments"
+                "no arguments, and whose transform has mean and std"
             )
         torch.manual_seed(0)  # random weights are the same in every run
         self.loaded = load_any_model(args)

@@ -45,6 +45,8 @@ class LoadedModel:
         class_names: Unique names of the classes, or () if unknown.
         weights: `random`, `pretrained`, or the file that they come from.
         notes: What was removed, converted or assumed during loading, in sentences.
+        mean: Mean of each channel, or of all, in place of that of the model; with `std`.
+        std: Standard deviation.
     """
 
     model: nn.Module
@@ -52,6 +54,8 @@ class LoadedModel:
     class_names: tuple[str, ...]
     weights: str
     notes: tuple[str, ...] = ()
+    mean: float | Sequence[float] | None = None
+    std: float | Sequence[float] | None = None
 
 
 def load_timm_model(
@@ -64,18 +68,20 @@ def load_timm_model(
 ) -> LoadedModel:
     """Load a timm model; see `load_model`.
 
-    Keys of weights are converted from the repository that first published them. `timm_kwargs` may
-    have `mean` and `std`, one number or one per channel, if the weights need another normalization
-    than timm's.
+    Keys of weights are converted from the repository that first published them.
 
     Example:
-        >>> loaded = load_timm_model("test_resnet", timm_kwargs={"mean": 0.5, "num_classes": 5})
-        >>> loaded.model.pretrained_cfg["mean"], loaded.weights, loaded.class_names
-        ((0.5, 0.5, 0.5), 'random', ())
+        >>> loaded = load_timm_model("test_resnet", timm_kwargs={"num_classes": 5})
+        >>> loaded.model.num_classes, loaded.weights, loaded.class_names
+        (5, 'random', ())
     """
     check_single_source(weights, pretrained=pretrained)
     kwargs = dict(timm_kwargs or {})
-    normalization = {key: kwargs.pop(key) for key in ("mean", "std") if key in kwargs}
+    if {"mean", "std"} & {*kwargs}:
+        raise ValueError(
+            "mean and std are no arguments of timm: pass load_model(..., mean=, std=), or --mean "
+            "and --std"
+        )
     if class_names and not (weights or pretrained):
         kwargs.setdefault("num_classes", len(class_names))
     # None: timm uses the number of classes of the pretrained model.
@@ -86,9 +92,6 @@ def load_timm_model(
             kwargs["num_classes"] = count
             model = create_timm_backbone(name, kwargs, pretrained=False)
     notes = load_timm_weights(model, name, weights, kwargs) if weights else ()
-    channels = int(model.pretrained_cfg["input_size"][0])
-    overrides = {key: _per_channel(key, value, channels) for key, value in normalization.items()}
-    model.pretrained_cfg = {**model.pretrained_cfg, **overrides}
     source = _source(weights, pretrained=pretrained)
     return LoadedModel(model.eval(), None, _timm_classes(model), source, notes)
 
@@ -197,16 +200,6 @@ def _source(weights: Path | None, *, pretrained: bool) -> str:
     if weights:
         return str(weights)
     return "pretrained" if pretrained else "random"
-
-
-def _per_channel(key: str, value: float | Sequence[float], channels: int) -> tuple[float, ...]:
-    values = (value,) * channels if isinstance(value, int | float) else tuple(value)
-    if len(values) != channels or (key == "std" and min(values) <= 0):
-        raise ValueError(
-            f"{key} must be one number or one per channel ({channels}), and std above 0; "
-            f"got {value}"
-        )
-    return tuple(map(float, values))
 
 
 def _timm_classes(model: nn.Module) -> tuple[str, ...]:

@@ -106,6 +106,34 @@ def load_user_model(
     return LoadedModel(model.eval(), None, _class_names(model), origin, notes)
 
 
+def load_user_object(spec: str) -> Any:
+    """Return an object of user code, or what a class or function of it returns; it is executed.
+
+    Args:
+        spec: `FILE.py:NAME` or `package.module:NAME`.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If it names no user code, the module or name does not exist, or the code raises
+            an error.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "steps.py"
+        >>> _ = file.write_text("def build(): return [1, 2]")
+        >>> load_user_object(f"{file}:build")
+        [1, 2]
+    """
+    if not is_user_code(spec):
+        raise ValueError(f"user code is named as FILE.py:NAME or package.module:NAME, got {spec!r}")
+    where, _, name = spec.rpartition(":")
+    with _importable(str(Path(where).expanduser().resolve().parent) if _is_file(where) else ""):
+        thing = _lookup(_import(where), where, name)
+        if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+            return thing
+        with _user_errors(spec):
+            return thing()
+
+
 def _is_file(where: str) -> bool:
     return where.endswith(".py")
 

@@ -23,7 +23,7 @@ from visattn.models.backbones.pretrained import (
 )
 from visattn.models.backbones.text_models import load_text_model
 from visattn.models.backbones.timm_classifier import load_weights
-from visattn.models.backbones.user_code import is_user_code, load_user_model
+from visattn.models.backbones.user_code import is_user_code, load_user_model, load_user_object
 from visattn.models.saving.bundled import find_bundled_model, is_model_name, list_bundled_models
 from visattn.models.saving.card import ModelCard
 from visattn.models.saving.checkpoint import read_model
@@ -239,6 +239,9 @@ def load_model(
     model_kwargs: Mapping[str, Any] | None = None,
     text: Sequence[str] | None = None,
     class_names: ClassNames | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    transform: Any = None,
 ) -> LoadedModel:
     """Return a model with its preprocessing and class names, in evaluation mode, on the CPU.
 
@@ -255,13 +258,18 @@ def load_model(
             an `nn.Module`, as `read_state_dict` accepts it. A timm or torchvision model with 1000
             classes is taken for an ImageNet classifier.
         pretrained: Download the pretrained weights of timm or torchvision.
-        model_kwargs: Constructor arguments of timm, torchvision or your own code; for timm also
-            `mean` and `std`.
+        model_kwargs: Constructor arguments of timm, torchvision or your own code.
         text: Texts to compare images with, for `hf:DIRECTORY` of CLIP, SigLIP and alike, or
             `open_clip:NAME`: the model is then a classifier of these texts.
         class_names: Names of the classes, in their order or by index, in place of those of the
             model. A model of timm, torchvision or your own code is built for as many classes as
             its weights have; without weights, for as many as there are names.
+        mean: Mean of each channel, or of all, that images are normalized with, in place of that of
+            the model, where pixels are 0 to 1.
+        std: Standard deviation of each channel, or of all; with `mean`.
+        transform: Preprocessing in place of that of the model, by steps of torchvision or timm;
+            or the name of one, or of a function that returns one, as in `FILE.py:NAME` and
+            `package.module:NAME`.
 
     Raises:
         FileNotFoundError: If the file or directory does not exist.
@@ -281,12 +289,15 @@ def load_model(
         is_name = not (pretrained or model_kwargs or isinstance(spec, nn.Module))
         if class_names:
             raise ValueError("the texts are the classes of the model: class_names= has no use")
-        return _text_model(spec if is_name else "", text, file)
-    building = _Building(file, pretrained, model_kwargs, class_names)
-    loaded = _load(spec, building)
+        loaded = _text_model(spec if is_name else "", text, file)
+    else:
+        loaded = _load(spec, _Building(file, pretrained, model_kwargs, class_names))
     if class_names:
         loaded = replace(loaded, class_names=parse_class_names(class_names, None))
-    return loaded
+    if transform is not None:
+        steps = load_user_object(transform) if isinstance(transform, str) else transform
+        loaded = replace(loaded, transform=steps)
+    return replace(loaded, mean=mean, std=std)
 
 
 class _Building(NamedTuple):
