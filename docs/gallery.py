@@ -310,8 +310,8 @@ MODELS: dict[str, dict[str, str]] = {
     },
     "DRAM": {
         "figure": "../../scan_pairs.png",
-        "caption": "Three glimpses at each of two digits, and what was read there, after 200 "
-        "training steps (`dram_pairs60`).",
+        "caption": "Three glimpses at each of two digits, and what was read there, on a "
+        "validation canvas, after 16 epochs (`dram_pairs60`).",
         "configs": "dram_pairs60, dram_pairs100, dram_addition, dram_sequences",
         "works": "sequences of labels, glimpses, scan paths, coverage, policies random, raster and "
         "saliency",

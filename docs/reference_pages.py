@@ -76,7 +76,8 @@ def api_page(room: str, stub: Path) -> str:
     parts = [f"# {room}", docstring]
     for module, names in sorted(modules.items()):
         summary = (importlib.import_module(module).__doc__ or "").strip().split("\n\n")[0]
-        parts += [f"## {module.removeprefix(room + '.')}", summary, "```{eval-rst}"]
+        # Headings are what the sidebar lists; names are what readers look for.
+        parts += [f"## {', '.join(sorted(names))}", f"`{module}`: {summary}", "```{eval-rst}"]
         for name in sorted(names):
             kind = "autoclass" if name[:1].isupper() else "autofunction"
             members = "   :members:\n" if kind == "autoclass" else ""
