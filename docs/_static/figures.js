@@ -6,7 +6,9 @@ addEventListener("DOMContentLoaded", () => {
   for (const table of document.querySelectorAll("table.results")) {
     const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
     for (const row of table.tBodies[0].rows) {
-      for (const cell of row.cells) cell.dataset.name = names[cell.cellIndex];
+      for (const cell of row.cells) {
+        if (cell.textContent.trim()) cell.dataset.name = names[cell.cellIndex];
+      }
     }
     table.classList.add("named");
   }
