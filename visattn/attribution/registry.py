@@ -105,9 +105,11 @@ class Method:
             >>> METHODS["gradcam"](model, torch.rand(4, 3, 6, 10), 1, layer="0").shape
             torch.Size([4, 3, 5])
         """
-        explained = model
         if isinstance(model, nn.Module):
-            explained = analyze_model(model, tuple(images.shape[2:]), channels=images.shape[1])
+            size = (images.shape[2], images.shape[3])
+            explained = analyze_model(model, size, channels=images.shape[1])
+        else:
+            explained = model
         if isinstance(target, Tensor):
             target = target.tolist()
         self.check_args(options, target)

@@ -249,7 +249,8 @@ def read_rgb(
     if isinstance(source, LoadedImage):
         return Image.fromarray(source.pixels), source.orientation
     with _explained_errors(source):
-        return _decode_upright(_open_image(source, max_bytes), max_pixels, reduction)
+        image = _open_image(source, max_bytes)  # pyright: ignore[reportArgumentType] (no tensor)
+        return _decode_upright(image, max_pixels, reduction)
 
 
 def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
