@@ -103,6 +103,10 @@ TEXT_MODEL = """va.models.TextPromptClassifier(  # or va.load_model("hf:DIRECTOR
             std=(0.5,) * 3,
         )"""
 
+INSERTION = """
+        x = torch.zeros(1, 3, 224, 224)
+        va.insert(model, "cbam", position="residual", example=x)"""
+
 BOX_MODEL = """torchvision.models.detection.ssdlite320_mobilenet_v3_large(
             weights=None, weights_backbone=None, score_thresh=0.0
         ).eval()  # weights="DEFAULT" for trained weights"""
@@ -111,6 +115,7 @@ NEEDS = {
     "tokens": "attention among tokens",
     "texts": "attention among tokens, and texts to compare images with",
     "features": "a layer whose features lie on the image",
+    "gates": "blocks that gate places (`spatial`, `cbam`, `bam`, ...), or attention gates",
     "gradient": "gradients down to the pixels",
     "scores": "scores only; the model runs on changed images",
     "boxes": "a detector; only its boxes and scores are read",
@@ -150,12 +155,15 @@ def method_page(name: str) -> str:
     method = METHODS[name]
     architecture = "vit_tiny_patch16_224" if figures.of_transformers(method) else "resnet18"
     options = {"rise": ", num_masks=20", "scorecam": ', layer="layer1"'}.get(name, "")
-    imports = {"texts": "timm\n        import torch", "boxes": "torchvision"}.get(
+    with_torch = "timm\n        import torch"
+    imports = {"texts": with_torch, "gates": with_torch, "boxes": "torchvision"}.get(
         method.needs, "timm"
     )
     build = f'timm.create_model("{architecture}").eval()  # pretrained=True for trained weights'
     if method.needs == "texts":
         build, options = TEXT_MODEL, ', "the sky"'
+    if method.needs == "gates":
+        build += INSERTION
     if method.needs == "boxes":
         build, options = BOX_MODEL, ", va.BoxTarget(None), num_masks=8"
     snippet = f"""
@@ -220,7 +228,7 @@ def cost(method: Method) -> str:
         "shapleycam": "one forward and two backward passes",
         "attention_flow": "one forward pass and a maximum-flow problem per token",
     }
-    simple = {"pixels": "no pass", "tokens": "one forward pass"}
+    simple = {"pixels": "no pass", "tokens": "one forward pass", "gates": "one forward pass"}
     if method.needs_target:
         simple["tokens"] = "one forward and backward pass"
     return passes.get(method.name, simple.get(method.needs, "one forward and backward pass"))

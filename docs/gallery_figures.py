@@ -188,8 +188,8 @@ def block_weights() -> dict[str, torch.Tensor]:
     return load_file(HERE / "_gallery" / "blocks.safetensors")
 
 
-def block_figure(name: str) -> np.ndarray:
-    """Return three scenes above what a block, trained in the CNN, attended to on each."""
+def with_trained_block(name: str) -> Any:
+    """Return the CNN with a block that was trained in it."""
     model, _ = with_block(name)
     state = model.state_dict()
     weights = {
@@ -198,9 +198,15 @@ def block_figure(name: str) -> np.ndarray:
         if key.startswith(f"{name}/")
     }
     model.load_state_dict(state | {key: value.to(state[key]) for key, value in weights.items()})
+    return model.eval()
+
+
+def block_figure(name: str) -> np.ndarray:
+    """Return three scenes above what a block, trained in the CNN, attended to on each."""
+    model = with_trained_block(name)
     scenes = three_scenes(name)
     batch = torch.from_numpy(np.stack([scene.small for scene in scenes])).permute(0, 3, 1, 2)
-    with torch.no_grad(), va.record(model.eval()) as recorder:
+    with torch.no_grad(), va.record(model) as recorder:
         model(batch)
     last = {entry.site: entry for entry in recorder.maps}.values()
     return tiled([[scene.image for scene in scenes], *(map_tiles(entry, scenes) for entry in last)])
@@ -216,11 +222,13 @@ def map_tiles(entry: AttentionMap, scenes: Sequence[Scene]) -> list[np.ndarray]:
             )
         return channel_tiles(values)
     placed = [place(value, entry.kind, scene) for value, scene in zip(values, scenes, strict=True)]
-    ends = [(float(each.values.min()), float(each.values.max())) for each in placed]
-    return [
-        labeled(overlay(scene.image, each), f"{low:.2g} to {high:.2g}")
-        for each, scene, (low, high) in zip(placed, scenes, ends, strict=True)
-    ]
+    return [gate_tile(scene.image, each) for each, scene in zip(placed, scenes, strict=True)]
+
+
+def gate_tile(image: np.ndarray, heatmap: AttentionMap) -> np.ndarray:
+    """Return a map on its image, with its lowest and highest value."""
+    low, high = float(heatmap.values.min()), float(heatmap.values.max())
+    return labeled(overlay(image, heatmap), f"{low:.2g} to {high:.2g}")
 
 
 def place(value: torch.Tensor, kind: Any, scene: Scene) -> AttentionMap:
@@ -326,6 +334,8 @@ def method_figure(name: str, *, draft: bool = False, scenes_of: str = "") -> np.
     """Return three scenes above the maps of a method on them; a draft takes few random masks."""
     method = METHODS[name]
     model = explained("vit" if of_transformers(method) else "cnn")
+    if method.needs == "gates":
+        model = with_trained_block("cbam")
     scenes = three_scenes(scenes_of or name)
     target: Any = [scene.shape for scene in scenes] if method.needs_target else None
     if method.needs == "texts":
@@ -343,6 +353,8 @@ def method_figure(name: str, *, draft: bool = False, scenes_of: str = "") -> np.
     def maps_of(row: str) -> list[np.ndarray]:
         torch.manual_seed(0)
         pairs = zip(images, va.explain(model, images, row, target=target, **options), strict=True)
+        if method.needs == "gates":
+            return [gate_tile(*pair) for pair in pairs]
         return [np.asarray(va.overlay(*pair))[..., :3] for pair in pairs]
 
     return tiled([images, *map(maps_of, rows)])

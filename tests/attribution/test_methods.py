@@ -21,7 +21,7 @@ def test_supported_methods_follow_from_model_info() -> None:
     assert supported_methods(small_cnn().info) == [*CAMS, "fullgrad", *ANY]
     assert set(supported_methods(token_info((3, 5), (3, 5)))) == {*ONE_LAYER, *ALL_LAYERS, *ANY}
     assert set(supported_methods(token_info((4, 6), (2, 3)))) == {*ONE_LAYER, *ANY}
-    others = {"similarity", "guided_backprop", "drise", "fullgrad"}
+    others = {"similarity", "guided_backprop", "drise", "fullgrad", "gates"}
     assert set(METHODS) == {*ONE_LAYER, *ALL_LAYERS, *CAMS, *ANY, *others}
 
 

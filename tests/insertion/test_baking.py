@@ -9,6 +9,7 @@ from host_models import Doubled, Residual, Scaled, image, net, residual_net
 from torch import nn
 from torch.fx.experimental.optimization import fuse
 
+from visattn.blocks.eca import ECA
 from visattn.insertion.insertion import insert
 from visattn.insertion.weights import bake, remove, unbake_state_dict
 from visattn.recording.recorder import record
@@ -50,6 +51,48 @@ def test_remove_restores_the_model(baked: bool) -> None:
         bake(model)
 
 
+def test_blocks_of_one_kind_or_site_are_removed() -> None:
+    x = image()
+
+    def with_blocks(*blocks: Any) -> nn.Sequential:
+        torch.manual_seed(5)
+        model = residual_net().eval()
+        if blocks:
+            insert(model, list(blocks), position="residual", example=x, init="paper")
+        return model
+
+    alone = with_blocks("simam")
+    for eca in ("eca", ECA):
+        model = with_blocks("eca", "simam")
+        assert remove(model, eca) == ["1.bn2", "3.bn2"]
+        assert torch.equal(model(x), alone(x))
+        assert model.state_dict().keys() == alone.state_dict().keys()
+        assert remove(model, position=["3.bn2"]) == ["3.bn2"]
+        assert remove(bake(model), position="1.*") == ["1.bn2"]
+        assert everything(model).keys() == everything(with_blocks()).keys()
+    model = with_blocks("eca", Doubled)
+    assert remove(model, "doubled", position="1.bn2") == ["1.bn2"]
+    listed = r"the model has 1.bn2 \(eca\), 3.bn2 \(eca \+ doubled\)"
+    for options, reason in (
+        ({"block": "se"}, f"there is no se to remove; {listed}"),
+        ({"position": ["1.bn2", "9"]}, f"there are no blocks at '9'; {listed}"),
+        ({"position": "9.*"}, "there are no blocks at '9"),
+        ({"block": Doubled, "position": "1.*"}, "there is no Doubled"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            remove(model, **options)
+
+
+def test_a_frozen_network_stays_frozen_until_its_last_block_is_removed() -> None:
+    model = residual_net()
+    insert(model, ["eca", "se"], position="residual", example=image(), freeze=True)
+    remove(model, "eca")
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    assert frozen == {name for name, _ in model.named_parameters() if "visattn" not in name}
+    remove(model, "se")
+    assert all(weight.requires_grad for weight in model.parameters())
+
+
 def changed() -> nn.Sequential:
     """A model with blocks that change its output; `1.bn2` is a host."""
     model = residual_net().eval()
@@ -61,7 +104,7 @@ def changed() -> nn.Sequential:
 def test_fx_traces_baked_blocks_only() -> None:
     model, x = changed(), image()
     output = model(x)
-    assert bake(model) == ["1.bn2", "3.bn2"]
+    assert bake(model) is model
     assert torch.equal(model(x), output)
     traced = torch.fx.symbolic_trace(model)
     assert torch.equal(traced(x), output)
@@ -152,7 +195,7 @@ def test_shared_host_is_baked_everywhere() -> None:
     model, x = nn.Sequential(nn.Conv2d(3, 7, 1), shared, nn.ReLU(), shared), image()
     insert(model, Doubled, position="1", example=x, init="paper")
     output = model(x)
-    assert bake(model) == ["1"]
+    bake(model)
     assert model[1] is model[3]
     assert torch.equal(model(x), output)
     remove(model)
@@ -163,9 +206,18 @@ def test_block_in_a_sequential_is_already_plain() -> None:
     model, x = nn.Sequential(nn.Sequential(nn.Conv2d(3, 7, 1))), image()
     insert(model, "se", position="0", example=x, init="paper")
     output, keys = model(x), list(model.state_dict())
-    assert bake(model) == []
-    assert list(model.state_dict()) == keys
+    assert list(bake(model).state_dict()) == keys
     assert torch.equal(torch.fx.symbolic_trace(model)(x), output)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # torch.jit.script is deprecated
+@pytest.mark.parametrize("block", ["se", nn.Hardtanh])
+def test_scripting_a_model_with_blocks_is_refused_in_a_sentence(block: Any) -> None:
+    model = residual_net()
+    spec = block if isinstance(block, str) else lambda _: block()
+    insert(model, spec, position="residual", example=image())
+    with pytest.raises(TypeError, match=r"^torch.jit.script cannot compile .* outputs are equal$"):
+        torch.jit.script(model)
 
 
 def test_inserting_at_a_baked_site_is_refused() -> None:

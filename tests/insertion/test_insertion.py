@@ -16,6 +16,7 @@ from torchvision.models import resnet18
 
 from visattn.blocks.registry import create_block
 from visattn.blocks.squeeze_excite import SqueezeExcite
+from visattn.insertion.cost import summary
 from visattn.insertion.insertion import BlockSpec, insert
 from visattn.recording.recorder import record
 
@@ -246,6 +247,28 @@ def test_shape_changing_block_is_refused() -> None:
 def test_shape_instead_of_an_example_is_refused() -> None:
     with pytest.raises(TypeError, match=r"must be an input tensor .*, got \(1, 3, 20, 28\)"):
         insert(residual_net(), "se", position="residual", example=(1, 3, 20, 28))
+
+
+class TwoImages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: Tensor, y: Tensor | None) -> Tensor:
+        return self.conv(x if y is None else x + y)
+
+
+class Detector(TwoImages):
+    def forward(self, x: list[Tensor]) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.conv(torch.stack(x))
+
+
+def test_an_example_may_be_a_list_of_arguments_or_of_images() -> None:
+    x = image()
+    for model, example in ((TwoImages(), [x, x]), (TwoImages(), [x, None]), (Detector(), [*x])):
+        inserted = insert(model, "se", position="conv", example=example)
+        assert [site.name for site in inserted.sites] == ["conv"]
+        assert summary(model, example).macs == summary(model.conv, x).macs
 
 
 def compiled() -> nn.Module:

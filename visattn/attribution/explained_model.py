@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from visattn.attribution.model_defaults import ModelDefaults, model_defaults
 from visattn.attribution.targets import Target
+from visattn.blocks.tap import Tap
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.feature_pooling import ScoreTracer
 from visattn.recording.frozen import unrounded
@@ -128,7 +129,8 @@ def _defaults(
     return defaults, names
 
 
-def _info(defaults: ModelDefaults, **measured: Any) -> ModelInfo:
+def _info(model: nn.Module, defaults: ModelDefaults, **measured: Any) -> ModelInfo:
+    taps = {name: module.kind for name, module in model.named_modules() if isinstance(module, Tap)}
     return ModelInfo(
         defaults.name,
         defaults.library,
@@ -140,6 +142,8 @@ def _info(defaults: ModelDefaults, **measured: Any) -> ModelInfo:
         colors=defaults.source,
         size_source=defaults.size_source,
         preprocessing_error=defaults.preprocessing_error,
+        gates=tuple(name for name, kind in taps.items() if kind == "gate"),
+        channel_gates=tuple(name for name, kind in taps.items() if kind == "channel"),
         **measured,
     )
 
@@ -155,6 +159,7 @@ def _cached_info(
         pooled = probe_pooled_features(model, defaults.size, channels, num_classes)
         forward = forward_function(model)
         info = _info(
+            model,
             defaults,
             feature_layers=() if resizes_images(model) else pooled.layers,
             features_error=pooled.error,
@@ -185,6 +190,7 @@ def describe_model(
     """
     defaults, names = _defaults(model, input_size, class_names, channels)
     info = _info(
+        model,
         defaults,
         attention_error="a dense model is not probed for attention",
         output=OutputLayout(

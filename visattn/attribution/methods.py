@@ -5,6 +5,7 @@ from visattn.attribution import (  # noqa: F401 (each registers its methods)
     attn_lrp,
     cam,
     channel_cam,
+    gates,
     gradient,
     legrad,
     modified_backward,

@@ -21,6 +21,7 @@ Needs = Literal[
     "tokens",
     "texts",
     "features",
+    "gates",
     "gradient",
     "scores",
     "boxes",
@@ -56,8 +57,8 @@ class Method:
         title: Name in the literature.
         paper: Reference.
         needs: Requirement of the model: attention among `tokens`, these and `texts` to compare
-            the image with, `features` on a grid, a `gradient` down to the image, only `scores`,
-            `boxes` of a detector, or only the `pixels` of the image.
+            the image with, `features` on a grid, attention `gates`, a `gradient` down to the image,
+            only `scores`, `boxes` of a detector, or only the `pixels` of the image.
         function: From an `ExplainedModel`, normalized images, a target and options to maps.
         kind: Kind of the maps.
         signed: Whether maps also have negative values, for evidence against the target; an option

@@ -13,7 +13,13 @@ from torch.utils._pytree import tree_leaves
 
 from visattn.blocks.registry import block_name
 from visattn.insertion.inserted_block import CHILD_NAME, InsertedBlock, named_modules
-from visattn.insertion.trace import Example, check_example, modes_restored, run_model
+from visattn.insertion.trace import (
+    Example,
+    check_example,
+    is_image_list,
+    modes_restored,
+    run_model,
+)
 from visattn.io.argument_checks import checked_arguments
 
 
@@ -222,7 +228,8 @@ def summary(model: nn.Module, example: Example) -> ModelSummary:
 
     Args:
         model: Model with or without blocks, baked or not; or a single block.
-        example: Example input: a tensor, or a tuple of all arguments; the first axis is the batch.
+        example: Example input: a tensor, or a tuple or list of all arguments; the first axis is the
+            batch.
 
     Example:
         >>> from visattn.insertion.insertion import insert
@@ -240,14 +247,15 @@ def summary(model: nn.Module, example: Example) -> ModelSummary:
     blocks = _find_blocks(model)
     counted = count_macs(model, example, blocks)
     shapes = [leaf.shape for leaf in tree_leaves(example) if isinstance(leaf, Tensor)]
-    batch = shapes[0][0]
+    listed = is_image_list(example)
+    batch, image_shape = (len(shapes), shapes[0]) if listed else (shapes[0][0], shapes[0][1:])
     rows = [
         _site_cost(name, block, _per_image(counted[name], batch)) for name, block in blocks.items()
     ]
     rest = sum(p.numel() for p in model.parameters()) - sum(row.num_parameters for row in rows)
     elsewhere = MACs() if "" in blocks else counted[""]  # a single block has no rest
     bare = SiteCost("", "", rest, 0, _per_image(elsewhere, batch))
-    return ModelSummary((bare, *rows), tuple(shapes[0][1:]))
+    return ModelSummary((bare, *rows), tuple(image_shape))
 
 
 def _find_blocks(model: nn.Module) -> dict[str, nn.Module]:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.fx import Proxy, Tracer
 
+from visattn.blocks.tap import refuse_scripting
 from visattn.insertion.resolutions import Grid
 
 
@@ -137,6 +138,21 @@ class InsertedBlock(nn.Module):
             self.add_module(name, block)
             scale = nn.Parameter(torch.zeros(1)) if name in identity_init else None
             self.register_parameter(scale_name(name), scale)
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove blocks by name; the signal goes with the last block that takes one."""
+        self.names = tuple(name for name in self.names if name not in names)
+        self.gated = tuple(name for name in self.gated if name in self.names)
+        for name in names:
+            delattr(self, name)
+            delattr(self, scale_name(name))
+        if self.signal and not self.gated:
+            self.signal.detach()
+            self.signal = None
+
+    def __prepare_scriptable__(self) -> None:
+        """Refuse `torch.jit.script`, which calls this first."""
+        refuse_scripting()
 
     def forward(self, x: Float[Tensor, "b i j k"] | Proxy) -> Float[Tensor, "b i j k"] | Proxy:
         """Return the features after attention.

@@ -400,8 +400,8 @@ def insert(
             downsampling in a model without residual blocks), a pattern of module names in which `*`
             matches one component and `**` any number, a list of module names, or a predicate of
             name and module.
-        example: Example input: a tensor, or a tuple of all arguments. Its size determines the
-            stages.
+        example: Example input: a tensor, or a tuple or list of all arguments. Its size determines
+            the stages.
         stages: Numbers of the stages to use, from 1; all if None. A stage comprises the layers at
             one resolution, without the stem of a residual network.
         signal: Name of the module whose output is the gating signal of a block that takes one, such

@@ -147,8 +147,8 @@ def _check_host(host: nn.Module, name: str, trace: Trace, *, selected_by_pattern
     elif (inserted := get_inserted(host)) is not None:
         error_type = ValueError
         reason = (
-            f"it already has {' and '.join(inserted.names)}; remove(model) removes all blocks, and "
-            "a list of blocks inserts several at one site"
+            f"it already has {' and '.join(inserted.names)}; remove(model) removes it, and a "
+            "list of blocks inserts several at one site"
         )
     elif hasattr(host, CHILD_NAME):
         reason = f"it has its own attribute {CHILD_NAME}"
@@ -293,7 +293,7 @@ def _matching_modules(
             "pattern of names" + describe_candidates(trace, modules)
         )
     elif isinstance(at, str):
-        names = [name for name in modules if _compile_pattern(at).fullmatch(name)]
+        names = [name for name in modules if compile_pattern(at).fullmatch(name)]
         reason = f"no module has such a name; {suggest_names(at, modules)}"
     elif callable(at):
         names = [name for name, module in modules.items() if at(name, module)]
@@ -352,7 +352,7 @@ def _stage_ends(
     return names, notes
 
 
-def _compile_pattern(at: str) -> re.Pattern[str]:
+def compile_pattern(at: str) -> re.Pattern[str]:
     """Compile a pattern of names: `*` within a component, `**` across, `?`, `[...]`."""
     marks = {"**.": r"(?:.+\.)?", "**": ".*", "*": r"[^.]*", "?": r"[^.]"}
     parts = re.split(r"(\*\*\.|\*\*|\*|\?|\[[^\]]+\])", at)

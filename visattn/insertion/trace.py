@@ -105,7 +105,8 @@ class Trace:
     output_modules: tuple[str, ...] = ()
 
 
-Example = Tensor | tuple[Any, ...]
+Example = Tensor | tuple[Any, ...] | list[Any]
+"""Example input: a tensor, or all arguments as a tuple or a list."""
 
 # Torch functions by name. Pass-through functions only scale features or permute their axes.
 _ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
@@ -134,8 +135,19 @@ def modes_restored(model: nn.Module) -> Generator[None]:
 
 
 def run_model(model: nn.Module, example: Example) -> None:
-    """Call a model with an example input: a tensor, or a tuple of all arguments."""
-    model(*example) if isinstance(example, tuple) else model(example)
+    """Call a model with an example input."""
+    single = isinstance(example, Tensor) or is_image_list(example)
+    model(example) if single else model(*example)
+
+
+def is_image_list(example: Example) -> bool:
+    """Return whether a list holds images without a batch axis: one argument, as of detectors.
+
+    Example:
+        >>> is_image_list([torch.zeros(3, 5, 7)]), is_image_list([torch.zeros(1, 3, 5, 7)])
+        (True, False)
+    """
+    return isinstance(example, list) and all(getattr(x, "ndim", 0) == 3 for x in example)
 
 
 def check_example(example: Example) -> list[Tensor]:
@@ -148,7 +160,7 @@ def check_example(example: Example) -> list[Tensor]:
     if not inputs:
         raise TypeError(
             "the example must be an input tensor of the model, such as torch.zeros(1, 3, 224, 224)"
-            f", or a tuple of all its arguments, got {example!r:.60}"
+            f", or a tuple or list of all its arguments, got {example!r:.60}"
         )
     return inputs
 

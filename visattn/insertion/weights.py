@@ -1,8 +1,8 @@
 """Weights of inserted blocks: of other implementations, and baked into the CNN."""
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,11 @@ from visattn.insertion.inserted_block import (
     scale_name,
 )
 from visattn.insertion.insertion import unfreeze
+from visattn.insertion.sites import compile_pattern
 from visattn.io.argument_checks import checked_arguments
+from visattn.io.messages import format_names
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 # Patterns of foreign keys and the names of visattn modules. SE: timm, torchvision,
 # pretrained-models, moskomule.
@@ -226,14 +230,23 @@ class BakedModule(nn.Module):
 
 
 @checked_arguments()
-def remove(model: nn.Module) -> list[str]:
-    """Remove all inserted blocks from a model, baked or not, and return their sites.
+def remove(
+    model: nn.Module,
+    block: str | type[nn.Module] | None = None,
+    *,
+    position: str | Sequence[str] | None = None,
+) -> list[str]:
+    """Remove inserted blocks from a model, baked or not, and return their sites.
 
-    The model is restored completely: modules, names, hooks, order and modes, and what
-    `freeze=True` froze.
+    Without its last block the model is restored completely: modules, names, hooks, order and modes,
+    and what `freeze=True` froze.
+
+    Args:
+        block: The blocks that are removed, by name or class; all of a site if None.
+        position: Sites, as for `insert`: a pattern of module names or a list of names; all if None.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If there are no such blocks.
 
     Example:
         >>> from visattn.insertion.insertion import insert
@@ -247,18 +260,63 @@ def remove(model: nn.Module) -> list[str]:
         )
     """
     hosts = _find_hosts(model)
-    unfreeze(model)
-    for host in hosts.values():
-        if isinstance(host, BakedModule):
+    sites = {_original_name(name, hosts): host for name, host in hosts.items()}
+    chosen = {site: _block_names(sites[site], block) for site in _at_position(sites, position)}
+    if not any(chosen.values()):
+        wanted = block.__name__ if isinstance(block, type) else block
+        raise ValueError(f"there is no {wanted} to remove; {_list_blocks(sites)}")
+    if all(chosen.get(site) == _block_names(host, None) for site, host in sites.items()):
+        unfreeze(model)
+    for site, names in chosen.items():
+        host = sites[site]
+        if names != _block_names(host, None):
+            _inserted(host).remove(names)
+        elif isinstance(host, BakedModule):
             _replace_module(model, host, host.host)
         else:
             detach(host)
-    return [_original_name(name, hosts) for name in hosts]
+    return [site for site, names in chosen.items() if names]
+
+
+def _block_names(host: nn.Module, block: str | type[nn.Module] | None) -> tuple[str, ...]:
+    """Return the names of the blocks of a site that are of this name or class."""
+    inserted = _inserted(host)
+    blocks = {name: inserted.get_submodule(name) for name in inserted.names}
+    if isinstance(block, type):
+        return tuple(name for name, own in blocks.items() if isinstance(own, block))
+    return tuple(
+        name
+        for name, own in blocks.items()
+        if block in (None, name, block_name(own), type(own).__name__)
+    )
+
+
+def _at_position(
+    sites: Mapping[str, nn.Module], position: str | Sequence[str] | None
+) -> Sequence[str]:
+    """Return the sites with a name that is listed, or that has a pattern."""
+    if position is None:
+        return list(sites)
+    if isinstance(position, str):
+        names = [site for site in sites if compile_pattern(position).fullmatch(site)]
+        missing = [] if names else [position]
+    else:
+        names = [site for site in sites if site in position]
+        missing = [name for name in position if name not in sites]
+    if missing or not names:
+        wanted = repr(missing[0]) if missing else "an empty list"
+        raise ValueError(f"position: there are no blocks at {wanted}; {_list_blocks(sites)}")
+    return names
+
+
+def _list_blocks(sites: Mapping[str, nn.Module]) -> str:
+    blocks = [f"{site} ({' + '.join(_inserted(host).names)})" for site, host in sites.items()]
+    return f"the model has {format_names(blocks, 8)}"
 
 
 @checked_arguments()
-def bake(model: nn.Module) -> list[str]:
-    """Replace the hooks of inserted blocks by plain modules, and return the changed sites.
+def bake(model: ModelT) -> ModelT:
+    """Replace the hooks of inserted blocks by plain modules, in place, and return the model.
 
     For `torch.fx` a host such as a norm layer is one node and its hook invisible, so that graph
     passes (folding norms into convolutions) drop the block silently. After `bake` each site is a
@@ -274,12 +332,9 @@ def bake(model: nn.Module) -> list[str]:
         >>> from visattn.insertion.insertion import insert
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3))
         >>> _ = insert(model, "se", position="0", example=torch.zeros(1, 3, 5, 7))
-        >>> bake(model)
-        ['0']
-        >>> [name for name, _ in model.named_parameters()][:2]
+        >>> [name for name, _ in bake(model).named_parameters()][:2]
         ['0.host.weight', '0.host.bias']
     """
-    changed: list[str] = []
     hosts = _find_hosts(model)
     # Refused before the first host is replaced.
     for name, host in hosts.items():
@@ -290,13 +345,12 @@ def bake(model: nn.Module) -> list[str]:
                 "which needs a hook, so that it cannot be baked; torch.export and torch.jit.trace "
                 "support the model as it is, and remove(model) removes the blocks"
             )
-    for name, host in hosts.items():
+    for host in hosts.values():
         inserted = get_inserted(host)
         if inserted is not None and not isinstance(host, (BakedModule, nn.Sequential)):
             detach(host)
             _replace_module(model, host, BakedModule(host, inserted))
-            changed.append(name)
-    return changed
+    return model
 
 
 def unbake_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -317,6 +371,11 @@ def _original_name(name: str, sites: Iterable[str]) -> str:
         if name.startswith(f"{site}.{HOST}."):
             name = f"{site}.{name.removeprefix(f'{site}.{HOST}.')}"
     return name
+
+
+def _inserted(host: nn.Module) -> InsertedBlock:
+    """Return the blocks of a module that has some."""
+    return cast("InsertedBlock", get_inserted(host))
 
 
 def _find_hosts(model: nn.Module) -> dict[str, nn.Module]:

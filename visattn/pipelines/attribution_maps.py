@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import describe_model, read_by_target
+from visattn.attribution.gates import resolve_gate
 from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
 from visattn.attribution.methods import Method
 from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
@@ -24,6 +25,7 @@ from visattn.recording.frozen import internal_geometry
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import ExplainedModel, TextScorer
 from visattn.recording.operations import ModelOperations, model_operations
+from visattn.recording.probe_cache import probe_grids
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
 
@@ -128,7 +130,7 @@ def compute_maps(
     values = values.detach().float().cpu()
     is_class = not (callable(target) or isinstance(target, DenseTarget))
     common = _common_info(explained, method, method_args, is_class=is_class)
-    placement = _map_placement(explained, method, method_args)
+    placement = _map_placement(explained, batch, method, method_args, values)
     if method.on_grid:
         common = replace(common, align=align_of(placement))
     if batch.preprocessing:
@@ -182,6 +184,8 @@ def _layer_info(explained: ExplainedModel, method: Method, layer: Any) -> MapInf
     """Return the layer of a map, and which of its calls if there are several."""
     if layer is None:
         return MapInfo()
+    if method.needs == "gates":
+        return MapInfo(layer=resolve_gate(explained.info, layer))
     if method.needs == "tokens":
         chosen = resolve_attention_layer(explained.info, layer, allow_unread=True)
         unread = chosen in explained.info.unread_layers
@@ -193,12 +197,21 @@ def _layer_info(explained: ExplainedModel, method: Method, layer: Any) -> MapInf
 
 
 def _map_placement(
-    explained: ExplainedModel, method: Method, method_args: Mapping[str, Any]
+    explained: ExplainedModel,
+    batch: PreparedImages,
+    method: Method,
+    method_args: Mapping[str, Any],
+    values: Tensor,
 ) -> GridPlacement | None:
     """Return where the cells of a map lie on the input; None for a map of pixels."""
     if not method.on_grid or explained.align == "edges":
         return None
     layer = {**method.default_kwargs, **method_args}.get("layer")
+    if method.needs == "gates":
+        size = (batch.inputs.shape[2], batch.inputs.shape[3])
+        traced = probe_grids(explained.model, size, batch.inputs.shape[1])
+        site = resolve_gate(explained.info, cast("int | str", layer))
+        return traced.output(site, (values.shape[-2], values.shape[-1]))
     if method.needs == "features":
         return None if layer is None else resolve_feature_layer(explained, layer).placement
     layers = explained.info.attention_layers

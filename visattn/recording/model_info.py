@@ -182,6 +182,8 @@ class ModelInfo:
         colors: Where mean and std come from; begins with `assumed` if the model does not tell.
         preprocessing_error: Why images cannot be prepared without a transform; "" if they can.
         size_source: Where the input size comes from; `assumed` if the model does not tell.
+        gates: Names of the taps of spatial gates, in the order of the modules.
+        channel_gates: Names of the taps of gates of channels alone.
     """
 
     name: str
@@ -206,6 +208,8 @@ class ModelInfo:
     colors: str = ""
     preprocessing_error: str = ""
     size_source: str = ""
+    gates: tuple[str, ...] = ()
+    channel_gates: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the table."""

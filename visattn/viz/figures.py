@@ -26,6 +26,7 @@ from visattn.viz.maps import (
     target_line,
     values_on_tile,
 )
+from visattn.viz.notebook_maps import channel_bars
 from visattn.viz.photo_part import PhotoPart
 from visattn.viz.rendering import PIXELS_PER_INCH, Figure
 from visattn.viz.text import UnicodeFont, join_notes, load_font, wrap_text
@@ -179,7 +180,8 @@ def figure(
     Args:
         maps: Maps of one photo: one, several, or a dictionary with the title of each. Of several
             photos: for each photo a map, a list or a dictionary of maps; or a dictionary of
-            columns, each with a map for each photo, as `visattn.explain` returns them.
+            columns, each with a map for each photo, as `visattn.explain` returns them. Weights of
+            channels, which have no place on a photo, are drawn as bars.
         images: The photo, or a list of photos; or the tensor that the model was given. Without,
             maps are drawn on gray.
         scales: Which maps share a color scale: none (`map`), those of a `row`, of a `column`, or
@@ -204,8 +206,10 @@ def figure(
         >>> va.figure(columns, [photo, photo], scales="all", scale=2).image.width
         2400
     """
-    table = _table(maps, images)
     drawing = DrawOptions(**options)
+    if isinstance(maps, AttentionMap) and maps.kind == "channel" and images is None:
+        return Figure(lambda _: channel_bars(maps), drawing.zoom)
+    table = _table(maps, images)
     if isinstance(scales, str) and scales not in _GROUPS:
         raise ValueError(f"scales must be one of {', '.join(_GROUPS)}, got {scales!r}")
     per_map = table.scales(scales) if isinstance(scales, str) else list(scales)

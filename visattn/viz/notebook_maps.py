@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from PIL import Image
 
 from visattn.results.attention_map import AttentionMap
@@ -38,9 +38,9 @@ def notebook_map(attention_map: AttentionMap) -> bytes | None:
     if not attention_map.values.numel():
         return None
     is_channel = attention_map.kind == "channel"
-    figure = channel_figure(attention_map) if is_channel else _tiles(attention_map)
+    figure = channel_bars(attention_map).paint() if is_channel else _tiles(attention_map)
     buffer = io.BytesIO()
-    Image.fromarray(figure).save(buffer, "png")
+    figure.save(buffer, "png")
     return buffer.getvalue()
 
 
@@ -52,7 +52,7 @@ def _title(attention_map: AttentionMap, shown: int) -> str:
     return join_notes(name, site, target_line(attention_map), number)
 
 
-def _tiles(attention_map: AttentionMap) -> UInt8[np.ndarray, "height width 3"]:
+def _tiles(attention_map: AttentionMap) -> Image.Image:
     """Return the maps on gray, on one color scale, with its legend below."""
     values = _placed(attention_map)
     drawn = values[:_MAX_MAPS]
@@ -83,7 +83,7 @@ def _tiles(attention_map: AttentionMap) -> UInt8[np.ndarray, "height width 3"]:
     has_nan = bool(np.isnan(drawn).any())
     legend = map_legend(attention_map, scale, drawing, has_nan=has_nan)
     legend.draw(page, (_MARGIN, size[1] - LEGEND_HEIGHT + 12))
-    return np.array(page.paint())
+    return page.paint()
 
 
 def _placed(attention_map: AttentionMap) -> Float[np.ndarray, "n y x"]:
@@ -109,7 +109,7 @@ def _write_title(page: Canvas, title: str) -> None:
     page.text((_MARGIN, _MARGIN - 4), text, TEXT, font)
 
 
-def channel_figure(attention_map: AttentionMap) -> UInt8[np.ndarray, "height width 3"]:
+def channel_bars(attention_map: AttentionMap) -> Canvas:
     """Return the weights of channels as bars from 0 to 1, or to the greatest weight above 1.
 
     Gates from 0.49 to 0.51 look alike, as they are: nothing is stretched. Where there are more
@@ -119,16 +119,11 @@ def channel_figure(attention_map: AttentionMap) -> UInt8[np.ndarray, "height wid
     Args:
         attention_map: Weights of the kind `channel`; of several rows the first six are drawn.
 
-    Raises:
-        ValueError: If the kind is another.
-
     Example:
         >>> gates = AttentionMap(torch.tensor([0.49, 0.51, 0.5]), "stage1.se", "channel")
-        >>> channel_figure(gates).shape
-        (184, 580, 3)
+        >>> channel_bars(gates).paint().size
+        (580, 184)
     """
-    if attention_map.kind != "channel":
-        raise ValueError(f"bars show weights of channels, got maps of {attention_map.kind}")
     values = attention_map.values.detach().float().cpu()
     rows = values.reshape(-1, values.shape[-1])[:_MAX_PLOTS].nan_to_num(0.0).numpy()
     low, high = min(0.0, float(rows.min())), max(1.0, float(rows.max()))
@@ -141,7 +136,7 @@ def channel_figure(attention_map: AttentionMap) -> UInt8[np.ndarray, "height wid
     _write_title(page, join_notes(_title(attention_map, 1), count, limits, mean))
     for number, row in enumerate(rows):
         _draw_bars(page, row, _MARGIN + _LINE + number * step, (low, high))
-    return np.array(page.paint())
+    return page
 
 
 def _draw_bars(

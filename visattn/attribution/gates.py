@@ -1,0 +1,114 @@
+"""Gates: what a spatial or combined attention block lets pass, as a map."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from visattn.attribution.registry import method
+from visattn.attribution.targets import Target
+from visattn.io.messages import did_you_mean, format_names
+from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.recorder import record
+
+_BARS = (
+    "channels have no place on a photo; record them with visattn.record(model), and visattn.figure "
+    "draws each as bars"
+)
+
+
+def gates_error(info: ModelInfo) -> str:
+    """Return why a model has no gates to draw on a photo; "" if it has.
+
+    Example:
+        >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
+        >>> gates_error(info)[:25]
+        'it has no attention gates'
+    """
+    if info.gates:
+        return ""
+    if info.channel_gates:
+        return f"its gates ({format_names(info.channel_gates)}) are of channels: {_BARS}"
+    return "it has no attention gates; visattn.insert(model, 'cbam', ...) inserts blocks with gates"
+
+
+def resolve_gate(info: ModelInfo, layer: int | str) -> str:
+    """Return the name of the tap of a gate, by its index, its name or that of a module around it.
+
+    Raises:
+        ValueError: If there is no such gate, several, or one of channels.
+
+    Example:
+        >>> gates = ("a.tap", "b.tap")
+        >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none", gates=gates)
+        >>> resolve_gate(info, -1), resolve_gate(info, "a")
+        ('b.tap', 'a.tap')
+    """
+    names, listed = info.gates, ", ".join(info.gates)
+    if isinstance(layer, int):
+        if not -len(names) <= layer < len(names):
+            raise ValueError(
+                f"layer must be from {-len(names)} to {len(names) - 1}, got {layer}; the gates "
+                f"are {listed}"
+            )
+        return names[layer]
+    inside = [name for name in names if f"{name}.".startswith(f"{layer}.")]
+    if len(inside) == 1:
+        return inside[0]
+    if inside:
+        raise ValueError(f"layer must name one gate, got {layer!r} with {', '.join(inside)}")
+    if any(f"{name}.".startswith(f"{layer}.") for name in info.channel_gates):
+        raise ValueError(
+            f"layer must name a spatial gate, got {layer!r}, a gate of {_BARS}; the spatial gates "
+            f"are {listed}"
+        )
+    raise ValueError(f"there is no gate {layer!r}; {did_you_mean(layer, names)}")
+
+
+@method(
+    "gates",
+    title="Attention gate",
+    paper="of the block",
+    needs="gates",
+    kind="gate",
+    check=lambda info, _: gates_error(info),
+)
+def gates(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    _: Target,
+    *,
+    layer: int | str = -1,
+) -> Float[Tensor, "b gy gx"]:
+    """Return the gate by which an attention block multiplies its features at each place.
+
+    Of a gate for each channel and place (BAM, coordinate attention, triplet attention, SimAM) the
+    mean over channels is returned. Gates of channels alone (squeeze-and-excitation, ECA) have no
+    place. A module that runs several times has the gate of its last run.
+
+    Args:
+        explained: A model with attention blocks or attention gates.
+        images: Normalized.
+        layer: Index of the gate in the order of the modules (-1 is the last one), or the name of
+            its block, or of the module that the block was inserted after.
+
+    Raises:
+        ValueError: If there is no such gate.
+
+    Example:
+        >>> import visattn as va
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.Flatten(), nn.Linear(128, 2))
+        >>> x = torch.zeros(1, 3, 8, 8)
+        >>> _ = va.insert(model, "cbam", position="0", example=x, reduction=2, init="paper")
+        >>> [gate] = va.explain(model, torch.zeros(30, 40, 3).byte().numpy(), "gates", img_size=8)
+        >>> gate.site, gate.kind, gate.geometry.image_size, tuple(gate.values.shape)
+        ('0.visattn.cbam.spatial_tap', 'gate', (30, 40), (4, 4))
+
+    Source:
+        Woo et al. 2018, arXiv:1807.06521, figure 5, draws gated features; these are the gates.
+    """
+    site = resolve_gate(explained.info, layer)
+    with torch.no_grad(), record(explained.model, layers=[site]) as recording:
+        explained.forward(images)
+    values = recording.maps[-1].values
+    return values.flatten(1, -3).mean(1) if values.ndim > 3 else values
