@@ -242,6 +242,7 @@ def remove(
     and what `freeze=True` froze.
 
     Args:
+        model: Model with inserted blocks.
         block: The blocks that are removed, by name or class; all of a site if None.
         position: Sites, as for `insert`: a pattern of module names or a list of names; all if None.
 
