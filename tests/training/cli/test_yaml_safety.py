@@ -49,6 +49,7 @@ ATTACKS: dict[str, tuple[str, str]] = {
     "tagged long number": ("seed: !!int '" + "9" * 5_000 + "'", "a number of 5,000 characters"),
     "sexagesimal number": ("seed: 1" + ":1" * 100_000, "a number of 200,001 characters"),
     "not YAML": ("a: [1, 2\nb: 3", "is not valid YAML: .*, line 2"),
+    "tab": ("a:\n\tb: 1", "a tab cannot indent; use spaces, line 2"),
     "two documents": ("---\na: 1\n---\na: 1\n...\n}", "is not valid YAML"),
     "zero byte": ("a: \0", "is not valid YAML: .*not allowed|is not valid YAML"),
 }  # fmt: skip

@@ -67,6 +67,8 @@ def check_yaml(text: str, *, source: str) -> None:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         line = f", line {mark.line + 1}" if mark else ""
+        if mark and "cannot start any token" in reason and "\t" in text.split("\n")[mark.line]:
+            reason = "a tab cannot indent; use spaces"
         raise ValueError(f"{source} is not valid YAML: {reason}{line}") from error
     if root is not None:
         _expanded_size(root, source, {})
