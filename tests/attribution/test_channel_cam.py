@@ -8,7 +8,7 @@ import torch
 from small_models import images, small_cnn
 from torch import Tensor, nn
 
-from visattn.attribution.channel_cam import ablationcam, scorecam
+from visattn.attribution.channel_cam import ablation_cam, ablationcam, scorecam
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
 
@@ -112,6 +112,12 @@ def test_ablationcam_of_a_linear_head_is_its_class_activation_map(shortcut: bool
     result = ablationcam(explained, x, resolve_target(0, explained))
     drops = activations.mean((2, 3)) * weights / explained.model(x).abs()
     torch.testing.assert_close(result, torch.einsum("bc,bcyx->byx", drops, activations))
+
+
+def test_drops_of_a_score_of_zero_are_absolute() -> None:
+    activations = torch.tensor([[[[4.0, 0.0]], [[0.0, 4.0]]]])
+    drawn = ablation_cam(activations, torch.zeros(1), torch.tensor([[-2.0, -3.0]]))
+    assert drawn.tolist() == [[[8, 12]]]
 
 
 def test_a_negative_score_does_not_reverse_the_map() -> None:

@@ -62,6 +62,12 @@ def normalized(x: Tensor, mean: Any = IMAGENET[0], std: Any = IMAGENET[1]) -> Te
     return (x - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
 
 
+def test_colors_are_assumed_for_one_or_three_channels() -> None:
+    for channels, expected in ((1, ((0.5,), (0.5,))), (3, IMAGENET)):
+        defaults = model_defaults(nn.Conv2d(channels, 2, 1))
+        assert (defaults.mean, defaults.std) == expected
+
+
 def test_models_of_timm_without_mean_and_std_take_those_of_imagenet() -> None:
     model = timm.create_model("test_vit", pretrained_cfg_overlay={"mean": None, "std": None})
     defaults = model_defaults(model)

@@ -27,6 +27,16 @@ def test_the_prediction_of_the_first_call_is_kept() -> None:
     assert target.initial_values == (5, 7, 3)
 
 
+def test_a_single_score_predicts_its_positive_or_negative_values() -> None:
+    target = resolve_target(None, small_cnn())
+    assert isinstance(target, ClassTarget)
+    target(SCORES[:, 1:2] - 4)
+    assert target.predicted == (True, False, False)
+    target = resolve_target(None, small_cnn())
+    target(SCORES[:, :2])
+    assert getattr(target, "predicted", ()) == ()
+
+
 def test_functions_of_the_output_are_targets() -> None:
     target = resolve_target(lambda scores: scores[:, 0] - scores[:, 1], small_cnn())
     assert target(SCORES).tolist() == [-4, 4, -1]

@@ -113,3 +113,10 @@ def test_a_measured_center_stays_between_the_branches() -> None:
     assert moved.centers((4, 4))[0][2] == 41
     assert moved.centers((4, 4))[1][2] == 38 + 8
     assert moved.evidence == "gradient"
+
+
+def test_what_cells_see_moves_with_them_and_stays_on_the_input() -> None:
+    cut = GridPlacement((8.0, 8.0, 40.0, 24.0), (40, 56), (8.0, 1.0, 55.0, 24.0), spread=(3.0, 3.0))
+    moved = cut.moved_to((0, 0), (4, 8), (8.0, 12.0))  # measured 2 pixels up and 2 to the right
+    assert moved.extent == (10, 6, 42, 22)
+    assert moved.covered == (10, 0, 56, 22)

@@ -190,9 +190,10 @@ def test_a_module_that_runs_twice_has_a_map_for_each_grid() -> None:
     torch.manual_seed(7)
     net = TwoGrids().eval()
     with record(net) as recording:
-        for _ in range(2):
-            net(torch.randn(2, 3, 16, 24))
-    assert [item.values.shape[-2:] for item in recording.maps] == [(4, 6), (2, 3)] * 2
+        for side in (16, 16, 32):
+            net(torch.randn(2, 3, side, 24))
+    grids = [item.values.shape[-2:] for item in recording.maps]
+    assert grids == [(4, 6), (2, 3), (4, 6), (2, 3), (8, 6), (4, 3)]
 
 
 def test_attention_beside_taps_is_recorded() -> None:

@@ -191,6 +191,7 @@ def test_shares_are_factors_of_parallel_gradients_and_sizes_of_others() -> None:
         ([1.2 * other, mean, mean, mean], 1, [1, 1, 1, 1], True),
         ([mean, 1.3 * other, 0 * mean], 2, [1, 1, 0], True),
         ([mean, 3 * other, 0 * mean], 2, [1, 3, 0], True),
+        ([1.2 * other, mean, mean, 0 * mean, 0 * mean], 1, [1, 1, 1, 0, 0], True),
     ):
         measured, is_linear = shares_of_rows(torch.stack(rows), prefix)
         weights = torch.tensor(expected, dtype=torch.float32)

@@ -114,6 +114,10 @@ def test_operations_move_centers() -> None:
         ("split", lambda x: x.split([24, 40], 2)[1].chunk(3, 3)[2], (40, 32),
             [24.5, 64.5, 1, 1]),
         ("unbind", lambda x: patches(x)[:, None].unbind(1)[0], (8, 12), [4, 4, 8, 8]),
+        ("unbind the first axis", lambda x: x[None].unbind()[0], (64, 96), [0.5, 0.5, 1, 1]),
+        ("repeat", lambda x: x[:, 0].repeat(2, 5, 1, 1), (64, 96), [0.5, 0.5, 1, 1]),
+        ("dilated pooling", lambda x: nn.functional.max_pool2d(x, 3, 1, dilation=2), (60, 92),
+            [2.5, 2.5, 1, 1]),
         ("flip", lambda x: x.flip(2), (64, 96), [63.5, 0.5, -1, 1]),
         ("attention", lambda x: nn.functional.scaled_dot_product_attention(
             patches(x), patches(x), patches(x)), (8, 12), [4, 4, 8, 8]),
@@ -127,7 +131,7 @@ def test_operations_move_centers() -> None:
     for name, function, grid, expected in cases:
         placement = trace(function, grid)
         assert starts_and_steps(placement, grid) == pytest.approx(expected), name
-        if name in ("patches", "crop"):
+        if name in ("patches", "crop", "flip"):
             assert (placement and placement.covered) == {"crop": (16, 8, 64, 40)}.get(name)
 
 

@@ -235,6 +235,8 @@ def test_taps_are_not_recorded_twice() -> None:
     with record(model) as recording:
         model(torch.zeros(1, 3, 24, 40, dtype=torch.uint8))
     assert [item.site for item in recording.maps] == ["blocks.0.attn.tap", "blocks.1.attn.tap"]
+    first = analyze_model(model.eval()).info.attention_layers[0]
+    assert (first.window_size, first.shift_size) == (None, (0, 0))
 
 
 COAT: dict[str, Any] = {
