@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from visattn.commands.deferred_compiler import deferred_compiler
 from visattn.commands.streams import prepare_streams
 from visattn.io.atomic import disk_errno, disk_error
 from visattn.io.messages import did_you_mean
@@ -139,8 +140,10 @@ def _dispatch(arguments: list[str]) -> int:
     rest = arguments[1:]
     if command not in COMMANDS:
         return _report_unknown(command)
-    module = importlib.import_module(COMMANDS[command][1])
-    return int(module.main(arguments if command in _LIGHTNING_COMMANDS else rest) or 0)
+    if command in _LIGHTNING_COMMANDS:  # may compile, and Lightning imports the compiler anyway
+        return int(importlib.import_module(COMMANDS[command][1]).main(arguments) or 0)
+    with deferred_compiler():
+        return int(importlib.import_module(COMMANDS[command][1]).main(rest) or 0)
 
 
 def help_text() -> str:

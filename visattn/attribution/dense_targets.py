@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torchvision.ops import box_iou
 
 from visattn.attribution.regions import (
     MaskLike,
@@ -284,6 +283,8 @@ class BoundBox(BoundTarget):
         return f"the model detects no {what}{where}; it detects {detected}"
 
     def _iou(self, index: int, boxes: Float[Tensor, "n 4"]) -> Float[Tensor, " n"]:
+        from torchvision.ops import box_iou  # slow to import
+
         overlap = box_iou(boxes, boxes.new_tensor([self.boxes[index]]))[:, 0]
         return overlap.nan_to_num(0.0)  # of empty boxes
 

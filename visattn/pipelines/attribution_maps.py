@@ -7,7 +7,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torchvision.transforms import v2
 
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import describe_model, read_by_target
@@ -44,6 +43,8 @@ def whole_image_preprocessing(
         (None, 'pad')
     """
     if img_size is None and resizes_images(model):
+        from torchvision.transforms import v2  # slow to import
+
         return v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]), None
     return None, "pad"
 

@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
-from timm.data.config import resolve_model_data_config
-from timm.data.transforms_factory import create_transform
 from torch import Tensor, nn
 
 from visattn.attribution.model_defaults import input_channels
@@ -225,6 +223,9 @@ def like_weights(inputs: Tensor, model: nn.Module) -> Tensor:
 
 def _timm_transform(explained: ExplainedModel) -> tuple[Any, dict[str, Any]]:
     """Return timm's evaluation transform with size and colors of the metadata, and its steps."""
+    from timm.data.config import resolve_model_data_config  # slow to import
+    from timm.data.transforms_factory import create_transform
+
     info = explained.info
     config = resolve_model_data_config(explained.model)
     config.update(input_size=(len(info.mean), *info.input_size), mean=info.mean, std=info.std)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from visattn.data.augment.joint import JointTransforms, RegionSample
+from visattn.data.augment.joint import JointTransforms
+from visattn.data.regions.sample import RegionSample
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeSpec
@@ -125,7 +126,7 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("seed", [3, 5, 7])
 def test_random_transforms_keep_mask_and_box_on_the_marked_pixels(spec: str, seed: int) -> None:
-    moved = marked((20, 19, 97, 67)).transform(JointTransforms([spec], mask_fill=0), seed)
+    moved = JointTransforms([spec], mask_fill=0).move_sample(marked((20, 19, 97, 67)), seed)
     bright = moved.image[0] > 127 + 64  # the outside is gray, the edge in between
     assert moved.object_masks[0].any()
     overlap = (bright & moved.object_masks[0]).sum() / (bright | moved.object_masks[0]).sum()
@@ -149,7 +150,7 @@ def test_boxes_are_those_of_moved_rectangles_and_need_no_mask() -> None:
     for spec in EXACT:
         transforms = JointTransforms([spec], mask_fill=0)
         for seed in (3, 5, 7):
-            moved, alone = start.transform(transforms, seed), bare.transform(transforms, seed)
+            moved, alone = transforms.move_sample(start, seed), transforms.move_sample(bare, seed)
             visible = bool(moved.object_masks[0].any())
             expected = bounds(moved.object_masks[0]) if visible else moved.boxes[0].tolist()
             assert moved.boxes[0].tolist() == pytest.approx(expected, abs=1e-4), spec
@@ -164,7 +165,7 @@ def test_a_transform_that_does_nothing_changes_no_target() -> None:
     annotated = start.boxes + torch.tensor([0.25, -1.5, 3.75, 0.5])  # not those of the mask
     sample = RegionSample(start.image, start.object_masks, annotated, start.geometry)
     for spec in ({"RandomHorizontalFlip": {"p": 0.0}}, {"RandomRotation": {"degrees": [0, 0]}}):
-        moved = sample.transform(JointTransforms([spec], mask_fill=0), 3)
+        moved = JointTransforms([spec], mask_fill=0).move_sample(sample, 3)
         torch.testing.assert_close(moved.boxes, annotated, atol=1e-4, rtol=0, msg=str(spec))
         assert torch.equal(moved.object_masks, start.object_masks), spec
 
@@ -173,7 +174,7 @@ def test_transforms_that_drop_boxes_are_refused() -> None:
     dropping = JointTransforms([{"SanitizeBoundingBoxes": {"labels_getter": None}}], mask_fill=0)
     empty = replace(marked(), boxes=torch.zeros(1, 4))
     with pytest.raises(ValueError, match="must keep the 1 boxes of an image, got 0: remove San"):
-        empty.transform(dropping, 0)
+        dropping.move_sample(empty, 0)
 
 
 def test_label_maps_ignore_what_lies_outside_of_the_image() -> None:
@@ -187,7 +188,7 @@ def test_label_maps_ignore_what_lies_outside_of_the_image() -> None:
 def test_the_seed_decides_the_transform_and_the_global_generator_does_not_move() -> None:
     state, sample = torch.random.get_rng_state(), marked()
     jitter = JointTransforms([{"RandomAffine": {"degrees": 30}}], mask_fill=0)
-    first, again, other = (sample.transform(jitter, seed) for seed in (1, 1, 2))
+    first, again, other = (jitter.move_sample(sample, seed) for seed in (1, 1, 2))
     assert torch.equal(first.image, again.image)
     assert torch.equal(first.object_masks, again.object_masks)
     assert not torch.equal(first.image, other.image)

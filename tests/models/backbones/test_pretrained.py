@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import save_file
 
 from visattn import load_model
-from visattn.models.backbones import pretrained
 from visattn.models.backbones.pretrained import (
     LoadedModel,
     load_timm_model,
@@ -65,7 +64,7 @@ def test_torchvision_weights_define_preprocessing(monkeypatch: pytest.MonkeyPatc
     transform: Any = named.transform
     assert (transform.crop_size, transform.resize_size) == ([224], [256])
     assert (len(set(named.class_names)), named.class_names[281]) == (1000, "tabby")
-    monkeypatch.setattr(pretrained, "get_model", lambda *_, **__: torch.nn.Linear(2, 3))
+    monkeypatch.setattr("torchvision.models.get_model", lambda *_, **__: torch.nn.Linear(2, 3))
     small = load_torchvision_model("vit_b_32", model_kwargs={"image_size": 64, "num_classes": 3})
     assert small.transform is None
 

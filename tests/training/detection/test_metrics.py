@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.data.augment.joint import RegionSample
 from visattn.data.regions.detection import DetectionSample
+from visattn.data.regions.sample import RegionSample
 from visattn.geometry.affine import Geometry
 from visattn.models.detr import PredictedObjects
 from visattn.training.detection.metrics import DetectionScores

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from visattn.data.augment.joint import RegionSample, sample_nearest
 from visattn.data.regions.masks import boxes_mask, mask_boxes, segmentation_mask
+from visattn.data.regions.sample import RegionSample, sample_nearest
 from visattn.geometry.affine import Box
 from visattn.images.reader import LoadedImage, read_image
 from visattn.images.resize import ResizeSpec

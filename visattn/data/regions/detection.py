@@ -11,10 +11,11 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from visattn.data.augment.joint import JointTransforms, RegionSample
+from visattn.data.augment.joint import JointTransforms
 from visattn.data.loading.loader import ReadFallback
 from visattn.data.loading.samplers import mix_seed
 from visattn.data.regions.annotations import AnnotatedImage
+from visattn.data.regions.sample import RegionSample
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import corners_to_center
 from visattn.geometry.affine import Box, Geometry
@@ -49,7 +50,7 @@ class DetectionSample:
         """Return the sample after random transforms, if any, and resizing."""
         region = self.region
         if transforms is not None:
-            region = region.transform(transforms, seed)
+            region = transforms.move_sample(region, seed)
         return replace(self, region=region if resize is None else region.resize(resize))
 
 

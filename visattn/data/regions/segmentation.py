@@ -14,10 +14,11 @@ from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from visattn.data.augment.joint import JointTransforms, sample_nearest
+from visattn.data.augment.joint import JointTransforms
 from visattn.data.loading.loader import ReadFallback
 from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
+from visattn.data.regions.sample import sample_nearest
 from visattn.data.scenes.dataset import Scenes
 from visattn.images.reader import (
     ImageError,

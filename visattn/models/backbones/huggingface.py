@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
-from torchvision.transforms import InterpolationMode, v2
 
 from visattn.geometry.preprocessing import ReverseChannels, UnsupportedTransform
 from visattn.io.safe_text import read_json, short_repr
@@ -104,12 +103,7 @@ def _numbers(config: object, key: str = "") -> Iterator[tuple[str, float]]:
         yield key, config
 
 
-_MODES = {
-    0: InterpolationMode.NEAREST,
-    1: InterpolationMode.LANCZOS,
-    2: InterpolationMode.BILINEAR,
-    3: InterpolationMode.BICUBIC,
-}
+_MODES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # of Pillow
 _SHORTEST_EDGE = ("Bit", "CLIP", "ConvNext")  # for these, a single size is that of the shorter side
 _MAX_JSON_BYTES = 64 * 2**20  # the names of a million classes
 _LONGEST_SIDE = 8000  # pixels
@@ -346,7 +340,7 @@ def is_image_processor(value: object) -> bool:
     return is_class and callable(own) and hasattr(own, "to_dict")
 
 
-def processor_transform(processor: Any) -> v2.Compose:
+def processor_transform(processor: Any) -> Any:
     """Return the torchvision transform that equals an image processor of transformers.
 
     It is compared with the processor on two photos.
@@ -355,6 +349,8 @@ def processor_transform(processor: Any) -> v2.Compose:
         ValueError: If it takes steps that have no counterpart, or the transform gives something
             else.
     """
+    from torchvision.transforms import v2  # slow to import
+
     own = getattr(processor, "image_processor", processor)
     name = type(own).__name__
     flags = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
@@ -417,7 +413,7 @@ def _pixel_values(processor: Any, photo: UInt8[Tensor, "c y x"]) -> Tensor | Non
     return values[0] if is_single else None
 
 
-def huggingface_transform(config: Mapping[str, Any]) -> v2.Compose:
+def huggingface_transform(config: Mapping[str, Any]) -> Any:
     """Return the torchvision transform that equals a transformers image processor.
 
     The steps are those of the fast processors, which work on tensors. If the config names the class
@@ -443,8 +439,10 @@ def huggingface_transform(config: Mapping[str, Any]) -> v2.Compose:
         ) from error
 
 
-def _transform_steps(config: Mapping[str, Any]) -> v2.Compose:
+def _transform_steps(config: Mapping[str, Any]) -> Any:
     """Return the transform of a config with all its defaults."""
+    from torchvision.transforms import v2  # slow to import
+
     if unsupported := [name for name in _UNSUPPORTED if config.get(name)]:
         raise ValueError(
             f"the preprocessing step {', '.join(unsupported)} is not supported; {_PASS_TRANSFORM}"
@@ -466,6 +464,8 @@ def _transform_steps(config: Mapping[str, Any]) -> v2.Compose:
 
 def _rescale_steps(config: Mapping[str, Any]) -> list[Any]:
     """Return the steps from uint8 to [0, 1], or to [-1, 1]."""
+    from torchvision.transforms import v2  # slow to import
+
     if not config.get("do_rescale", True):
         return [v2.ToDtype(torch.float32)]
     factor = float(config.get("rescale_factor") or 1 / 255)
@@ -477,7 +477,9 @@ def _rescale_steps(config: Mapping[str, Any]) -> list[Any]:
 
 
 def _resize_steps(config: Mapping[str, Any]) -> list[Any]:
-    mode = _MODES.get(config.get("resample", 2))
+    from torchvision.transforms import InterpolationMode, v2  # slow to import
+
+    filter_name = _MODES.get(config.get("resample", 2))
     name = _class_name(config)
     if "size" not in config:
         raise ValueError(
@@ -487,11 +489,12 @@ def _resize_steps(config: Mapping[str, Any]) -> list[Any]:
             "transform"
         )
     size = config["size"]
-    if mode is None or (isinstance(size, Mapping) and size.get("longest_edge")):
+    if filter_name is None or (isinstance(size, Mapping) and size.get("longest_edge")):
         raise ValueError(
             f"resizing to {size} with filter {config.get('resample')} is not supported; "
             f"{_PASS_TRANSFORM}"
         )
+    mode = InterpolationMode(filter_name)
     if isinstance(size, int) and name.startswith(_SHORTEST_EDGE):
         size = {"shortest_edge": size}
     shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None

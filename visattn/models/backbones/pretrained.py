@@ -8,17 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torchvision
-from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 from torch import nn
-from torchvision.models import (
-    ResNet18_Weights,
-    detection,
-    get_model,
-    get_model_weights,
-    list_models,
-)
-from torchvision.transforms import v2
 
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import read_json
@@ -114,16 +104,18 @@ def load_torchvision_model(
         >>> len(loaded.class_names), loaded.class_names[:2]
         (1000, ('tench', 'goldfish'))
     """
+    from torchvision import models as zoo  # slow to import
+
     check_single_source(weights, pretrained=pretrained)
-    dense = [*list_models(torchvision.models.segmentation), *list_models(detection)]
-    names = [*list_models(torchvision.models), *dense, *list_models(torchvision.models.video)]
+    dense = [*zoo.list_models(zoo.segmentation), *zoo.list_models(zoo.detection)]
+    names = [*zoo.list_models(zoo), *dense, *zoo.list_models(zoo.video)]
     if name not in names:
         hint = did_you_mean(name, names, otherwise="torchvision.models.list_models() lists all")
         raise ValueError(f"unknown torchvision model {name!r}; {hint}")
     kwargs = dict(model_kwargs or {})
     if name in dense and not pretrained:
         kwargs.setdefault("weights_backbone", None)  # nothing is downloaded
-    default = cast("Any", get_model_weights(name)).DEFAULT
+    default = cast("Any", zoo.get_model_weights(name)).DEFAULT
     if class_names and not (weights or pretrained):
         kwargs.setdefault("num_classes", len(class_names))
     model = _build_torchvision(name, default if pretrained else None, kwargs)
@@ -144,6 +136,8 @@ def load_torchvision_model(
 
 
 def _build_torchvision(name: str, weights: Any, arguments: Mapping[str, Any]) -> nn.Module:
+    from torchvision.models import get_model  # slow to import
+
     try:
         with plain_download_errors(f"torchvision:{name}"):
             return get_model(name, weights=weights, **arguments)
@@ -160,7 +154,9 @@ def names_video_model(spec: str) -> bool:
     """
     kind, _, name = spec.partition(":")
     if kind == "torchvision":
-        return name in list_models(torchvision.models.video)
+        from torchvision import models as zoo  # slow to import
+
+        return name in zoo.list_models(zoo.video)
     if kind != "hf":
         return False
     try:
@@ -174,6 +170,8 @@ def _per_frame(preset: Any) -> Any:
     """Return the preprocessing of a frame in place of that of a clip; others as they are."""
     if type(preset).__name__ != "VideoClassification":
         return preset
+    from torchvision.transforms import v2  # slow to import
+
     return v2.Compose([
         v2.PILToTensor(),
         v2.Resize(preset.resize_size, interpolation=preset.interpolation, antialias=False),
@@ -204,6 +202,9 @@ def _source(weights: Path | None, *, pretrained: bool) -> str:
 
 def _timm_classes(model: nn.Module) -> tuple[str, ...]:
     """Return the class names of the ImageNet variant with this number of classes."""
+    from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset  # slow to import
+    from torchvision.models import ResNet18_Weights
+
     subset = infer_imagenet_subset({"num_classes": getattr(model, "num_classes", 0)})
     if subset == "imagenet-1k":  # torchvision's names are shorter
         return unique_names(ResNet18_Weights.DEFAULT.meta["categories"])

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from torchvision.transforms import InterpolationMode, v2
 
 from visattn.attribution.model_defaults import default_mean_std
 from visattn.io.messages import did_you_mean
@@ -250,7 +249,7 @@ def _huggingface_classifier(
     model: nn.Module,
     texts: Sequence[str],
     tokenizer: Any,
-    transform: v2.Compose | None,
+    transform: Callable[..., Any] | None,
 ) -> LoadedModel:
     config = cast("Any", model).config
     if not callable(tokenizer):
@@ -328,12 +327,14 @@ def _head(model: nn.Module) -> dict[str, Any]:
 
 
 def _transform_summary(
-    transform: v2.Compose,
+    transform: Any,
     size: tuple[int, int],
     mean: Sequence[float],
     std: Sequence[float],
 ) -> tuple[tuple[int, int], Sequence[float], Sequence[float]]:
     """Return image size, mean and std that a transform produces."""
+    from torchvision.transforms import v2  # slow to import
+
     for step in transform.transforms:
         if isinstance(step, v2.Normalize):
             mean = step.mean
@@ -410,8 +411,10 @@ def _clip_tokens(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "t n"]:
 
 def _clip_transform(
     config: dict[str, Any], size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
-) -> v2.Compose:
+) -> Any:
     """Return the preprocessing of an open_clip model: its config, or that of CLIP."""
+    from torchvision.transforms import InterpolationMode, v2  # slow to import
+
     mode = config.get("resize_mode", "shortest")
     filters = {"bicubic": InterpolationMode.BICUBIC, "bilinear": InterpolationMode.BILINEAR}
     interpolation = filters.get(str(config.get("interpolation", "bicubic")))

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
-import timm
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -45,6 +44,8 @@ def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bo
         ConnectionError: If pretrained weights cannot be downloaded.
         ValueError: If the name is unknown, or the model does not take an argument.
     """
+    import timm  # slow to import
+
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models(), otherwise="timm.list_models() lists all")
         raise ValueError(f"unknown timm model {name!r}; {hint}")
@@ -169,6 +170,8 @@ def convert_with_timm(name: str, arguments: Mapping[str, Any], state: TensorDict
         arguments: With which it was created.
         state: The state dict.
     """
+    import timm  # slow to import
+
     heads = [weight for key, weight in state.items() if _HEAD.search(key) and weight.ndim == 2]
     classes = len(heads[-1]) if heads else 0
     # With as many classes as the weights have, timm loads all of them or raises.

@@ -4,9 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-import timm
 from torch import Tensor, nn
-from torchvision.models import get_model, list_models
 
 TensorDict = dict[str, Tensor]
 ConvertedModel = tuple[dict[str, Any], TensorDict]
@@ -33,6 +31,8 @@ def resolve_timm_model(model: nn.Module | str, *, pretrained: bool) -> nn.Module
     """Return a timm model; a name is built."""
     if not isinstance(model, str):
         return model
+    import timm  # slow to import
+
     if not timm.is_model(model):
         raise ValueError(f"unknown timm model {model!r}")
     return timm.create_model(model, pretrained=pretrained)
@@ -43,6 +43,8 @@ def resolve_torchvision_model(
 ) -> nn.Module:
     """Return a torchvision model; a name, one of those that `include` selects, is built."""
     if isinstance(model, str):
+        from torchvision.models import get_model, list_models  # slow to import
+
         names = list_models(include=include)
         if model not in names:
             raise ValueError(f"model must be one of {names}, got {model!r}")

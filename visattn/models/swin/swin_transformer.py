@@ -12,11 +12,6 @@ from visattn.blocks.transformer.swin_stage import SwinStage
 from visattn.blocks.transformer.token_attention import TokenLayout
 from visattn.io.messages import did_you_mean
 from visattn.models.saving.mapping import build_converted
-from visattn.models.swin.conversion import (
-    swin_from_timm,
-    swin_from_torchvision,
-    swin_to_timm,
-)
 from visattn.models.vit.parts import TransformerClassifier, to_2tuple
 
 
@@ -138,6 +133,8 @@ class SwinTransformer(TransformerClassifier):
         cls, model: nn.Module | str, *, class_names: Sequence[str] | None = None, **options: Any
     ) -> Self:
         """Convert a timm model with its weights; see `swin_from_timm`."""
+        from visattn.models.swin.conversion import swin_from_timm  # imports timm
+
         return build_converted(cls, *swin_from_timm(model, class_names, **options))
 
     @classmethod
@@ -145,10 +142,14 @@ class SwinTransformer(TransformerClassifier):
         cls, model: nn.Module | str, *, class_names: Sequence[str] | None = None, **options: Any
     ) -> Self:
         """Convert a torchvision model with its weights; see `swin_from_torchvision`."""
+        from visattn.models.swin.conversion import swin_from_torchvision  # imports timm
+
         return build_converted(cls, *swin_from_torchvision(model, class_names, **options))
 
     def to_timm(self) -> nn.Module:
         """Return timm's model with these weights."""
+        from visattn.models.swin.conversion import swin_to_timm  # imports timm
+
         return swin_to_timm(self)
 
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:

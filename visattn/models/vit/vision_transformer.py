@@ -17,13 +17,6 @@ from visattn.io.messages import did_you_mean
 from visattn.models.base import ParameterGroup
 from visattn.models.configurable import ModelGraph, example_images
 from visattn.models.saving.mapping import build_converted
-from visattn.models.vit.conversion import (
-    vit_from_dinov2,
-    vit_from_timm,
-    vit_from_torchvision,
-    vit_to_timm,
-    vit_to_torchvision,
-)
 from visattn.models.vit.parts import (
     FFNLayer,
     GlobalPool,
@@ -258,6 +251,8 @@ class VisionTransformer(TransformerClassifier):
         cls, model: nn.Module | str, *, class_names: Sequence[str] | None = None, **options: Any
     ) -> Self:
         """Convert a timm model with its weights; see `vit_from_timm`."""
+        from visattn.models.vit.conversion import vit_from_timm  # imports timm
+
         return build_converted(cls, *vit_from_timm(model, class_names, **options))
 
     @classmethod
@@ -265,6 +260,8 @@ class VisionTransformer(TransformerClassifier):
         cls, model: nn.Module | str, *, class_names: Sequence[str] | None = None, **options: Any
     ) -> Self:
         """Convert a torchvision model with its weights; see `vit_from_torchvision`."""
+        from visattn.models.vit.conversion import vit_from_torchvision  # imports timm
+
         return build_converted(cls, *vit_from_torchvision(model, class_names, **options))
 
     @classmethod
@@ -272,6 +269,8 @@ class VisionTransformer(TransformerClassifier):
         cls, state: Mapping[str, Tensor], *, class_names: Sequence[str], **options: Any
     ) -> Self:
         """Build a model from an original DINOv2 state dict; see `vit_from_dinov2`."""
+        from visattn.models.vit.conversion import vit_from_dinov2  # imports timm
+
         return build_converted(cls, *vit_from_dinov2(state, class_names, **options))
 
     def to_timm(self) -> nn.Module:
@@ -280,6 +279,8 @@ class VisionTransformer(TransformerClassifier):
         Raises:
             ValueError: If timm lacks options that this model uses; all of them are listed.
         """
+        from visattn.models.vit.conversion import vit_to_timm  # imports timm
+
         return vit_to_timm(self)
 
     def to_torchvision(self) -> nn.Module:
@@ -288,6 +289,8 @@ class VisionTransformer(TransformerClassifier):
         Raises:
             ValueError: If torchvision lacks options that this model uses; all of them are listed.
         """
+        from visattn.models.vit.conversion import vit_to_torchvision  # imports timm
+
         return vit_to_torchvision(self)
 
     def parameter_groups(self) -> Mapping[ParameterGroup, list[nn.Parameter]]:
