@@ -8,7 +8,13 @@ import pytest
 import torch
 import yaml
 from classification_data import accept_test_cifar_files
-from config_runs import CONFIGS, TRAINED, class_path, small_run, write_shared_data
+from config_runs import (
+    CONFIGS,
+    TRAINED,
+    class_path,
+    small_run as small_run_of_net,
+    write_shared_data,
+)
 
 from visattn.cli import main
 from visattn.models.saving.checkpoint import read_model
@@ -42,6 +48,8 @@ TEST_METRICS = {
         f"test/{name}" for name in ("miou", "miou_foreground", "dice", "boundary_iou", "loss")
     },
 }
+CHEAPER = {"flowers_mobilenetv2_cbam": "--model.classifier.img_size=[64,64]"}
+"""Options beside those with which the losses of the net are computed."""
 BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule", "SequenceRecognitionTask"}
 # Scores over so few photos come with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
@@ -164,6 +172,15 @@ def test_configs_of_shards_differ_in_their_data_paths_only(shards: str, files: s
         for name in ("shards", "captions", "photos", "train", "val", "root"):
             config["data"]["init_args"].pop(name, None)
     assert configs[0] == configs[1]
+
+
+def small_run(config: Path) -> list[str]:
+    cheaper = CHEAPER.get(config.stem, "").split()
+    if class_path(config) in ("CaptionDataModule", "ShardCaptionDataModule"):
+        cheaper += ["--model.captioner.encoder.img_size=[64,64]", "--model.beam_size=1"]
+        cheaper += ["--model.captioner.encoder.name=resnet18"] if "coco" in config.stem else []
+        cheaper += ["--model.captioner.embed_dim=64"] if "transformer" in config.stem else []
+    return [*small_run_of_net(config), *cheaper]
 
 
 def settings(name: str) -> Any:

@@ -206,32 +206,6 @@ def test_grayscale_and_color_images_are_converted(
     assert main(["glimpse", str(tmp_path / "in" / "gray.png"), "--weights", str(weights)]) == 0
 
 
-def test_unreadable_images_are_skipped_and_reported(
-    weights: Path, images: Path, tmp_path: Path, capsys: Capsys
-) -> None:
-    (images / "broken.png").write_bytes(b"no image")
-    words = ["glimpse", str(images), "--weights", str(weights), "--out", str(tmp_path / "out")]
-    assert main(words) == 1
-    output = capsys.readouterr()
-    assert len(output.out.splitlines()) == 3
-    assert "visattn: skipped " in output.err
-    assert "broken.png: not an image" in output.err
-    assert "1 of 4 images skipped" in output.err
-    assert main([*words[:4], "--strict"]) == 1
-
-
-def test_an_unwritable_file_does_not_stop_the_others(
-    weights: Path, images: Path, tmp_path: Path, capsys: Capsys
-) -> None:
-    out = tmp_path / "out"
-    (out / "tall.gif").mkdir(parents=True)
-    words = ["--weights", str(weights), "--out", str(out), "--overwrite"]
-    assert main(["glimpse", str(images), *words]) == 1
-    assert "1 of 3 images not written" in capsys.readouterr().err
-    assert (out / "wide.json").exists()
-    assert (out / "coverage.png").exists()
-
-
 def test_an_image_named_coverage_keeps_its_page(
     weights: Path, images: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
@@ -281,14 +255,3 @@ def test_invalid_command_lines_are_usage_errors(
 ) -> None:
     assert main(["glimpse", str(images), *words]) == 2
     assert reason in capsys.readouterr().err
-
-
-def test_an_unavailable_device_is_refused(weights: Path, images: Path, capsys: Capsys) -> None:
-    words = ["glimpse", str(images), "--weights", str(weights), "--device", "nothing"]
-    assert main(words) == 1
-    assert "--device nothing is not available" in capsys.readouterr().err
-
-
-def test_missing_images_are_refused(weights: Path, tmp_path: Path, capsys: Capsys) -> None:
-    assert main(["glimpse", str(tmp_path / "none"), "--weights", str(weights)]) == 1
-    assert "does not exist" in capsys.readouterr().err

@@ -81,17 +81,6 @@ def test_a_crop_leaves_the_rest_of_the_mask_out(
     assert not (tmp_path / "out" / "index.html").exists()
 
 
-def test_unreadable_images_are_skipped_and_reported(
-    weights: Path, images: Path, capsys: Capsys
-) -> None:
-    (images / "broken.png").write_bytes(b"\x89PNG")
-    assert main(["segment", str(images), "--weights", str(weights)]) == 1
-    captured = capsys.readouterr()
-    assert len(captured.out.splitlines()) == 3
-    assert "broken.png" in captured.err
-    assert "1 of 4 images skipped" in captured.err
-
-
 def test_a_dry_run_lists_the_files_and_writes_none(
     weights: Path, images: Path, tmp_path: Path, capsys: Capsys
 ) -> None:

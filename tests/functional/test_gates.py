@@ -4,15 +4,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from random_numbers import numbers
 
 from visattn.blocks.attention_gate import additive_gate
 from visattn.functional.gates import (
     PoolOrder,
     cbam_spatial_gate,
-    channel_pool,
-    resize_bilinear,
     spatial_squeeze_gate,
 )
 
@@ -49,13 +46,6 @@ def test_normalization_precedes_the_sigmoid() -> None:
     )
 
 
-@given(order=st.permutations(range(5)))
-@settings(max_examples=10)
-def test_pooled_gate_is_invariant_to_permuted_channels(order: list[int]) -> None:
-    x = numbers(2, 5, 3, 7)
-    torch.testing.assert_close(channel_pool(x[:, order]), channel_pool(x), rtol=0, atol=1e-12)
-
-
 def test_projected_gate_matches_the_equation() -> None:
     x, weight, bias = numbers(2, 3, 5, 7), numbers(3, seed=1), numbers(1, seed=2)
     gate = spatial_squeeze_gate(x, weight, bias)
@@ -80,23 +70,3 @@ def test_additive_gate_matches_the_equation(size: tuple[int, int]) -> None:
                 ]
                 score = sum(float(weight[h]) * fits[h] for h in range(3)) + float(bias)
                 assert float(gate[b, i, j]) == pytest.approx(sigmoid(score), abs=1e-12)
-
-
-def test_resampling_to_the_same_size_is_the_identity() -> None:
-    x = torch.randn(2, 3, 5, 7)
-    assert torch.equal(resize_bilinear(x, (5, 7)), x)
-
-
-@given(height=st.integers(1, 11), width=st.integers(1, 11))
-@settings(max_examples=10)
-def test_constant_map_stays_constant_at_any_size(height: int, width: int) -> None:
-    x = torch.full((1, 2, 3, 5), 0.7, dtype=torch.float64)
-    expected = x.new_full((1, 2, height, width), 0.7)
-    torch.testing.assert_close(resize_bilinear(x, (height, width)), expected)
-
-
-def test_gradients() -> None:
-    x, weight = numbers(1, 3, 3, 2).requires_grad_(), numbers(1, 2, 3, 3, seed=1).requires_grad_()
-    assert torch.autograd.gradcheck(cbam_spatial_gate, (x, weight))
-    signal, vector = numbers(1, 3, 1, 1, seed=2).requires_grad_(), numbers(3).requires_grad_()
-    assert torch.autograd.gradcheck(additive_gate, (x, signal, vector))

@@ -1,12 +1,9 @@
 """Luong's local alignments against loops, and windows at the ends of the keys."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from random_numbers import numbers
-from torch import Tensor
 
 from visattn.functional.luong import (
     local_alignment,
@@ -15,49 +12,6 @@ from visattn.functional.luong import (
     predictive_alignment,
     window_mask,
 )
-from visattn.functional.masks import length_mask
-
-
-def looped(scores: Tensor, center: float, radius: float, length: int) -> dict[int, float]:
-    """Luong's weights in the window around a center, without the Gaussian factor."""
-    window = [s for s in range(length) if center - radius <= s <= center + radius]
-    fits = {s: math.exp(float(scores[s])) for s in window}
-    return {s: fit / sum(fits.values()) for s, fit in fits.items()}
-
-
-def row(weights: dict[int, float], keys: int) -> Tensor:
-    return torch.tensor([weights.get(s, 0.0) for s in range(keys)], dtype=torch.float64)
-
-
-LENGTHS = torch.tensor([17, 7])
-
-
-def test_monotonic_alignment_follows_the_query_index() -> None:
-    scores = numbers(2, 5, 17)
-    weights = local_alignment(
-        scores, monotonic_centers(5, start=3), radius=2, mask=length_mask(LENGTHS, 17)
-    )
-    for b, length in enumerate(LENGTHS.tolist()):
-        for t in range(5):
-            expected = looped(scores[b, t], t + 3, 2, length)
-            torch.testing.assert_close(weights[b, t], row(expected, 17))
-
-
-def test_predictive_alignment_is_gaussian_around_the_predicted_center() -> None:
-    query, weight, vector = numbers(2, 5, 3), numbers(11, 3, seed=1), numbers(11, seed=2)
-    scores = numbers(2, 5, 17, seed=3)
-    centers = predicted_centers(query, weight, vector, LENGTHS)
-    weights = predictive_alignment(scores, centers, radius=4, mask=length_mask(LENGTHS, 17))
-    for b, length in enumerate(LENGTHS.tolist()):
-        for t in range(5):
-            hidden = torch.tanh(weight @ query[b, t])
-            center = length / (1 + math.exp(-float(vector @ hidden)))
-            torch.testing.assert_close(float(centers[b, t]), center)
-            expected = {
-                s: w * math.exp(-((s - center) ** 2) / (2 * (4 / 2) ** 2))
-                for s, w in looped(scores[b, t], center, 4, length).items()
-            }
-            torch.testing.assert_close(weights[b, t], row(expected, 17))
 
 
 def test_integer_length_is_shared_by_the_batch() -> None:

@@ -109,32 +109,6 @@ def test_corners_match_the_sampled_grid(align_corners: bool, seed: int) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("size", [(11, 17), (1, 7), (1, 1)])
-def test_identity_region_covers_everything(align_corners: bool, size: tuple[int, int]) -> None:
-    height, width = size
-    whole = [[0.0, 0.0], [width, 0.0], [width, height], [0.0, height]]
-    pose = torch.eye(2, 3)[None]
-    corners = affine_corners(pose, size, align_corners=align_corners)
-    torch.testing.assert_close(corners, torch.tensor([whole], dtype=torch.float32))
-    region = affine_coverage(pose, size, align_corners=align_corners)
-    torch.testing.assert_close(region, torch.ones(1, height, width))
-
-
-@BOTH
-def test_axis_aligned_region_has_the_area_of_its_frame(align_corners: bool) -> None:
-    pose = torch.tensor([[[0.53, 0.0, 0.11], [0.0, 0.37, -0.2]]], dtype=torch.float64)
-    [[left, top], _, [right, bottom], _] = affine_corners(pose, SIZE, align_corners=align_corners)[
-        0
-    ].tolist()
-    region = affine_coverage(pose, SIZE, align_corners=align_corners)[0]
-    for i in range(SIZE[0]):
-        for j in range(SIZE[1]):
-            wide = max(0.0, min(j + 1, right) - max(j, left))
-            high = max(0.0, min(i + 1, bottom) - max(i, top))
-            assert float(region[i, j]) == pytest.approx(wide * high, abs=1e-9)
-
-
-@BOTH
 @given(angle=st.floats(0, 2 * math.pi), seed=st.integers(0, 9))
 @settings(max_examples=20)
 def test_rotated_region_has_nearly_the_area_of_its_frame(

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from random_numbers import numbers
 from torch import Tensor
 
@@ -74,33 +73,6 @@ def test_keys_are_shared_by_a_leading_axis_of_size_1() -> None:
     ):
         assert scores.shape == (3, 2, 3, 11)
         torch.testing.assert_close(scores[0], scores[2])
-
-
-@given(scale=st.floats(0.01, 100), seed=st.integers(0, 99))
-def test_additive_scores_are_bounded_by_the_vector(scale: float, seed: int) -> None:
-    query, keys, vector = numbers(1, 7, seed=seed), numbers(5, 7), numbers(7)
-    scores = additive_scores(scale * query, scale * keys, vector)
-    assert (scores.abs() <= vector.abs().sum() + 1e-12).all()
-
-
-@given(order=st.permutations(range(5)))
-def test_scores_are_permutation_equivariant(order: list[int]) -> None:
-    query, keys = QUERY[0], SAME[0, :5]
-    torch.testing.assert_close(dot_scores(query, keys[order]), dot_scores(query, keys)[:, order])
-    moved = additive_scores(query, keys[order], VECTOR[:7])
-    torch.testing.assert_close(moved, additive_scores(query, keys, VECTOR[:7])[:, order])
-
-
-def test_output_is_the_weighted_mean() -> None:
-    weights, values = numbers(3, 5).softmax(-1), numbers(3, 5, 7, seed=1)
-    expected = torch.einsum("bn,bnd->bd", weights, values)
-    torch.testing.assert_close(context_vector(weights, values), expected)
-
-
-@given(place=st.integers(0, 4))
-def test_one_hot_weights_select_their_value(place: int) -> None:
-    weights, values = torch.eye(5, dtype=torch.float64)[place], numbers(5, 7)
-    assert torch.equal(context_vector(weights, values), values[place])
 
 
 def test_gradients() -> None:

@@ -9,7 +9,7 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 from torch import Tensor
 
-from visattn.functional.positions import ResampleRule, resample_pos_embed, sincos_pos_embed
+from visattn.functional.positions import resample_pos_embed, sincos_pos_embed
 
 
 def numbers(*shape: int) -> Tensor:
@@ -27,25 +27,11 @@ def test_sincos_matches_timm_and_a_loop() -> None:
             torch.testing.assert_close(result[y * 5 + x], torch.tensor(waves))
 
 
-def test_sincos_has_separate_row_and_column_parts() -> None:
-    grid = sincos_pos_embed((3, 5), 8).unflatten(0, (3, 5))
-    assert torch.equal(grid[:, 0, :4].unsqueeze(1).expand(3, 5, 4), grid[..., :4])
-    assert torch.equal(grid[0, :, 4:].expand(3, 5, 4), grid[..., 4:])
-    assert torch.equal(sincos_pos_embed((7, 5), 8)[:15], grid.flatten(0, 1))
-
-
 def test_resampling_matches_timm() -> None:
     positions = numbers(15, 7)
     for new in ((4, 11), (2, 2), (5, 3)):
         theirs = resample_abs_pos_embed(positions[None], list(new), [3, 5], num_prefix_tokens=0)
         torch.testing.assert_close(resample_pos_embed(positions, (3, 5), new), theirs[0])
-
-
-@pytest.mark.parametrize("rule", ["timm", "plain"])
-def test_resampling_to_the_same_grid_is_the_identity(rule: ResampleRule) -> None:
-    positions = numbers(15, 7)
-    same = resample_pos_embed(positions, (3, 5), (3, 5), rule=rule)
-    torch.testing.assert_close(same, positions)
 
 
 def between(line: list[float], at: float) -> float:

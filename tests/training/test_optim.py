@@ -41,21 +41,6 @@ def test_trapezoid_rises_and_falls_between_zero_and_one(
         assert factors[-1] == pytest.approx(final_fraction)
 
 
-@given(**SCHEDULES)
-def test_trapezoid_is_one_between_warmup_and_decay(
-    total_steps: int, warmup_steps: int, decay_start: float, final_fraction: float
-) -> None:
-    for step in range(warmup_steps, int(decay_start * total_steps) + 1):
-        factor = trapezoid(
-            step,
-            total_steps,
-            warmup_steps=warmup_steps,
-            decay_start=decay_start,
-            final_fraction=final_fraction,
-        )
-        assert factor == pytest.approx(1)
-
-
 @pytest.mark.parametrize(
     ("step", "factor"), [(0, 0.25), (3, 1.0), (50, 1.0), (75, 0.55), (100, 0.1), (101, 0.1)]
 )

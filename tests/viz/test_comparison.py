@@ -73,12 +73,6 @@ def test_pages_of_any_image_size_and_number_of_methods(size: tuple[int, int], co
     assert (page[:, -20:] == page[0, 0]).all()
 
 
-def test_drawing_is_deterministic() -> None:
-    photo, maps = image(), [placed(RNG.random((60, 80)))]
-    first, second = (np.asarray(figure(maps, photo, title="dog").image) for _ in range(2))
-    assert first.tobytes() == second.tobytes()
-
-
 def test_page_needs_a_map_and_room() -> None:
     with pytest.raises(ValueError, match="a figure needs maps"):
         figure([], image(), title="dog")

@@ -58,14 +58,6 @@ def test_other_pixels_do_not_change_the_scale() -> None:
     assert np.array_equal(before[0, 2:], after[0, 2:])
 
 
-@given(style=STYLES)
-def test_drawing_is_deterministic(style: Style) -> None:
-    values = hill()
-    values[:, :9] = np.nan
-    first = overlay(scene(), values, style=style)
-    assert first.tobytes() == overlay(scene(), values, style=style).tobytes()
-
-
 def test_full_attention_has_the_top_color_and_none_a_faded_image() -> None:
     image = np.full((1, 3, 3), 100, np.uint8)
     shown = overlay(image, np.array([[0.0, 1.0, 2.0]]), opacity=1.0)

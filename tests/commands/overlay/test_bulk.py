@@ -12,7 +12,6 @@ from index_cards import folder_cards
 
 import visattn
 from visattn.cli import main
-from visattn.commands import files as image_options
 from visattn.commands.boxes import BoxFile
 from visattn.commands.files import map_in_threads
 from visattn.commands.overlay import job
@@ -37,31 +36,6 @@ def overlay(bulk_photos: Path, cnn: Path, out: Path, *words: str) -> int:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_shards_together_write_the_files_of_one_run(
-    cnn: Path, bulk_photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert overlay(bulk_photos, cnn, tmp_path / "whole") == 1  # one photo cannot be read
-    rows = capsys.readouterr().out
-    codes = [overlay(bulk_photos, cnn, tmp_path / "parts", "--shard", f"{i}/2") for i in (1, 2)]
-    assert codes == [0, 1]
-    assert capsys.readouterr().out == rows
-    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
-
-
-def test_one_thread_and_many_write_the_same(
-    cnn: Path, bulk_photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    written = []
-    for count in (1, 5):
-        monkeypatch.setattr(image_options, "thread_count", lambda count=count: count)
-        overlay(bulk_photos, cnn, tmp_path / str(count))
-        printed = capsys.readouterr()
-        messages = printed.err.replace(str(tmp_path / str(count)), "OUT")
-        written.append((contents(tmp_path / str(count)), printed.out, messages))
-    assert written[0] == written[1]
 
 
 @pytest.mark.parametrize("words", [("--shard", "3/2"), ("--shard", "1/2", "--normalize", "global")])

@@ -15,7 +15,6 @@ from visattn.blocks.luong import Alignment
 from visattn.images.resize import ResizeMode
 from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.captioning.sequence_recognizer import AttentionScore, SequenceRecognizer
-from visattn.models.saving.config import build_model, model_config
 from visattn.pipelines.captioning import caption
 from visattn.recording.recorder import record
 from visattn.results.kinds import SPECIAL_TOKENS, START
@@ -190,17 +189,6 @@ def test_a_recorder_sees_the_maps() -> None:
     (shown,) = [attention_map for attention_map in recording.maps if attention_map.kind == "words"]
     assert torch.equal(shown.values.flatten(), attention.weights.flatten())
     assert shown.values.shape[-2:] == (ROWS, COLUMNS)
-
-
-def test_a_model_is_rebuilt_from_its_config() -> None:
-    model = recognizer("general", "predictive", feature_proj_dim=6)
-    again = build_model(model_config(model))
-    assert isinstance(again, SequenceRecognizer)
-    again.double().load_state_dict(model.state_dict())
-    features = numbers(1, 12, ROWS, COLUMNS)
-    inputs = (features, torch.tensor([[START, 5]]), torch.tensor([2]))
-    logits = model.teacher_force(*inputs).logits
-    assert torch.equal(again.eval().teacher_force(*inputs).logits, logits)
 
 
 @pytest.mark.parametrize(

@@ -117,21 +117,6 @@ def test_teacher_forcing_matches_naive_loop_in_values_and_gradients(
         assert slow.abs().sum() > 0
 
 
-def test_teacher_forcing_matches_single_steps() -> None:
-    model, (captions, lengths) = captioner(), batch()
-    features = numbers(4, 12, *GRID)
-    read = model.teacher_force(features, captions, lengths)
-    state = model.start(features)
-    for step in range(5):
-        logits, state, attention_step = model.step(state, captions[:, step, None])
-        now = read.steps == step
-        for row in read.rows[now].tolist():
-            at = now & (read.rows == row)
-            torch.testing.assert_close(read.logits[at], logits[row])
-            torch.testing.assert_close(read.attention.weights[at], attention_step.weights[row])
-            torch.testing.assert_close(read.attention.gate[at], attention_step.gate[row])
-
-
 def test_tokens_after_end_are_ignored() -> None:
     model, (captions, lengths) = captioner(), batch()
     features = numbers(4, 12, *GRID)
@@ -140,26 +125,6 @@ def test_tokens_after_end_are_ignored() -> None:
     ours, other = (model.teacher_force(features, tokens, lengths) for tokens in (captions, filled))
     assert torch.equal(ours.logits, other.logits)
     assert torch.equal(ours.attention.weights, other.attention.weights)
-
-
-def test_captions_of_a_batch_are_independent() -> None:
-    model, (captions, lengths) = captioner(), batch()
-    features = numbers(4, 12, *GRID)
-    together = model.teacher_force(features, captions, lengths)
-    for row in range(4):
-        alone = model.teacher_force(
-            features[row : row + 1], captions[row : row + 1, : lengths[row]], lengths[row : row + 1]
-        )
-        for ours, other in zip(by_caption(together, row), by_caption(alone, 0), strict=True):
-            torch.testing.assert_close(ours, other)
-
-
-def test_attention_sums_to_one_and_gates_are_in_range() -> None:
-    model, (captions, lengths) = captioner(), batch()
-    read = model.teacher_force(10 * numbers(4, 12, *GRID), captions, lengths)
-    torch.testing.assert_close(read.attention.weights.sum(-1), torch.ones(12, dtype=torch.float64))
-    assert ((read.attention.gate > 0) & (read.attention.gate < 1)).all()
-    assert read.attention.gate.std() > 0
 
 
 def test_closed_gate_hides_the_image() -> None:
@@ -177,15 +142,6 @@ def test_closed_gate_hides_the_image() -> None:
     blind, after_blind, _ = model.step(swapped, token)
     assert torch.equal(logits, blind)
     assert torch.equal(after.hidden, after_blind.hidden)
-
-
-def test_every_parameter_has_a_gradient() -> None:
-    model, (captions, lengths) = captioner(dropout=0.3), batch()
-    images = torch.randint(256, (4, 3, 16, 40), dtype=torch.uint8)
-    read = model.teacher_force(model.encoder(images), captions, lengths)
-    (read.logits.square().sum() + read.attention.weights.square().sum()).backward()
-    still = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum()]
-    assert still == []
 
 
 def test_dropout_is_active_in_training_only() -> None:

@@ -1,6 +1,5 @@
 """DRAM: what each layer sees, what trains it, and the order of its labels."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-import visattn
 from visattn.functional.reinforce import gaussian_log_prob, reinforce_loss
-from visattn.models.glimpses.glimpse_model import GlimpseModel
 from visattn.models.glimpses.ram import DRAM
 from visattn.models.glimpses.retina import GlimpseNet
 
@@ -165,17 +162,6 @@ def test_rollouts_of_an_image_share_its_context() -> None:
     rollout = model.scanpath(images(), num_rollouts=2)
     torch.testing.assert_close(rollout.logits[:, 0], rollout.logits[:, 1])
     torch.testing.assert_close(rollout.logits[:, :1], model.scanpath(images()).logits)
-
-
-def test_saved_and_loaded_it_reads_the_same(tmp_path: Path) -> None:
-    model = dram(3, end_class="end", context_size=5, rnn_type="gru")
-    assert model.class_names == ("a", "b", "c", "d", "end")
-    visattn.save(model, tmp_path / "model.safetensors")
-    loaded = visattn.load(tmp_path / "model.safetensors")
-    assert isinstance(loaded, DRAM)
-    assert isinstance(loaded, GlimpseModel)
-    assert loaded.class_names == model.class_names
-    assert torch.equal(loaded(images(channels=3)), model(images(channels=3)))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from visattn.models.glimpses.retina import (
     glimpse_boxes,
     glimpse_pyramid,
 )
-from visattn.models.saving.config import build_model, model_config
 
 SMALL = {"hidden_size": 11, "what_dim": 7, "where_dim": 5}
 
@@ -182,23 +181,6 @@ def test_returned_locations_are_those_of_the_glimpses(start: str, backend: str) 
         assert torch.equal(patches, pixels.round().clamp(0, 255).to(torch.uint8))
 
 
-@pytest.mark.parametrize("start", ["random", "center", "learned"])
-def test_shapes_of_a_rollout_and_its_actions(start: str) -> None:
-    made = model(init_location=start, policy_std=0.8)
-    rollouts = made.scanpath(photos(3, 1, 13, 17), num_rollouts=2, sample=True)
-    actions = 4 if start == "learned" else 3
-    assert rollouts.policy_means.shape == rollouts.policy_samples.shape == (3, 2, actions, 2)
-    assert rollouts.logits.shape == (3, 2, 4, 3)
-    assert rollouts.policy_states.shape == (3, 2, actions, 11)
-    assert rollouts.policy_samples.abs().max() > 1
-    assert torch.equal(
-        rollouts.locations[:, :, 4 - actions :], rollouts.policy_samples.clamp(-1, 1)
-    )
-    before = rollouts.policy_states[:, :, actions - 3 :]
-    torch.testing.assert_close(rollouts.policy_means[:, :, actions - 3 :], made.policy.mean(before))
-    torch.testing.assert_close(rollouts.logits[:, :, :3], made.classifier(before))
-
-
 def test_evaluation_uses_policy_means() -> None:
     made = model(init_location="center")
     images = photos(5, 1, 13, 17)
@@ -274,21 +256,6 @@ def test_outputs_follow_the_order_of_images() -> None:
     other = roll(made, images[order], first[order], noise[order])
     for name in ("locations", "logits", "policy_states", "policy_means", "policy_samples"):
         torch.testing.assert_close(getattr(other, name), getattr(rollouts, name)[order])
-
-
-def test_rollouts_with_equal_noise_are_equal() -> None:
-    made = model()
-    images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 1, 4, 2)
-    single = roll(made, images, first, noise)
-    many = roll(made, images, first, noise.expand(-1, 3, -1, -1))
-    for name in ("locations", "logits", "policy_states", "policy_means", "policy_samples"):
-        whole = getattr(single, name).expand_as(getattr(many, name))
-        torch.testing.assert_close(getattr(many, name), whole)
-
-
-def test_rollouts_with_different_noise_differ() -> None:
-    rollouts = model().scanpath(photos(2, 1, 13, 17), num_rollouts=2, sample=True)
-    assert not torch.equal(rollouts.locations[:, 0], rollouts.locations[:, 1])
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -423,24 +390,3 @@ def test_zero_rollouts_are_refused() -> None:
 
 
 # ---- as a file
-
-
-def test_config_roundtrip() -> None:
-    made = model(
-        channels=3,
-        num_scales=2,
-        rnn_type="lstm",
-        glimpse_encoder="conv",
-        init_location="learned",
-        policy_std=0.3,
-        learn_std=True,
-        pad_value=0.5,
-        backend="bilinear",
-        dropout=0.1,
-    )
-    again = build_model(model_config(made))
-    assert isinstance(again, RecurrentAttentionModel)
-    assert model_config(again) == model_config(made)
-    again.load_state_dict(made.state_dict())
-    images = photos(2, 3, 13, 17)
-    assert torch.equal(again.eval()(images), made(images))

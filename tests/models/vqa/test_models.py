@@ -147,21 +147,6 @@ def test_recorded_maps_are_those_of_the_hops() -> None:
         torch.testing.assert_close(torch.stack(hops, 1), output.attention, msg=name)
 
 
-@torch.no_grad()
-def test_saved_models_answer_as_before(tmp_path: object) -> None:
-    rows, index = questions()
-    for name in ("san with grid layers", "cross, words", "mac"):
-        model = models()[name].float()
-        model.question_beginnings = ("a b", "h")
-        va.save(model, f"{tmp_path}/model.safetensors")
-        loaded = va.load(f"{tmp_path}/model.safetensors")
-        assert isinstance(loaded, VQAModel)
-        assert (loaded.words, loaded.answers) == (WORDS, ANSWERS)
-        assert loaded.question_beginnings == ("a b", "h")
-        before, after = (m(images().float(), rows, index).logits for m in (model, loaded))
-        torch.testing.assert_close(before, after)
-
-
 def test_gradients_reach_every_parameter() -> None:
     rows, index = questions()
     for name, model in models().items():

@@ -105,38 +105,6 @@ def test_expected_gradient_of_all_rollouts_is_exact(baseline: str, reward: Place
     assert float((expected - exact).norm() / exact.norm()) < 1e-12
 
 
-def test_mean_reward_is_a_fraction_of_the_exact_gradient() -> None:
-    exact = exact_gradient(0.0)
-    scaled = expected_gradient("none", "mean", entropy_weight=0.0, reward_weight=3.0)
-    plain = expected_gradient("none", "mean", entropy_weight=0.0)
-    assert float((scaled - exact).norm() / exact.norm()) < 1e-12
-    assert float((plain - exact).norm() / exact.norm()) > 1e-2
-
-
-def test_reward_to_go_has_less_variance() -> None:
-    weights = parameters()
-    words, places, _ = path_values(*weights)
-    variances = []
-    for reward in ("to_go", "total"):
-        rewards = place_rewards(words[:, None], torch.full((27,), 3), reward)
-        gradients = torch.stack(
-            [
-                gradient(hard_attention_losses(*path).policy, weights[:1])  # type: ignore[arg-type]
-                for path in zip(
-                    -words.detach()[:, None, None],
-                    rewards[:, None],
-                    places[:, None, None],
-                    torch.zeros(27, 1, 1, 3, dtype=torch.float64),
-                    strict=True,
-                )
-            ]
-        )
-        probabilities = places.detach().sum(-1).exp()[:, None]
-        mean = (probabilities * gradients).sum(0)
-        variances.append(float((probabilities * (gradients - mean).square()).sum()))
-    assert variances[0] < 0.9 * variances[1]
-
-
 def test_bound_rises_with_the_number_of_samples_towards_the_likelihood() -> None:
     words, places, _ = path_values(*parameters())
     outcomes, probabilities = words.sum(-1).detach(), places.sum(-1).exp().detach()

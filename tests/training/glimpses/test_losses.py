@@ -191,16 +191,6 @@ def test_policy_loss_weight_scales_the_policy_loss_only() -> None:
     assert torch.equal(scaled.baseline, full.baseline)
 
 
-def test_leave_one_out_advantages_of_an_image_sum_to_zero() -> None:
-    losses = compute_glimpse_losses(
-        random_rollout(),
-        LABELS,
-        GlimpseLossOptions(leave_one_out_baseline=True, reward="gain"),
-        policy_std=POLICY_STD,
-    )
-    assert losses.advantages.sum(1).abs().max() < 1e-12
-
-
 def test_leave_one_out_needs_two_rollouts() -> None:
     with pytest.raises(ValueError, match="at least 2 samples per image"):
         compute_glimpse_losses(
@@ -343,51 +333,6 @@ def test_policy_gradient_of_each_action() -> None:
     assert rollout.policy_states.grad is None
 
 
-@pytest.mark.parametrize("others", [False, True])
-@pytest.mark.parametrize(
-    "baseline",
-    [None, value_baseline(), value_baseline(informed=True)],
-    ids=["none", "learned", "informed"],
-)
-def test_reward_of_an_image_changes_only_its_own_gradient(
-    baseline: ValueBaseline | None, others: bool
-) -> None:
-    """The baseline of an image does not depend on another image."""
-    gradients = []
-    for labels in (LABELS, torch.tensor([5, 3])):
-        rollout = random_rollout()
-        losses = compute_glimpse_losses(
-            rollout,
-            labels,
-            GlimpseLossOptions(leave_one_out_baseline=others, reward="log_probability"),
-            policy_std=POLICY_STD,
-            baseline=baseline,
-        )
-        losses.policy.backward()
-        gradients.append(rollout.policy_means.grad)
-    assert torch.equal(gradients[0][0], gradients[1][0])
-    assert (gradients[0][1] != gradients[1][1]).all()
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("normalize", [False, True])
-def test_losses_do_not_depend_on_the_order_of_images(normalize: bool) -> None:
-    rollout, order = random_rollout(), torch.tensor([1, 0])
-    other = GlimpseRollout(**{name: part[order] for name, part in vars(rollout).items()})
-    first, second = (
-        compute_glimpse_losses(
-            part,
-            labels,
-            GlimpseLossOptions(normalize_advantages=normalize),
-            policy_std=POLICY_STD,
-            baseline=value_baseline(),
-        )
-        for part, labels in ((rollout, LABELS), (other, LABELS[order]))
-    )
-    assert float(first.total) == pytest.approx(float(second.total), rel=1e-12)
-    torch.testing.assert_close(first.advantages[order], second.advantages)
-
-
 @pytest.mark.parametrize("baseline", [None, torch.tensor(0.5), value_baseline()], ids=str)
 def test_repeated_rollouts_have_the_losses_of_a_single_rollout(baseline: Any) -> None:
     single = random_rollout(m=1)
@@ -455,12 +400,6 @@ def test_baseline_from_before_the_action_keeps_the_expected_gradient() -> None:
     assert policy_gradients(torch.tensor(0.2)).var(0).sum() < none.var(0).sum()
 
 
-def test_baseline_that_depends_on_the_action_biases_the_gradient() -> None:
-    change = policy_gradients(StateBaseline(), biased=True) - policy_gradients(None)
-    error = change.std(0) / len(change) ** 0.5
-    assert (change.mean(0).abs() / error).max() > 20
-
-
 def toy(count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
     """One of four cells is bright or dark depending on the class, the others are random.
 
@@ -479,17 +418,16 @@ def toy(count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
     return pixels, labels
 
 
-def trained(steps: int, *, frozen: bool) -> float:
-    """The accuracy of a trained model of two glimpses on new images."""
+def test_policy_is_learned() -> None:
+    """A model of two glimpses is right about new images: the second one is where it tells."""
     torch.manual_seed(1)
     random = torch.Generator().manual_seed(1)
     model = RecurrentAttentionModel(
         "01", (12, 12), [0.5], [0.5], glimpse_size=4, num_glimpses=2, hidden_size=32,
         what_dim=32, where_dim=16, init_location="center", policy_std=0.6, rnn_type="gru",
     )  # fmt: skip
-    model.policy.requires_grad_(not frozen)
-    optimizer = Adam([weight for weight in model.parameters() if weight.requires_grad], lr=1e-2)
-    for _ in range(steps):
+    optimizer = Adam(model.parameters(), lr=1e-2)
+    for _ in range(120):
         pixels, labels = toy(32, random)
         rollout = model.rollout(model.normalize(pixels), num_rollouts=8, sample=True)
         losses: GlimpseLosses = compute_glimpse_losses(
@@ -502,16 +440,7 @@ def trained(steps: int, *, frozen: bool) -> float:
         losses.total.backward()
         optimizer.step()
     pixels, labels = toy(1000, random)
-    return float((model.eval()(pixels).argmax(1) == labels).double().mean())
-
-
-def test_policy_is_learned() -> None:
-    assert trained(120, frozen=False) > 0.95
-
-
-def test_frozen_policy_has_a_lower_accuracy() -> None:
-    """Although its classifier is trained as well as its fixed second location allows."""
-    assert trained(60, frozen=True) < 0.8
+    assert float((model.eval()(pixels).argmax(1) == labels).double().mean()) > 0.95
 
 
 @pytest.mark.parametrize("informed", [False, True])

@@ -213,20 +213,6 @@ def test_clicking_the_photo_ranks_the_words(browser: Any, viewer: Path) -> None:
     assert {*browser.value(strengths)} == {"0%"}
 
 
-@pytest.mark.parametrize("width", [360, 820, 1280, 1920])
-def test_page_has_no_horizontal_overflow(browser: Any, tmp_path: Path, width: int) -> None:
-    long = said(("incomprehensibilities" * 5, *["dog"] * 39), score=-1.0, phrases=(DOG,))
-    (tmp_path / "a.html").write_text(page(long, name="x" * 250, index="i.html"), encoding="utf-8")
-    opened(browser, tmp_path / "a.html", width=width, height=740, dark=True)
-    assert browser.value("document.documentElement.scrollWidth") == width
-    for selector in (".frame", "#words", ".card"):
-        left, right = browser.value(
-            f"(e => (r => [r.left, r.right])(e.getBoundingClientRect()))"
-            f"(document.querySelector('{selector}'))"
-        )
-        assert 0 <= left < right <= width
-
-
 def test_texts_are_escaped_and_no_request_is_sent(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     evil = said(EVIL, score=-1.0)

@@ -65,10 +65,6 @@ def test_page_data_has_weights_and_maps() -> None:
     assert item["range"] == [values.min(), values.max()]
 
 
-def test_page_is_deterministic() -> None:
-    assert page() == page()
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
