@@ -35,14 +35,6 @@ def test_phrase_scores_by_hand() -> None:
     assert score_phrases(maps, [phrase(1, 1, LEFT)])[0].pointing_hit is True
 
 
-def test_phrase_uses_the_maps_of_its_words() -> None:
-    maps = torch.zeros(5, 1, 2)
-    maps[:, 0, 0] = torch.tensor([1.0, 0.0, 0.25, 1.0, 0.0])
-    maps[:, 0, 1] = 1 - maps[:, 0, 0]
-    judged = score_phrases(maps, [phrase(2, 2, LEFT), phrase(1, 1, RIGHT)])
-    assert [item.word_correctness for item in judged] == [(0.25, 1.0), (1.0,)]
-
-
 @given(corners=st.lists(CORNERS, min_size=1, max_size=5))
 def test_attention_in_a_union_equals_counted_squares(
     corners: list[tuple[int, int, int, int]],
@@ -59,26 +51,6 @@ def test_attention_in_a_union_equals_counted_squares(
         (enlarged * mask).sum((1, 2)).tolist(), abs=1e-6
     )
     assert judged.baseline == pytest.approx(float(mask.mean()), abs=1e-6)
-
-
-@given(corners=st.lists(CORNERS, min_size=1, max_size=3), words=st.integers(1, 7))
-def test_uniform_attention_has_no_lift(
-    corners: list[tuple[int, int, int, int]], words: int
-) -> None:
-    boxes = [(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
-    shares = [(a / 60, b / 60, c / 60, d / 60) for a, b, c, d in boxes]
-    [judged] = score_phrases(torch.full((words, 7, 5), 1 / 35), [phrase(0, words, *shares)])
-    for reading in (judged.max_correctness, judged.mean_correctness, judged.last_correctness):
-        assert reading == pytest.approx(judged.baseline, abs=1e-5)
-    assert judged.paper_correctness == pytest.approx(judged.paper_baseline, abs=1e-5)
-
-
-def test_attention_inside_the_boxes_scores_one() -> None:
-    maps = torch.zeros(2, 4, 6)
-    maps[:, 1, 4] = 1
-    [judged] = score_phrases(maps, [phrase(0, 2, (0.6, 0.2, 0.9, 0.6), LEFT)])
-    assert judged.word_correctness == pytest.approx((1, 1))
-    assert judged.pointing_hit is True
 
 
 def test_score_of_the_paper_uses_the_strongest_word() -> None:

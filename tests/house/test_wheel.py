@@ -47,28 +47,27 @@ def test_an_installed_wheel_runs_doctor(installed: Path, tmp_path: Path) -> None
     assert "torch" in run(installed, "-m", "visattn", "doctor", cwd=tmp_path)
 
 
-def test_an_installed_wheel_lists_configs_and_draws_an_overlay(
+WORK = """
+import visattn as va
+from visattn.cli import main
+print(va.__file__, type(va.load("scenes-glimpses")).__name__)
+fit = "fit --config scenes_demo --trainer.max_steps 2 --trainer.val_check_interval 2"
+fit += " --trainer.limit_val_batches 1 --data.train 32 --data.val 16 --data.batch_size 16"
+overlay = "overlay photo.png --model timm:resnet18 --method gradcam --out maps --input-size 32"
+for command in ("configs", overlay, "demo --count 1", fit):
+    assert main(command.split()) == 0, command
+"""
+
+
+def test_an_installed_wheel_draws_captions_and_trains_with_what_it_brings(
     installed: Path, tmp_path: Path
 ) -> None:
     Image.fromarray(np.full((37, 53, 3), 90, np.uint8)).save(tmp_path / "photo.png")
-    where = run(installed, "-c", "import visattn; print(visattn.__file__)", cwd=tmp_path)
-    assert str(installed.parents[1]) in where
-    assert "scenes_demo" in run(installed, "-m", "visattn", "configs", cwd=tmp_path)
-    command = "overlay photo.png --model timm:resnet18 --method gradcam --out maps --input-size 32"
-    run(installed, "-m", "visattn", *command.split(), cwd=tmp_path)
+    printed = run(installed, "-c", WORK, cwd=tmp_path)
+    where, kind = printed.splitlines()[0].split()
+    assert where.startswith(str(installed.parents[1]))
+    assert kind == "RecurrentAttentionModel"
+    assert "scenes_demo" in printed
     assert list((tmp_path / "maps").glob("*.png"))
-
-
-def test_an_installed_wheel_brings_trained_models(installed: Path, tmp_path: Path) -> None:
-    program = "import visattn as va; print(type(va.load('scenes-glimpses')).__name__); "
-    program += "from visattn.cli import main; print(main(['demo', '--count', '1']))"
-    printed = run(installed, "-c", program, cwd=tmp_path).splitlines()
-    assert (printed[0], printed[-1]) == ("RecurrentAttentionModel", "0")
     assert (tmp_path / "visattn-demo" / "captions" / "test-0.html").is_file()
-
-
-def test_an_installed_wheel_trains_a_config_by_its_name(installed: Path, tmp_path: Path) -> None:
-    command = "fit --config scenes_demo --trainer.max_steps 2 --trainer.val_check_interval 2"
-    command += " --trainer.limit_val_batches 1 --data.train 32 --data.val 16 --data.batch_size 16"
-    run(installed, "-m", "visattn", *command.split(), cwd=tmp_path)
     assert (tmp_path / "runs" / "scenes_demo" / "1" / "checkpoints" / "last.ckpt").is_file()

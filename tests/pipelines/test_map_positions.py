@@ -59,7 +59,6 @@ def make_models() -> dict[str, nn.Module]:
     block = torchvision.models.resnet.BasicBlock
     models: dict[str, nn.Module] = {
         "timm CNN": timm_model("test_resnet", LARGE),
-        "class token": timm_model("vit_tiny_patch16_224", img_size=SIZE, patch_size=8, **THIN),
         "registers": timm_model("vit_base_patch16_siglip_gap_224", img_size=SIZE, patch_size=8,
             reg_tokens=3, **THIN),
         "windows": timm_model("swin_tiny_patch4_window7_224", img_size=SIZE, patch_size=4,
@@ -198,7 +197,7 @@ def test_pixel_maps_are_placed_on_the_visible_window() -> None:
     steps = v2.Compose([v2.ToImage(), *crop, v2.ToDtype(torch.float32, scale=True)])
     cell = 8 * PHOTO[1] / SIZE[1]
     models = make_models()
-    for name in ("timm CNN", "class token", "Hugging Face"):
+    for name in ("timm CNN", "registers", "Hugging Face"):
         for mark in MARKS:
             window = Window(models[name], mark).eval()
             baseline = window(torch.zeros(1, 3, *SIZE)).detach()

@@ -187,13 +187,6 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
             read_captions(path)
 
 
-def test_non_utf8_files_are_refused_with_line_and_byte(read: Read) -> None:
-    with pytest.raises(ValueError, match=r"line 2: not UTF-8, byte 0xe9 at offset 22"):
-        read("a.jpg#0\tA dog\na.jpg#1\té\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"line 1: not UTF-8, byte 0xff at offset 0"):
-        read("a.jpg#0\tA dog\n".encode("utf-16"))
-
-
 @each_form
 @pytest.mark.parametrize(
     "file",

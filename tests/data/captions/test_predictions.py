@@ -112,12 +112,6 @@ def test_invalid_files_are_refused_with_the_position(text: str, said: str, tmp_p
         read_caption_results(written(tmp_path, text))
 
 
-def test_non_utf8_files_are_refused_with_the_line(tmp_path: Path) -> None:
-    (tmp_path / "said.txt").write_bytes(b"a\tred\nb\tcaf\xe9\n")
-    with pytest.raises(ValueError, match=r"said\.txt, line 2: not UTF-8"):
-        read_caption_results(tmp_path / "said.txt")
-
-
 @pytest.mark.parametrize("name", ["missing.json", "."])
 def test_missing_file_is_reported(name: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="is not a file"):
