@@ -15,7 +15,7 @@ from tests.helpers.image_text_models import tiny_clip, tiny_siglip, tiny_tokeniz
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.legrad import block_names, legrad, similarity
 from visattn.attribution.targets import CallableTarget, ClassTarget
-from visattn.models import TextPromptClassifier, VisionTransformer
+from visattn.models import VisionTransformer
 from visattn.models.backbones.text_models import text_classifier
 from visattn.recording.model_info import ExplainedModel
 
@@ -197,7 +197,3 @@ def test_blocks_that_pass_on_other_tokens_are_refused() -> None:
     first.register_forward_pre_hook(lambda _module, args: (args[0] + 1, *args[1:]))
     with pytest.raises(ValueError, match="must pass the tokens of each block on to the next one"):
         legrad(analyze_model(model, 48), torch.randn(1, 3, 48, 48), ClassTarget([0]))
-
-
-def test_text_prompt_classifier_is_public() -> None:
-    assert TextPromptClassifier.__module__ == "visattn.models.backbones.text_models"

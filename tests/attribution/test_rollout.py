@@ -51,14 +51,6 @@ def test_rows_match_the_full_matrix_product(residual: float) -> None:
     )
 
 
-@pytest.mark.parametrize("count", [1, 4, 12])
-def test_uniform_attention_has_a_closed_form(count: int) -> None:
-    even = torch.full((1, N, N), 1 / N)
-    actual = attention_rollout([even] * count, torch.eye(N)[None])[0]
-    expected = torch.eye(N) / 2**count + (1 - 2.0**-count) / N
-    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 6), st.floats(0, 0.99), st.sampled_from(["mean", "max", "min"]))
 def test_rows_sum_to_one_after_discarding(count: int, share: float, fusion: str) -> None:
@@ -149,25 +141,3 @@ def test_relevance_accumulates_over_layers() -> None:
     identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
     torch.testing.assert_close(propagate_relevance(layers, identity), expected)
     torch.testing.assert_close(propagate_relevance(layers, identity[:, 3:4]), expected[:, 3:4])
-
-
-def test_unit_gradients_equal_rollout() -> None:
-    weights, _ = drawn(2)
-    layers = [positive_grad_times_attention(layer, torch.ones_like(layer)) for layer in weights]
-    identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
-    torch.testing.assert_close(
-        propagate_relevance(layers, identity) / 2**L, attention_rollout(layers, identity)
-    )
-
-
-def test_layer_with_zero_gradient_is_the_identity() -> None:
-    weights, gradients = drawn(3)
-    for layer in range(L):
-        masked = [g * (at != layer) for at, g in enumerate(gradients)]
-        weighed = [gradient_rollout_weights(*pair) for pair in zip(weights, masked, strict=True)]
-        identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
-        without = weighed[:layer] + weighed[layer + 1 :]
-        assert torch.equal(attention_rollout([weighed[layer]], identity), identity)
-        torch.testing.assert_close(
-            attention_rollout(weighed, identity), attention_rollout(without, identity)
-        )

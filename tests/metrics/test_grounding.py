@@ -52,13 +52,6 @@ def test_coverage_by_hand() -> None:
     assert not box_coverage(torch.zeros(0, 4), (2, 3)).any()
 
 
-def test_uniform_attention_scores_the_baseline_and_all_inside_scores_one() -> None:
-    coverage = torch.eye(7)
-    even = torch.full((7, 7), 1 / 49)
-    torch.testing.assert_close(attention_correctness(even, coverage), uniform_baseline(coverage))
-    torch.testing.assert_close(attention_correctness(coverage / 7, coverage), torch.tensor(1.0))
-
-
 def test_each_map_of_a_batch_has_its_own_score() -> None:
     weights = torch.rand(2, 3, 5, 7).flatten(-2).softmax(-1).view(2, 3, 5, 7)
     coverage = torch.rand(2, 3, 5, 7)
@@ -133,23 +126,6 @@ def test_correctness_of_the_paper_equals_upsampled_maps(
     expected, expected_baseline = by_the_papers_steps(weights, boxes)
     assert scores.tolist() == pytest.approx(expected, abs=1e-9)
     assert float(baseline) == pytest.approx(expected_baseline, abs=1e-9)
-
-
-@given(y=st.integers(1, 13), x=st.integers(1, 13))
-def test_correctness_of_the_whole_image_is_exactly_one(y: int, x: int) -> None:
-    random = torch.Generator().manual_seed(y * x)
-    weights = torch.randn(3, y * x, generator=random, dtype=torch.float64).softmax(-1)
-    scores, baseline = paper_correctness(weights.view(3, y, x), torch.tensor([[0, 0, 1.0, 1]]))
-    assert scores.tolist() == [1, 1, 1]
-    assert baseline == 1
-
-
-def test_correctness_of_uniform_attention_equals_its_baseline() -> None:
-    boxes = torch.tensor([[0.0, 0.0, 0.5, 1.0]], dtype=torch.float64)
-    even = torch.full((2, 4, 6), 1 / 24, dtype=torch.float64)
-    scores, baseline = paper_correctness(even, boxes)
-    torch.testing.assert_close(scores, torch.full((2,), 0.5, dtype=torch.float64))
-    torch.testing.assert_close(baseline, uniform_baseline(box_coverage(boxes, (4, 6))))
 
 
 def test_correctness_with_bicubic_overshoot_may_leave_0_to_1() -> None:

@@ -15,7 +15,6 @@ GOLDEN = json.loads(Path(__file__).with_name("golden_captions.json").read_text()
 
 texts = st.text(st.characters(codec="utf-8"), max_size=61)
 words = st.lists(st.text("bdfhkpqtvxz", min_size=5, max_size=11), max_size=13)
-marks = st.sampled_from([",", ".", "!", "?", ":", ";", '"', "'", " - ", "--", "...", "“", "”"])
 
 
 @pytest.mark.parametrize("caption", GOLDEN["tokens"])
@@ -46,17 +45,6 @@ def test_tokens_by_hand(caption: str, tokens: str) -> None:
     assert ptb_tokenize(caption) == tokens.split(" ")
 
 
-@given(words=words)
-def test_plain_words_are_lowercased(words: list[str]) -> None:
-    assert ptb_tokenize(" ".join(words)) == words
-    assert ptb_tokenize(" ".join(words).upper() + " .") == words
-
-
-@given(words=words, mark=marks)
-def test_punctuation_is_removed(words: list[str], mark: str) -> None:
-    assert ptb_tokenize(f" {mark} ".join(words)) == words
-
-
 @given(text=texts)
 def test_tokens_are_nonempty_without_spaces_and_not_punctuation(text: str) -> None:
     for token in ptb_tokenize(text):
@@ -64,11 +52,6 @@ def test_tokens_are_nonempty_without_spaces_and_not_punctuation(text: str) -> No
         assert token not in REMOVED
         assert " " not in token
         assert "\n" not in token
-
-
-@given(text=texts)
-def test_line_breaks_are_spaces(text: str) -> None:
-    assert ptb_tokenize(text.replace(" ", "\n")) == ptb_tokenize(text.replace("\n", " "))
 
 
 @given(text=st.text("ab '’.-,&5", max_size=23))
@@ -125,11 +108,6 @@ def test_outline_has_the_length_of_its_text_and_a_small_alphabet(text: str) -> N
     shape = simplify_characters(text)
     assert len(shape) == len(text)
     assert set(shape) <= ALPHABET
-
-
-@given(text=st.text([chr(code) for code in range(32, 127)]))
-def test_outline_of_plain_text_is_the_text(text: str) -> None:
-    assert simplify_characters(text) == text
 
 
 @pytest.mark.parametrize(

@@ -77,13 +77,6 @@ def test_linear_ramp_is_restored_inside_but_not_at_the_border() -> None:
     assert (linear_imputation(ramp, ~rim) - ramp).abs().max() > 10
 
 
-def test_images_of_a_batch_are_independent() -> None:
-    images, known = torch.randn(3, 3, 19, 23).double(), torch.rand(3, 19, 23) < 0.4
-    together = linear_imputation(images, known, tolerance=1e-12)
-    alone = linear_imputation(images[1:2], known[1:2], tolerance=1e-12)
-    assert torch.allclose(together[1:2], alone, atol=1e-10)
-
-
 def test_default_tolerance_is_below_the_noise_of_the_method() -> None:
     generator = torch.Generator().manual_seed(3)
     image = torch.randn(1, 1, 64, 64, generator=generator)

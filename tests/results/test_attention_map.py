@@ -81,16 +81,6 @@ def test_interpolation_equals_torch_for_a_whole_image(
     torch.testing.assert_close(map_of(values, geometry).resize_to_image(), expected)
 
 
-@given(grid=GRIDS, size=SIZES, smooth=st.booleans())
-def test_values_stay_in_the_range_of_the_cells(
-    grid: tuple[int, int], size: tuple[int, int], *, smooth: bool
-) -> None:
-    values = random_values(grid).float() * 3 - 1
-    resized = map_of(values, Geometry.identity(size)).resize_to_image(smooth=smooth)
-    assert resized.min() >= values.min()
-    assert resized.max() <= values.max()
-
-
 def test_a_cell_keeps_its_center() -> None:
     values = torch.zeros(14, 14, dtype=torch.float64)
     values[3, 10] = 1
