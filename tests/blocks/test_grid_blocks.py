@@ -73,12 +73,3 @@ def test_channel_affinities_are_recorded_as_channel_maps() -> None:
         attention_map for attention_map in recording.maps if attention_map.kind == "channel"
     ]
     torch.testing.assert_close(channels.values.sum(-1), torch.ones(2, 12))
-
-
-@pytest.mark.parametrize("kind", [NonLocal, DANet])
-def test_blocks_are_equivariant_to_permuted_positions(kind: type[Block]) -> None:
-    block, x = awake(kind), numbers(2, 12, 5, 7)
-    order = torch.randperm(35)
-    moved = x.flatten(2)[..., order].view_as(x)
-    expected = block(x).flatten(2)[..., order].view_as(x)
-    torch.testing.assert_close(block(moved), expected, atol=1e-5, rtol=1e-5)

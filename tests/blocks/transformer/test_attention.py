@@ -145,16 +145,6 @@ def test_rotary_embedding_skips_prefix_tokens() -> None:
     torch.testing.assert_close(attend(X, layout), wanted)
 
 
-def test_without_positions_tokens_are_permutation_equivariant() -> None:
-    order = torch.randperm(38, generator=torch.Generator().manual_seed(1))
-    for name in ("full", "lsa", "linear"):
-        attend = made(**VARIANTS[name])
-        torch.testing.assert_close(attend(X[:, order], LAYOUT), attend(X, LAYOUT)[:, order])
-    for name in ("relative", "windows", "neighborhood"):
-        attend = made(**VARIANTS[name])
-        assert not torch.allclose(attend(X[:, order], LAYOUT), attend(X, LAYOUT)[:, order])
-
-
 def test_dropped_tokens_have_no_weights() -> None:
     kept = torch.tensor([[0, 3, 34], [1, 2, 20]])
     x, attend = numbers(2, 6, 12), made()

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from visattn.blocks.transformer.swin_stage import PatchMerging, SwinStage
 from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
 from visattn.blocks.transformer.window_attention import WindowAttention
-from visattn.functional.windows import padded_window_indices, window_slots
 from visattn.recording.recorder import record
 
 CASES: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]] = [
@@ -100,15 +99,6 @@ def test_rows_of_a_shifted_window_are_placed_at_its_cells() -> None:
             v, u = divmod(other, 10)
             same = ((y - 1) // 3, (x - 2) // 5) == ((v - 1) // 3, (u - 2) // 5)
             assert (rows[:, cell, v, u] > 0).all() == same
-
-
-@pytest.mark.parametrize(("grid", "window", "shift"), CASES)
-def test_window_partition_and_reverse_are_inverse(
-    grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]
-) -> None:
-    places, _ = padded_window_indices(grid, window, shift)
-    slots = window_slots(places, grid[0] * grid[1])
-    assert torch.equal(places.flatten()[slots], torch.arange(grid[0] * grid[1]))
 
 
 def test_single_window_equals_full_attention() -> None:
