@@ -179,7 +179,6 @@ def small_run(config: Path) -> list[str]:
     if class_path(config) in ("CaptionDataModule", "ShardCaptionDataModule"):
         cheaper += ["--model.captioner.encoder.img_size=[64,64]", "--model.beam_size=1"]
         cheaper += ["--model.captioner.encoder.name=resnet18"] if "coco" in config.stem else []
-        cheaper += ["--model.captioner.embed_dim=64"] if "transformer" in config.stem else []
     return [*small_run_of_net(config), *cheaper]
 
 
