@@ -7,8 +7,10 @@ import pytest
 
 from visattn.data.captions.files import (
     CaptionEntry,
+    SplitFractions,
     check_disjoint_splits,
     check_unique_ids,
+    divide_photos,
     entries_of_split,
     read_caption_splits,
     read_split_file,
@@ -33,6 +35,72 @@ def test_unknown_split_error_lists_the_splits() -> None:
         entries_of_split(ENTRIES, "test")
     with pytest.raises(ValueError, match="it assigns no splits"):
         entries_of_split([CaptionEntry("a", "a.jpg", ("A .",))], "test")
+
+
+def table(folder: Path, *rows: str) -> str:
+    """Write a table of captions; return its path."""
+    path = folder / "captions.csv"
+    path.write_text("\n".join(rows))
+    return str(path)
+
+
+def test_fractions_divide_photos_by_their_names_alone(tmp_path: Path) -> None:
+    rows = [f"{number}.jpg,Caption {row} ." for number in range(41) for row in range(3)]
+    parts = []
+    for order in (rows, sorted(rows, key=lambda row: row[::-1])):
+        file = table(tmp_path, "image,caption", *order)
+        splits = read_caption_splits(file, "photos", fractions=SplitFractions(0.2, 0.1))
+        parts.append({name: {e.file for e in split.entries} for name, split in splits.items()})
+        assert all(len(e.captions) == 3 for split in splits.values() for e in split.entries)
+    assert parts[0] == parts[1]
+    assert {name: len(files) for name, files in parts[0].items()} == {
+        "train": 29, "validation": 8, "test": 4}  # fmt: skip
+    assert len(set.union(*parts[0].values())) == 41
+    alone = read_caption_splits(file, "photos", fractions=SplitFractions(0.2))
+    assert alone["test"] is alone["validation"]
+    assert {entry.file for entry in alone["test"].entries} == parts[0]["validation"]
+    other = read_caption_splits(file, "photos", fractions=SplitFractions(0.2, seed=1))
+    assert {entry.file for entry in other["test"].entries} != parts[0]["validation"]
+
+
+@pytest.mark.parametrize(
+    ("fractions", "reason"),
+    [
+        ((0.5, 0.5), "leave none of 3 photos for training; lower them"),
+        ((1.0, 0.0), r"must lie in \[0, 1\) and not both be 0, got 1.0 and 0.0"),
+        ((0.0, 0.0), "not both be 0"),
+    ],
+)
+def test_fractions_that_leave_a_split_empty_are_refused(
+    fractions: tuple[float, float], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        divide_photos(ENTRIES, SplitFractions(*fractions))
+
+
+def test_fractions_exclude_splits_of_any_other_kind(tmp_path: Path) -> None:
+    half = SplitFractions(0.5)
+    file = table(tmp_path, "image,caption,split", "a.jpg,A .,train", "b.jpg,B .,val")
+    with pytest.raises(ValueError, match="the captions file assigns the splits train, val; leave"):
+        read_caption_splits(file, "photos", fractions=half)
+    with pytest.raises(ValueError, match="name their splits, got train, list.txt and None; leave"):
+        read_caption_splits(file, "photos", ("train", "list.txt", None), fractions=half)
+    with pytest.raises(ValueError, match="single captions file, but there is one per split; leave"):
+        read_caption_splits({"train": file}, "photos", fractions=half)
+
+
+def test_a_column_of_a_table_assigns_splits(tmp_path: Path) -> None:
+    rows = ["a.jpg,train,A .", "b.jpg,val,B .", "a.jpg,train,C .", "c.jpg,,D ."]
+    splits = read_caption_splits(table(tmp_path, "image,Split,caption", *rows), "photos")
+    files = {name: [entry.file for entry in split.entries] for name, split in splits.items()}
+    assert files == {"train": ["a.jpg"], "validation": ["b.jpg"], "test": ["b.jpg"]}
+    reason = r"line 6: b.jpg is in the split train, and in val at line 3; all captions of a photo"
+    with pytest.raises(ValueError, match=reason):
+        read_caption_splits(
+            table(tmp_path, "image,Split,caption", *rows, "b.jpg,train,E ."), "photos"
+        )
+    with pytest.raises(ValueError, match="assigns no splits: set val_fraction"):
+        read_caption_splits(table(tmp_path, "image,caption", "a.jpg,A ."), "photos")
 
 
 def coco(folder: Path, split: str, numbers: range) -> str:
@@ -81,7 +149,7 @@ def test_invalid_splits_are_refused(tmp_path: Path) -> None:
         ({"val": train}, "photos", r"captions must include a train split, got validation"),
         ({"train": train, "val": train}, "photos", r"train and validation share 5 photos"),
         ({"train": train, "test": train}, {"train": "photos"}, r"the folder of the test split"),
-        (train, "photos", r"it assigns no splits: give a list .* or a captions file for each"),
+        (train, "photos", r"assigns no splits: set val_fraction .* or a captions file for each"),
     )
     for captions, photos, said in wrong:
         with pytest.raises(ValueError, match=said):

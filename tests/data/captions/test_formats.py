@@ -276,7 +276,7 @@ def test_token_file_captions_may_contain_its_separators(read: Read) -> None:
         ("caption,image", '"A dog, ""old"" , runs",a.jpg'),
         ("Image;Caption", 'a.jpg;"A dog, ""old"" , runs"'),
         ("image_name| comment_number| comment", 'a.jpg | 0| A dog, "old" , runs'),
-        ("split\tfile\ttext", 'x\ta.jpg\tA dog, "old" , runs'),
+        ("source\tfile\ttext", 'x\ta.jpg\tA dog, "old" , runs'),
     ],
 )
 def test_table_layouts(header: str, row: str, read: Read) -> None:

@@ -97,6 +97,17 @@ def test_a_split_that_shares_photos_with_training_is_refused(paths: CaptionPaths
         CaptionDataModule(**data_config(paths, val=str(paths.train)))
 
 
+def test_photos_are_divided_at_random_the_same_in_every_run(paths: CaptionPaths) -> None:
+    files = {"captions": str(paths.captions), "photos": str(paths.photos), "min_word_freq": 1}
+    first, again, other = (
+        CaptionDataModule(**files, val_fraction=0.3, seed=seed, split_seed=split_seed)
+        for seed, split_seed in ((0, 0), (5, 0), (0, 5))
+    )
+    assert {split: len(entries) for split, entries in first.entries.items()} == {
+        "train": 8, "validation": 3, "test": 3}  # fmt: skip
+    assert first.entries == again.entries != other.entries
+
+
 def test_an_unknown_split_is_refused(paths: CaptionPaths) -> None:
     with pytest.raises(ValueError, match=r"neither a split .* nor a list of photos"):
         CaptionDataModule(**data_config(paths, train="nowhere.txt"))

@@ -1,5 +1,6 @@
 """Caption annotations: reading files in common formats, and dividing them into splits."""
 
+import hashlib
 import os
 import re
 import warnings
@@ -48,11 +49,12 @@ def read_captions(path: PathLike, *, format: CaptionFormat | None = None) -> lis
 
     Args:
         path: UTF-8 text.
-        format: `flickr`: lines `name#number<TAB>caption`; `csv`: a header with `image` and
-            `caption`, separated by commas, semicolons, bars or tabs; `karpathy`: JSON with
-            `sentences` under `images`, where the split `restval` counts as `train`; `coco`: JSON
-            with `images` and `annotations`; `jsonl`: on each line a JSON object with `file` and
-            `captions`, or `image` and `caption`. Detected from the content by default.
+        format: `flickr`: lines `name#number<TAB>caption`; `csv`: a header with `image`,
+            `caption` and perhaps `split`, separated by commas, semicolons, bars or tabs;
+            `karpathy`: JSON with `sentences` under `images`, where the split `restval` counts as
+            `train`; `coco`: JSON with `images` and `annotations`; `jsonl`: on each line a JSON
+            object with `file` and `captions`, or `image` and `caption`. Detected from the content
+            by default.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -275,6 +277,12 @@ def _check_record(record: CaptionRecord, first: CaptionRecord) -> None:
             f"{record.location}: {printable_name(record.file)} has the same name as "
             f"{printable_name(first.file)} ({first.location}); each photo needs a unique name"
         )
+    if record.split != first.split:
+        raise ValueError(
+            f"{record.location}: {printable_name(record.file)} is in the split "
+            f"{record.split or 'without a name'}, and in {first.split or 'that without a name'} at "
+            f"{first.location}; all captions of a photo must have the same split"
+        )
     if _SURROGATE.search(f"{record.id} {record.file} {record.caption}"):
         raise ValueError(f"{record.location}: an unpaired surrogate character")
 
@@ -297,6 +305,20 @@ _SPLITS: dict[str, Split] = {"train": "train", "val": "validation", "test": "tes
 _DEFAULT_NAMES = ("train", "val", None)
 
 
+class SplitFractions(NamedTuple):
+    """Fractions of the photos that are chosen at random for validation and test.
+
+    Example:
+        >>> SplitFractions(0.2).test
+        0.0
+    """
+
+    validation: float = 0.0
+    test: float = 0.0
+    seed: int = 0
+    """Seed of the choice."""
+
+
 class CaptionSplit(NamedTuple):
     """The entries of a split, and the folder that their files are relative to."""
 
@@ -310,6 +332,7 @@ def read_caption_splits(
     names: Sequence[str | None] = _DEFAULT_NAMES,
     *,
     format: CaptionFormat | None = None,  # noqa: A002 (as read_captions calls it)
+    fractions: SplitFractions | None = None,
 ) -> dict[Split, CaptionSplit]:
     r"""Return the splits of a caption dataset; none shares a photo with training.
 
@@ -323,11 +346,13 @@ def read_caption_splits(
             a list of photos. With the default names, a split with its own captions file is the
             whole file if that file assigns no splits.
         format: Format of the captions files; detected if None.
+        fractions: Divides the photos of a single captions file that assigns no splits, instead of
+            `names`; see `divide_photos`.
 
     Raises:
         FileNotFoundError: If a captions file is missing.
-        ValueError: If a split is unknown, there is no training split, or a training photo is in
-            another split.
+        ValueError: If a split is unknown, there is no training split, a training photo is in
+            another split, or there are both fractions and splits.
 
     Example:
         >>> folder = getfixture("tmp_path")
@@ -347,6 +372,15 @@ def read_caption_splits(
     }
     splits: dict[Split, CaptionSplit] = {}
     separate_files = not isinstance(captions, str)
+    if fractions:
+        _check_without_splits(captions, photos, names, entries_of[files["train"]])
+        parts = divide_photos(entries_of[files["train"]], fractions)
+        splits = {
+            split: CaptionSplit(entries, Path(folders["train"])) for split, entries in parts.items()
+        }
+        return splits if "test" in splits else {**splits, "test": splits["validation"]}
+    if isinstance(captions, str):
+        _check_divisible(captions, names[0], entries_of[captions])
     for split, name, default in zip(_SPLITS.values(), names, _DEFAULT_NAMES, strict=True):
         if split not in files or (name is None and not separate_files):
             continue
@@ -363,6 +397,90 @@ def read_caption_splits(
         splits["test"] = splits["validation"]
     _check_disjoint_from_train(splits)
     return splits
+
+
+def divide_photos(
+    entries: Sequence[CaptionEntry], fractions: SplitFractions
+) -> dict[Split, list[CaptionEntry]]:
+    """Divide photos at random into splits; all captions of a photo are in the same one.
+
+    The names of the files and the seed decide, and not the order of the photos. Validation photos
+    do not depend on the fraction of the test.
+
+    Raises:
+        ValueError: If a fraction lies outside of [0, 1), both are 0, or no photo is left for
+            training.
+
+    Example:
+        >>> entries = [CaptionEntry(name, name, ("A dog .",)) for name in "abcde"]
+        >>> parts = divide_photos(entries, SplitFractions(0.2, 0.4))
+        >>> {split: [entry.file for entry in part] for split, part in parts.items()}
+        {'train': ['c', 'd'], 'validation': ['e'], 'test': ['a', 'b']}
+    """
+    chosen = {"validation": fractions.validation, "test": fractions.test}
+    if not all(0 <= fraction < 1 for fraction in chosen.values()) or not any(chosen.values()):
+        raise ValueError(
+            "val_fraction and test_fraction must lie in [0, 1) and not both be 0, got "
+            f"{fractions.validation} and {fractions.test}"
+        )
+    order = sorted(entries, key=lambda entry: _random_rank(entry.file, fractions.seed))
+    splits: dict[str, Split] = {}
+    start = 0
+    for split, fraction in (("validation", fractions.validation), ("test", fractions.test)):
+        stop = start + (max(1, round(fraction * len(order))) if fraction else 0)
+        splits |= {entry.file: split for entry in order[start:stop]}
+        start = stop
+    if start >= len(order):
+        raise ValueError(
+            f"val_fraction {fractions.validation} and test_fraction {fractions.test} leave none of "
+            f"{len(order)} photos for training; lower them"
+        )
+    parts: dict[Split, list[CaptionEntry]] = {"train": []}
+    parts |= {split: [] for split in dict.fromkeys(splits.values())}
+    for entry in entries:
+        parts[splits.get(entry.file, "train")].append(entry)
+    return parts
+
+
+def _random_rank(file: str, seed: int) -> str:
+    """Return a key that sorts files at random, the same on every machine."""
+    return hashlib.sha256(f"{seed} {file}".encode()).hexdigest()
+
+
+def _check_without_splits(
+    captions: SplitPaths,
+    photos: SplitPaths,
+    names: Sequence[str | None],
+    entries: Sequence[CaptionEntry],
+) -> None:
+    """Raise if photos that are to be divided at random have splits already."""
+    cure = "leave out val_fraction and test_fraction, or"
+    if isinstance(captions, Mapping) or isinstance(photos, Mapping):
+        raise ValueError(  # noqa: TRY004 (each is of a type that the parameter accepts)
+            "val_fraction and test_fraction divide the photos of a single captions file, but there "
+            f"is one per split; {cure} give a single file and folder"
+        )
+    train, val, test = names
+    if train != "train" or val not in ("val", None) or test is not None:
+        raise ValueError(
+            "val_fraction and test_fraction divide the photos at random, but train, val and test "
+            f"name their splits, got {train}, {val} and {test}; {cure} leave these out"
+        )
+    if assigned := sorted({entry.split for entry in entries if entry.split}):
+        raise ValueError(
+            "val_fraction and test_fraction divide the photos at random, but the captions file "
+            f"assigns the splits {', '.join(assigned)}; {cure} remove these from the file"
+        )
+
+
+def _check_divisible(path: str, train: str, entries: Sequence[CaptionEntry]) -> None:
+    """Raise if neither the captions file nor the user says which photos are for training."""
+    if train == "train" and not Path(train).is_file() and not any(e.split for e in entries):
+        raise ValueError(
+            f"{path} assigns no splits: set val_fraction to choose validation photos at random; or "
+            "give a table with a column split, lists of photos as train and val, or a captions "
+            "file for each split"
+        )
 
 
 def check_unique_ids(splits: Mapping[Split, CaptionSplit]) -> None:
@@ -421,6 +539,7 @@ def entries_of_split(entries: Sequence[CaptionEntry], name: str) -> list[Caption
     hint = (
         f"it assigns {', '.join(assigned)}"
         if assigned
-        else "it assigns no splits: give a list of photos, or a captions file for each split"
+        else "it assigns no splits: give a list of photos, a captions file for each split, or a "
+        "table with a column split"
     )
     raise ValueError(f"{name} is neither a split in the captions file nor a list of photos; {hint}")

@@ -110,8 +110,9 @@ def _parse_csv(text: str) -> Iterator[CaptionRecord]:
                 f"{location}: {len(row)} cells, but the header has {len(header)}; "
                 "quote captions that contain the delimiter"
             )
-        file, caption = (row[column] for column in columns)
-        yield CaptionRecord(location, _basename(_check_path(file, location)), file, caption)
+        file, caption, *split = (row[column] for column in columns)
+        name = _basename(_check_path(file, location))
+        yield CaptionRecord(location, name, file, caption, "".join(split) or None)
 
 
 def _csv_rows(text: str, delimiter: str) -> Iterator[tuple[str, list[str]]]:
@@ -227,7 +228,7 @@ FORMATS: Mapping[CaptionFormat, FormatRow] = {
         _parse_flickr,
     ),
     "csv": FormatRow(
-        "a header with image and caption, then a row for each caption",
+        "a header with image, caption and perhaps split, then a row for each caption",
         lambda first, _: _columns(first.split(_delimiter(first))) is not None,
         _parse_csv,
     ),
@@ -296,11 +297,13 @@ def _delimiter(header: str) -> str:
     return max(",|\t;", key=header.count)
 
 
-def _columns(header: list[str]) -> tuple[int, int] | None:
+def _columns(header: list[str]) -> tuple[int, ...] | None:
+    """Return the columns of photo, caption and, if there is one, split."""
     names = [cell.strip(' "').lower() for cell in header]
     photo = next((names.index(name) for name in _PHOTO_KEYS if name in names), None)
     caption = next((names.index(name) for name in _CAPTION_KEYS if name in names), None)
-    return None if photo is None or caption is None else (photo, caption)
+    split = (names.index("split"),) if "split" in names else ()
+    return None if photo is None or caption is None else (photo, caption, *split)
 
 
 def _load_json(text: str, caption_format: CaptionFormat, line: int = 1) -> Any:

@@ -22,6 +22,7 @@ from visattn.data.captions.batch import (
 from visattn.data.captions.dataset import CaptionDataset, CaptionedImages, CaptionedPhotos
 from visattn.data.captions.files import (
     CaptionEntry,
+    SplitFractions,
     SplitPaths,
     check_unique_ids,
     read_caption_splits,
@@ -255,7 +256,9 @@ class CaptionedImagesDataModule(DataModule):
 class CaptionDataModule(CaptionedImagesDataModule):
     """Photos with several captions each, from caption files of any supported format.
 
-    The vocabulary is that of the training split.
+    The vocabulary is that of the training split. Photos are divided into splits by the captions
+    file, such as a table with a column `split`; by lists of photos; or at random, by photo, with
+    `val_fraction`.
 
     Args:
         captions: A Flickr token file, an `image,caption` table, a Karpathy or COCO JSON file, or
@@ -266,6 +269,10 @@ class CaptionDataModule(CaptionedImagesDataModule):
             caption file has splits. Not needed if each split has its own file.
         val: The same for validation; null trains without validation.
         test: The same for the test; by default the validation photos.
+        val_fraction: The fraction of the photos that is chosen at random for validation, if the
+            captions file assigns no splits and there are no lists.
+        test_fraction: The same for the test; by default the validation photos.
+        split_seed: Seed of the choice. It depends on the names of the files, not on their order.
         format: Format of the caption files; detected by default.
         min_word_freq: Words with fewer occurrences in training captions become unknown words.
         options: Options of `CaptionedImagesDataModule`.
@@ -279,11 +286,23 @@ class CaptionDataModule(CaptionedImagesDataModule):
         train: str = "train",
         val: str | None = "val",
         test: str | None = None,
+        val_fraction: float | None = None,
+        test_fraction: float | None = None,
+        split_seed: int = 0,
         format: CaptionFormat | None = None,  # noqa: A002 (the name of the command-line option)
         min_word_freq: int = 5,
         **options: Any,
     ) -> None:
-        self.splits = read_caption_splits(captions, photos, (train, val, test), format=format)
+        at_random = val_fraction is not None or test_fraction is not None
+        self.splits = read_caption_splits(
+            captions,
+            photos,
+            (train, val, test),
+            format=format,
+            fractions=SplitFractions(val_fraction or 0.0, test_fraction or 0.0, split_seed)
+            if at_random
+            else None,
+        )
         texts = (text for entry in self.splits["train"].entries for text in entry.captions)
         vocabulary = Vocabulary.from_captions(texts, min_word_freq=min_word_freq)
         super().__init__(vocabulary, **options)
