@@ -283,14 +283,3 @@ def test_weights_only_cannot_be_disabled(refused: Refused, copy: Path) -> None:
     words = ("--ckpt_path", str(copy))
     assert "weights_only" in refused({"weights_only": False}, *words)
     assert "weights_only" in refused(None, *words, "--weights_only=false")
-
-
-def test_a_misspelled_name_is_one_line_with_a_suggestion(refused: Refused) -> None:
-    for words, expected in (
-        (["--model", "CaptionTsk"], "there is no class CaptionTsk; did you mean CaptioningTask?"),
-        (["--data.image_sise", "13"], "'image_sise' is not accepted; did you mean image_size?"),
-        (["--model", "Zzz"], "there is no class Zzz; there are "),
-    ):
-        message = refused(None, *words)
-        assert expected in message
-        assert len(message.splitlines()) == 1

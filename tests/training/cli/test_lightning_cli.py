@@ -314,39 +314,6 @@ def test_the_best_checkpoint_is_named_beside_one_of_the_user(
     assert re.search(r"best checkpoint \(val/\S+ [\d.]+\): .*checkpoints/best\.ckpt", printed)
 
 
-@pytest.mark.parametrize(
-    ("words", "wrong", "meant"),
-    [
-        (["--model", "CaptionTsk"], "CaptionTsk", "CaptioningTask"),
-        (["--data", "SceneData"], "SceneData", "ScenesDataModule"),
-        (["--model.captioner", "ShowAttendTel"], "ShowAttendTel", "ShowAttendTell"),
-        (["--model.captioner.encoder", "SmalEncoder"], "SmalEncoder", "SmallEncoder"),
-        (["--trainer.callbacks+=CaptionPanel"], "CaptionPanel", "CaptionPanels"),
-        (
-            ["--model.captioner.hiden_size", "13"],
-            "Option 'hiden_size' is not accepted",
-            "hidden_size",
-        ),
-        (
-            ["--model.length_penality", "0.1"],
-            "Option 'length_penality' is not accepted",
-            "length_penalty",
-        ),
-        (["--data.image_sise", "13"], "Option 'image_sise' is not accepted", "image_size"),
-        (["--trainer.max_stepss", "3"], "--trainer.max_stepss", "--trainer.max_steps"),
-    ],
-)
-def test_misspelled_names_get_a_suggestion(
-    words: list[str], wrong: str, meant: str, tiny: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["fit", "--config", str(tiny), *words]) == 2
-    said = capsys.readouterr().err
-    assert wrong in said
-    assert f"did you mean {meant}?" in said
-    assert "usage:" not in said
-    assert not Path("runs").exists()
-
-
 def test_wrong_values_are_refused_before_anything_is_made(
     tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,8 @@ from jsonargparse import ArgumentParser
 
 from visattn.cli import main
 from visattn.io.trusted_modules import TRUSTED_MODULES, parse_module_names
-from visattn.training.cli.parser import configure_jsonargparse, format_error
+from visattn.training.cli.errors import format_error
+from visattn.training.cli.parser import configure_jsonargparse
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -35,20 +36,92 @@ def test_config_errors_are_a_few_lines(
     assert not Path("runs").exists()
 
 
-def test_the_types_that_were_tried_are_left_out_and_a_short_value_is_repeated() -> None:
-    message = """\
-Parser key "trainer.precision":
-  Does not validate against any of the Union subtypes
-  Subtypes: [typing.Literal[16], <class 'NoneType'>]
-  Errors:
-    - Expected a typing.Literal[16]
-    - Expected a <class 'NoneType'>
-  Given value type: <class 'str'>
-  Given value: 7"""
-    assert format_error(message) == (
-        'Parser key "trainer.precision":\n  Expected a typing.Literal[16]\n  Given value: 7'
-    )
-    assert format_error(message.replace(": 7", f": {'7' * 99}")).endswith("[16]")
+NO_OPTION = "Option '{}' is not accepted; did you mean {}?"
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "message"),
+    [
+        (
+            "",
+            "--model CaptionTsk",
+            "model: there is no class CaptionTsk; did you mean CaptioningTask?",
+        ),
+        (
+            "",
+            "--data SceneData",
+            "data: there is no class SceneData; did you mean ScenesDataModule?",
+        ),
+        ("", "--model.captioner ShowAttendTel", "ShowAttendTel; did you mean ShowAttendTell?"),
+        ("", "--trainer.callbacks+=CaptionPanel", "CaptionPanel; did you mean CaptionPanels?"),
+        (
+            "model: {init_args: {captioner: {init_args: {hiden_size: 3}}}}",
+            "",
+            f"model.captioner: {NO_OPTION.format('hiden_size', 'hidden_size')}",
+        ),
+        (
+            "",
+            "--model.captioner.encoder.coord 3",
+            f"model.captioner.encoder: {NO_OPTION.format('coord', 'coord_scale')}",
+        ),
+        (
+            "model: {init_args: {optim: {optimizer: {class_path: torch.optim.AdamW, "
+            "init_args: {wieght_decay: 3}}}}}",
+            "",
+            f"model.optim.optimizer: {NO_OPTION.format('wieght_decay', 'weight_decay')}",
+        ),
+        (
+            "",
+            "--model.optim.warm 3",
+            f"model: {NO_OPTION.format('optim.warm', 'optim.warmup_steps')}",
+        ),
+        (
+            "data: {init_args: {batchsize: 3}}",
+            "",
+            f"data: {NO_OPTION.format('batchsize', 'batch_size')}",
+        ),
+        ("trainer: {max_epoch: 3}", "", f"trainer: {NO_OPTION.format('max_epoch', 'max_epochs')}"),
+        ("trainner: {max_epochs: 3}", "", NO_OPTION.format("trainner", "trainer")),
+        (
+            "trainer: {callbacks: [{class_path: EMA, init_args: {deccay: 3}}]}",
+            "",
+            f"trainer.callbacks: {NO_OPTION.format('deccay', 'decay')}",
+        ),
+        ("", "--trainer.max_epoch 3", "--trainer.max_epoch; did you mean --trainer.max_epochs?"),
+        (
+            "",
+            "--trainner.max_epochs=3",
+            "--trainner.max_epochs; did you mean --trainer.max_epochs?",
+        ),
+        ("", "--save_min 3", "unrecognized argument --save_min; did you mean --save_minutes?"),
+        (
+            "data: {init_args: {batch_size: twenty}}",
+            "",
+            "data.batch_size must be an integer, got 'twenty'",
+        ),
+        (
+            "",
+            "--model.captioner.hidden_size [7]",
+            "model.captioner.hidden_size must be an integer, got [7]",
+        ),
+        ("", "--trainer.max_epochs many", "trainer.max_epochs must be an integer, got 'many'"),
+        (
+            "",
+            "--compile fast",
+            "compile must be one of 'no', 'default', 'reduce-overhead', got 'fast'",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_level_and_what_was_meant(
+    config: str, words: str, message: str, tiny: Path, capsys: Capsys
+) -> None:
+    Path("mistake.yaml").write_text(config or "{}")
+    arguments = ["--config", str(tiny), "--config", "mistake.yaml", *words.split()]
+    assert main(["fit", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.endswith(f"{message}\n")
+    assert error.count("\n") == 1
+    assert not Path("runs").exists()
 
 
 def test_other_errors_are_unchanged() -> None:
