@@ -26,6 +26,7 @@ from visattn.pipelines.caption_words import (
     word_log_probs,
 )
 from visattn.pipelines.word_source import word_grids
+from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS, START, WordMethod
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefg")
@@ -193,3 +194,15 @@ def test_what_does_not_fit_is_refused() -> None:
     hard.places = "sample"
     with pytest.raises(ValueError, match='set its places to "argmax"'):
         visattn.explain(hard, photo, "word_relevance", max_length=2)
+
+
+def test_letters_of_scripts_without_spaces_are_joined_in_captions() -> None:
+    torch.manual_seed(0)
+    model = ShowAttendTell((*SPECIAL_TOKENS, *"狗在跑"), SmallEncoder((16, 24), channels=8))
+    photo = np.random.default_rng(0).integers(0, 256, (17, 23, 3), np.uint8)
+    [result] = visattn.caption(model, photo, num_captions=2, min_length=3)
+    assert len(result.words) > 1
+    assert result.text == "".join(result.words)
+    assert Caption.from_dict(result.to_dict()).text == result.text
+    assert result.alternatives[0].text == "".join(result.alternatives[0].words)
+    assert "</span><span" in (result._repr_html_() or "")

@@ -12,6 +12,7 @@ from PIL import Image
 from segmentation_data import write_instances, write_mask_folder
 
 from visattn.cli import main
+from visattn.data.captions.batch import Vocabulary
 from visattn.models.base import SmallEncoder
 from visattn.results.kinds import Split
 from visattn.training.captioning.data import CaptionDataModule
@@ -161,6 +162,10 @@ def test_cut_captions_and_those_without_words_are_counted(tmp_path: Path) -> Non
     )
     assert "1 captions have no word, only symbols: remove them" in remarks
     assert not any("are cut" in line for line in report(data, "validation", spec))
+    assert not any("unknown" in remark for remark in remarks)
+    data.vocabulary = Vocabulary.from_captions(["a ball"])
+    cure = "of the words are unknown: captions hardly ever share words. Lower min_word_freq"
+    assert any(cure in remark for remark in report(data, "validation", spec))
     data.phrases = {"other.jpg": {}}
     assert report(data, spec=spec)[-1] == "0.0% of the captions have phrases with boxes"
 

@@ -6,8 +6,9 @@ five letters, and on 157,000 English words.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 # Scripts without spaces between words: Han, kana, bopomofo, Thai, Lao, Burmese, Khmer.
 UNSPACED_LETTERS = (
@@ -56,6 +57,39 @@ def separate_unspaced(text: str) -> str:
     if text.isascii():
         return text
     return _UNSPACED.sub(r" \g<0> ", text.translate(_PUNCTUATION))
+
+
+def word_spaces(words: Sequence[str]) -> tuple[bool, ...]:
+    """Return whether a space stands before each word of a text; () if one does before all.
+
+    None stands between letters of scripts that have no spaces between words, unless they would
+    become a single word: Thai and Lao am, which is drawn above the letter before it, and letters
+    that are stacked below the one before them.
+
+    Example:
+        >>> word_spaces(["两", "只", "狗", "t-shirt", "红"])
+        (True, False, False, True, True)
+        >>> word_spaces(["a", "red", "ring"])
+        ()
+    """
+    if all(map(str.isascii, words)):
+        return ()
+    spaces = [_UNSPACED.findall(first + word) != [first, word] for first, word in pairwise(words)]
+    return () if all(spaces) else (True, *spaces)
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Return words as a text: with spaces, except between letters of scripts that have none.
+
+    Law:
+        Splitting the text gives the same words as splitting the words joined by spaces.
+
+    Example:
+        >>> join_words(["两", "只", "狗", "run"])
+        '两只狗 run'
+    """
+    spaces = word_spaces(words) or (True,) * len(words)
+    return "".join(" " * space + word for space, word in zip(spaces, words, strict=True))[1:]
 
 
 # Abbreviations that keep their period unless a letter follows directly: mr.x is a single token.

@@ -19,6 +19,7 @@ from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, make_thumbnail, read_images
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
+from visattn.metrics.ptb_tokenizer import word_spaces
 from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
 from visattn.recording.frozen import eval_mode
@@ -238,6 +239,7 @@ def _captions(
                 finished=bool(output.finished[image, rank]),
                 image=info.image,
                 gate_symbol=model.gate_symbol,
+                spaces=word_spaces(words),
             )
         )
     if not captions:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, UInt8
 
 from visattn.images.reader import ImageLike, read_image
+from visattn.metrics.ptb_tokenizer import join_words
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.viz.canvas import MUTED, TEXT, Canvas
@@ -81,11 +82,12 @@ def alignment_panel(
     size = alignment_image_size((image.shape[0], image.shape[1]), width=width)
     pixels = scaled_size(size, detail)
     _check_arguments(words, columns, maps, log_probs, pixels)
-    top = title_bottom(" ".join(words), width, subtitle=subtitle)
+    title = join_words(words)
+    top = title_bottom(title, width, subtitle=subtitle)
     matrix_top = top + size[0] + _MATRIX_GAP
     bottom = matrix_top + len(words) * (_ROW_HEIGHT + _ROW_GAP)
     page = Canvas(width, bottom + MARGIN // 2 + LEGEND_HEIGHT, detail=detail)
-    draw_title(page, " ".join(words), subtitle)
+    draw_title(page, title, subtitle)
     colors = [box_color(index) for index in range(len(words))]
     small = resize_image(image, pixels)
     if maps is not None:

@@ -169,7 +169,7 @@ def image_panel(
     return tile_figure(
         tiles,
         TileGrid(1, len(tiles), row.width, (row.height, row.width), detail),
-        title=" ".join(caption.words),
+        title=caption.text,
         subtitle="" if count == len(images) else f"{count} of {len(images)} frames are drawn",
         legends=[legend],
         text=_NO_TEXT,
@@ -324,7 +324,7 @@ def _word_tiles(
             *(Tile(tile, word, aside=aside, gate=gate) for tile, word, aside, gate in words),
         ],
         grid,
-        title=" ".join(caption.words),
+        title=caption.text,
         subtitle=geometry.seen_text,
         legends=[colors.legend(has_nan=bool(np.isnan(values).any()))],
         text=WORDS_AND_GATES if caption.has_gates else WORDS,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from visattn.data.captions.batch import Vocabulary, split_words
-from visattn.metrics.ptb_tokenizer import ptb_tokenize
+from visattn.metrics.ptb_tokenizer import join_words, ptb_tokenize
 from visattn.results.kinds import END, SPECIAL_TOKENS, START, UNKNOWN
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=5)
@@ -90,6 +90,28 @@ def test_split_words_by_hand(caption: str, words: list[str]) -> None:
 def test_split_words_is_idempotent_after_joining(caption: str) -> None:
     words = split_words(caption)
     assert split_words(" ".join(words)) == words
+
+
+@pytest.mark.parametrize(
+    ("caption", "text"),
+    [
+        ("一只狗在跑\uff0cT恤", "一只狗在跑 t 恤"),
+        ("いぬ が ボールを。", "いぬがボールを"),
+        ("หมากำลังวิ่ง dog 3 ตัว", "หมากำลังวิ่ง dog 3 ตัว"),
+        ("ခွေး ပြေး", "ခွေးပြေး"),
+        ("개가 뛴다, a DOG's", "개가 뛴다 a dog 's"),
+        ("ก ำ", "ก ำ"),  # without the space they are one letter
+    ],
+)
+def test_letters_of_scripts_without_spaces_are_joined(caption: str, text: str) -> None:
+    vocabulary = Vocabulary.from_captions([caption])
+    assert vocabulary.decode(vocabulary.encode(caption)) == text
+
+
+@given(caption=TRICKY | st.text("กำ่ຳကျ္း狗ば゙aé 3'"))
+def test_joined_words_are_split_into_the_same_words(caption: str) -> None:
+    words = split_words(caption)
+    assert split_words(join_words(words)) == words
 
 
 LETTERS = st.characters(categories=["Lu", "Ll", "Lo", "Lm"], max_codepoint=0xFFFF)

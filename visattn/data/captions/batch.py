@@ -13,7 +13,7 @@ from torch import Tensor
 
 from visattn.data.scenes.world import World
 from visattn.functional.captions import WordPacking, pack_words
-from visattn.metrics.ptb_tokenizer import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN
+from visattn.metrics.ptb_tokenizer import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN, join_words
 from visattn.results.captions import Phrase
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
@@ -158,7 +158,11 @@ class Vocabulary:
             0.2
         """
         words = [word for caption in captions for word in split_words(caption)]
-        return sum(word not in self._index for word in words) / max(1, len(words))
+        return self.count_unknown(words) / max(1, len(words))
+
+    def count_unknown(self, words: Iterable[str]) -> int:
+        """Return how many of the words are not in the vocabulary."""
+        return sum(word not in self._index for word in words)
 
     def encode(self, caption: str) -> list[int]:
         """Return the token ids of a caption, start and end included."""
@@ -166,8 +170,16 @@ class Vocabulary:
         return [START, *words, END]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the words of token ids, joined by spaces, without pad, start and end."""
-        return " ".join(self.words[token] for token in tokens if token not in (PAD, START, END))
+        """Return the text of token ids, without pad, start and end.
+
+        Words are joined by spaces, letters of scripts without spaces between words by nothing.
+
+        Example:
+            >>> vocabulary = Vocabulary.from_captions(["狗在跑"])
+            >>> vocabulary.decode(vocabulary.encode("狗在跑"))
+            '狗在跑'
+        """
+        return join_words([self.words[t] for t in tokens if t not in (PAD, START, END)])
 
 
 class WordCounts(NamedTuple):
@@ -183,23 +195,26 @@ class WordCounts(NamedTuple):
     """Captions of one word of more than ten characters: their words may not be separated."""
     empty: int
     """Captions without a word."""
+    unknown: int
+    """Words that are not in the vocabulary."""
 
 
-def count_words(captions: Iterable[str], max_words: int) -> WordCounts:
+def count_words(captions: Iterable[str], vocabulary: Vocabulary, max_words: int) -> WordCounts:
     """Count the words of captions; those with more than `max_words` are too long.
 
     Example:
-        >>> count_words(["a red ring", "a", "!"], 2)
-        WordCounts(captions=3, words=4, longest=3, too_long=1, single=0, empty=1)
+        >>> count_words(["a red ring", "a", "!"], Vocabulary.from_captions(["a ring"]), 2)
+        WordCounts(captions=3, words=4, longest=3, too_long=1, single=0, empty=1, unknown=1)
     """
-    total = longest = too_long = single = empty = number = 0
+    total = longest = too_long = single = empty = number = unknown = 0
     for caption in captions:
         words = split_words(caption)
+        unknown += vocabulary.count_unknown(words)
         number, total, longest = number + 1, total + len(words), max(longest, len(words))
         too_long += len(words) > max_words
         single += len(words) == 1 and len(words[0]) > 10
         empty += not words
-    return WordCounts(number, total, longest, too_long, single, empty)
+    return WordCounts(number, total, longest, too_long, single, empty, unknown)
 
 
 class CaptionSample(NamedTuple):

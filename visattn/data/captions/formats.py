@@ -10,7 +10,7 @@ from visattn.io.safe_paths import check_relative_path
 from visattn.io.safe_text import parse_json, printable_name, short_repr
 from visattn.results.kinds import CaptionFormat
 
-_PHOTO_KEYS = ("file", "image", "file_name", "filename", "image_name")
+_PHOTO_KEYS = ("file", "image", "file_name", "filename", "image_name", "photo")
 _CAPTION_KEYS = ("caption", "captions", "comment", "text")
 _FLICKR = re.compile(r"(?P<file>[^\t]+)#(?P<number>[0-9]{1,9})\t(?P<caption>.*)", re.DOTALL)
 _RESULT_KEYS = ("image_id", "id", "file", "image")

@@ -50,6 +50,8 @@ from visattn.results.kinds import SPECIAL_TOKENS, CaptionFormat, Split
 from visattn.training.data_module import DataModule, DrawnScenesDataModule
 from visattn.training.targets import TargetCounts
 
+_MOST_UNKNOWN = 0.2  # of Flickr8k it is 0.02 with its words of 5 and more occurrences
+
 
 class CaptionedImagesDataModule(DataModule):
     """Base class of photos with several captions each.
@@ -220,7 +222,7 @@ class CaptionedImagesDataModule(DataModule):
         entries = self.entries[split]
         step = max(1, len(entries) // self.max_counted)
         texts = (text for entry in entries[::step] for text in entry.captions)
-        counts = count_words(texts, self.max_words)
+        counts = count_words(texts, self.vocabulary, self.max_words)
         remarks = list(self._caption_remarks(split, counts))
         if step > 1:
             remarks.append(f"the captions of every {step}th photo were counted")
@@ -246,6 +248,12 @@ class CaptionedImagesDataModule(DataModule):
                 f"{counts.single:,} captions are one word each, which cannot be learned as words: "
                 "put spaces between the words. Only Chinese, Japanese, Thai, Lao, Burmese and "
                 "Khmer are split by letters"
+            )
+        elif counts.unknown > _MOST_UNKNOWN * counts.words:
+            yield (
+                f"{counts.unknown / counts.words:.0%} of the words are unknown: captions hardly "
+                "ever share words. Lower min_word_freq, add captions, and put spaces between words "
+                "that are written as one"
             )
 
     def val_dataloader(self) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from visattn.data.captions.batch import CaptionBatch
 from visattn.data.phrases import match_phrases, phrases_to_cells
 from visattn.functional.captions import caption_loss
+from visattn.metrics.ptb_tokenizer import join_words
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.models.saving.config import build_model, model_config
 from visattn.results.captions import Phrase
@@ -136,7 +137,7 @@ def _grids(
 
 
 def _decode(model: Captioner, tokens: Tensor) -> str:
-    return " ".join(model.words[token] for token in tokens.tolist() if token != END)
+    return join_words([model.words[token] for token in tokens.tolist() if token != END])
 
 
 GENERATED = ("val", "test", "novel", "shuffled", "untrained")

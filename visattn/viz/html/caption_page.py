@@ -115,7 +115,7 @@ def caption_html(
                 "quantity": caption.quantity,
                 "even": _even(caption),
             },
-            texts={"caption": sanitize_text(" ".join(captions[0].words), _CAPTION)},
+            texts={"caption": sanitize_text(captions[0].text, _CAPTION)},
             markup={"statistics": "".join(
                 _figure(_TITLES[kind], np.asarray(figure.image))
                 for kind, figure in statistics_figures(caption).items()
@@ -190,6 +190,7 @@ def _caption_data(
     ]  # fmt: skip
     return {
         "words": [sanitize_text(word, _WORD) for word in caption.words],
+        "spaces": list(caption.spaces),
         "chances": [math.exp(min(0.0, log_prob)) for log_prob in caption.log_probs],
         "gates": list(caption.gates) if caption.has_gates else [],
         "score": caption.score,

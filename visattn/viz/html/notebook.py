@@ -30,6 +30,7 @@ def caption_element(
     *,
     vmax: float,
     legend: UInt8[np.ndarray, "y2 x2 3"] | None = None,
+    spaces: Sequence[bool] = (),
 ) -> str:
     """Return a caption as an HTML element; its map appears while the mouse is over a word.
 
@@ -39,6 +40,7 @@ def caption_element(
         maps: The map of each word, on the pixels of the image; NaN outside of the input.
         vmax: Value at the upper end of the color scale.
         legend: The color scale, drawn below the words.
+        spaces: Whether a space stands before each word; () if one does before all.
 
     Example:
         >>> photo = np.zeros((4, 6, 3), np.uint8)
@@ -52,9 +54,11 @@ def caption_element(
         f'<img class="m{index}" src="{image_data_url(pixels, longest=640, quality=80)[0]}" alt="">'
         for index, pixels in enumerate(shown)
     )
-    spans = " ".join(
-        f'<span class="w{index}" tabindex="0">{escape_text(word)}</span>'
-        for index, word in enumerate(words, 1)
+    spans = "".join(
+        f'{" " * space}<span class="w{index}" tabindex="0">{escape_text(word)}</span>'
+        for index, (space, word) in enumerate(
+            zip((False, *(spaces or (True,) * len(words))[1:]), words, strict=True), 1
+        )
     )
     rules = "".join(
         f"#{name}:has(.w{index}:hover) .m{index},#{name}:has(.w{index}:focus) .m{index}"
@@ -81,4 +85,7 @@ def notebook_caption(caption: Caption) -> str | None:
     maps = caption.maps.resize_to_image(caption.thumbnail.shape[:2], smooth=caption.smooth)
     top = caption.display_range()[1]
     legend = legend_image(caption_legend(caption, has_nan=bool(maps.isnan().any())))
-    return caption_element(caption.thumbnail, caption.words, maps.numpy(), vmax=top, legend=legend)
+    return caption_element(
+        caption.thumbnail, caption.words, maps.numpy(), vmax=top, legend=legend,
+        spaces=caption.spaces,
+    )  # fmt: skip

@@ -37,14 +37,22 @@ function wordButtons(caption) {
   });
 }
 
+/** What stands before a word: a space, or nothing in scripts that write none. */
+const before = (caption, index) => (index === 0 || caption.spaces[index] === false ? "" : " ");
+
+/** The words of a caption from one index up to another as a line. */
+const lineOf = (caption, first = 0, stop = caption.words.length) => caption.words.slice(first, stop)
+  .map((word, index) => before(caption, first + index) + word).join("").trim();
+
 /** A button for each candidate; words that the best caption has not are stronger. */
 function candidateButtons(captions) {
   const best = new Set(captions[0].words);
   return captions.map((caption, index) => {
-    const words = caption.words.flatMap((word) => [best.has(word) ? word : made("b", {}, word), " "]);
+    const words = caption.words.flatMap((word, index) =>
+      [before(caption, index), best.has(word) ? word : made("b", {}, word)]);
     const score = caption.score === null ? "" : `\u2212${Math.abs(caption.score).toFixed(2)}`;
     const said = made("span", { class: "line", lang: "", dir: "auto" }, ...words);
-    if (!caption.finished) said.append("\u2026");
+    if (!caption.finished) said.append(" \u2026");
     return made("button", { type: "button", role: "radio" },
       made("span", { class: "rank" }, String(index + 1)), said, made("span", { class: "score" }, score));
   });
@@ -79,7 +87,7 @@ function showDetails(caption, view, at) {
   $("grounding").hidden = !words;
   if (!words) return;
   $("phrase").textContent = phrase
-    ? caption.words.slice(phrase.first, phrase.first + phrase.words).join(" ")
+    ? lineOf(caption, phrase.first, phrase.first + phrase.words)
     : "No boxes are known for " + (mean ? "this" : "this word");
   $("grounding-scores").replaceChildren(...(phrase ? phraseRows(phrase, at - phrase.first) : []));
 }
@@ -153,7 +161,7 @@ function chooseCandidate(index) {
   words.fill(wordButtons(caption()));
   if (typeof state.pinned === "number") state.pinned = Math.min(state.pinned, caption().words.length - 1);
   state.hovered = null;
-  $("caption").textContent = caption().words.join(" ");
+  $("caption").textContent = lineOf(caption());
   show();
 }
 
@@ -182,8 +190,8 @@ function restore(fields) {
 
 function title() {
   const at = current();
-  if (at === null) return [$("alone").textContent, caption().words.join(" ")];
-  return [at === MEAN ? "mean of all words" : `\u201c${caption().words[at]}\u201d`, caption().words.join(" ")];
+  if (at === null) return [$("alone").textContent, lineOf(caption())];
+  return [at === MEAN ? "mean of all words" : `\u201c${caption().words[at]}\u201d`, lineOf(caption())];
 }
 
 /** Under the mouse: how strongly each word looked at this place. */
