@@ -279,10 +279,11 @@ class ImageEncoder(Configurable, NormalizedInput, ABC):
 class SmallEncoder(ImageEncoder):
     """Small CNN to train from scratch: three strided convolutions and a residual block.
 
-    The stride is 8 and the receptive field 54×54 pixels, so that attention maps stay local; with
-    `stride=4` the third convolution has no stride, and the field is 34×34. The strided kernels are
-    even: with 3×3 kernels the receptive field of each feature would be half a cell above and to the
-    left of the place where the map draws it.
+    The stride is 8 and the receptive field 54×54 pixels, or 22×22 with `kernels=(1, 1)`: where a
+    neighboring cell sees the whole object, too, nothing makes attention choose the cell on it. With
+    `stride=4` the third convolution has no stride, and the fields are 34×34 and 18×18. The strided
+    kernels are even: with 3×3 kernels the receptive field of each feature would be half a cell
+    above and to the left of the place where the map draws it.
 
     Args:
         img_size: Height and width of the input images, in pixels; multiples of the stride.
@@ -291,6 +292,7 @@ class SmallEncoder(ImageEncoder):
             feature. With 4, "left" and "above" are learned much sooner than with 1; with 0 there
             are no coordinates.
         stride: Pixels per feature: 8, or 4 for a finer grid.
+        kernels: Side of each convolution of the residual block, odd.
         mean: Mean of each color channel, in [0, 1].
         std: Spread of each color channel, in [0, 1].
 
@@ -307,6 +309,7 @@ class SmallEncoder(ImageEncoder):
         channels: int = 128,
         coord_scale: float = 4.0,
         stride: Literal[4, 8] = 8,
+        kernels: Sequence[int] = (3, 3),
         mean: Sequence[float] = (0.5, 0.5, 0.5),
         std: Sequence[float] = (0.25, 0.25, 0.25),
     ) -> None:
@@ -318,6 +321,8 @@ class SmallEncoder(ImageEncoder):
                 "channels must be a multiple of 4 and both sides of img_size multiples of "
                 f"{stride}, got channels={channels}, img_size={img_size}"
             )
+        if any(side < 1 or not side % 2 for side in kernels):
+            raise ValueError(f"kernels must be odd and at least 1, got {tuple(kernels)}")
         self.channels = channels
         self.stride = stride
         self.grid_size = (self.img_size[0] // stride, self.img_size[1] // stride)
@@ -327,7 +332,7 @@ class SmallEncoder(ImageEncoder):
             _downsampling_conv(channels // 4, channels // 2),
             (_downsampling_conv if stride == 8 else _same_size_conv)(channels // 2, channels),
         )
-        self.refine = nn.Sequential(*(_same_size_conv(channels, channels) for _ in range(2)))
+        self.refine = nn.Sequential(*(_same_size_conv(channels, channels, side) for side in kernels))
         self.coord_proj = nn.Conv2d(2, channels, 1, bias=False) if coord_scale else nn.Identity()
 
     def forward_features(
@@ -356,8 +361,8 @@ def _downsampling_conv(channels: int, out: int) -> nn.Sequential:
     return _conv_bn_relu(nn.Conv2d(channels, out, 4, stride=2, padding=1, bias=False))
 
 
-def _same_size_conv(channels: int, out: int) -> nn.Sequential:
-    return _conv_bn_relu(nn.Conv2d(channels, out, 3, padding=1, bias=False))
+def _same_size_conv(channels: int, out: int, side: int = 3) -> nn.Sequential:
+    return _conv_bn_relu(nn.Conv2d(channels, out, side, padding=side // 2, bias=False))
 
 
 def _conv_bn_relu(convolution: nn.Conv2d) -> nn.Sequential:

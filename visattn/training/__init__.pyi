@@ -19,6 +19,9 @@ from .captioning.data import (
 from .captioning.hard import (
     HardAttentionTask as HardAttentionTask,
 )
+from .captioning.relaxed import (
+    RelaxedPlaces as RelaxedPlaces,
+)
 from .captioning.scst import (
     SCSTTask as SCSTTask,
 )

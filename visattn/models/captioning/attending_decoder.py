@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import gumbel_softmax, linear
 
 from visattn.blocks.additive import AdditiveAttention, SelectWeights
 from visattn.blocks.base import FastDropout
@@ -79,7 +80,8 @@ class CaptionAttention(nn.Module, ABC):
 class SoftAttention(CaptionAttention):
     """Soft attention: the expected feature under additive attention, scaled by a gate.
 
-    For the dimensions see `ShowAttendTell`.
+    For the dimensions see `ShowAttendTell`. Where `sample_temperature` is set, training reads
+    relaxed samples of places instead (see `RelaxedPlaces`).
 
     Source:
         Xu et al. 2015, arXiv:1502.03044, equations 4 to 6 and 13; the gate beta is the scalar of
@@ -93,11 +95,15 @@ class SoftAttention(CaptionAttention):
             feature_dim, query_dim=hidden_size, attention_dim=attention_dim
         )
         self.gate = nn.Linear(hidden_size, 1)
+        self.sample_temperature: float | None = None
 
     def selection(self, state: AttendingDecoderState) -> SelectWeights | None:
         """Return the selection of the weights that are read; None for all of them."""
-        select = state.selection
-        return None if select is None else lambda weights: select(weights, state)
+        if (select := state.selection) is not None:
+            return lambda weights: select(weights, state)
+        if self.training and self.sample_temperature is not None:
+            return partial(_relaxed_sample, temperature=self.sample_temperature)
+        return None
 
     @property
     def hidden_weight(self) -> Float[Tensor, "q h"]:
@@ -127,6 +133,11 @@ class SoftAttention(CaptionAttention):
         context, weights = self.scorer.attend(query, state.annotations, state.keys, select=select)
         gate = (gate + self.gate.bias).sigmoid()
         return gate * context, AttentionStep(weights, gate.squeeze(-1))
+
+
+def _relaxed_sample(weights: Float[Tensor, "*b n"], temperature: float) -> Float[Tensor, "*b n"]:
+    # Weights that underflow would have an infinite logarithm, and then no gradient but NaN.
+    return gumbel_softmax(weights.clamp_min(torch.finfo(weights.dtype).tiny).log(), temperature)
 
 
 class AttendingDecoder(nn.Module):
