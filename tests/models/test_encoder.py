@@ -117,8 +117,9 @@ def test_coordinate_channels_encode_the_position(*, coordinates: bool) -> None:
     assert torch.allclose(inner, inner[:, :1].expand_as(inner), atol=1e-5) != coordinates
 
 
-def test_receptive_field_is_symmetric_around_its_cell() -> None:
-    encoder = SmallEncoder((104, 104), channels=4, coord_scale=False).eval()
+@pytest.mark.parametrize(("kernels", "side"), [((3, 3), 54), ((3, 1), 38), ((1, 1), 22)])
+def test_receptive_field_is_symmetric_around_its_cell(kernels: tuple[int, int], side: int) -> None:
+    encoder = SmallEncoder((104, 104), channels=4, coord_scale=False, kernels=kernels).eval()
     for parameter in encoder.parameters():
         torch.nn.init.ones_(parameter)  # every path counts, none cancels
     for step in (*encoder.stem, *encoder.refine):
@@ -130,9 +131,15 @@ def test_receptive_field_is_symmetric_around_its_cell() -> None:
     assert image.grad is not None
     gradient = image.grad[0, 0]
     rows = (gradient.sum(1) > 0).nonzero()[:, 0].tolist()
-    assert rows == list(range(6 * 8 + 4 - 27, 6 * 8 + 4 + 27))  # 54 around the middle of the cell
+    middle = 6 * 8 + 4  # of the cell
+    assert rows == list(range(middle - side // 2, middle + side // 2))
     torch.testing.assert_close(gradient, gradient.T)
     torch.testing.assert_close(gradient[rows], gradient[rows].flip(0))
+
+
+def test_even_kernels_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"kernels must be odd.*\(3, 2\)"):
+        SmallEncoder((16, 24), kernels=(3, 2))
 
 
 def test_encoder_output_has_the_dtype_of_its_weights() -> None:

@@ -332,7 +332,8 @@ class SmallEncoder(ImageEncoder):
             _downsampling_conv(channels // 4, channels // 2),
             (_downsampling_conv if stride == 8 else _same_size_conv)(channels // 2, channels),
         )
-        self.refine = nn.Sequential(*(_same_size_conv(channels, channels, side) for side in kernels))
+        refine = [_same_size_conv(channels, channels, side) for side in kernels]
+        self.refine = nn.Sequential(*refine)
         self.coord_proj = nn.Conv2d(2, channels, 1, bias=False) if coord_scale else nn.Identity()
 
     def forward_features(

@@ -10,8 +10,8 @@ from lightning import Callback
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
+from visattn import training
 from visattn.cli import main
-from visattn.training.callbacks.ema import EMA
 from visattn.training.callbacks.lightning_callbacks import (
     REFUSED,
     TrainingMetricCheck,
@@ -45,7 +45,7 @@ def is_callback(row: str) -> bool:
 def built(row: str) -> Callback:
     spec = parsed(row)
     name = spec["class_path"]
-    kind = EMA if name == "EMA" else getattr(lightning_callbacks, name)
+    kind = getattr(training if name in dir(training) else lightning_callbacks, name)
     return kind(**spec.get("init_args", {}))
 
 

@@ -57,8 +57,9 @@ def test_gradients_pass_through_the_sample_of_a_map_that_has_underflowed() -> No
         model.decoder.attention.scorer.vector.mul_(1e4)
     model.decoder.attention.sample_temperature = 0.7
     read_weights(model)
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    assert model.encoder.coord_proj.weight.grad.abs().max() > 0
+    gradients = [p.grad for p in model.encoder.parameters() if p.grad is not None]
+    assert gradients
+    assert all(gradient.isfinite().all() for gradient in gradients)
 
 
 def test_other_models_and_impossible_settings_are_refused() -> None:
