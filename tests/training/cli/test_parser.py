@@ -124,6 +124,21 @@ def test_a_mistake_is_one_line_with_its_level_and_what_was_meant(
     assert not Path("runs").exists()
 
 
+def test_a_missing_file_is_reported_with_the_folder_that_was_searched(
+    tmp_path: Path, tiny: Path, capsys: Capsys
+) -> None:
+    config = tmp_path / "configs" / "mine.yaml"
+    config.parent.mkdir()
+    config.write_text(
+        "data: {class_path: CaptionDataModule, init_args: {captions: a.csv, photos: b}}"
+    )
+    (config.parent / "a.csv").write_text("photo,caption")
+    assert main(["fit", "--config", str(tiny), "--config", str(config)]) == 1
+    error = capsys.readouterr().err
+    assert "a.csv is not a file; relative paths start at the working directory, " in error
+    assert error.endswith(f"{tmp_path}; beside the config is {config.parent / 'a.csv'}\n")
+
+
 def test_other_errors_are_unchanged() -> None:
     assert format_error("one line\n  and another") == "one line\n  and another"
 

@@ -4,6 +4,7 @@ import inspect
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser
@@ -12,6 +13,7 @@ from lightning import Callback
 from visattn.io.messages import did_you_mean
 from visattn.io.trusted_modules import TRUSTED_MODULES
 from visattn.models.saving.config import model_classes
+from visattn.training.cli.arguments import option_values
 from visattn.training.data_module import DataModule
 from visattn.training.task import Task
 
@@ -89,6 +91,31 @@ def format_error(message: str, *, options: Sequence[str] = ()) -> str:
         message = "\n  ".join(dict.fromkeys(filter(None, lines))) or message
     if len(message) > _MAX_MESSAGE:
         message = f"{message[:_MAX_MESSAGE]}\N{HORIZONTAL ELLIPSIS} ({len(message):,} characters)"
+    return message
+
+
+def explain_relative_paths(message: str, arguments: Sequence[str]) -> str:
+    """Return an error about a missing file with the folder in which a relative path was searched.
+
+    Args:
+        message: The error.
+        arguments: The command line, whose configs may hold the path.
+
+    Example:
+        >>> message = "a.csv is not a file"
+        >>> explain_relative_paths(message, ["--data.captions", "a.csv"])  # doctest: +ELLIPSIS
+        'a.csv is not a file; relative paths start at the working directory, ...'
+    """
+    configs = [Path(name) for name in option_values(arguments, "--config", "-c")]
+    configs = [config for config in configs if config.is_file()]
+    written = "\n".join([*arguments, *(config.read_text() for config in configs)])
+    for word in re.findall(r"[^\s'\",;:()\[\]{}]+", message):
+        path = Path(word.rstrip("."))
+        if path.is_absolute() or path.exists() or word not in written or "." not in path.name:
+            continue
+        beside = next((c.parent / path for c in configs if (c.parent / path).exists()), None)
+        hint = f"; beside the config is {beside.resolve()}" if beside else ""
+        return f"{message}; relative paths start at the working directory, {Path.cwd()}{hint}"
     return message
 
 

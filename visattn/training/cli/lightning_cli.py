@@ -95,7 +95,7 @@ def main(
     previous = sys.argv
     sys.argv = [sys.argv[0], *argv]
     try:
-        with report_lost_peers(), report_user_errors():
+        with report_lost_peers(), report_user_errors(argv):
             (cli_class or TrainingCLI)(
                 Task,
                 DataModule,

@@ -1,5 +1,6 @@
 """Argument parser of the training commands: safe configs, trusted imports, short errors."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,12 +21,13 @@ from visattn.io.safe_text import print_message
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
 from visattn.models.saving.config import model_classes
 from visattn.training.cli.arguments import option_values
-from visattn.training.cli.errors import format_error
+from visattn.training.cli.errors import explain_relative_paths, format_error
 from visattn.training.cli.renames import is_own_task, rename_arguments, rename_config
 from visattn.training.cli.yaml_safety import check_yaml, read_config
 from visattn.training.distributed.launcher import is_peer_lost
 
 _MAX_VALUE = 80  # characters of a value that an error repeats
+_MISSING = re.compile(r"is not a (?:file|folder)|no such file|does not exist", re.IGNORECASE)
 _CALLBACKS = Path(lightning_callbacks.__file__).parent
 _yaml_loader = get_loader("yaml")
 _trusted_before: set[str] = set()
@@ -121,8 +123,10 @@ def _has_config_key(config: Any) -> bool:
 
 
 @contextmanager
-def report_user_errors() -> Iterator[None]:
+def report_user_errors(arguments: Sequence[str] = ()) -> Iterator[None]:
     """Turn errors of Lightning and its parser that a user causes into short `ValueError` messages.
+
+    A file of the command line `arguments` that is missing is reported with the folder searched.
 
     Example:
         >>> with report_user_errors():
@@ -134,9 +138,18 @@ def report_user_errors() -> Iterator[None]:
         yield
     except (MisconfigurationException, ValueError) as error:
         message = format_error(str(error))
+        if _MISSING.search(message):
+            message = explain_relative_paths(message, arguments)
         if isinstance(error, ValueError) and message == str(error):
             raise
         raise ValueError(message) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        # Of the message of the system, the number is left out.
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        message = explain_relative_paths(reason, arguments)
+        if message == reason:
+            raise
+        raise type(error)(message) from error
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
         # These errors have no type of their own; the file that raised one says what failed.
         files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
