@@ -120,10 +120,29 @@ def load_font(size: float) -> UnicodeFont:
         >>> load_font(20).getname()
         ('DejaVu Sans', 'Book')
     """
+    return UnicodeFont(_font_path(), size)
+
+
+def _font_path() -> Path:
     import matplotlib as mpl
 
-    path = Path(mpl.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
-    return UnicodeFont(path, size)
+    return Path(mpl.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+
+
+def letters_without_glyph(text: str) -> str:
+    """Return the letters of a text that the font of figures lacks and draws as boxes, each once.
+
+    Example:
+        >>> letters_without_glyph("a dog: 狗, 犬, 狗")
+        '狗犬'
+    """
+    if text.isascii():
+        return ""
+    from matplotlib.ft2font import FT2Font
+
+    font = FT2Font(str(_font_path()))
+    letters = dict.fromkeys(filter(str.isalnum, text))
+    return "".join(letter for letter in letters if not font.get_char_index(ord(letter)))
 
 
 def truncate_text(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:

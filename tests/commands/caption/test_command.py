@@ -488,3 +488,18 @@ def test_maps_of_a_transformer_captioner(
         options = ["--weights", str(tmp_path / file), "--maps", choice]
         assert main(["caption", photo, *options, "--out", str(tmp_path / "other")]) == code
         assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_letters_that_figures_lack_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    model = ShowAttendTell((*SPECIAL_TOKENS, *"狗犬"), SmallEncoder((16, 24), channels=8))
+    visattn.save(model, tmp_path / "m.safetensors")
+    Image.new("RGB", (24, 16), "red").save(tmp_path / "a.png")
+    arguments = ["caption", str(tmp_path / "a.png"), "--model", str(tmp_path / "m.safetensors")]
+    arguments += ["--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert re.search(
+        r"boxes for \d letters that their font lacks, such as [狗犬]", capsys.readouterr().err
+    )

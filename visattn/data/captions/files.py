@@ -417,7 +417,7 @@ def divide_photos(
         >>> {split: [entry.file for entry in part] for split, part in parts.items()}
         {'train': ['c', 'd'], 'validation': ['e'], 'test': ['a', 'b']}
     """
-    chosen = {"validation": fractions.validation, "test": fractions.test}
+    chosen: dict[Split, float] = {"validation": fractions.validation, "test": fractions.test}
     if not all(0 <= fraction < 1 for fraction in chosen.values()) or not any(chosen.values()):
         raise ValueError(
             "val_fraction and test_fraction must lie in [0, 1) and not both be 0, got "
@@ -426,7 +426,7 @@ def divide_photos(
     order = sorted(entries, key=lambda entry: _random_rank(entry.file, fractions.seed))
     splits: dict[str, Split] = {}
     start = 0
-    for split, fraction in (("validation", fractions.validation), ("test", fractions.test)):
+    for split, fraction in chosen.items():
         stop = start + (max(1, round(fraction * len(order))) if fraction else 0)
         splits |= {entry.file: split for entry in order[start:stop]}
         start = stop
