@@ -1,6 +1,5 @@
 """Gallery of the documentation: one page per block, attribution method and model."""
 
-import argparse
 import inspect
 import re
 import sys
@@ -19,6 +18,7 @@ from pygments.lexers import PythonLexer
 
 from visattn.attribution import METHODS, Method
 from visattn.blocks import block_class, block_info, list_blocks
+from visattn.commands.options import CommandParser
 
 HERE = Path(__file__).resolve().parent
 
@@ -633,7 +633,7 @@ def contents(pages: Sequence[str]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw the gallery into a folder."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = CommandParser(description=main.__doc__)
     parser.add_argument("--out", type=Path, default=HERE / "gallery")
     write(parser.parse_args(argv).out)
     return 0

@@ -6,7 +6,6 @@ and 0.938 (ViT) on 500 validation scenes when they were trained, with the steps 
 scenes at 256. Blocks were inserted into the CNN and trained alone on noisy scenes (`... blocks`).
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from torch import nn
 import visattn as va
 from visattn.attribution import METHODS, Method
 from visattn.blocks import block_info, list_blocks
+from visattn.commands.options import CommandParser
 from visattn.data import Scenes, WorldConfig, single_object_scenes
 from visattn.data.scenes.dataset import SingleObjectScenes, single_object_world
 from visattn.data.scenes.world import draw_world
@@ -472,7 +472,7 @@ def sharpness_figure() -> np.ndarray:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train the two classifiers, or the blocks in the CNN, and write their weights."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = CommandParser(description=main.__doc__)
     parser.add_argument("what", choices=["classifiers", "blocks"])
     if parser.parse_args(argv).what == "blocks":
         weights = {

@@ -5,7 +5,6 @@
 The captioner is `scenes-captioner`, which comes with visattn; the scene is that of the live page.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from live_pages import SCENE, SCENE_SIDE
 from PIL import Image, ImageDraw
 
 import visattn as va
+from visattn.commands.options import CommandParser
 from visattn.data import Scenes
 from visattn.viz.text import load_font
 
@@ -47,7 +47,7 @@ def words() -> Image.Image:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw the picture."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = CommandParser(description=main.__doc__)
     parser.add_argument("--out", type=Path, default=HERE / "words.jpg")
     picture = words()
     picture.save(parser.parse_args(argv).out, quality=86, optimize=True)

@@ -21,6 +21,7 @@ from gallery_figures import tiled
 from PIL import Image, ImageDraw
 
 import visattn as va
+from visattn.commands.options import CommandParser
 from visattn.data import Scenes
 from visattn.data.scenes.dataset import SINGLE_OBJECT, SingleObjectScenes, single_object_scenes
 from visattn.geometry.placement import Align, GridPlacement
@@ -121,7 +122,7 @@ def figure(run: str, count: int) -> np.ndarray:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw the figure."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", required=True, help="run folder of the classifier")

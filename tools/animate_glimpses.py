@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from visattn.commands.options import CommandParser
+
 if TYPE_CHECKING:
     from visattn.images.reader import LoadedImage
     from visattn.models.glimpses.glimpse_model import GlimpseModel
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="animate_glimpses.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

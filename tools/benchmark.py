@@ -40,6 +40,8 @@ import torch
 from benchmarks import caption_speeds, caption_transformer_speeds
 from benchmarks.caption_speeds import Comparison
 
+from visattn.commands.options import CommandParser
+
 COMPARISONS = caption_speeds.COMPARISONS | caption_transformer_speeds.COMPARISONS
 
 
@@ -65,7 +67,7 @@ def time_comparison(comparison: Comparison, rounds: int) -> dict[str, object]:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument

@@ -8,7 +8,6 @@ the Grad-CAM of its most probable class, and its largest IoU with a box of that 
 scenes: the same of each word of the bundled captioner that names the shape of one object.
 """
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import timm
 import torch
 from safetensors.torch import load_file
 
+from visattn.commands.options import CommandParser
 from visattn.commands.score.evaluate_maps import build_queries
 from visattn.data.regions.readers import read_annotated_images
 from visattn.data.scenes.dataset import Scenes
@@ -33,7 +33,7 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
 def main() -> None:
     """Print a row per threshold."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="COCO folder or instances file")
     parser.add_argument("--weights", type=Path, help="of timm's mobilenetv2_100")
     parser.add_argument("--scenes", type=int, help="number of drawn scenes, instead of photos")

@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from visattn.commands.options import CommandParser
+
 if TYPE_CHECKING:
     from visattn.testing.block_under_test import BlockUnderTest
 
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="check_block.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -35,6 +35,7 @@ import torch
 import yaml
 
 from visattn.cli import main as visattn
+from visattn.commands.options import CommandParser
 from visattn.models.resnet import AttentionResNet, resnet_layout
 from visattn.models.saving.checkpoint import read_model
 from visattn.training.run_dir import next_run_dir
@@ -256,7 +257,7 @@ def interval(gains: Sequence[float]) -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
+from visattn.commands.options import CommandParser
+
 if TYPE_CHECKING:
     import torch
 
@@ -113,7 +115,7 @@ def _image(args: argparse.Namespace) -> "Input":
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="compare_captioners.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from visattn.attribution.saliency import BASELINES
+from visattn.commands.options import CommandParser
 
 SCORES = {"point_box": "in box, %", "energy_box": "energy, %"}
 SHARES = (0.0, 0.1, 0.3, 1.0)
@@ -136,7 +137,7 @@ def table(runs: Sequence[Mapping[str, Sequence[Pair]]]) -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name in ("first", "second"):

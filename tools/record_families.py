@@ -9,7 +9,6 @@ class activation maps and the recorded attention must change at the same locatio
 minutes on a CPU, offline.
 """
 
-import argparse
 import inspect
 import re
 import sys
@@ -25,6 +24,7 @@ from timm.models import model_entrypoint
 from torch import nn
 
 from visattn.attribution.explained_model import analyze_model
+from visattn.commands.options import CommandParser
 from visattn.recording.recorder import record
 
 _ATTENDS = re.compile(r"scaled_dot_product_attention|softmax\(|Attention|MobileVit|create_attn")
@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Options; those of the command line if None.
     """
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = CommandParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="a Markdown file")
     parser.add_argument("--only", nargs="*", help="files of timm, such as swin_transformer")
     parser.add_argument(

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from visattn.commands.options import CommandParser
+
 ROOT = Path(__file__).resolve().parents[1]
 SIZE, PATCH, WIDTH, LENGTH = 48, 8, 96, 14
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<image>")
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="train_scenes_vlm.py", description=__doc__)
+    parser = CommandParser(prog="train_scenes_vlm.py", description=__doc__)
     add = parser.add_argument
     add("kind", choices=("ved", "llava"))
     add("--out", type=Path, required=True, metavar="DIR", help="folder of model and checkpoint")

@@ -134,6 +134,11 @@ def test_examples_on_what_comes_with_visattn_work(
 
 
 def test_options_are_passed_once(capsys: Capsys) -> None:
+    tools = Path(__file__).parents[2] / "tools"
+    own = [
+        path.name for path in tools.rglob("*.py") if "argparse.ArgumentParser(" in path.read_text()
+    ]
+    assert own == ["install.py"]  # runs before visattn is there
     for name, parser in parsers():
         for action in parser._actions:
             takes_values = action.nargs != 0 and not isinstance(action, argparse._SubParsersAction)

@@ -6,7 +6,6 @@ pip install vl-saliency==1.1.6 'vlmprobe[transformers]==1.0.1' installs what is 
 missing is left out.
 """
 
-import argparse
 import copy
 import importlib.util
 import statistics
@@ -24,6 +23,7 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmarks.peak_memories import megabytes, printed_memory
+from visattn.commands.options import CommandParser
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.words import image_tokens
 from visattn.pipelines.words.replay import generate_and_replay
@@ -200,7 +200,7 @@ def compare(width: int, rounds: int) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Compare, or print the memory of one run."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--memory", metavar="NAME")

@@ -72,7 +72,8 @@ def class_layer_maps(
         scores = explained.scores(prepared.inputs).float()
     shares = probabilities(scores.cpu(), explained.info.output)[0]
     best = shares.topk(min(num_classes, len(shares))).indices
-    _fill(outputs, explained, prepared.inputs, best)
+    copies = prepared.select([0] * len(best)).inputs  # as `Explainer.map_targets` does
+    _fill(outputs, explained, copies, best)
     return [
         [
             _map(explained, prepared, output.layer, values, (int(index), float(shares[index])))
@@ -100,10 +101,12 @@ def _layers(explained: ExplainedModel) -> list[FeatureLayer]:
 
 
 def _fill(
-    outputs: list[_Output], explained: ExplainedModel, image: Float[Tensor, "1 c y x"], best: Tensor
+    outputs: list[_Output],
+    explained: ExplainedModel,
+    copies: Float[Tensor, "k c y x"],
+    best: Tensor,
 ) -> None:
     """Run a copy of the image for each class, and write outputs and gradients of the layers."""
-    copies = image.expand(len(best), -1, -1, -1).contiguous()
     with frozen(explained.model):
         with ExitStack() as stack:
             for output in outputs:

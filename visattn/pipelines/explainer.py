@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import analyze_model
@@ -37,6 +37,12 @@ from visattn.pipelines.colors import (
     passed_colors,
     recolored,
     transform_colors,
+)
+from visattn.pipelines.explained_targets import (
+    Targets,
+    arguments_of_methods,
+    is_list,
+    targets_per_image,
 )
 from visattn.pipelines.inputs import (
     PreparedImages,
@@ -278,34 +284,44 @@ class Explainer:
     def explain(
         self,
         images: Iterable[ImageLike] | ImageLike,
-        method: str = "rollout",
-        target: TargetLike | DenseTarget | Sequence[DenseTarget] | Tensor = None,
+        method: str | Sequence[str] = "rollout",
+        target: Targets = None,
         *,
         originals: Iterable[ImageLike] | ImageLike | None = None,
         batch_size: int = 16,
         **method_args: Any,
-    ) -> list[AttentionMap]:
-        """Return one map for each image; arguments as for `visattn.explain`.
+    ) -> list[Any]:
+        """Return the maps of each image; arguments as for `visattn.explain`.
 
         Raises:
             ImageError: If an image cannot be read.
             ValueError: If the method does not fit.
         """
         listed = list_inputs(images, originals)
-        if isinstance(target, Tensor):  # the labels of a batch
-            target = target.tolist()
+        methods = arguments_of_methods(method, method_args)
+        own = [name for name in methods if name in sequence_methods(self.model)]
+        maps: dict[str, list[Any]] = {}
         if self.text is not None:
             _refuse_arguments("text=", target)
-            maps = self._maps_of_texts(listed, method, batch_size, method_args)
-            report_empty([each for of_text in maps for each in of_text], method)
-            single = isinstance(self.text, str)
-            return maps[0] if single else stack_texts(maps, self.analyze().class_names)
-        if method in sequence_methods(self.model):
-            maps = self._sequence_maps(listed, method, target, batch_size, method_args)
+            for name, arguments in methods.items():
+                of_texts = self._maps_of_texts(listed, name, batch_size, arguments)
+                report_empty([each for of_text in of_texts for each in of_text], name)
+                single = isinstance(self.text, str)
+                stacked = stack_texts(of_texts, self.analyze().class_names)
+                maps[name] = of_texts[0] if single else stacked
         else:
-            maps = self._maps(listed, method, target, batch_size, method_args)
-        report_empty(maps, method)
-        return maps
+            for name in own:
+                maps[name] = self._sequence_maps(listed, name, target, batch_size, methods[name])
+            others = {name: methods[name] for name in methods if name not in own}
+            of_targets = self._maps(listed, others, target, batch_size) if others else {}
+            for name, rows in of_targets.items():
+                maps[name] = rows if is_list(target) else [each for [each] in rows]
+            for name, rows in maps.items():
+                flat = [each if isinstance(each, list) else [each] for each in rows]
+                report_empty([each for row in flat for each in row], name)
+        if isinstance(method, str):
+            return maps[method]
+        return [list(of_image) for of_image in zip(*(maps[name] for name in methods), strict=True)]
 
     def map(
         self,
@@ -331,30 +347,79 @@ class Explainer:
     def _maps(
         self,
         images: list[Any],
-        method: str,
-        target: TargetLike | DenseTarget | Sequence[DenseTarget],
+        methods: Mapping[str, Mapping[str, Any]],
+        target: Targets,
         batch_size: int,
-        method_args: Mapping[str, Any],
-    ) -> list[AttentionMap]:
-        """Return the map of each image."""
-        _check_method_name(method, self.model)
-        targets = _targets_per_image(target, len(images))
-        dense = any(isinstance(of_image, DenseTarget) for of_image in targets or [target])
-        suited = self._for_dense(method) if dense and not self.dense else self
-        # With a transform the size of the input is known with the first batch; `map` checks then.
-        if suited.transform is None and not isinstance(images[0], ModelInput):
-            first: Any = targets[0] if dense and targets else target
-            suited.check(method, first, **method_args)
-        maps: list[AttentionMap] = []
+    ) -> dict[str, list[list[AttentionMap]]]:
+        """Return for each method the maps of each image, one for each of its targets."""
+        for name in methods:
+            _check_method_name(name, self.model)
+        targets = targets_per_image(target, len(images))
+        dense = any(isinstance(each, DenseTarget) for row in targets for each in row)
+        suited = {
+            name: self._for_dense(name) if dense and not self.dense else self for name in methods
+        }
+        for name, explainer in suited.items():
+            # With a transform the size of the input is known with the first batch; `map` checks.
+            if explainer.transform is None and not isinstance(images[0], ModelInput):
+                explainer.check(name, targets[0][0], **methods[name])
+        maps: dict[str, list[list[AttentionMap]]] = {name: [] for name in methods}
         step = 1 if dense else batch_size  # coordinates belong to one photo
         for start in range(0, len(images), step):
             chosen = slice(start, start + step)
-            of_batch: Any = target if targets is None else targets[chosen]
-            if dense and targets is not None:
-                [of_batch] = of_batch
-            batch = suited.prepare(images[chosen])
-            maps += suited.map(batch, method, of_batch, **method_args)
+            prepared: dict[Explainer, PreparedImages] = {}
+            for name, explainer in suited.items():
+                if explainer not in prepared:
+                    prepared[explainer] = explainer.prepare(images[chosen])
+                maps[name] += explainer.map_targets(
+                    prepared[explainer], name, targets[chosen], batch_size, **methods[name]
+                )
         return maps
+
+    def map_targets(
+        self,
+        batch: PreparedImages,
+        method: str,
+        targets: Sequence[Sequence[Any]],
+        batch_size: int = 16,
+        **method_args: Any,
+    ) -> list[list[AttentionMap]]:
+        """Return for each prepared image a map of each of its targets, empty ones included.
+
+        Classes share the passes of the model: an image is copied for each of its classes.
+
+        Args:
+            batch: The images.
+            method: Name of the method; one that explains no class computes one map per image.
+            targets: Targets of each image.
+            batch_size: Images per pass.
+            method_args: Arguments of the method.
+
+        Raises:
+            ValueError: If the method does not fit.
+        """
+        first = targets[0][0]
+        alike = all(len(row) == 1 and row[0] is first for row in targets)
+        if alike or not get_method(method).needs_target:
+            single = first if alike else None
+            maps = self.map(batch, method, single, **method_args)
+            return [[each] * len(row) for each, row in zip(maps, targets, strict=True)]
+        pairs = [(image, each) for image, row in enumerate(targets) for each in row]
+        groups: dict[object, list[int]] = {}
+        for position, (_, target) in enumerate(pairs):
+            key = "classes" if isinstance(target, int | str) else id(target)
+            groups.setdefault(key, []).append(position)
+        made: dict[int, AttentionMap] = {}
+        for key, positions in groups.items():
+            for start in range(0, len(positions), batch_size):
+                chosen = positions[start : start + batch_size]
+                of_copies = [pairs[position][1] for position in chosen]
+                of_batch: Any = of_copies if key == "classes" else of_copies[0]
+                copies = batch.select([pairs[position][0] for position in chosen])
+                maps = self.map(copies, method, of_batch, **method_args)
+                made |= zip(chosen, maps, strict=True)
+        numbered = iter(range(len(pairs)))
+        return [[made[next(numbered)] for _ in row] for row in targets]
 
     def _for_dense(self, method: str) -> "Explainer":
         """Return an explainer of a pixel, box or query: attention is that of an analyzed model."""
@@ -373,12 +438,13 @@ class Explainer:
         method_args: Mapping[str, Any],
     ) -> list[list[AttentionMap]]:
         """Return for each text, which is a class of the model, a map of each image."""
-        maps: list[list[AttentionMap]] = [[] for _ in self.analyze().class_names]
+        texts = range(len(self.analyze().class_names))
+        rows: list[list[AttentionMap]] = []
         for start in range(0, len(images), batch_size):
             batch = self.prepare(images[start : start + batch_size])
-            for index, of_text in enumerate(maps):
-                of_text += self.map(batch, method, index, **method_args)
-        return maps
+            targets = [texts] * len(batch.originals)
+            rows += self.map_targets(batch, method, targets, batch_size, **method_args)
+        return [list(of_text) for of_text in zip(*rows, strict=True)]
 
     def _sequence_maps(
         self,
@@ -423,8 +489,8 @@ class Explainer:
 def explain(
     model: nn.Module | LoadedModel,
     images: Iterable[ImageLike] | ImageLike,
-    method: str = "rollout",
-    target: TargetLike | DenseTarget | Sequence[DenseTarget] | Tensor = None,
+    method: str | Sequence[str] = "rollout",
+    target: Targets = None,
     *,
     originals: Iterable[ImageLike] | ImageLike | None = None,
     img_size: int | tuple[int, int] | None = None,
@@ -436,12 +502,12 @@ def explain(
     text: str | Sequence[str] | None = None,
     processor: Any = None,
     **method_args: Any,
-) -> list[AttentionMap]:
+) -> list[Any]:
     """Return attribution or attention maps of a model on images, placed on the originals.
 
     The model may come from visattn, timm, torchvision, Hugging Face or elsewhere; `methods_for`
     lists the methods that fit. Its training mode, gradients and the random state are restored.
-    Several methods on the same images: `Explainer` prepares them once.
+    With lists, images are prepared once, and classes share the passes of the model.
 
     Captioners have the methods `words` (attention of each word) and `word_gradcam`, glimpse models
     also `glimpses`; these return one map per word or glimpse.
@@ -452,11 +518,12 @@ def explain(
             also of other channels than photos, for a model that takes as many. Or a tensor
             `[b, c, y, x]`, `[c, y, x]` or a list of these, which is the input of the model as it
             is, as a DataLoader gives it.
-        method: Name of a method in `visattn.attribution.METHODS`.
-        target: Class index or name, or one per image; a `PixelTarget`, `RegionTarget`,
-            `BoxTarget`, `QueryTarget` or `TokenTarget` of a segmentation or detection model, or one
-            per image; or a function from the output of the model, whatever it is, to one number per
-            image; None for the predicted class.
+        method: Name of a method in `visattn.attribution.METHODS`, or a list of names.
+        target: Class index or name; a `PixelTarget`, `RegionTarget`, `BoxTarget`, `QueryTarget` or
+            `TokenTarget` of a segmentation or detection model; or a function from the output of
+            the model, whatever it is, to one number per image; None for the predicted class. A list
+            of these is explained on every image; a list of lists has those of each image. A tensor
+            holds the class of each image.
         originals: The photos that tensors were made of, on which maps are then placed; without
             them a map lies on its tensor.
         img_size: Height and width of the input, or both in one number; by default that of the
@@ -472,12 +539,14 @@ def explain(
         text: For a model of images and texts (CLIP, SigLIP), one text to explain, or several.
         processor: Processor or tokenizer of such a model in memory; without texts, the image
             processor of any model of transformers, whose preprocessing is then used.
-        method_args: Arguments of the method. `layer` is the index of an attention layer, or any
-            module of the model or its name; `layer4.2.relu#2` is the second call of
-            `layer4.2.relu`.
+        method_args: Arguments of the method; of several methods, those that have them. `layer` is
+            the index of an attention layer, or any module of the model or its name;
+            `layer4.2.relu#2` is the second call of `layer4.2.relu`.
 
     Returns:
-        A map `[y, x]` per image, or `[t, y, x]` for a list of texts; `info` holds method,
+        `maps[image]`, each a map `[y, x]`, or `[t, y, x]` for a list of texts. A list of methods or
+        of targets adds an axis: `maps[image][method][target]`. A method that explains no class has
+        the same map for all targets, computed once. `info` of a map holds method,
         options, target (class index), class (its name), score, `scores` (key of the class scores
         in the output; `assumed` if features could be computed alike), model, `layer` and its `run`
         if there is one, `signed`, and `preprocessing`: size, mean, std, and as `source` where these
@@ -495,6 +564,11 @@ def explain(
         >>> [heatmap] = explain(model, np.full((60, 80, 3), 90, np.uint8), "input_gradient", "dog")
         >>> heatmap.values.shape, heatmap.geometry.image_size, heatmap.info.class_name
         (torch.Size([32, 32]), (60, 80), 'dog')
+        >>> photos = [np.full((60, 80, 3), gray, np.uint8) for gray in (20, 90, 160)]
+        >>> maps = explain(model, photos, ["gradcam++", "occlusion"], ["cat", "dog"],
+        ...                stride=16)
+        >>> len(maps), len(maps[0]), len(maps[0][0]), maps[2][1][0].info.class_name
+        (3, 2, 2, 'cat')
 
     Source:
         Each method names its paper in `METHODS`.
@@ -563,14 +637,3 @@ def _image_processor(processor: Any, transform: Any) -> Any:
             f"{type(processor).__name__}; steps of torchvision or timm are passed as transform="
         )
     return processor
-
-
-def _targets_per_image(
-    target: TargetLike | DenseTarget | Sequence[DenseTarget], count: int
-) -> list[Any] | None:
-    """Return the targets if there is one for each image."""
-    if not isinstance(target, Sequence) or isinstance(target, str):
-        return None
-    if len(target) != count:
-        raise ValueError(f"there must be one target per image, {count}, got {len(target)}")
-    return list(target)

@@ -127,6 +127,7 @@ class _MapTable:
             method_title,
             lambda each: each.info.target_name,
             lambda each: each.info.label,
+            lambda each: join_notes(method_title(each), each.info.target_name),
         )
         for name in describe:
             titles = [{name(each) for each in column} for column in columns]
@@ -179,9 +180,10 @@ def figure(
 
     Args:
         maps: Maps of one photo: one, several, or a dictionary with the title of each. Of several
-            photos: for each photo a map, a list or a dictionary of maps; or a dictionary of
-            columns, each with a map for each photo, as `visattn.explain` returns them. Weights of
-            channels, which have no place on a photo, are drawn as bars.
+            photos: for each photo a map, a list or a dictionary of maps, as `visattn.explain`
+            returns them, also of several methods and classes; or a dictionary of columns, each
+            with a map for each photo. Weights of channels, which have no place on a photo, are
+            drawn as bars.
         images: The photo, or a list of photos; or the tensor that the model was given. Without,
             maps are drawn on gray.
         scales: Which maps share a color scale: none (`map`), those of a `row`, of a `column`, or
@@ -275,7 +277,11 @@ def _listed(maps: Any) -> list[AttentionMap]:
     """Return one map, maps along the first axis, or a list or dictionary of maps as a list."""
     if isinstance(maps, AttentionMap):
         return [maps] if maps.values.ndim <= 2 else list(maps)
-    return list(maps.values()) if isinstance(maps, Mapping) else list(maps)
+    if isinstance(maps, Mapping):
+        return list(maps.values())
+    # Of several methods and classes, the map of a method that explains no class is drawn once.
+    flat = [own for each in maps for own in (each if isinstance(each, list) else [each])]
+    return list({id(each): each for each in flat}.values())
 
 
 def _placed(attention_map: AttentionMap, photo: LoadedImage | None) -> AttentionMap:

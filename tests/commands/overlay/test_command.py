@@ -420,3 +420,26 @@ def test_images_of_many_channels_are_drawn_by_their_own_rule(
     assert (second["size"], second["mean"], second["source"]) == ([32, 32], [500.0], "transform")
     assert main([*line, str(tmp_path / "d"), *named, *size]) == 1
     assert "--transform resizes images" in capsys.readouterr().err
+
+
+def test_several_classes_have_a_map_each_and_a_column_of_the_figure(
+    cnn: Path, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    out = tmp_path / "out"
+    words = ("--method", "gradcam", "itti_koch", "--target", "cat", "0", "--save", "overlay")
+    assert run(photos, cnn, out, *words, "--figure", str(tmp_path / "page.svg")) == 0
+    rows = [line.split("\t")[:3] for line in capsys.readouterr().out.splitlines()]
+    assert [row[1:] for row in rows[:3]] == [
+        ["gradcam.class2", "cat"], ["gradcam.class0", "ant"], ["itti_koch", "-"],
+    ]  # fmt: skip
+    record = json.loads((out / "wide.gradcam.class0.json").read_text())
+    single = tmp_path / "single"
+    assert run(photos, cnn, single, "--method", "gradcam", "--target", "ant") == 0
+    alone = json.loads((single / "wide.gradcam.json").read_text())
+    made = [each["metadata"] for each in (record, alone)]
+    assert {made[0][key] == made[1][key] for key in ("class", "probability", "target")} == {True}
+    maps = (np.load(out / "wide.gradcam.class0.npy"), np.load(single / "wide.gradcam.npy"))
+    np.testing.assert_allclose(*maps, atol=1e-6)
+    figure = (tmp_path / "page.svg").read_text()
+    assert figure.count("cat") == 1
+    assert "Itti" in figure

@@ -51,6 +51,11 @@ def test_option_values_in_both_spellings() -> None:
         ("test", "", "test needs --run FOLDER, a run of visattn fit, or --config FILE.yaml and"),
         ("test", "runs/demo", "unexpected argument runs/demo; did you mean --run runs/demo?"),
         ("validate", "--rnu runs/demo", "are random; for --rnu, did you mean --run?"),
+        (
+            "fit",
+            "--config vit_cifar10 --trainer.max_steps 2 --trainer.max_steps=3",
+            "--trainer.max_steps is passed twice",
+        ),
     ],
 )
 def test_usage_errors_are_found_without_lightning(
@@ -64,6 +69,11 @@ def test_usage_errors_are_found_without_lightning(
     [
         ("fit", "--config configs/scenes_demo.yaml --data.batch_size 3"),
         ("fit", "-c configs/scenes_demo.yaml"),
+        (
+            "fit",
+            "-c scenes_demo -c vit_cifar10 --trainer.callbacks+=A --trainer.callbacks.x 1 "
+            "--trainer.callbacks+=B --trainer.callbacks.x 2",
+        ),
         ("fit", "--config scenes_demo"),
         ("validate", "--config=vit_cifar10 --ckpt_path best.ckpt"),
         ("fit", "--model CaptioningTask --data ScenesDataModule"),

@@ -136,8 +136,10 @@ def _add_methods(parser: CommandParser) -> None:
     group.add_argument(
         "--target",
         "--class",
+        nargs="+",
         metavar="CLASS",
-        help="class to explain, by name or index (default: the predicted class)",
+        help="class to explain, by name or index, or several, with a map for each (default: the "
+        "predicted class)",
     )
     group.add_argument(
         "--text",
@@ -313,6 +315,8 @@ def main(argv: Sequence[str]) -> int:
     refuse_unused(parser, args, mode, _MODES)
     _refuse_without_effect(parser, args, mode)
     if mode == "videos":
+        if len(args.target or ()) > 1:
+            parser.error("a video shows maps of one class: run the command for each --target")
         from visattn.commands.overlay.videos import overlay_videos
 
         return overlay_videos(args)

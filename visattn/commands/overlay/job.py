@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
 _BATCH_SIZE = 16
 _DRAWING = ("normalize", "style", "colormap", "opacity", "interpolation")
-_PREPROCESSING = ("target", "resize_mode", "align", "input_size", "text", "autocast")
+_PREPROCESSING = ("resize_mode", "align", "input_size", "text", "autocast")
 
 
 class ImageMaps(NamedTuple):
@@ -187,6 +187,7 @@ class OverlayJob(Job[ImageMaps]):
         return {
             **model_settings(args, self.runner.loaded.weights),
             **{name: getattr(args, name) for name in _PREPROCESSING},
+            "target": args.target[0] if len(args.target or ()) == 1 else None,
             "dense": dense_record(args),
             **({} if args.display == "auto" else {"display": args.display}),
             "classes": args.classes and file_digest(args.classes),
@@ -195,7 +196,7 @@ class OverlayJob(Job[ImageMaps]):
     def settings_of(self, name: str, stem: str) -> dict[str, Any]:
         """Return the method of a map; for the first one also what the pages depend on."""
         spec = self._spec(name, stem)
-        settings: dict[str, Any] = {"method": spec.method, "method_args": dict(spec.method_args)}
+        settings = _method_settings(spec)
         if stem == self.stems(name)[0] and self._pages(name):
             heads = {"layers": self.args.layers, "heads": self.args.heads}
             keys = [spec.key for spec in self.runner.specs]
@@ -495,6 +496,12 @@ def _preprocessing_note(attention_map: "AttentionMap") -> str:
     return "; ".join(filter(None, [made.get("display", ""), assumed]))
 
 
+def _method_settings(spec: MapSpec) -> dict[str, Any]:
+    """Return what a map depends on besides the settings of all: its method, and its class."""
+    settings: dict[str, Any] = {"method": spec.method, "method_args": dict(spec.method_args)}
+    return settings if spec.target is None else {**settings, "class": spec.target}
+
+
 class MapsJob(OverlayJob):
     """Maps of images without drawings, which need the scale of all images."""
 
@@ -511,8 +518,7 @@ class MapsJob(OverlayJob):
 
     def settings_of(self, name: str, stem: str) -> dict[str, Any]:
         """Return the method of a map."""
-        spec = self._spec(name, stem)
-        return {"method": spec.method, "method_args": dict(spec.method_args)}
+        return _method_settings(self._spec(name, stem))
 
     def is_same(self, saved: Any, settings: Mapping[str, Any]) -> bool:
         """Whether the values of a map are the same, however it was drawn."""

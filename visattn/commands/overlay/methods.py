@@ -1,20 +1,25 @@
 """Methods of `visattn overlay`, and their targets: classes, pixels, regions, boxes, queries."""
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from visattn.commands.model_option import file_digest, load_explained_model
 from visattn.commands.options import whole_number
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
     from visattn.attribution.dense_targets import DenseTarget
     from visattn.attribution.methods import Method
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.explainer import Explainer
     from visattn.pipelines.inputs import PreparedImages
+    from visattn.recording.model_info import ExplainedModel
     from visattn.results.attention_map import AttentionMap
     from visattn.results.info import MapInfo
 
@@ -84,8 +89,13 @@ def dense_target(args: argparse.Namespace) -> "DenseTarget | None":
         RegionTarget,
     )
 
-    name = args.target
-    label = int(name) if name is not None and name.isdecimal() else name
+    labels = class_targets(args, ())
+    if len(labels) > 1:
+        raise ValueError(
+            f"--{chosen[0]} explains one class, got {len(labels)} behind --target: run the command "
+            "for each of them"
+        )
+    label = labels[0] if labels else None
     if args.pixel is not None:
         return PixelTarget(label, *args.pixel)
     if args.box is not None:
@@ -161,6 +171,7 @@ SIMILARITY_NOTE = (
     "patch-text similarity: in CLIP the background is often more similar to a text than the thing "
     "that it names; compare it with legrad"
 )
+_TEXT = ".text"
 _OF_TARGET = ("target", "class")  # keys that records have also for maps that explain no class
 
 
@@ -173,19 +184,33 @@ class MapSpec:
         title: Heading on pages.
         method: Name of the method.
         method_args: Arguments of the method.
-        text: Index of the explained text, for a model of images and texts.
+        target: Index of the explained class, if there are several; or of the text.
+        suffix: End of the key that names the target.
     """
 
     key: str
     title: str
     method: str
     method_args: Mapping[str, Any] = field(default_factory=dict)
-    text: int | None = None
+    target: int | None = None
+    suffix: str = ""
+
+    @property
+    def method_key(self) -> str:
+        """The key without that of the target."""
+        return self.key.removesuffix(self.suffix)
 
     @property
     def scale_key(self) -> str:
         """Maps with the same key are drawn on one scale: those of all texts of a method."""
-        return self.key.partition(".text")[0]
+        return self.method_key if self.suffix.startswith(_TEXT) else self.key
+
+
+class _Scores(NamedTuple):
+    """Class that is explained of each image of a batch, and the probabilities of all classes."""
+
+    indices: list[int]
+    shares: "Float[Tensor, 'b k']"
 
 
 class MapRunner:
@@ -220,12 +245,16 @@ class MapRunner:
             dense=is_dense,
         )
         specs = _map_specs(args, self.explainer, self.dense)
-        self.specs = _specs_per_text(specs, args.text or ())
+        classes = [] if is_dense else _explained_classes(args, self.explained)
+        self.several = len(classes) > 1
+        texts = ((i, text, f"{_TEXT}{i + 1}") for i, text in enumerate(args.text or ()))
+        named = self.explained.class_names
+        # The suffix of a class stays the same if other classes are added.
+        several = ((i, named[i] if named else str(i), f".class{i}") for i in classes)
+        self.specs = _specs_per_target(specs, several if self.several else texts)
         self.layers = args.layers
         self.heads = args.heads
-        name = args.target
-        check_target_number(name, self.explained.class_names)
-        target = int(name) if name is not None and name.isdecimal() else name
+        target = classes[0] if len(classes) == 1 else None
         self.target = None if is_dense else resolve_target(target, self.explained)
         self.loaded_texts = bool(args.text)
         self.has_heads = bool(info.attention_layers) and not info.attention_error
@@ -242,62 +271,78 @@ class MapRunner:
         Raises:
             ValueError: If a class, layer or head does not exist, or all methods fail.
         """
+        scores = self._scores(batch)
+        results: list[list[AttentionMap]] = [[] for _ in batch.originals]
+        failures: list[Exception] = []
+        groups = itertools.groupby(self.specs, key=lambda spec: spec.method_key)
+        methods = [list(specs) for _, specs in groups]
+        for specs in methods:
+            try:
+                rows = self._maps_of_method(batch, specs, scores)
+            except Exception as error:  # noqa: BLE001 - an error in foreign code costs one method
+                failures.append(error)
+                if len(failures) == len(methods):
+                    raise failures[0] from None
+                rows = [
+                    [_failed_map(image, spec, error) for spec in specs] for image in batch.originals
+                ]
+            for position, (result, row) in enumerate(zip(results, rows, strict=True)):
+                for spec, attention_map in zip(specs, row, strict=True):
+                    described = self._describe(spec, scores, position)
+                    info = replace(attention_map.info, title=spec.title) | described
+                    result.append(replace(attention_map, info=info))
+        return results
+
+    def _maps_of_method(
+        self, batch: "PreparedImages", specs: Sequence[MapSpec], scores: "_Scores | None"
+    ) -> "list[list[AttentionMap]]":
+        """Return for each image a map per spec; the specs differ in their targets."""
+        explainer, spec = self.explainer, specs[0]
+        arguments = dict(spec.method_args)
+        if any(each.target is not None for each in specs):
+            rows = [[each.target for each in specs]] * len(batch.originals)
+            size = max(len(batch.originals), 1)
+            return explainer.map_targets(batch, spec.method, rows, size, **arguments)
+        target = None if self.several or scores is None else scores.indices
+        maps = explainer.map(batch, spec.method, self.dense or target, **arguments)
+        return [[each] for each in maps]
+
+    def _describe(self, spec: MapSpec, scores: "_Scores | None", position: int) -> "MapInfo":
+        """Return what a map of an image explains."""
         from visattn.attribution.targets import class_name
         from visattn.results.info import MapInfo
 
-        class_indices, probabilities = self._predict(batch)
         names = self.explained.class_names
-        results: list[list[AttentionMap]] = [[] for _ in batch.originals]
-        failures: list[Exception] = []
-        for spec in self.specs:
-            try:
-                target = class_indices if spec.text is None else spec.text
-                maps = self.explainer.map(
-                    batch,
-                    spec.method,
-                    self.dense or target,
-                    **spec.method_args,
-                )
-            except Exception as error:  # noqa: BLE001 - an error in foreign code costs one method
-                failures.append(error)
-                if len(failures) == len(self.specs):
-                    raise failures[0] from None
-                maps = [_failed_map(image, spec, error) for image in batch.originals]
-            for position, (result, attention_map) in enumerate(zip(results, maps, strict=True)):
-                described = MapInfo(
-                    probability=probabilities[position] if probabilities else None,
-                    written=("probability",),
-                )
-                if self.loaded_texts:
-                    described = _text_info(spec, names)
-                elif not self.dense:
-                    index = class_indices[position] if class_indices else None
-                    name = class_name(index, names)
-                    described |= MapInfo(target=index, class_name=name, written=_OF_TARGET)
-                info = replace(attention_map.info, title=spec.title) | described
-                result.append(replace(attention_map, info=info))
-        return results
+        if self.loaded_texts:
+            return _text_info(spec, names)
+        index = spec.target
+        if scores is not None and not self.several:
+            index = scores.indices[position]
+        known = scores is not None and index is not None
+        probability = float(scores.shares[position, index]) if known else None
+        described = MapInfo(probability=probability, written=("probability",))
+        if self.dense:
+            return described
+        return described | MapInfo(
+            target=index, class_name=class_name(index, names), written=_OF_TARGET
+        )
 
-    def _predict(self, batch: "PreparedImages") -> tuple[list[int] | None, list[float] | None]:
-        """Return the explained class of each image and its probability.
-
-        Both are None for a model without class scores.
-        """
+    def _scores(self, batch: "PreparedImages") -> "_Scores | None":
+        """Return class and probabilities of each image; None for a model without class scores."""
         import torch
 
         from visattn.attribution.targets import ClassTarget, probabilities
 
         if not isinstance(self.target, ClassTarget):
-            return None, None
+            return None
         with torch.no_grad():
             scores = self.explained.scores(batch.inputs).float().cpu()
         # A new one per batch: a target without classes keeps those that it predicts in its first
         # call.
         target = ClassTarget(self.target.class_indices)
         target(scores)
-        indices = target.indices(scores).tolist()
         shares = probabilities(scores, self.explained.info.output)
-        return indices, [float(shares[row, index]) for row, index in enumerate(indices)]
+        return _Scores(target.indices(scores).tolist(), shares)
 
 
 def _failed_map(image: "LoadedImage", spec: MapSpec, error: Exception) -> "AttentionMap":
@@ -390,24 +435,28 @@ def _specs_per_layer(
     ]
 
 
-def _specs_per_text(specs: Sequence[MapSpec], texts: Sequence[str]) -> list[MapSpec]:
-    """Return a spec for each text, for methods that explain a text; the others need one."""
+def _specs_per_target(
+    specs: Sequence[MapSpec], targets: Iterable[tuple[int, str, str]]
+) -> list[MapSpec]:
+    """Return a spec for each target, for methods that explain one; the others need one spec.
+
+    Args:
+        specs: A spec per method.
+        targets: Index, name and suffix of each class or text; none for the predicted class.
+    """
     from visattn.attribution.methods import METHODS
 
-    if not texts:
-        return list(specs)
-    return [
-        replace(
-            spec,
-            key=f"{spec.key}.text{index + 1}",
-            title=f"{text} \N{MIDDLE DOT} {spec.title}",
-            text=index,
-        )
-        if METHODS[spec.method].needs_target
-        else spec
-        for spec in specs
-        for index, text in enumerate(texts if METHODS[spec.method].needs_target else texts[:1])
-    ]
+    listed = list(targets)
+    made: list[MapSpec] = []
+    for spec in specs:
+        if not listed or not METHODS[spec.method].needs_target:
+            made.append(spec)
+            continue
+        for index, name, suffix in listed:
+            title = f"{name} \N{MIDDLE DOT} {spec.title}"
+            key = f"{spec.key}{suffix}"
+            made.append(replace(spec, key=key, title=title, target=index, suffix=suffix))
+    return made
 
 
 def _text_info(spec: MapSpec, texts: Sequence[str]) -> "MapInfo":
@@ -415,10 +464,10 @@ def _text_info(spec: MapSpec, texts: Sequence[str]) -> "MapInfo":
     from visattn.results.info import MapInfo
 
     written = (*_OF_TARGET, "probability")
-    if spec.text is None:  # the same for all texts
+    if spec.target is None:  # the same for all texts
         return MapInfo(written=(*written, "cosine"))
     note = SIMILARITY_NOTE if spec.method == "similarity" else ""
-    return MapInfo(target=spec.text, class_name=texts[spec.text], note=note, written=written)
+    return MapInfo(target=spec.target, class_name=texts[spec.target], note=note, written=written)
 
 
 def _default_method(supported: Sequence[str], *, layered: bool) -> str:
@@ -430,11 +479,38 @@ def _default_method(supported: Sequence[str], *, layered: bool) -> str:
     return matches[0] if matches else "gradcam"
 
 
-def check_target_number(text: str | None, class_names: Sequence[str]) -> None:
+def class_targets(args: argparse.Namespace, class_names: Sequence[str]) -> list[int | str]:
+    """Return the classes of `--target`: numbers as integers.
+
+    Args:
+        args: Options of `visattn overlay`.
+        class_names: Names of the classes.
+
+    Raises:
+        ValueError: If a target is the number of a class and the name of another one.
+
+    Example:
+        >>> class_targets(argparse.Namespace(target=["2", "dog"]), ["1", "10", "2"])
+        [2, 'dog']
+    """
+    for text in args.target or ():
+        check_target_number(text, class_names)
+    return [int(text) if text.isdecimal() else text for text in args.target or ()]
+
+
+def _explained_classes(args: argparse.Namespace, explained: "ExplainedModel") -> list[int]:
+    """Return the indices of the classes of `--target`, in their order."""
+    from visattn.attribution.targets import resolve_class_index
+
+    classes = class_targets(args, explained.class_names)
+    return list(dict.fromkeys(resolve_class_index(each, explained) for each in classes))
+
+
+def check_target_number(text: str, class_names: Sequence[str]) -> None:
     """Refuse a target that is the number of a class and the name of another one.
 
     Args:
-        text: The option `--target`.
+        text: A value of `--target`.
         class_names: Names of the classes.
 
     Raises:
@@ -446,7 +522,7 @@ def check_target_number(text: str | None, class_names: Sequence[str]) -> None:
         Traceback (most recent call last):
         ValueError: --target 2 is the number of class '3' and the name of class number 1: ...
     """
-    if text is None or not text.isdecimal() or text not in class_names:
+    if not text.isdecimal() or text not in class_names:
         return
     index = list(class_names).index(text)
     if index != int(text):

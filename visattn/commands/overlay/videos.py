@@ -12,7 +12,7 @@ from visattn.commands.model_option import (
     read_class_names,
 )
 from visattn.commands.options import describe_model, print_dry_run
-from visattn.commands.overlay.methods import MapRunner, MapSpec
+from visattn.commands.overlay.methods import MapRunner, MapSpec, class_targets
 from visattn.commands.streams import activity
 from visattn.commands.videos import (
     VIDEO_SUFFIXES,
@@ -24,9 +24,7 @@ from visattn.commands.videos import (
 from visattn.io.safe_text import print_message
 
 _CLIP_ONLY = ("layer", "layers", "heads", "method_args", "mean", "std")
-_RECORDED = (
-    "target", "resize_mode", "align", "input_size", "style", "colormap", "opacity",
-)  # fmt: skip
+_RECORDED = ("resize_mode", "align", "input_size", "style", "colormap", "opacity")
 
 
 class VideoRunner:
@@ -102,14 +100,16 @@ def _job(
     settings = {
         **model_settings(args, runner.loaded.weights),
         **video_settings(args, _RECORDED),
+        "target": args.target and args.target[0],
         "classes": args.classes and file_digest(args.classes),
         "method": spec.method,
         "method_args": dict(spec.method_args),
     }
+    targets = class_targets(args, ())
     arguments: dict[str, Any] = {
         "explainer": runner.explainer,
         "method": spec.method,
-        "target": int(args.target) if (args.target or "").isdecimal() else args.target,
+        "target": targets[0] if targets else None,
         "batch_size": args.batch_size or 16,
         "drawing": {"style": args.style, "colormap": args.colormap, "opacity": args.opacity},
         **spec.method_args,

@@ -87,7 +87,8 @@ def validate_args(command: str, arguments: Sequence[str]) -> str:
     configs = option_values(arguments, *_CONFIG)
     needs_config = not any(name.partition("=")[0] in _HELP_OPTIONS for name in arguments)
     positional_error = _positional_error(command, arguments) if needs_config else ""
-    for error in (positional_error, _empty_error(arguments), *map(_config_error, configs)):
+    errors = (positional_error, _empty_error(arguments), _repeated_error(arguments))
+    for error in (*errors, *map(_config_error, configs)):
         if error:
             return error
     if not needs_config:
@@ -191,6 +192,22 @@ def _empty_error(arguments: Sequence[str]) -> str:
         for value in option_values(arguments, option):
             if not value.strip():
                 return f"{option} must name a file or folder, got {value!r}: is a variable unset?"
+    return ""
+
+
+def _repeated_error(arguments: Sequence[str]) -> str:
+    """Return an error for an option that is passed twice, of which the last would count."""
+    passed: set[str] = set()
+    for argument in arguments:
+        name = argument.partition("=")[0]
+        if not name.startswith("--") or name in (*_CONFIG, *_HELP_OPTIONS):
+            continue  # configs are read one after the other
+        if name.endswith("+"):  # of a list, to whose last entry the following options belong
+            passed = {each for each in passed if not each.startswith(f"{name[:-1]}.")}
+        elif name in passed:
+            return f"{name} is passed twice: give it one value"
+        else:
+            passed.add(name)
     return ""
 
 
