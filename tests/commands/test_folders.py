@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.commands.files import create_folder, unique_names
+from visattn.commands.files import create_folder, result_names
 from visattn.io.atomic import atomic_write
 
 
@@ -64,19 +64,21 @@ files = st.builds(
 
 @given(st.lists(files, min_size=1, max_size=12, unique=True))
 def test_names_are_unique(paths: list[Path]) -> None:
-    names = unique_names(paths)
+    names = result_names(paths)
     assert list(names) == paths
     assert len({name.casefold() for name in names.values()} - {"index"}) == len(paths)
-    assert not any(os.sep in name for name in names.values())
+    assert not any(".." in name.split("/") for name in names.values())
 
 
 def test_a_unique_name_is_kept() -> None:
-    names = unique_names([Path("x/dog.png"), Path("y/cat.png"), Path("z/cat.png")])
-    assert list(names.values()) == ["dog", "y_cat", "z_cat"]
+    beside = [Path("x/a.png"), Path("x/a.jpg")]
+    assert list(result_names(beside).values()) == ["a", "a_2"]
+    names = result_names([Path("x/dog.png"), Path("y/cat.png"), Path("z/cat.png")])
+    assert list(names.values()) == ["dog", "y/cat", "z/cat"]
 
 
 def test_names_are_printable() -> None:
-    assert list(unique_names([Path("two\nlines\tand\udcff.png")]).values()) == ["two_lines_and_"]
+    assert list(result_names([Path("two\nlines\tand\udcff.png")]).values()) == ["two_lines_and_"]
 
 
 def test_special_files_are_not_replaced(tmp_path: Path) -> None:

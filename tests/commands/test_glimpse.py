@@ -68,18 +68,14 @@ def test_a_folder_yields_lines_images_and_arrays(
     out = tmp_path / "new" / "out"
     assert main(["glimpse", str(images), "--weights", str(weights), "--out", str(out)]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert {name for name, _, _ in lines} == {"tall", "wide", "small"}
+    assert {name for name, _, _ in lines} == {"tall", "wide", "deeper/small"}
     written = {f"{name}.{kind}" for name, _, _ in lines for kind in ("png", "gif", "json")}
-    assert {path.name for path in out.iterdir()} == {
-        *written,
-        "coverage.png",
-        "index.html",
-        ".visattn",
-        "glimpse.csv",
-    }
+    files = {path.relative_to(out) for path in out.rglob("*") if path.is_file()}
+    files = {path.as_posix() for path in files if not path.is_relative_to(".visattn")}
+    assert files == {*written, "coverage.png", "index.html", "glimpse.csv"}
     cards = parse_index_page((out / "index.html").read_text())
     assert [(card.name, card.page) for card in cards] == [
-        (name, f"{name}.png") for name in ("small", "tall", "wide")
+        (name, f"{name}.png") for name in ("deeper/small", "tall", "wide")
     ]
     records = [json.loads((out / f"{name}.json").read_text()) for name, *_ in lines]
     output = {

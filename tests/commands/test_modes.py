@@ -64,11 +64,11 @@ def test_options_without_effect_are_named(
 @pytest.mark.parametrize(
     ("parser", "modes", "everywhere"),
     [
-        (overlay.build_parser(), overlay._MODES, "run strict out dry_run"),
+        (overlay.build_parser(), overlay._MODES, "run files_from strict out dry_run"),
         (
             caption.build_parser(),
             caption._MODES,
-            "run model strict device out batch_size overwrite dry_run",
+            "run model files_from strict device out batch_size overwrite dry_run",
         ),
     ],
 )

@@ -76,14 +76,14 @@ def files(folder: Path) -> set[str]:
 def test_results_index_and_table(images: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out"
     assert MeanJob(images, out).run(batch_size=3) == 0
-    assert capsys.readouterr().out == "in_a\t10.0\nb\t20.0\nsub_a\t40.0\nc\t30.0\n"
-    names = ("in_a", "b", "sub_a", "c")
+    assert capsys.readouterr().out == "a\t10.0\nb\t20.0\nsub/a\t40.0\nsub/c\t30.0\n"
+    names = ("a", "b", "sub/a", "sub/c")
     shared = {"index.html", "mean.csv", ".visattn"}
     assert files(out) == {f"{name}.{end}" for name in names for end in ("txt", "json")} | shared
-    assert [card.name for card in folder_cards(out)] == ["b", "c", "in_a", "sub_a"]
+    assert [card.name for card in folder_cards(out)] == ["a", "b", "sub/a", "sub/c"]
     lines = (out / "mean.csv").read_text().splitlines()
-    assert lines[0] == "image,mean"
-    assert f"{images / 'b.png'},20.0" in lines
+    assert lines[0] == "image,mean,files"
+    assert f"{images / 'b.png'},20.0,b.txt" in lines
     again = MeanJob(images, out)
     assert again.run() == 0
     assert again.computed == []
@@ -91,7 +91,7 @@ def test_results_index_and_table(images: Path, tmp_path: Path, capsys: Any) -> N
 
 def test_subfolders_are_mirrored(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert MeanJob(images, out, mirror=True).run() == 0
+    assert MeanJob(images, out).run() == 0
     assert {"a.txt", "b.txt", "sub/a.txt", "sub/c.json", "index.html"} <= files(out)
     cards = {card.page: card.caption for card in folder_cards(out)}
     assert cards == {"a.txt": "10", "b.txt": "20", "sub/c.txt": "30", "sub/a.txt": "40"}
@@ -100,7 +100,7 @@ def test_subfolders_are_mirrored(images: Path, tmp_path: Path) -> None:
     base = (out / "index.html").as_uri()
     assert all(Path(unquote(urlsplit(urljoin(base, link)).path)).is_file() for link in links)
     assert not any("%2F" in link for link in links)
-    job = MeanJob(images, out, mirror=True)
+    job = MeanJob(images, out)
     assert [job.index_link(name) for name in ("a", "sub/a")] == ["index.html", "../index.html"]
 
 
@@ -190,7 +190,7 @@ def test_a_failing_write_leaves_the_earlier_result(
     assert "b.png: " in capsys.readouterr().err
     assert (out / "b.json").read_bytes() == before["b.json"]
     assert (out / "b.txt").read_bytes() == before["b.txt"]
-    assert json.loads((out / "c.json").read_text())["mean"] == 60.0
+    assert json.loads((out / "sub/c.json").read_text())["mean"] == 60.0
 
 
 def test_records_of_earlier_versions_own_their_files(images: Path, tmp_path: Path) -> None:

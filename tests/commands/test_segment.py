@@ -43,7 +43,7 @@ def test_a_folder_yields_lines_masks_overlays_and_an_index(
     out = tmp_path / "out"
     assert main(["segment", str(images), "--weights", str(weights), "--out", str(out)]) == 0
     lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
-    names = ("dot", "tall", "wide")
+    names = ("deep/dot", "tall", "wide")
     assert sorted(lines) == sorted(names)
     files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     kinds = ("{}.png", "{}.json", "masks/{}.png", "overlays/{}.png")
@@ -54,7 +54,7 @@ def test_a_folder_yields_lines_masks_overlays_and_an_index(
     }
     cards = parse_index_page((out / "index.html").read_text())
     assert {card.name: card.caption for card in cards} == lines
-    for name, size in (("tall", (59, 29)), ("wide", (23, 101)), ("dot", (1, 1))):
+    for name, size in (("tall", (59, 29)), ("wide", (23, 101)), ("deep/dot", (1, 1))):
         with Image.open(out / "masks" / f"{name}.png") as image:
             mask = np.asarray(image)
             colors = np.asarray(image.convert("RGB"))

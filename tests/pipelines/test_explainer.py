@@ -202,7 +202,7 @@ def test_an_empty_map_does_not_fail_its_batch(capsys: pytest.CaptureFixture[str]
     model = cnn()
     with torch.no_grad():
         model.fc.weight[1] = 0
-    maps = explain(model, [photo(), photo()], "gradcam", [0, 1])
+    maps = explain(model, [photo(), photo()], "gradcam", torch.tensor([0, 1]))
     assert [each.info.empty for each in maps] == ["", "the map is zero everywhere"]
     assert "gradcam gives an empty map for 1 of 2 images" in capsys.readouterr().err
     assert va.figure(maps, [photo(), photo()]).image.width == 1200
@@ -364,12 +364,12 @@ def test_layer_may_be_any_module() -> None:
 def test_lists_of_methods_and_classes_give_the_maps_of_single_calls() -> None:
     model, images = vit(), [photo(61 + 7 * seed, 83, seed) for seed in range(3)]
     methods, classes = ["rollout", "relevance", "gradcam"], ["dog", 0]
-    maps = explain(model, images, methods, classes, batch_size=2, keep_empty=True, start_layer=1)
+    maps = explain(model, images, methods, classes, batch_size=2, start_layer=1)
     for image, of_image in zip(images, maps, strict=True):
         for method, of_method in zip(methods, of_image, strict=True):
             options = {"start_layer": 1} if method != "gradcam" else {}
             for target, each in zip(classes, of_method, strict=True):
-                [alone] = explain(model, image, method, target, keep_empty=True, **options)
+                [alone] = explain(model, image, method, target, **options)
                 torch.testing.assert_close(each.values, alone.values, atol=1e-6, rtol=1e-4)
                 if method != "rollout":
                     assert each.info.class_name == alone.info.class_name

@@ -15,6 +15,7 @@ from visattn.commands.boxes import (
     join_boxes,
     without_folder,
 )
+from visattn.commands.image_options import add_images, image_source, resolve_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, resolve_model
@@ -81,12 +82,17 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     parser.add_argument(
-        "image", type=Path, metavar="IMAGE_OR_FOLDER", help="an image file, or a folder of images"
+        "image",
+        nargs="?",
+        type=image_source,
+        metavar="PHOTOS",
+        help="photos: a file, folder, pattern in quotes, archive, parquet file or URL; not with "
+        "--files-from",
     )
     parser.add_argument(
-        "questions", nargs="+", metavar="QUESTION", help='such as "what color is the ring?"'
+        "questions", nargs="*", metavar="QUESTION", help='such as "what color is the ring?"'
     )
-    add_options(parser, "strict")
+    add_images(parser, positional=False)
     add_model(parser)
     add_options(parser, "out", out={"help": "output folder for pages and JSON files"})
     parser.group(OUTPUT).add_argument(
@@ -106,7 +112,12 @@ def main(argv: Sequence[str]) -> int:
     """Answer questions; return 0, or 1 if an image or file failed."""
     parser = build_parser()
     args = parser.parse_args(argv)
-    args.images = [args.image]
+    if args.files_from is not None and args.image is not None:  # then all words are questions
+        args.questions = [str(args.image), *args.questions]
+    args.images = [args.image] if args.image is not None and args.files_from is None else []
+    resolve_images(parser, args)
+    if not args.questions:
+        parser.error("ask a question, in quotes, behind the photos")
     resolve_model(parser, args, _NO_MODEL)
     check_boxes(parser, args)
     if args.out is None:

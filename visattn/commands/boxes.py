@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options import OUTPUT, CommandParser, real_number, refuse_without
 from visattn.io.atomic import atomic_write
+from visattn.io.locations import Source
 from visattn.io.safe_text import read_json
 
 if TYPE_CHECKING:
@@ -102,22 +103,22 @@ class BoxFile:
         ValueError: If the file is an input image or a folder.
     """
 
-    def __init__(self, args: argparse.Namespace, images: Iterable[Path]) -> None:
+    def __init__(self, args: argparse.Namespace, images: Iterable[Source]) -> None:
         self.path: Path | None = args.boxes
         self._overwrite = bool(args.overwrite)
-        self._found: dict[Path, MapBoxes] = {}
-        images = list(images)
+        self._found: dict[Source, MapBoxes] = {}
+        files = [image for image in images if isinstance(image, Path)]
         if self.path is None:
             return
         if self.path.is_dir():
             raise ValueError(f"--boxes must be a file, such as boxes.json; {self.path} is a folder")
-        if os.path.realpath(self.path) in {os.path.realpath(image) for image in images}:
+        if os.path.realpath(self.path) in {os.path.realpath(image) for image in files}:
             raise ValueError(f"--boxes would overwrite the input image {self.path}")
         # The file names images by their paths from the folder that all have in common.
-        parents = [image.parent.absolute() for image in images]
+        parents = [image.parent.absolute() for image in files]
         self._folder = os.path.commonpath(parents) if parents else ""
 
-    def add(self, image: Path, boxes: "MapBoxes | None") -> None:
+    def add(self, image: Source, boxes: "MapBoxes | None") -> None:
         """Add the boxes of an image.
 
         Args:
@@ -147,6 +148,12 @@ class BoxFile:
                 "replace it with --overwrite"
             )
 
+    def _name(self, image: Source) -> str:
+        """Return the name of an image in the file."""
+        if isinstance(image, Path):
+            return Path(os.path.relpath(image.absolute(), self._folder)).as_posix()
+        return "/".join((*image.source[-1:], *image.relative.parts))
+
     def write(self) -> None:
         """Write the file, if there is one.
 
@@ -159,10 +166,7 @@ class BoxFile:
         self.check()
         from visattn.data.regions.coco_instances import coco_boxes
 
-        named = (
-            (Path(os.path.relpath(image.absolute(), self._folder)).as_posix(), boxes)
-            for image, boxes in self._found.items()
-        )
+        named = ((self._name(image), boxes) for image, boxes in self._found.items())
         content = json.dumps(coco_boxes(named), allow_nan=False).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(self.path, content)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.files import encode_overlay
+from visattn.commands.image_options import add_images, resolve_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, is_transformers, resolve_model
@@ -17,7 +18,6 @@ from visattn.commands.options import (
     TARGET,
     CommandParser,
     Mode,
-    add_images,
     add_options,
     add_resize_mode,
     check_figures,
@@ -121,6 +121,7 @@ def main(argv: Sequence[str]) -> int:
     """Detect objects; return 0, or 1 if some could not be read or some files not be written."""
     parser = build_parser()
     args = parser.parse_args(argv)
+    resolve_images(parser, args)
     resolve_model(parser, args, _NO_MODEL)
     foreign = is_transformers(args.model)
     refuse_unused(parser, args, "transformers" if foreign else "visattn", _MODES)

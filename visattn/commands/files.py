@@ -8,7 +8,7 @@ import os
 import re
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +20,15 @@ from visattn.io.atomic import (
     remove_partial_files,
     temporary_folder,
 )
+from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:
     import numpy as np
 
     from visattn.images.reader import LoadedImage
+
+PathLike = str | os.PathLike[str]
 
 
 def create_folder(folder: Path) -> None:
@@ -75,7 +78,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def check_no_overwrite(folder: Path, files: Iterable[str], images: Iterable[Path]) -> None:
+def check_no_overwrite(folder: Path, files: Iterable[str], images: Iterable[Source]) -> None:
     """Check that no output file would replace an input image.
 
     Args:
@@ -89,7 +92,8 @@ def check_no_overwrite(folder: Path, files: Iterable[str], images: Iterable[Path
     Example:
         >>> check_no_overwrite(Path("out"), ["dog.png"], [Path("photos/dog.png")])
     """
-    inputs = {os.path.realpath(path) for path in images}  # unlike resolve, accepts link loops
+    # Unlike resolve, realpath accepts link loops.
+    inputs = {os.path.realpath(path) for path in images if isinstance(path, Path)}
     for file in files:
         if os.path.realpath(folder / file) in inputs:
             raise ValueError(
@@ -139,54 +143,53 @@ def encode_overlay(pixels: "np.ndarray") -> bytes:
     return buffer.getvalue()
 
 
-def unique_names(paths: Sequence[Path], *, reserved: str = "index") -> dict[Path, str]:
-    """Return a unique file name without suffix for each path.
+def result_names(
+    sources: Sequence[Source], roots: Iterable[PathLike] = (), *, reserved: str = "index"
+) -> dict[Source, str]:
+    """Return a unique file name without suffix for each photo: its path below what was searched.
 
-    Files of the same name are distinguished by their folders, and where these do not help (a.jpg
-    beside a.png, or names that differ only in case) by a number.
+    Photos of the same name are distinguished by more of their folders, and where these do not help
+    (a.jpg beside a.png, or names that differ only in case) by a number.
 
     Args:
-        paths: Files in any folders.
+        sources: Photos.
+        roots: Folders that were searched for them.
         reserved: A name that no file may have, alone or with a number as in index-2.
 
     Example:
-        >>> list(unique_names([Path("a/dog.jpg"), Path("b/dog.jpg"), Path("b/index.jpg")]).values())
-        ['a_dog', 'b_dog', 'index_2']
+        >>> photos = ["a/b/dog.jpg", "c/dog.jpg", "d/dog.jpg", "cat.jpg", "a/index.png"]
+        >>> list(result_names([Path(photo) for photo in photos], ["a"]).values())
+        ['b/dog', 'c/dog', 'd/dog', 'cat', 'index_2']
     """
-    absolute = {path: path.absolute() for path in paths}  # not resolved: links keep their names
-    names = {path: _printable(full.stem) for path, full in absolute.items()}
-    # Of a/x/dog.jpg, b/x/dog.jpg and c/dog.jpg one folder distinguishes the last, two the others:
-    # a_x_dog, b_x_dog, c_dog.
-    for depth in range(1, max(len(full.parts) for full in absolute.values())):
-        for path in _duplicates(names):
-            folders = [part for part in absolute[path].parts[1:-1] if part != ".."][-depth:]
-            names[path] = "_".join(map(_printable, [*folders, absolute[path].stem]))
+    folders = {Path(root) for root in roots}
+    parts = {source: _relative_parts(source, folders) for source in sources}
+    names = {source: "/".join(own) for source, (_, own) in parts.items()}
+    deepest = max((len(above) for above, _ in parts.values()), default=0)
+    for depth in range(1, deepest + 1):
+        for source in _duplicates(names):
+            above, own = parts[source]
+            names[source] = "/".join([*above[-depth:], *own])
+    for source in _duplicates(names):  # a.jpg beside a.png
+        names[source] = "/".join(parts[source][1])
     return _numbered(names, reserved)
 
 
-def mirrored_names(
-    paths: Sequence[Path], roots: Sequence[Path], *, reserved: str = "index"
-) -> dict[Path, str]:
-    """Return a unique file name without suffix for each path, below the subfolders of its root.
-
-    Args:
-        paths: Files in any folders.
-        roots: Folders that were searched for them, and files.
-        reserved: A name that no file may have.
-
-    Example:
-        >>> list(mirrored_names([Path("a/b/dog.jpg"), Path("cat.jpg")], [Path("a")]).values())
-        ['b/dog', 'cat']
-    """
-    names: dict[Path, str] = {}
-    for path in paths:
-        root = next((root for root in roots if path.is_relative_to(root) and path != root), None)
-        folder = path.relative_to(root).parent if root is not None else Path()
-        names[path] = "/".join(map(_printable, [*folder.parts, path.stem]))
-    return _numbered(names, reserved)
+def _relative_parts(source: Source, roots: Collection[Path]) -> tuple[list[str], list[str]]:
+    """Return the folders above what was searched, and those below with the name of a photo."""
+    if isinstance(source, Path):
+        parts = source.absolute().parts[1:]  # not resolved: links keep their names
+        root = next((parent for parent in source.parents if parent in roots), source.parent)
+        count = len(source.relative_to(root).parts)
+        above, own = parts[:-count], parts[-count:]
+    else:
+        above, own = source.source, source.relative.parts
+    own = (*own[:-1], Path(own[-1]).stem)
+    named = ([_printable(part) for part in each if part != ".."] for each in (above, own))
+    first, second = named
+    return first, second
 
 
-def _numbered(names: dict[Path, str], reserved: str) -> dict[Path, str]:
+def _numbered(names: dict[Source, str], reserved: str) -> dict[Source, str]:
     """Return names with a number where two are equal but for their case, or reserved."""
     used: set[str] = set()
     taken = re.compile(rf"(?:{re.escape(reserved)}|index)(?:-[0-9]+)?")
@@ -195,14 +198,14 @@ def _numbered(names: dict[Path, str], reserved: str) -> dict[Path, str]:
         names[path] = next(
             new
             for new in itertools.chain([name], numbered)
-            if new.casefold() not in used and not taken.fullmatch(new.casefold())
+            if new.casefold() not in used and not taken.fullmatch(new.rpartition("/")[2].casefold())
         )
         used.add(names[path].casefold())
     return names
 
 
-def _duplicates(names: dict[Path, str]) -> list[Path]:
-    """Return the paths whose name is not unique, ignoring case."""
+def _duplicates(names: dict[Source, str]) -> list[Source]:
+    """Return the photos whose name is not unique, ignoring case."""
     counts = Counter(name.casefold() for name in names.values())
     return [path for path, name in names.items() if counts[name.casefold()] > 1]
 
@@ -220,15 +223,18 @@ Value = TypeVar("Value")
 PIXELS_PER_BATCH = 64_000_000
 
 
-def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str]) -> list[Path]:
-    """Return the images among files and folders, without those in the output folder.
+def find_input_images(
+    paths: Sequence[PathLike], out: Path | None, skipped: list[str], *, keep_missing: bool = False
+) -> list[Source]:
+    """Return the images of sources, without those in the output folder.
 
     Folders below with results of an earlier command are skipped, and named on stderr.
 
     Args:
-        paths: Files and folders of the command line.
+        paths: Files, folders, archives, tables and URLs of the command line.
         out: Output folder, if there is one.
         skipped: Receives the reasons why folders could not be listed.
+        keep_missing: Whether a file that does not exist is skipped when it is read.
 
     Raises:
         FileNotFoundError: If a path does not exist, or there is no image at all.
@@ -239,7 +245,8 @@ def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str
         Traceback (most recent call last):
         FileNotFoundError: no_such_folder does not exist; give image files or folders
     """
-    from visattn.images.reader import find_images, is_result_folder
+    from visattn.images.reader import is_result_folder
+    from visattn.images.sources import find_sources
 
     def skip(folder: Path) -> bool:
         is_result = is_result_folder(folder)
@@ -252,10 +259,11 @@ def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str
             if os.path.isdir(path) and out.samefile(path):  # noqa: PTH112
                 raise ValueError(
                     f"--out {out} is searched for images: the next run would read the results as "
-                    f"photos; choose another folder, for instance {path / 'results'}"
+                    f"photos; choose another folder, for instance {Path(path) / 'results'}"
                 )
-    return find_images(
+    return find_sources(
         paths,
+        keep_missing=keep_missing,
         omit=out,
         skip=skip,
         onerror=lambda error: skipped.append(f"{error.filename}: {error.strerror}"),
@@ -264,8 +272,8 @@ def find_input_images(paths: Sequence[Path], out: Path | None, skipped: list[str
 
 
 def read_images(
-    paths: Iterable[Path], skipped: list[str], *, strict: bool
-) -> "Iterator[tuple[Path, LoadedImage]]":
+    paths: Iterable[Source], skipped: list[str], *, strict: bool
+) -> "Iterator[tuple[Source, LoadedImage]]":
     """Yield paths and their images; unreadable images are skipped and reported.
 
     Args:
@@ -387,7 +395,7 @@ class _ReportsInOrder(Generic[Key, Value]):
                     self._error = error
 
 
-def select_shard(names: Mapping[Path, str], shard: tuple[int, int] | None) -> dict[Path, str]:
+def select_shard(names: Mapping[Source, str], shard: tuple[int, int] | None) -> dict[Source, str]:
     """Return the images of one of several commands that share the work; all without `--shard`.
 
     Args:

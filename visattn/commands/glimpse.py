@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.files import batched, read_images
+from visattn.commands.image_options import add_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, resolve_model
@@ -17,7 +18,6 @@ from visattn.commands.options import (
     TARGET,
     CommandParser,
     Mode,
-    add_images,
     add_options,
     add_resize_mode,
     check_figures,
@@ -28,7 +28,13 @@ from visattn.commands.options import (
 )
 from visattn.commands.records import Part, Record
 from visattn.commands.run import autocast, run_job
-from visattn.commands.videos import add_video, check_sources, run_model_videos, video_sources
+from visattn.commands.videos import (
+    VIDEO_OPTIONS,
+    add_video,
+    check_sources,
+    run_model_videos,
+    video_sources,
+)
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -57,8 +63,8 @@ is a new image to the model."""
 _COVERAGE = "coverage"
 _MIN_WIDTH = 900  # of a panel at scale 1, in pixels
 _MODES = {
-    "photos": Mode("photos", ("shard", "autocast", "mirror", "parquet", *FIGURES)),
-    "videos": Mode("videos", ("camera", "every", "max_frames")),
+    "photos": Mode("photos", ("shard", "autocast", "parquet", *FIGURES)),
+    "videos": Mode("videos", VIDEO_OPTIONS),
 }
 _LARGEST_SEED = 2**31 - 1
 

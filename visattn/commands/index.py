@@ -57,7 +57,6 @@ class FolderIndex:
         command: The command whose results the table lists.
         rows: Returns the rows of a record.
         pages: Whether there are index pages, besides the table.
-        deep: Whether results lie in subfolders, too.
 
     Raises:
         ValueError: If the folder has an index.html that visattn did not write.
@@ -71,13 +70,11 @@ class FolderIndex:
         rows: Callable[[Record], Iterable[Row]],
         *,
         pages: bool = True,
-        deep: bool = False,
     ) -> None:
         self.folder = folder
         self.title = title
         self.command = command
         self.pages = pages
-        self.deep = deep
         self._rows = rows
         self._entries: dict[str, _IndexedRecord] = {}
         self._written: dict[int, tuple[object, tuple[int, int]]] = {}
@@ -106,7 +103,7 @@ class FolderIndex:
     def _read_records(self) -> None:
         """Read the records that are new or changed."""
         entries: dict[str, _IndexedRecord] = {}
-        for path in _record_files(self.folder, deep=self.deep):
+        for path in record_files(self.folder):
             name = path.relative_to(self.folder).as_posix()
             state = _file_state(path)
             known = self._entries.get(name)
@@ -318,13 +315,18 @@ def parquet_table(rows: Sequence[Row]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _record_files(folder: Path, *, deep: bool) -> Iterator[Path]:
-    """Yield the JSON files of a folder, and of those below that have no index of their own."""
+def record_files(folder: Path) -> Iterator[Path]:
+    """Yield the JSON files of a folder, and of those below that have no index of their own.
+
+    Example:
+        >>> list(record_files(Path("no_such_folder")))
+        []
+    """
     for parent, folders, files in os.walk(folder):
         folders[:] = [
             name
             for name in folders
-            if deep and not name.startswith(".") and not Path(parent, name, INDEX).exists()
+            if not name.startswith(".") and not Path(parent, name, INDEX).exists()
         ]
         for name in files:
             if name.endswith(".json") and not name.startswith("."):

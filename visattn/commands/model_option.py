@@ -8,7 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from visattn.commands.options import MODEL, CommandParser, add_options, height_width, named_value
+from visattn.commands.options import (
+    MODEL,
+    CommandParser,
+    add_options,
+    height_width,
+    named_value,
+    quoted,
+)
+from visattn.io.locations import Source
 from visattn.io.safe_text import parse_json, print_message, short_repr
 from visattn.models.saving.runs import find_run, run_checkpoint
 
@@ -23,7 +31,7 @@ _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face 
 _DIGEST_LENGTH = 16  # hexadecimal digits
 
 
-def file_digest(path: Path) -> str:
+def file_digest(path: Source) -> str:
     """Return the first 16 hexadecimal digits of the SHA-256 of a file.
 
     Raises:
@@ -38,6 +46,8 @@ def file_digest(path: Path) -> str:
     """
     from visattn.io.safe_text import open_regular_file
 
+    if not isinstance(path, Path):
+        return path.sha256()[:_DIGEST_LENGTH]
     with open_regular_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST_LENGTH]
 
@@ -543,11 +553,13 @@ def channel_numbers(text: str) -> float | tuple[float, ...]:
         (0.5, (0.5, 0.4, 0.1))
     """
     try:
-        numbers = tuple(float(part) for part in text.split(","))
+        # `float` takes 1_0, and digits of other scripts.
+        parts = text.split(",") if text.isascii() and "_" not in text else ()
+        numbers = tuple(map(float, parts))
     except ValueError:
         numbers = ()
     if not numbers or not all(abs(number) < 1e9 for number in numbers):
         raise argparse.ArgumentTypeError(
-            f"must be a number, or one per channel as in 0.5,0.5,0.5; got {text!r}"
+            f"must be a number, or one per channel as in 0.5,0.5,0.5; got {quoted(text)}"
         )
     return numbers[0] if len(numbers) == 1 else numbers

@@ -4,7 +4,6 @@ import argparse
 import math
 import os
 import re
-import stat
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -334,7 +333,7 @@ def figure_width(text: str) -> int:
 _EXISTING = "(default: refuse)"
 _GROUP_OF = {
     **dict.fromkeys(("resize-mode", "align"), MODEL),
-    **dict.fromkeys(("out", "overwrite", "mirror", "parquet"), OUTPUT),
+    **dict.fromkeys(("out", "overwrite", "parquet"), OUTPUT),
     **dict.fromkeys(("format", "width", "scale", "cropped"), DRAWING),
 }
 """Groups of shared options; the others belong to the run."""
@@ -362,11 +361,6 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "action": "store_true",
         "help": "compute and write results again that exist already (default: resume), and replace "
         "files of the same names that visattn did not write (default: refuse)",
-    },
-    "mirror": {
-        "action": "store_true",
-        "help": "write results into the same subfolders as the images (default: into one folder, "
-        "under unique names)",
     },
     "parquet": {
         "action": "store_true",
@@ -419,7 +413,7 @@ FIGURES = ("format", "width", "scale")
 """Options of the figures of a command."""
 PHOTO_FIGURES = (*FIGURES, "cropped")
 """Options of figures whose tiles can be cropped to the part of the photo that was seen."""
-BULK = ("shard", "overwrite", "mirror", "parquet")
+BULK = ("shard", "overwrite", "parquet")
 """Options of runs over many images: parts of them, resume, folders and tables."""
 IN_FILES = BULK[1:]
 """Options of `BULK` that have no effect without an output folder."""
@@ -461,24 +455,6 @@ def add_overwrite(parser: CommandParser, files: str) -> None:
     """
     text = f"replace {files} that the command did not write or that changed since {_EXISTING}"
     add_options(parser, "overwrite", overwrite={"help": text})
-
-
-def add_images(parser: CommandParser, *, videos: bool = False) -> None:
-    """Add the positional arguments `images` and the option `--strict`.
-
-    Args:
-        parser: The parser.
-        videos: Whether videos, or a camera instead, can be given too.
-    """
-    kinds = "image files, or folders that are searched recursively"
-    parser.add_argument(
-        "images",
-        nargs="*" if videos else "+",
-        type=Path,
-        metavar="IMAGE_OR_FOLDER",
-        help=f"{kinds}; or video files" if videos else kinds,
-    )
-    add_options(parser, "strict")
 
 
 def figure_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -622,28 +598,6 @@ def print_dry_run(reads: Iterable[str], folder: Path | None, files: Sequence[str
         lines.append("writes  nothing without --out DIR")
     print_lines(["dry run: nothing is written", *lines])
     return 0
-
-
-def describe_images(paths: Sequence[Path]) -> str:
-    """Return number, file types and total size of images.
-
-    Example:
-        >>> describe_images([Path("no/a.png"), Path("no/b.JPG")])
-        '2 images: 1 .jpg, 1 .png; 0.0 MB'
-    """
-    counts = Counter(path.suffix.lower() for path in paths)
-    types = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(counts.items()))
-    size = sum(map(_file_size, paths)) / 10**6
-    return f"{len(paths):,} image{'' if len(paths) == 1 else 's'}: {types}; {size:,.1f} MB"
-
-
-def _file_size(path: Path) -> int:
-    """Return the bytes of a regular file; 0 for anything else and for unreadable paths."""
-    try:
-        status = path.stat()
-    except OSError:
-        return 0
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def describe_model(model: "nn.Module", source: object) -> str:

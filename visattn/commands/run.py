@@ -8,7 +8,7 @@ in the same way are not computed again; files that visattn did not write are not
 import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -20,11 +20,11 @@ from visattn.commands.files import (
     count_on_interrupt,
     find_input_images,
     map_in_threads,
-    mirrored_names,
     report_failures,
+    result_names,
     select_shard,
-    unique_names,
 )
+from visattn.commands.image_options import describe_images
 from visattn.commands.index import (
     INDEX,
     FolderIndex,
@@ -35,7 +35,7 @@ from visattn.commands.index import (
     parquet_table,
 )
 from visattn.commands.model_option import file_digest
-from visattn.commands.options import describe_images, describe_model, print_dry_run
+from visattn.commands.options import describe_model, print_dry_run
 from visattn.commands.records import (
     PROVENANCE,
     Origin,
@@ -46,6 +46,7 @@ from visattn.commands.records import (
     refuse_foreign,
 )
 from visattn.commands.streams import Activity, RowPrinter, activity, print_where
+from visattn.io.locations import Location, Source
 from visattn.io.safe_text import print_message
 from visattn.io.written_files import WrittenFiles, replace_files
 
@@ -62,7 +63,7 @@ _WHOLE = 0.995  # share of a photo that is printed as 100 %
 class _QueuedImage(NamedTuple):
     """An image on its way: read; inferred; or finished by an earlier run, with its records."""
 
-    path: Path
+    path: Source
     image: Any = None
     result: Any = None
     records: tuple[Record, ...] | None = None
@@ -79,7 +80,7 @@ class Job(ABC, Generic[Result]):
     """What a command does to each image.
 
     Args:
-        args: Options of the command: `images`, `out`, `strict`; and `shard`, `overwrite`, `mirror`,
+        args: Options of the command: `images`, `out`, `strict`; and `shard`, `overwrite`,
             `autocast`, if the command has them.
 
     Raises:
@@ -110,13 +111,8 @@ class Job(ABC, Generic[Result]):
         self.out = args.out
         self.skipped: list[str] = []
         paths = self.find()
-        self.mirrored = bool(getattr(args, "mirror", False))
         # Images get their names before they are divided, so that all shards agree on them.
-        self.all_names = (
-            mirrored_names(paths, args.images, reserved=self.reserved)
-            if self.mirrored
-            else unique_names(paths, reserved=self.reserved)
-        )
+        self.all_names = result_names(paths, self.roots, reserved=self.reserved)
         self.names = select_shard(self.all_names, getattr(args, "shard", None))
         self.overwrite = bool(getattr(args, "overwrite", False))
         self.parquet = bool(getattr(args, "parquet", False))
@@ -124,7 +120,7 @@ class Job(ABC, Generic[Result]):
             parquet_table([])  # refuses before anything is computed
         boxes = self.writes_shared and hasattr(args, "boxes")
         self._boxes = BoxFile(args, self.all_names) if boxes else None
-        self._known_digests: dict[Path, dict[str, Any]] = {}
+        self._known_digests: dict[Source, dict[str, Any]] = {}
         self._checked = False
         self._activity = Activity()
         self.folder: ResultFolder | None = None
@@ -136,11 +132,19 @@ class Job(ABC, Generic[Result]):
             if self.has_index:
                 check_index(self.out)
 
-    def find(self) -> list[Path]:
-        """Return the images of the command line."""
-        return find_input_images(self.args.images, self.args.out, self.skipped)
+    @property
+    def roots(self) -> "Sequence[Path | str]":
+        """What was searched for images: their results get the subfolders that they have there."""
+        return getattr(self.args, "images", ())
 
-    def read(self, path: Path) -> Any:
+    def find(self) -> Sequence[Source]:
+        """Return the images of the command line."""
+        missing = getattr(self.args, "files_from", None) is not None
+        return find_input_images(
+            self.args.images, self.args.out, self.skipped, keep_missing=missing
+        )
+
+    def read(self, path: Source) -> Any:
         """Read an image, in a thread.
 
         Raises:
@@ -150,7 +154,7 @@ class Job(ABC, Generic[Result]):
 
         return read_image(path, display=getattr(self.args, "display", None))
 
-    def digests(self, path: Path) -> dict[str, Any]:
+    def digests(self, path: Source) -> dict[str, Any]:
         """Return what tells whether an image has changed since an earlier run."""
         return {"image_sha256": file_digest(path)}
 
@@ -328,7 +332,7 @@ class Job(ABC, Generic[Result]):
         if self.out is not None and file is not None and (self.out / file).is_file():
             print_where(self.out / file)
 
-    def _add_boxes(self, path: Path, records: Sequence[Record]) -> None:
+    def _add_boxes(self, path: Source, records: Sequence[Record]) -> None:
         """Add the boxes of an image to their file, also if an earlier run finished it."""
         several = [record["boxes"] for record in records if "boxes" in record]
         if self._boxes is not None and several:
@@ -418,7 +422,7 @@ class Job(ABC, Generic[Result]):
         tables = [f"{self.command}.csv", *[f"{self.command}.parquet"] * self.parquet]
         return [*tables, *self.extra_files()]
 
-    def _foreign(self, path: Path) -> dict[str, str]:
+    def _foreign(self, path: Source) -> dict[str, str]:
         """Return the files that the results of an image may not replace, with the reasons."""
         name = self.names[path]
         foreign = dict[str, str]()
@@ -430,6 +434,8 @@ class Job(ABC, Generic[Result]):
             digests = self._digests(path)
         except (OSError, ValueError):  # reported when the image is read
             return {}
+        if isinstance(path, Location):
+            path.release()
         for stem, names in files.items():
             origin = Origin(self.command, str(path), digests, {}, names)
             foreign |= self.folder.foreign(stem, origin)
@@ -441,10 +447,11 @@ class Job(ABC, Generic[Result]):
             return None
 
         def rows(record: Record) -> Iterator[Row]:
-            image = record[PROVENANCE]["image"]
-            share = self.seen_share(record)
-            shares = {} if share is None else {_SEEN: share}
-            return ({"image": image, **row, **shares} for row in self.table(record))
+            made = record[PROVENANCE]
+            more: dict[str, object] = {"files": "; ".join(made["files"])}
+            if (share := self.seen_share(record)) is not None:
+                more = {_SEEN: share, **more}
+            return ({"image": made["image"], **row, **more} for row in self.table(record))
 
         stack.enter_context(self.folder)
         if not self.writes_shared:
@@ -455,7 +462,6 @@ class Job(ABC, Generic[Result]):
             self.command,
             rows,
             pages=self.has_index,
-            deep=self.mirrored,
         )
         stack.callback(self._write_index, index)
         return index
@@ -471,7 +477,7 @@ class Job(ABC, Generic[Result]):
     def _settings(self) -> dict[str, Any]:
         return plain_values(self.settings())
 
-    def origin(self, path: Path, stem: str) -> Origin:
+    def origin(self, path: Source, stem: str) -> Origin:
         """Return what a result is made from now.
 
         Args:
@@ -483,13 +489,13 @@ class Job(ABC, Generic[Result]):
         files = self.files(name, stem)
         return Origin(self.command, str(path), self._digests(path), settings, files)
 
-    def _digests(self, path: Path) -> dict[str, Any]:
+    def _digests(self, path: Source) -> dict[str, Any]:
         """Return the digests of an image, which is read once for all its results."""
         if path not in self._known_digests:
             self._known_digests[path] = self.digests(path)
         return self._known_digests[path]
 
-    def finished(self, path: Path) -> tuple[Record, ...] | None:
+    def finished(self, path: Source) -> tuple[Record, ...] | None:
         """Return the records of an image that an earlier run finished in the same way, else None.
 
         Args:
@@ -511,12 +517,18 @@ class Job(ABC, Generic[Result]):
             records.append(record)
         return tuple(records)
 
-    def _read(self, path: Path) -> _QueuedImage:
+    def _read(self, path: Source) -> _QueuedImage:
         """Read an image, or the records of a finished one, in a thread."""
         records = None if self.overwrite else self.finished(path)
+        if isinstance(path, Location):
+            if records:
+                path.release()
+            elif self.folder is not None:
+                with suppress(OSError, ValueError):  # reading it says why
+                    self._digests(path)  # before it is read, so that it is fetched once
         return _QueuedImage(path, None if records else self.read(path), records=records)
 
-    def _batches(self, paths: Iterable[Path], size: int) -> Iterator[list[_QueuedImage]]:
+    def _batches(self, paths: Iterable[Source], size: int) -> Iterator[list[_QueuedImage]]:
         """Yield batches of images, and the finished images between them, in order."""
         from visattn.images.reader import ImageError
         from visattn.images.video import VideoError

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.files import encode_overlay, encode_png
+from visattn.commands.image_options import add_images, resolve_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, resolve_model
@@ -14,7 +15,6 @@ from visattn.commands.options import (
     IN_FILES,
     PHOTO_FIGURES,
     CommandParser,
-    add_images,
     add_options,
     add_resize_mode,
     check_figures,
@@ -50,7 +50,7 @@ _BATCH_SIZE = 8
 
 _EXAMPLES = (
     "visattn segment photos --model runs/scenes_unet_gates/1 --out segments",
-    "visattn segment photos --model unet.safetensors --mirror --out segments",
+    "visattn segment photos --model unet.safetensors --out segments",
 )
 
 
@@ -74,6 +74,7 @@ def main(argv: Sequence[str]) -> int:
     """Segment images; return 0, or 1 if some could not be read or some files not be written."""
     parser = build_parser()
     args = parser.parse_args(argv)
+    resolve_images(parser, args)
     resolve_model(parser, args, _NO_MODEL)
     if args.out is None:
         refuse_without(parser, args, (*IN_FILES, *PHOTO_FIGURES))

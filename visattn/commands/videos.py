@@ -1,6 +1,7 @@
 """Videos and cameras in the commands: options, sources, resume, progress bar and rows."""
 
 import argparse
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ from visattn.commands.files import (
     check_no_overwrite,
     count_on_interrupt,
     report_failures,
-    unique_names,
+    result_names,
 )
+from visattn.commands.image_options import resolve_images
 from visattn.commands.model_option import file_digest, model_settings
 from visattn.commands.options import describe_model, print_dry_run, real_number, whole_number
 from visattn.commands.records import Origin, Part, ResultFolder, plain_values
@@ -20,10 +22,18 @@ from visattn.io.atomic import temporary_folder
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:
+    from visattn.images.video import FrameFolder
     from visattn.pipelines.video import VideoOverlay
 
+    VideoSource = Path | FrameFolder | int
+
+VIDEO_OPTIONS = (
+    "camera", "frames_as_video", "fps", "every", "max_frames", "smoothing", "clip_scale",
+)  # fmt: skip
+"""Options that only videos use."""
 VIDEO_SUFFIXES = (".mp4", ".png")
 """Files of a video: the movie and the contact sheet; its record is a JSON file."""
+_DEFAULT_FPS = 25.0
 _COMMANDS = {"caption": "caption", "glimpses": "glimpse"}
 _COLUMNS = {
     "overlay": ("video", "method", "frames", "shots"),
@@ -37,14 +47,14 @@ class VideoJob:
     """A video to draw in one way.
 
     Args:
-        source: File, or number of a camera.
+        source: File, folder of frames, or number of a camera.
         name: Output files without folder and suffix.
         label: What is drawn, in the row of the video; "" prints a row per frame instead.
         settings: How the result is made; a result with the same settings is not made again.
         arguments: Of `overlay_video`, after source and output.
     """
 
-    source: Path | int
+    source: "VideoSource"
     name: str
     label: str
     settings: Mapping[str, Any]
@@ -52,7 +62,7 @@ class VideoJob:
 
 
 def add_video(parser: argparse.ArgumentParser, files: str, *, maps: bool = True) -> None:
-    """Add `--camera`, `--every` and `--max-frames`; for maps `--smoothing` and `--clip-scale`.
+    """Add the options of videos; for maps also `--smoothing` and `--clip-scale`.
 
     Args:
         parser: Parser of the command.
@@ -64,6 +74,17 @@ def add_video(parser: argparse.ArgumentParser, files: str, *, maps: bool = True)
     )
     group.add_argument(
         "--camera", type=whole_number(0, 99), metavar="N", help="use a camera; 0 is the first one"
+    )
+    group.add_argument(
+        "--frames-as-video",
+        action="store_true",
+        help="each folder holds the frames of a video, in the order of the numbers in their names",
+    )
+    group.add_argument(
+        "--fps",
+        type=real_number(0.01, 1000),
+        metavar="F",
+        help=f"with --frames-as-video: frames per second (default: {_DEFAULT_FPS:g})",
     )
     group.add_argument(
         "--every",
@@ -104,10 +125,12 @@ def has_videos(args: argparse.Namespace) -> bool:
         args: Options of a command with `add_video`.
 
     Raises:
-        ValueError: If photos are given too.
+        ValueError: If photos are given too, or a video is on the web.
     """
     from visattn.images.video import is_video
 
+    if args.frames_as_video:
+        return True
     videos = [path for path in args.images if is_video(path)]
     others = len(args.images) - len(videos)
     if sum((others > 0, len(videos) > 0, args.camera is not None)) > 1:
@@ -116,6 +139,8 @@ def has_videos(args: argparse.Namespace) -> bool:
             f"{others} photos or folders and {len(videos)} videos"
             + (" and a camera" if args.camera is not None else "")
         )
+    if on_web := [video for video in videos if isinstance(video, str)]:
+        raise ValueError(f"{on_web[0]} is a video: download it, and pass the file")
     return bool(videos) or args.camera is not None
 
 
@@ -125,26 +150,43 @@ def check_sources(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
     Args:
         parser: Parser of the command.
         args: Its options.
+
+    Raises:
+        FileNotFoundError: If a pattern of videos matches nothing.
     """
-    if not args.images and args.camera is None:
-        parser.error("name the photos or videos: files, folders, or --camera 0")
+    resolve_images(parser, args, "name the photos or videos: files, folders, or --camera 0")
+    if any("*" in str(path) for path in args.images):
+        from visattn.images.sources import expand_patterns
+
+        args.images = expand_patterns(args.images)  # they may be videos
+    if args.fps is not None and not args.frames_as_video:
+        parser.error("--fps needs --frames-as-video: a video file says it itself")
     videos = has_videos(args)
     if videos and args.out is None:
         parser.error("a video needs an output folder, --out DIR")
     return videos
 
 
-def video_sources(args: argparse.Namespace) -> dict[Path | int, str]:
+def video_sources(args: argparse.Namespace) -> "dict[VideoSource, str]":
     """Return the videos with the names of their results.
 
     Args:
         args: Options of a command with `add_video`.
+
+    Raises:
+        ValueError: If a folder of frames is none.
     """
     if args.camera is not None:
         args.max_frames = args.max_frames or 300
         args.clip_scale = args.clip_scale or "running"
         return {args.camera: f"camera-{args.camera}"}
-    return {path: name for path, name in unique_names(args.images).items()}  # noqa: C416 (types)
+    names = result_names([Path(path) for path in args.images])
+    if not args.frames_as_video:
+        return dict(names.items())
+    from visattn.images.video import FrameFolder
+
+    fps = args.fps or _DEFAULT_FPS
+    return {FrameFolder(Path(str(path)), fps): name for path, name in names.items()}
 
 
 def video_settings(args: argparse.Namespace, options: Sequence[str]) -> dict[str, Any]:
@@ -155,12 +197,13 @@ def video_settings(args: argparse.Namespace, options: Sequence[str]) -> dict[str
         options: Attributes of `args`, besides those of videos.
     """
     names = ("every", "max_frames", "smoothing", "clip_scale", *options)
-    return {name: getattr(args, name) for name in names}
+    fps = {"fps": args.fps or _DEFAULT_FPS} if args.frames_as_video else {}
+    return {**{name: getattr(args, name) for name in names}, **fps}
 
 
 def run_model_videos(
     args: argparse.Namespace,
-    sources: Mapping[Path | int, str],
+    sources: "Mapping[VideoSource, str]",
     kind: str,
     load: "Callable[[argparse.Namespace], tuple[Any, str]]",
     explain: Callable[..., Any],
@@ -236,15 +279,18 @@ def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], command: str)
     return code
 
 
-def _digests(source: Path | int) -> dict[str, Any]:
+def _digests(source: "VideoSource") -> dict[str, Any]:
     """Return what tells whether a video has changed; nothing of a camera."""
-    if not isinstance(source, Path):
+    if isinstance(source, int):
         return {}
+    if not isinstance(source, Path):
+        frames = [f"{file.name} {file_digest(file)}" for file in source.files()]
+        return {"video_sha256": hashlib.sha256("\n".join(frames).encode()).hexdigest()[:16]}
     return {"video_sha256": file_digest(source) if source.is_file() else ""}
 
 
 def _origin(job: VideoJob, command: str, digests: Mapping[str, Any]) -> Origin:
-    source = str(job.source) if isinstance(job.source, Path) else f"camera {job.source}"
+    source = f"camera {job.source}" if isinstance(job.source, int) else str(job.source)
     settings = plain_values(job.settings)
     return Origin(
         command, source, digests, settings, [f"{job.name}{end}" for end in VIDEO_SUFFIXES]
@@ -261,10 +307,11 @@ def _run_video(
     from visattn.pipelines.video import overlay_video
 
     # A camera shows something else each time.
-    finished = isinstance(job.source, Path) and not args.overwrite
+    finished = not isinstance(job.source, int) and not args.overwrite
     if finished and folder.finished(job.name, origin) is not None:
         printer.print([job.source, *filter(None, [job.label]), "exists already"])
         return
+    (args.out / job.name).parent.mkdir(parents=True, exist_ok=True)
     with activity(job.name) as shown, temporary_folder(args.out / job.name) as temporary:
 
         def report(done: int, total: int) -> None:

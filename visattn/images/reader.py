@@ -31,6 +31,7 @@ from visattn.images.formats import (
 from visattn.images.integrity import count_jpeg_scans, png_rows_missing
 from visattn.images.rgb import from_array, to_rgb
 from visattn.io.argument_checks import check_argument
+from visattn.io.locations import Location
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file, printable_name
 from visattn.results.records import read_array
@@ -102,7 +103,7 @@ class LoadedImage:
         return self.size[0] * self.size[1]
 
 
-ImageLike = PathLike | bytes | Image.Image | np.ndarray | LoadedImage | Tensor
+ImageLike = PathLike | Location | bytes | Image.Image | np.ndarray | LoadedImage | Tensor
 """Every form of an image; tensors are inputs of a model, which `visattn.explain` takes alone."""
 
 
@@ -117,7 +118,7 @@ def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
         >>> list_images("photo.jpg")
         ['photo.jpg']
     """
-    single = (str, os.PathLike, bytes, Image.Image, np.ndarray, LoadedImage)
+    single = (str, os.PathLike, Location, bytes, Image.Image, np.ndarray, LoadedImage)
     if isinstance(images, Tensor):
         images = [images] if images.ndim < 4 else list(images)
     if not isinstance(images, (*single, Iterable)):
@@ -376,7 +377,7 @@ def find_images(
     others: list[Path] = []
     unlisted: list[OSError] = []
     for path in roots:
-        if not _exists(path):
+        if not path_exists(path):
             raise FileNotFoundError(f"{path} does not exist; give image files or folders")
         if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises without permission)
             # Kept until the end: without any image, the folder that cannot be listed is the reason.
@@ -402,33 +403,6 @@ def find_images(
     return list(dict.fromkeys(images))
 
 
-def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage]:
-    """Read images one by one, and all images in folders.
-
-    With a folder, files that cannot be read are skipped with a warning, and folders below with
-    results of visattn are skipped.
-
-    Raises:
-        FileNotFoundError: If a folder contains no image.
-        ImageError: If an image cannot be read, and there is no folder.
-    """
-    listed = list_images(images)
-    if not any(isinstance(item, (str, os.PathLike)) and Path(item).is_dir() for item in listed):
-        yield from map(read_image, listed)
-        return
-    sources: list[ImageLike] = []
-    for item in listed:  # a missing folder is reported before any image is read
-        is_path = isinstance(item, (str, os.PathLike))
-        sources += find_images(item, skip=is_result_folder) if is_path else [item]
-    for source in sources:
-        try:
-            image = read_image(source)
-        except ImageError as error:
-            warnings.warn(f"skipped {error}", stacklevel=3)
-        else:
-            yield image
-
-
 def make_thumbnail(image: LoadedImage) -> UInt8[np.ndarray, "y x 3"]:
     """Return an image at up to 640 pixels, for notebooks.
 
@@ -440,7 +414,7 @@ def make_thumbnail(image: LoadedImage) -> UInt8[np.ndarray, "y x 3"]:
     return np.asarray(Image.fromarray(image.pixels).reduce(factor))
 
 
-def _exists(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Return whether the path exists; a broken link counts."""
     try:
         path.lstat()
@@ -454,6 +428,8 @@ def _exists(path: Path) -> bool:
 def _source_name(source: object) -> str:
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
+    if isinstance(source, Location):
+        return source.address
     if isinstance(source, Image.Image):
         return str(getattr(source, "filename", "")) or "image"
     if isinstance(source, (bytes, np.ndarray)):
@@ -470,14 +446,19 @@ def _source_name(source: object) -> str:
     )
 
 
-def _open_image(source: PathLike | bytes | Image.Image | np.ndarray, max_bytes: int) -> Image.Image:
+def _open_image(
+    source: PathLike | Location | bytes | Image.Image | np.ndarray, max_bytes: int
+) -> Image.Image:
     if isinstance(source, Image.Image):
         return source
     if isinstance(source, np.ndarray):
         return from_array(source)
-    if _is_npy(source):
+    if isinstance(source, Location):
+        content = source.read_bytes(max_bytes)
+    elif _is_npy(source):
         return from_array(read_array(Path(source)))  # pyright: ignore[reportArgumentType]
-    content = source if isinstance(source, bytes) else _read_bytes(source, max_bytes)
+    else:
+        content = source if isinstance(source, bytes) else _read_bytes(source, max_bytes)
     if not content:
         raise ImageError("the file is empty")
     if len(content) > max_bytes:

@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import re
 import struct
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -16,6 +17,8 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import UInt8
 
+from visattn.images.formats import image_suffixes
+from visattn.images.reader import ImageError, read_image
 from visattn.io.atomic import atomic_replace, is_disk_full
 from visattn.io.safe_text import open_regular_file
 
@@ -75,14 +78,113 @@ class VideoClip:
         return f"VideoClip({self.name!r}, {len(self.frames)} of {self.num_frames} frames)"
 
 
+@dataclass(frozen=True)
+class FrameFolder:
+    """Frames of a video as images in a folder, in the order of the numbers in their names.
+
+    Args:
+        path: The folder.
+        fps: Frames per second.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> for number in (10, 2, 1):
+        ...     (folder / f"frame{number}.png").touch()
+        >>> [file.name for file in FrameFolder(folder).files()]
+        ['frame1.png', 'frame2.png', 'frame10.png']
+    """
+
+    path: Path
+    fps: float = _DEFAULT_FPS
+
+    def __str__(self) -> str:
+        """Return the path."""
+        return str(self.path)
+
+    def files(self) -> list[Path]:
+        """Return the images directly in the folder.
+
+        Raises:
+            OSError: If it cannot be listed.
+            VideoError: If it holds no image.
+        """
+        if not self.path.is_dir():
+            raise VideoError(f"{self.path} is no folder of frames")
+        files = [
+            file
+            for file in self.path.iterdir()
+            if file.suffix.lower() in image_suffixes() and not file.name.startswith(".")
+        ]
+        if not files:
+            raise VideoError(f"{self.path} holds no frame: no image file")
+        return sorted(files, key=lambda file: (natural_order(file.name), file.name))
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts names by the numbers in them.
+
+    Example:
+        >>> sorted(["b10", "b9", "a"], key=natural_order)
+        ['a', 'b9', 'b10']
+    """
+    parts = re.split(r"([0-9]+)", name)
+    return [(int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts)]
+
+
+class _FrameCapture:
+    """The frames of a folder, with the methods of `cv2.VideoCapture` that are used here."""
+
+    def __init__(self, folder: FrameFolder) -> None:
+        self._files = folder.files()
+        self._fps = folder.fps
+        self._next = 0
+        self._size = self._read(self._files[0]).shape[:2]
+
+    def get(self, prop: int) -> float:
+        import cv2
+
+        height, width = self._size
+        return {
+            cv2.CAP_PROP_FRAME_WIDTH: width,
+            cv2.CAP_PROP_FRAME_HEIGHT: height,
+            cv2.CAP_PROP_FPS: self._fps,
+            cv2.CAP_PROP_FRAME_COUNT: len(self._files),
+        }.get(prop, 0)
+
+    def grab(self) -> bool:
+        self._next += 1
+        return self._next <= len(self._files)
+
+    def retrieve(self) -> tuple[bool, UInt8[np.ndarray, "y x 3"]]:
+        file = self._files[self._next - 1]
+        pixels = self._read(file)
+        if pixels.shape[:2] != self._size:
+            raise VideoError(
+                f"frames of a video must have one size, but {file} has {pixels.shape[1]} x "
+                f"{pixels.shape[0]} pixels and {self._files[0].name} {self._size[1]} x "
+                f"{self._size[0]}"
+            )
+        return True, pixels
+
+    def release(self) -> None:
+        """Keep nothing open."""
+
+    @staticmethod
+    def _read(file: Path) -> UInt8[np.ndarray, "y x 3"]:
+        try:
+            return np.ascontiguousarray(read_image(file).pixels[..., ::-1])  # BGR, as OpenCV
+        except ImageError as error:
+            raise VideoError(str(error)) from error
+
+
 class VideoReader:
-    """Iterates over the frames of a video file or a camera.
+    """Iterates over the frames of a video file, a folder of frames or a camera.
 
     Frames are rotated as the file says. A truncated file yields the frames that it has;
     `num_announced` is the number that its header promises.
 
     Args:
-        source: A file, or the number of a camera.
+        source: A file, a folder of frames, or the number of a camera.
         every: Yield every n-th frame only.
         max_frames: Number of frames to yield at most; None for all.
         only: Numbers of the frames to yield; None for all.
@@ -106,7 +208,7 @@ class VideoReader:
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | int,
+        source: str | os.PathLike[str] | FrameFolder | int,
         *,
         every: int = 1,
         max_frames: int | None = None,
@@ -340,9 +442,12 @@ def is_video(path: str | os.PathLike[str]) -> bool:
     return Path(path).suffix.lower() in VIDEO_SUFFIXES
 
 
-def _open(source: str | os.PathLike[str] | int) -> Any:
+def _open(source: str | os.PathLike[str] | FrameFolder | int) -> Any:
     """Return an open capture; files are opened by FFmpeg alone, never as a pattern or address."""
     import cv2
+
+    if isinstance(source, FrameFolder):
+        return _FrameCapture(source)
 
     if isinstance(source, int):
         capture = _quiet_capture(source)

@@ -15,8 +15,9 @@ from visattn.data.captions.batch import Vocabulary, split_words
 from visattn.data.questions.batch import encode_questions
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of
-from visattn.images.reader import ImageLike, LoadedImage, read_images
+from visattn.images.reader import ImageLike, LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.images.sources import read_images
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.pretrained import LoadedModel

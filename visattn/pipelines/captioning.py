@@ -16,8 +16,9 @@ from visattn.data.phrases import match_phrases, normalize_maps, phrases_to_input
 from visattn.functional.beams import BeamSearchOutput
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of
-from visattn.images.reader import ImageLike, make_thumbnail, read_images
+from visattn.images.reader import ImageLike, make_thumbnail
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.images.sources import read_images
 from visattn.io.argument_checks import checked_arguments
 from visattn.metrics.ptb_tokenizer import word_spaces
 from visattn.models.backbones.pretrained import LoadedModel

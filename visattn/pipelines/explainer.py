@@ -515,7 +515,8 @@ def explain(
     Args:
         model: Model to explain, or a result of `load_model`.
         images: One image or several: files, bytes, PIL images or arrays `[y, x, c]`, of any size;
-            also of other channels than photos, for a model that takes as many. Or a tensor
+            also of other channels than photos, for a model that takes as many; or folders,
+            archives, tables and URLs, of which all photos are explained. Or a tensor
             `[b, c, y, x]`, `[c, y, x]` or a list of these, which is the input of the model as it
             is, as a DataLoader gives it.
         method: Name of a method in `visattn.attribution.METHODS`, or a list of names.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.images.sources import list_photos
 from visattn.images.tensors import render_tensor, single_image
 from visattn.pipelines.colors import own_network
 from visattn.pipelines.inputs import PreparedImages, like_weights
@@ -52,7 +53,7 @@ def list_inputs(images: Any, originals: Any = None) -> list[Any]:
             raise ValueError("images must be all tensors, or all photos, got both")
         if originals is not None:
             raise ValueError("originals= are the photos of tensors, got images: pass them alone")
-        return listed
+        return list_photos(listed)
     photos = [None] * len(listed) if originals is None else list_images(originals)
     if len(photos) != len(listed):
         raise ValueError(f"originals= must be a photo for each of {len(listed)} tensors, got "

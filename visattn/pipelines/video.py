@@ -18,6 +18,7 @@ from torch import nn
 from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode
 from visattn.images.video import (
+    FrameFolder,
     VideoError,
     VideoFrame,
     VideoReader,
@@ -284,7 +285,7 @@ class VideoOverlay:
 )
 def overlay_video(
     explainer: FrameExplainer,
-    source: str | os.PathLike[str] | int,
+    source: str | os.PathLike[str] | FrameFolder | int,
     out: str | os.PathLike[str],
     method: str = "gradcam",
     target: Any = None,
@@ -305,7 +306,7 @@ def overlay_video(
         explainer: The model with its preprocessing: an `Explainer`; a `VideoExplainer`, which
             explains as many frames at once as a clip of its model has; `FrameCaptions` or
             `FrameGlimpses`.
-        source: A video file, or the number of a camera.
+        source: A video file, a `FrameFolder`, or the number of a camera.
         out: Files to write, without suffix.
         method: Name of a method, as for `visattn.explain`.
         target: Class to explain; None explains the predicted class of each frame.
@@ -446,7 +447,7 @@ def caption_video(
 
 
 def _check_arguments(
-    source: str | os.PathLike[str] | int,
+    source: str | os.PathLike[str] | FrameFolder | int,
     max_frames: int | None,
     scale: str,
     smoothing: float,
@@ -526,7 +527,7 @@ def _running_scales(
 
 def _with_clip_scale(
     frames: Iterable[ExplainedFrame],
-    source: str | os.PathLike[str] | int,
+    source: str | os.PathLike[str] | FrameFolder | int,
     every: int,
     total: int,
 ) -> Generator[tuple[VideoFrame, AttentionMap, MapScale], None, None]:

@@ -62,14 +62,11 @@ def test_a_folder_yields_lines_pages_panels_and_arrays(
     out = tmp_path / "new" / "out"
     assert main(["caption", str(images), "--weights", str(weights), "--out", str(out)]) == 0
     lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
-    assert set(lines) == {"tall", "wide", "small"}
+    assert set(lines) == {"tall", "wide", "deeper/small"}
     written = {f"{name}.{kind}" for name in lines for kind in ("html", "png", "json", "npz")}
-    assert {path.name for path in out.iterdir()} == {
-        *written,
-        "index.html",
-        "caption.csv",
-        ".visattn",
-    }
+    files = {path.relative_to(out) for path in out.rglob("*") if path.is_file()}
+    files = {path.as_posix() for path in files if not path.is_relative_to(".visattn")}
+    assert files == {*written, "index.html", "caption.csv"}
     cards = {
         entry.page: entry.caption for entry in parse_index_page((out / "index.html").read_text())
     }
@@ -79,6 +76,22 @@ def test_a_folder_yields_lines_pages_panels_and_arrays(
             assert panel.width == 1200
         assert json.loads((out / f"{name}.json").read_text())["caption"] == output
         assert f'lang="" dir="auto">{output}</h1>' in (out / f"{name}.html").read_text()
+
+
+def test_the_captions_of_a_folder_are_scored(
+    weights: Path, images: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    out, references = tmp_path / "out", tmp_path / "references.txt"
+    assert main(["caption", str(images), "--weights", str(weights), "--out", str(out)]) == 0
+    lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
+    files = {"tall": "tall.png", "wide": "wide.jpg", "deeper/small": "deeper/small.png"}
+    references.write_text("".join(f"{files[name]}#0\t{said}\n" for name, said in lines.items()))
+    (out / "other.json").write_text("{}")
+    scores = tmp_path / "scores.json"
+    assert main(["score", "captions", str(out), str(references), "--out", str(scores)]) == 0
+    assert json.loads(scores.read_text())["scores"]["ROUGE-L"] == pytest.approx(1)
+    assert main(["score", "captions", str(images), str(references)]) == 1
+    assert "in holds no results of visattn caption: give the" in capsys.readouterr().err
 
 
 def test_saved_arrays_match_the_library(weights: Path, images: Path, tmp_path: Path) -> None:
@@ -359,7 +372,7 @@ def test_phrase_boxes_of_other_photos_are_an_error(
 def test_an_unwritable_file_does_not_stop_the_others(
     weights: Path, images: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
-    (tmp_path / "small.html").mkdir()  # where a page should be
+    (tmp_path / "deeper" / "small.html").mkdir(parents=True)  # where a page should be
     words = ["--weights", str(weights), "--out", str(tmp_path)]
     assert main(["caption", str(images), *words]) == 1
     assert "small.html, which would be replaced: no record of visattn" in capsys.readouterr().err
@@ -458,7 +471,8 @@ def test_progress_is_not_printed_on_stdout(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["caption", str(images), "--weights", str(weights)]) == 0
     out = capsys.readouterr().out
-    assert sorted(line.split("\t")[0] for line in out.splitlines()) == ["small", "tall", "wide"]
+    names = sorted(line.split("\t")[0] for line in out.splitlines())
+    assert names == ["deeper/small", "tall", "wide"]
 
 
 def test_maps_of_a_transformer_captioner(

@@ -35,7 +35,8 @@ def overlay(bulk_photos: Path, cnn: Path, out: Path, *words: str) -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize("words", [("--shard", "3/2"), ("--shard", "1/2", "--normalize", "global")])
@@ -94,15 +95,14 @@ def test_the_share_of_a_photo_that_the_model_saw_is_reported(
     out = tmp_path / "out"
     assert overlay(photos, cnn, out) == 0
     # The shorter side gets 32 pixels, of the others the model sees 32 high and 40 wide.
-    expected = {"dot": 1.0, "tall": 31 / 59, "wide": 29 * 40 / 32 / 97}
+    expected = {"deeper/dot": 1.0, "tall": 31 / 59, "wide": 29 * 40 / 32 / 97}
     rows = list(csv.DictReader((out / "overlay.csv").read_text().splitlines()))
-    shares = {
-        row["image"].split("/")[-1].removesuffix(".png"): float(row["seen_share"]) for row in rows
-    }
+    names = [Path(row["image"]).relative_to(photos).with_suffix("").as_posix() for row in rows]
+    shares = {name: float(row["seen_share"]) for name, row in zip(names, rows, strict=True)}
     assert shares == pytest.approx(expected, abs=0.02)
     for name, share in shares.items():
         assert json.loads((out / f"{name}.gradcam.json").read_text())["seen_share"] == share
-    low, high = (f"{100 * share:.0f} %" for share in (shares["wide"], shares["dot"]))
+    low, high = (f"{100 * share:.0f} %" for share in (shares["wide"], shares["deeper/dot"]))
     messages = capsys.readouterr().err
     advice = "--resize-mode squash or pad shows all of"
     message = f"visattn: the model saw {low} to {high} of the photos (center crop); {advice} them\n"
@@ -181,7 +181,7 @@ def test_pages_in_subfolders_link_to_the_index(
 ) -> None:
     (bulk_photos / "sub").mkdir()
     (bulk_photos / "3.png").rename(bulk_photos / "sub" / "3.png")
-    overlay(bulk_photos, cnn, tmp_path / "out", "--explorer", "--mirror")
+    overlay(bulk_photos, cnn, tmp_path / "out", "--explorer")
     page = (tmp_path / "out" / "sub" / "3.html").read_text()
     assert 'href="./../index.html"' in page
     assert {card.page for card in folder_cards(tmp_path / "out")} >= {"sub/3.html", "4.html"}

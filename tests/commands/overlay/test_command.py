@@ -55,7 +55,8 @@ def run(images: Path, model: Path | str, out: Path, *words: str) -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def test_maps_of_a_folder_are_written_in_all_formats(
@@ -66,16 +67,18 @@ def test_maps_of_a_folder_are_written_in_all_formats(
     assert run(photos, cnn, out, "--method", "gradcam", "itti_koch", *kinds) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [line[:2] for line in lines] == [
-        [name, method] for name in ("tall", "wide", "dot") for method in ("gradcam", "itti_koch")
+        [name, method]
+        for name in ("tall", "wide", "deeper/dot")
+        for method in ("gradcam", "itti_koch")
     ]
     names = {f"{name}.{key}" for name, key, *_ in lines}
     wanted = {f"{name}.{ending}" for name in names for ending in ENDINGS}
     assert set(contents(out)) == wanted | {
-        f"{name}.methods.png" for name in ("dot", "tall", "wide")
+        f"{name}.methods.png" for name in ("deeper/dot", "tall", "wide")
     } | {"index.html", "overlay.csv", ".visattn"}
     cards = parse_index_page(contents(out)["index.html"].decode())
     assert {card.page for card in cards} == {
-        f"{each}.methods.png" for each in ("dot", "tall", "wide")
+        f"{each}.methods.png" for each in ("deeper/dot", "tall", "wide")
     }
     assert all(card.caption.endswith("Grad-CAM, Itti–Koch") for card in cards)
     assert len({card.thumbnail for card in cards}) == 3
@@ -192,13 +195,13 @@ def test_global_normalization_uses_the_highest_maximum(
     words = ("--method", "input_gradient", "--normalize", "global", "--batch-size", "1")
     assert run(photos, cnn, tmp_path / "out", *words) == 0
     tops, highest = set(), 0.0
-    for name in ("dot", "tall", "wide"):
+    for name in ("deeper/dot", "tall", "wide"):
         record = json.loads((tmp_path / "out" / f"{name}.input_gradient.json").read_text())
         tops.add(record["scale"]["vmax"])
         highest = max(highest, record["values"]["max"])
     assert tops == {highest}
     first, output = contents(tmp_path / "out"), capsys.readouterr().out
-    (tmp_path / "out" / "dot.input_gradient.png").unlink()
+    (tmp_path / "out" / "deeper/dot.input_gradient.png").unlink()
     assert run(photos, cnn, tmp_path / "out", *words) == 0
     assert contents(tmp_path / "out") == first
     assert capsys.readouterr().out == output
@@ -233,10 +236,10 @@ def test_attention_models_get_heads_pages_and_an_index(
     keys = ("attention.layer0", "attention.layer1")
     assert {f"wide.{key}.png" for key in keys} <= set(written)
     cards = {entry.page for entry in parse_index_page(written["index.html"].decode())}
-    assert cards == {"dot.html", "tall.html", "wide.html"}
+    assert cards == {"deeper/dot.html", "tall.html", "wide.html"}
     assert run(photos / "wide.png", vit, out, *words, "--overwrite") == 0
     cards = {entry.page for entry in parse_index_page((out / "index.html").read_text())}
-    assert cards == {"dot.html", "tall.html", "wide.html"}
+    assert cards == {"deeper/dot.html", "tall.html", "wide.html"}
 
 
 def test_only_requested_files_are_written(cnn: Path, photos: Path, tmp_path: Path) -> None:
@@ -441,5 +444,4 @@ def test_several_classes_have_a_map_each_and_a_column_of_the_figure(
     maps = (np.load(out / "wide.gradcam.class0.npy"), np.load(single / "wide.gradcam.npy"))
     np.testing.assert_allclose(*maps, atol=1e-6)
     figure = (tmp_path / "page.svg").read_text()
-    assert figure.count("cat") == 1
-    assert "Itti" in figure
+    assert all(name in figure for name in ("cat", "ant", "Itti"))

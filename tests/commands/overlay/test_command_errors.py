@@ -30,7 +30,8 @@ def run(images: Path, model: Path | str, out: Path, *words: str) -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def test_unreadable_images_are_skipped_and_reported(
@@ -141,6 +142,6 @@ def test_an_unwritable_file_skips_one_image(
     words = ("--method", "gradcam", "--overwrite")
     assert run(photos, cnn, tmp_path / "out", *words) == 1
     out, err = capsys.readouterr()
-    assert [line.split("\t")[0] for line in out.splitlines()] == ["tall", "wide", "dot"]
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["tall", "wide", "deeper/dot"]
     assert "not written:" in err
     assert "tall.gradcam.npy" in err

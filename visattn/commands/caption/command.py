@@ -13,6 +13,7 @@ from visattn.commands.caption.language import (
     add_huggingface,
     check_model_options,
 )
+from visattn.commands.image_options import add_images
 from visattn.commands.model_option import add_model, is_transformers, resolve_model
 from visattn.commands.options import (
     BULK,
@@ -26,7 +27,6 @@ from visattn.commands.options import (
     WORD_METHODS,
     CommandParser,
     Mode,
-    add_images,
     add_options,
     add_resize_mode,
     check_figures,
@@ -36,7 +36,13 @@ from visattn.commands.options import (
     whole_number,
 )
 from visattn.commands.run import run_job
-from visattn.commands.videos import add_video, check_sources, run_model_videos, video_sources
+from visattn.commands.videos import (
+    VIDEO_OPTIONS,
+    add_video,
+    check_sources,
+    run_model_videos,
+    video_sources,
+)
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 _NO_MODEL = """\
@@ -86,7 +92,6 @@ _PHOTO = (
     "alignment",
     "phrase_boxes",
     "shard",
-    "mirror",
     "parquet",
     *BOX_OPTIONS,
     *PHOTO_FIGURES,
@@ -106,9 +111,7 @@ _MODES = {
         "models of transformers (--model hf:DIRECTORY)",
         (*ONLY_TRANSFORMERS, *_PHOTO, "seed", "length_penalty"),
     ),
-    "videos": Mode(
-        "videos", (*_CAPTIONER, "camera", "every", "max_frames", "smoothing", "clip_scale")
-    ),
+    "videos": Mode("videos", (*_CAPTIONER, *VIDEO_OPTIONS)),
 }
 
 

@@ -14,6 +14,7 @@ from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import file_digest
 from visattn.commands.options import figure_options
 from visattn.commands.records import Part, Record
+from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
 from visattn.results.cards import Card
 
@@ -219,7 +220,7 @@ class BeamSearchJob(CaptionJob):
         return explain_captions(self.model, images, captions, args.method, **options)
 
 
-def _check_figure_names(names: dict[Path, str], suffix: str) -> None:
+def _check_figure_names(names: dict[Source, str], suffix: str) -> None:
     """Refuse a further figure that would have the name of the panel of another image."""
     for path, name in names.items():
         if name.endswith(suffix) and name.removesuffix(suffix) in names.values():
@@ -229,7 +230,9 @@ def _check_figure_names(names: dict[Path, str], suffix: str) -> None:
             )
 
 
-def _read_phrase_boxes(file: Path | None, paths: Iterable[Path]) -> "dict[str, tuple[Phrase, ...]]":
+def _read_phrase_boxes(
+    file: Path | None, paths: Iterable[Source]
+) -> "dict[str, tuple[Phrase, ...]]":
     """Return the phrases of the input images by file name, of all their captions."""
     if file is None:
         return {}

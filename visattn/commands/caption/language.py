@@ -14,6 +14,7 @@ from visattn.commands.files import check_no_overwrite
 from visattn.commands.model_option import file_digest, is_transformers
 from visattn.commands.options import real_number, whole_number
 from visattn.commands.videos import has_videos
+from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
@@ -272,22 +273,22 @@ class TransformersJob(CaptionJob):
     def __init__(self, args: argparse.Namespace) -> None:
         self._is_first = True
         self.videos = has_videos(args)
-        self.photos: list[Path] = []
+        self.photos: list[Source] = []
         super().__init__(args, (".caption.mp4", ".caption.png") if self.videos else ())
         if self.out is not None and args.together:
             check_no_overwrite(self.out, self.output_files(), self.photos)
 
-    def find(self) -> list[Path]:
+    def find(self) -> Sequence[Source]:
         """Return the photos or videos of the command line; of photos together the first."""
         if self.videos:
             for path in self.args.images:
                 if not path.is_file():
                     raise FileNotFoundError(f"{path} does not exist; give video files")
             return list(dict.fromkeys(self.args.images))
-        self.photos = super().find()
+        self.photos = [*super().find()]
         return self.photos[:1] if self.args.together else self.photos
 
-    def read(self, path: Path) -> "LoadedImage | PromptImages":
+    def read(self, path: Source) -> "LoadedImage | PromptImages":
         """Read a photo, all photos, or the frames of a video."""
         from visattn.images.reader import read_image
         from visattn.pipelines.words.prompts import PromptImages, read_video
@@ -298,7 +299,7 @@ class TransformersJob(CaptionJob):
             return PromptImages(tuple(map(read_image, self.photos)))
         return read_image(path)
 
-    def digests(self, path: Path) -> dict[str, Any]:
+    def digests(self, path: Source) -> dict[str, Any]:
         """Return what tells whether a photo, or one of all photos, has changed."""
         if not self.args.together:
             return super().digests(path)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from visattn.commands.boxes import BOX_OPTIONS, add_boxes, check_boxes
+from visattn.commands.image_options import add_images, describe_images
 from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
@@ -16,11 +17,9 @@ from visattn.commands.options import (
     TARGET,
     CommandParser,
     Mode,
-    add_images,
     add_options,
     add_resize_mode,
     check_figures,
-    describe_images,
     height_width,
     named_value,
     output_path,
@@ -32,7 +31,7 @@ from visattn.commands.options import (
 )
 from visattn.commands.overlay.methods import add_dense_target
 from visattn.commands.streams import print_lines
-from visattn.commands.videos import add_video, check_sources
+from visattn.commands.videos import VIDEO_OPTIONS, add_video, check_sources
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:
@@ -72,14 +71,13 @@ _MODEL = (
 )  # fmt: skip
 _PHOTO = (
     "text", "display", "pixel", "region", "box", "query", "part", "normalize", "interpolation",
-    "save", "all_heads", "explorer", "top_classes", "shard", "mirror", "parquet", "autocast",
-    "figure", *BOX_OPTIONS, *PHOTO_FIGURES,
+    "save", "all_heads", "explorer", "top_classes", "shard", "parquet", "autocast", "figure",
+    *BOX_OPTIONS, *PHOTO_FIGURES,
 )  # fmt: skip
-_VIDEO = ("camera", "every", "max_frames", "smoothing", "clip_scale")
 _SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax", *BOX_OPTIONS, *FIGURES)
 _MODES = {
     "photos": Mode("photos", (*_MODEL, *_PHOTO)),
-    "videos": Mode("videos", (*_MODEL, *_VIDEO)),
+    "videos": Mode("videos", (*_MODEL, *VIDEO_OPTIONS)),
     "maps": Mode(
         "saved maps (--maps)",
         (*_SAVED, "input_size", "resize_mode", "align", "style", "colormap", "opacity", "overwrite",

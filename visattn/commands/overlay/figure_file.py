@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options import figure_options
+from visattn.io.locations import Source
 from visattn.io.messages import format_names
 from visattn.io.written_files import WrittenFiles, replace_files
 
@@ -30,7 +31,7 @@ class FigureFile:
         ValueError: If it has no known format, there are too many photos, or it is an input image.
     """
 
-    def __init__(self, args: argparse.Namespace, images: "Collection[Path]") -> None:
+    def __init__(self, args: argparse.Namespace, images: "Collection[Source]") -> None:
         self.args = args
         self.path: Path = args.figure
         if self.path.suffix.lower() not in (".png", ".pdf", ".svg"):
@@ -40,7 +41,9 @@ class FigureFile:
                 f"--figure holds at most {MOST_ROWS} photos, a row for each, got {len(images)}: "
                 "name fewer, or divide them among several figures"
             )
-        if os.path.realpath(self.path) in {os.path.realpath(image) for image in images}:
+        if os.path.realpath(self.path) in {
+            os.path.realpath(image) for image in images if isinstance(image, Path)
+        }:
             raise ValueError(f"--figure would overwrite the input image {self.path}")
 
     def check(self) -> None:

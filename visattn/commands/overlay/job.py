@@ -30,6 +30,7 @@ from visattn.commands.overlay.methods import (
 from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
 from visattn.commands.streams import activity
+from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
 from visattn.results.cards import Card
 
@@ -131,7 +132,7 @@ class OverlayJob(Job[ImageMaps]):
         super().__init__(args)
         self._runner = None if before is None else before.runner
 
-    def find(self) -> list[Path]:
+    def find(self) -> Sequence[Source]:
         """Return the images of the command line, searched once."""
         return super().find() if self._before is None else [*self._before.all_names]
 
@@ -219,7 +220,7 @@ class OverlayJob(Job[ImageMaps]):
     def _spec(self, name: str, stem: str) -> MapSpec:
         return self.runner.specs[self.stems(name).index(stem)]
 
-    def finished(self, path: Path) -> tuple[Record, ...] | None:
+    def finished(self, path: Source) -> tuple[Record, ...] | None:
         """Return the records of an image that is finished and of which no method has failed."""
         records = super().finished(path)
         try:
@@ -228,7 +229,7 @@ class OverlayJob(Job[ImageMaps]):
             return None  # the record is of another version
         return None if failed else records
 
-    def saved_maps(self, path: Path) -> "list[tuple[AttentionMap, Record]]":
+    def saved_maps(self, path: Source) -> "list[tuple[AttentionMap, Record]]":
         """Return the maps of an image from their files, with their records.
 
         Args:
@@ -463,20 +464,21 @@ class OverlayJob(Job[ImageMaps]):
         if read_info(record).empty:
             return
         row = dict(*self.table(record))
-        value = row["cosine"] if row["probability"] is None else row["probability"]
-        target = "-" if row["target"] is None else row["target"]
-        shown = "-" if value is None else f"{value:.3f}"
+        target = "-" if row["class"] is None else row["class"]
+        shown = "-" if row["score"] is None else f"{row['score']:.3f}"
         yield row["method"], target, shown, f"{row['lowest']:.3g} to {row['highest']:.3g}"
 
     def table(self, record: Record) -> Iterable[dict[str, Any]]:
-        """Yield method, target, probability and displayed range of a map."""
+        """Yield method, class or text, its score, displayed range and peak of a map."""
         info = read_info(record)
         scale = record["scale"]
+        left, top = record["values"].get("argmax", (None, None))
         yield {
             "method": record["key"],
-            "target": info.class_name or info.target,
-            "probability": info.probability,
-            "cosine": info.cosine,
+            "class": info.class_name or info.target,
+            "score": info.cosine if info.probability is None else info.probability,
+            "peak_x": left,
+            "peak_y": top,
             "lowest": -scale["vmax"] if scale["signed"] else scale["vmin"],
             "highest": scale["vmax"],
             "reason": info.empty,
@@ -555,13 +557,13 @@ class DrawJob(OverlayJob):
         self.maps = maps
         self.global_scales, self.names = self._all_scales()
 
-    def _all_scales(self) -> "tuple[list[MapScale], dict[Path, str]]":
+    def _all_scales(self) -> "tuple[list[MapScale], dict[Source, str]]":
         """Return one scale per method, and the images that have maps, one of them in memory."""
         from visattn.results.scale import ValueRange
 
         drawn: dict[str, ValueRange] = defaultdict(ValueRange)
         empty: dict[str, ValueRange] = defaultdict(ValueRange)
-        names: dict[Path, str] = {}
+        names: dict[Source, str] = {}
         for path, name in self.names.items():
             for spec, (each, _) in zip(self.runner.specs, self.maps.saved_maps(path), strict=False):
                 ranges = empty if each.info.empty else drawn
@@ -580,7 +582,7 @@ class DrawJob(OverlayJob):
         scale = self.global_scales[self.stems(name).index(stem)]
         return {**super().settings_of(name, stem), "scale": scale.to_dict()}
 
-    def read(self, path: Path) -> "_Saved":
+    def read(self, path: Source) -> "_Saved":
         """Read an image and its maps, in a thread."""
         return _Saved(super().read(path), [each for each, _ in self.maps.saved_maps(path)])
 

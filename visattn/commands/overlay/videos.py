@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from visattn.commands.files import check_no_overwrite
 from visattn.commands.model_option import (
@@ -22,6 +22,9 @@ from visattn.commands.videos import (
     video_sources,
 )
 from visattn.io.safe_text import print_message
+
+if TYPE_CHECKING:
+    from visattn.commands.videos import VideoSource
 
 _CLIP_ONLY = ("layer", "layers", "heads", "method_args", "mean", "std")
 _RECORDED = ("resize_mode", "align", "input_size", "style", "colormap", "opacity")
@@ -93,7 +96,7 @@ def overlay_videos(args: argparse.Namespace) -> int:
 def _job(
     args: argparse.Namespace,
     runner: "MapRunner | VideoRunner",
-    source: Path | int,
+    source: "VideoSource",
     name: str,
     spec: MapSpec,
 ) -> VideoJob:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from visattn.commands.files import create_folder
+from visattn.commands.index import record_files
 from visattn.commands.options import OUTPUT, RUN, CommandParser, output_path
+from visattn.commands.records import PROVENANCE
 from visattn.commands.streams import activity, print_lines, print_where
 from visattn.io.atomic import atomic_write
-from visattn.io.safe_text import print_message
+from visattn.io.safe_text import print_message, read_json
 from visattn.results.kinds import CaptionFormat
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
@@ -24,7 +26,8 @@ Score the captions of a model against reference captions: BLEU-1 to BLEU-4, ROUG
 the COCO evaluation code computes them, with its tokenizer, from the raw texts."""
 
 _EPILOG = """\
-RESULTS has one caption per image, in one of these formats:
+RESULTS is the folder of visattn caption --out, or a file with one caption per image in one of
+these formats:
   [{"image_id": 37, "caption": "a dog"}, ...]   JSON of COCO results
   {"id": "a.jpg", "caption": "a dog"}           JSON lines
   a.jpg<TAB>a dog                               output of visattn caption
@@ -39,6 +42,7 @@ Prints scores x 100, as in papers, and a signature line that says how they were 
 
 _EXAMPLES = (
     "visattn score captions captions.txt references.csv",
+    "visattn score captions captions_folder references.csv --intersection",
     "visattn score captions results.json captions_val2017.json --intersection --out scores.json",
 )
 
@@ -48,7 +52,9 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         examples=_EXAMPLES, description=_DESCRIPTION, epilog=_EPILOG, add_help=False
     )
-    parser.add_argument("results", type=Path, metavar="RESULTS", help="captions of a model")
+    parser.add_argument(
+        "results", type=Path, metavar="RESULTS", help="captions of a model: a file or folder"
+    )
     parser.add_argument("references", type=Path, metavar="REFERENCES", help="reference captions")
     matching = parser.add_argument_group("references")
     matching.add_argument(
@@ -108,9 +114,17 @@ def _check_output(args: argparse.Namespace) -> None:
 
 def _read_pairs(args: argparse.Namespace) -> "tuple[CaptionPairs, list[str]]":
     """Read both files; return captions and references of the same images, and notes."""
-    from visattn.data.captions.files import entries_of_split, read_caption_results, read_captions
+    from visattn.data.captions.files import (
+        CaptionResults,
+        entries_of_split,
+        read_caption_results,
+        read_captions,
+    )
 
-    results = read_caption_results(args.results)
+    if args.results.is_dir():
+        results = CaptionResults(_read_folder(args.results))
+    else:
+        results = read_caption_results(args.results)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         entries = read_captions(args.references, format=args.format)
@@ -122,6 +136,29 @@ def _read_pairs(args: argparse.Namespace) -> "tuple[CaptionPairs, list[str]]":
         images = f"{count:,} image{'' if count == 1 else 's'}"
         notes.append(f"{args.results}: {images} more than once, with the same caption")
     return pairs, notes
+
+
+def _read_folder(folder: Path) -> dict[str, str]:
+    """Return the captions in the records of a folder of `visattn caption --out`, by their photos.
+
+    Raises:
+        ValueError: If it holds none.
+    """
+    captions: dict[str, str] = {}
+    for file in sorted(record_files(folder)):
+        try:
+            record = read_json(file)
+            made = record[PROVENANCE]
+            if made["command"] == "caption" and isinstance(record["caption"], str):
+                captions[str(made["image"])] = record["caption"]
+        except (OSError, ValueError, TypeError, LookupError):
+            continue  # of another command, or just being written
+    if not captions:
+        raise ValueError(
+            f"{folder} holds no results of visattn caption: give the folder of its --out, or a "
+            "file of captions"
+        )
+    return captions
 
 
 def _write_json(path: Path, scores: "CaptionScores", notes: Sequence[str]) -> None:

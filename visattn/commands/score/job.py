@@ -74,6 +74,11 @@ class ScoreJob(Job[list[Row]]):
         """Return the name of an image in rows, by that of its files."""
         return self._image_names[name]
 
+    @property
+    def roots(self) -> tuple[()]:
+        """No folder was searched: the data name their images."""
+        return ()
+
     def find(self) -> list[Path]:
         """Return the images of the data."""
         return [*self.images]

@@ -8,12 +8,10 @@ enabled before the import; it is enabled here, and the samples are decoded by vi
 """
 
 import importlib
-import lzma
 import os
 import random
 import re
 import tarfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple, cast
 
@@ -23,31 +21,13 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from visattn.data.loading.samplers import mix_seed
 from visattn.data.shards.format import MAX_IMAGE_BYTES, MAX_RECORD_BYTES
 from visattn.data.shards.sources import EXTENSIONS
+from visattn.io.archives import DECOMPRESSION_ERRORS, BoundedMember
 from visattn.io.messages import format_names
 from visattn.io.safe_text import decode_utf8, parse_json, printable_name
 
 MAX_SAMPLE_BYTES = MAX_IMAGE_BYTES + MAX_RECORD_BYTES
 _MAX_MEMBERS = 100  # of one sample
-_MAX_HEADER_BYTES = 2**20  # of a long name, or of other entries before a member
 _KEY_AND_SUFFIX = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
-_HEADERS = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
-_DECOMPRESSION_ERRORS = (zlib.error, lzma.LZMAError)
-
-
-class _BoundedMember(tarfile.TarInfo):
-    """Member whose long name and other extra headers are short; tarfile reads any length."""
-
-    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type in _HEADERS and self.size > _MAX_HEADER_BYTES:
-            raise ValueError(f"a header of {self.size:,} bytes, more than {_MAX_HEADER_BYTES:,}")
-        plain: Any = super()
-        return plain._proc_member(archive)  # noqa: SLF001 (tarfile has no public hook)
 
 
 def read_tar_samples(stream: IO[bytes], url: str) -> Iterator[dict[str, Any]]:
@@ -102,7 +82,7 @@ def tar_location(url: object, key: object) -> str:
 def _members(stream: IO[bytes], url: str) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents of the regular files of a tar."""
     try:
-        with tarfile.open(fileobj=stream, mode="r|*", tarinfo=_BoundedMember) as tar:
+        with tarfile.open(fileobj=stream, mode="r|*", tarinfo=BoundedMember) as tar:
             for member in tar:
                 if not member.isreg() or member.name.startswith("__"):
                     continue  # folders, links, and entries about the tar itself
@@ -120,7 +100,7 @@ def _members(stream: IO[bytes], url: str) -> Iterator[tuple[str, bytes]]:
             raise
         raise ValueError(f"{url}: {error}") from error
     # TypeError: of the header of a gzip file that ends in it
-    except (tarfile.TarError, EOFError, OSError, TypeError, *_DECOMPRESSION_ERRORS) as error:
+    except (tarfile.TarError, EOFError, OSError, TypeError, *DECOMPRESSION_ERRORS) as error:
         raise OSError(
             f"{url} is not a complete tar ({error}); check the URL and the connection"
         ) from error

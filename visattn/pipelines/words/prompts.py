@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image, read_images
+from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.images.sources import read_images
 from visattn.images.video import VideoClip, is_video, read_clip, video_length
 
 PromptLike = ImageLike | Sequence[ImageLike]

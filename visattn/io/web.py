@@ -1,0 +1,217 @@
+"""Files on the web and in stores, read by their URLs.
+
+A URL is what the user typed or listed, so any host is read, also one of the own network. A redirect
+is what a server says: it may not lead from a public host to a private one.
+"""
+
+import ipaddress
+import socket
+import time
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from visattn.io.archives import ARCHIVE_SUFFIXES
+from visattn.io.locations import Location, check_length, folder_order
+
+_TIMEOUT = 20.0  # seconds without an answer
+_MAX_SECONDS = 300.0  # of a file; else a server may send a byte every 19 seconds
+_CHUNK = 2**16
+_TABLES = (".parquet", ".arrow")
+_EXTRAS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs",
+           "abfs": "adlfs", "hf": "huggingface_hub", "sftp": "paramiko", "ssh": "paramiko",
+           "smb": "smbprotocol"}  # fmt: skip
+"""What reads the stores of fsspec that need a further package."""
+
+
+def is_url(text: str) -> bool:
+    """Return whether a source is a URL.
+
+    Example:
+        >>> is_url("https://example.org/a.jpg"), is_url("photos/a.jpg")
+        (True, False)
+    """
+    return "://" in text
+
+
+def url_files(url: str) -> list[Location]:
+    """Return the file of a URL, or of a store all files below it.
+
+    Args:
+        url: `http://` and `https://` name one file; others, such as `s3://` and `memory://`, are
+            read by fsspec.
+
+    Raises:
+        FileNotFoundError: If a store has no such file.
+        ImportError: If a package is missing.
+        ValueError: If the scheme is unknown, or an archive or table is not on this machine.
+
+    Example:
+        >>> url_files("https://example.org/dogs/a%20dog.jpg?size=2")[0].relative.name
+        'a dog.jpg'
+    """
+    parts = urlsplit(url)
+    if parts.path.lower().endswith((*ARCHIVE_SUFFIXES, *_TABLES)):
+        raise ValueError(f"{url} is an archive or a table: download it, and pass the file")
+    if parts.scheme.lower() in ("http", "https"):
+        return [WebFile(url)]
+    return _store_files(url)
+
+
+class WebFile(Location):
+    """A file on the web.
+
+    Args:
+        url: Its URL.
+
+    Raises:
+        ValueError: If it has no host, or holds a password, which records would show.
+
+    Example:
+        >>> WebFile("https://example.org/dogs/1.jpg").source
+        ('example.org', 'dogs')
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if not parts.hostname:
+            raise ValueError(f"{url} names no host")
+        if parts.username or parts.password:
+            raise ValueError(
+                f"the URL of {parts.hostname} holds a user name or password, which records and "
+                "pages would show: download the file"
+            )
+        *folders, name = unquote(parts.path).split("/")
+        name = name if name not in ("", ".", "..") else parts.hostname
+        folders = [folder for folder in folders if folder not in ("", ".", "..")]
+        super().__init__(url, (parts.hostname, *folders), PurePosixPath(name))
+
+    def fetch(self, max_bytes: int) -> bytes:
+        """Return the content, in at most 300 seconds.
+
+        Raises:
+            OSError: If the server does not answer, or not with the file.
+            ValueError: If the file is longer.
+        """
+        request = urllib.request.Request(self.address, headers={"User-Agent": "visattn"})
+        try:
+            with _opener().open(request, timeout=_TIMEOUT) as response:
+                check_length(int(response.headers.get("Content-Length") or 0), max_bytes)
+                return _read(response, max_bytes)
+        except urllib.error.HTTPError as error:
+            raise OSError(f"the server answers {error.code}, {error.reason}") from error
+        except urllib.error.URLError as error:
+            raise OSError(f"the server cannot be reached: {error.reason}") from error
+        except TimeoutError as error:
+            raise OSError(f"the server sent nothing for {_TIMEOUT:g} seconds") from error
+        except HTTPException as error:
+            raise OSError(f"the answer is incomplete: {type(error).__name__}") from error
+
+
+def _read(response: Any, max_bytes: int) -> bytes:
+    end = time.monotonic() + _MAX_SECONDS
+    content = bytearray()
+    while chunk := response.read1(_CHUNK):
+        content += chunk
+        check_length(len(content), max_bytes)
+        if time.monotonic() > end:
+            raise OSError(f"the server took more than {_MAX_SECONDS:g} seconds")
+    if response.length:
+        raise OSError(f"the answer is incomplete: {response.length:,} bytes are missing")
+    return bytes(content)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but not from a public host to a private one."""
+
+    max_redirections = 5
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if urlsplit(newurl).scheme not in ("http", "https"):
+            raise urllib.error.URLError(f"it redirects to {newurl}, which is not on the web")
+        if _is_public(req.full_url) and not _is_public(newurl):
+            raise urllib.error.URLError(f"it redirects to {newurl}, in a private network")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _is_public(url: str) -> bool:
+    """Return whether all addresses of a host are those of the internet."""
+    parts = urlsplit(url)
+    try:
+        known = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+    except OSError:  # behind a proxy, names may be unknown here
+        return True
+    return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_global for each in known)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Return what opens http and https, and neither files nor ftp."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _Redirects(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+class _StoreFile(Location):
+    """A file of a store that fsspec reads."""
+
+    def __init__(self, address: str, store: Any, path: str, relative: PurePosixPath) -> None:
+        parts = PurePosixPath(path).parts
+        source = parts[: len(parts) - len(relative.parts)]
+        super().__init__(address, [part for part in source if part != "/"], relative)
+        self._store = store
+        self._path = path
+
+    def fetch(self, max_bytes: int) -> bytes:
+        try:
+            with self._store.open(self._path, "rb") as file:
+                content = file.read(max_bytes + 1)
+        except (OSError, ValueError):
+            raise
+        except Exception as error:  # each store has errors of its own
+            raise OSError(f"{type(error).__name__}: {error}") from error
+        check_length(len(content), max_bytes)
+        return content
+
+
+def _store_files(url: str) -> list[Location]:
+    scheme = urlsplit(url).scheme.lower()
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ImportError(f"{url} is read by fsspec: pip install fsspec") from error
+    if scheme not in fsspec.available_protocols() or scheme in ("file", "local"):
+        raise ValueError(f"{url} is no URL that is read: http, https, s3, gs, hf, memory, ...")
+    try:
+        store, path = fsspec.core.url_to_fs(url)
+        files = store.find(path)
+    except ImportError as error:
+        package = _EXTRAS.get(scheme, "what the message names")
+        raise ImportError(f"{url} needs {package} ({error}): pip install {package}") from error
+    except (OSError, ValueError):
+        raise
+    except Exception as error:
+        raise OSError(f"{url} cannot be listed: {type(error).__name__}: {error}") from error
+    if not files:
+        raise FileNotFoundError(f"{url} does not exist; give image files or folders")
+    single = files == [path]
+    listed: list[Location] = []
+    for each in files:
+        relative = PurePosixPath(PurePosixPath(each).name if single else each[len(path) :])
+        relative = PurePosixPath(*[part for part in relative.parts if part not in ("/", "..")])
+        address = str(store.unstrip_protocol(each))
+        if not any(part.startswith(".") for part in relative.parts):
+            listed.append(_StoreFile(address, store, each, relative))
+    return sorted(listed, key=lambda file: folder_order(file.relative))
