@@ -95,6 +95,7 @@ def test_each_class_is_trained() -> None:
         "KnowingWhenToLook",
         "MAC",
         "RelationNetwork",
+        "RelaxedPlaces",
         "SCSTTask",
         "ShardCaptionDataModule",
         "ShardClassificationDataModule",

@@ -162,7 +162,7 @@ def test_detect_draws_queries_of_each_photo(photos: Path, tmp_path: Path, capsys
     assert len(record["maps"]) == len(record["objects"]) == 2
     assert np.array(record["points"]).shape[2] == 3
     lines = (out / "detect.csv").read_text().splitlines()
-    assert lines[0] == "image,class,score,left,top,right,bottom,query,seen_share"
+    assert lines[0] == "image,class,score,left,top,right,bottom,query,seen_share,files"
     assert len(lines) == 5
     with Image.open(out / "b.queries.png") as figure:
         assert figure.width == 1200

@@ -186,6 +186,6 @@ def test_a_failed_download_says_what_to_do(spec: str, monkeypatch: pytest.Monkey
         raise OSError("Name or service not known")
 
     monkeypatch.setattr("timm.create_model", fail)
-    monkeypatch.setattr("visattn.models.backbones.pretrained.get_model", fail)
+    monkeypatch.setattr("torchvision.models.get_model", fail)
     with pytest.raises(ConnectionError, match=rf"of {spec} are not in .* \(--weights FILE\)"):
         load_model(spec, pretrained=True)
