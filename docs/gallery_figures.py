@@ -337,12 +337,13 @@ def method_figure(name: str, *, draft: bool = False, scenes_of: str = "") -> np.
     if method.needs == "gates":
         model = with_trained_block("cbam")
     scenes = three_scenes(scenes_of or name)
-    target: Any = [scene.shape for scene in scenes] if method.needs_target else None
+    # One class for each image; a list of classes would be explained on every image.
+    target: Any = [[scene.shape] for scene in scenes] if method.needs_target else None
     if method.needs == "texts":
         model = with_texts(model)
     if method.needs == "boxes":
         model = ShapeDetector(model)
-        target = [va.BoxTarget(None, SHAPES.index(scene.shape)) for scene in scenes]
+        target = [[va.BoxTarget(None, SHAPES.index(scene.shape))] for scene in scenes]
     options: dict[str, Any] = {"grid_size": 6} if method.needs == "boxes" else {}
     if draft and name in ("rise", "drise"):
         options["num_masks"] = 50
@@ -352,7 +353,8 @@ def method_figure(name: str, *, draft: bool = False, scenes_of: str = "") -> np.
 
     def maps_of(row: str) -> list[np.ndarray]:
         torch.manual_seed(0)
-        pairs = zip(images, va.explain(model, images, row, target=target, **options), strict=True)
+        maps = va.explain(model, images, row, target=target, **options)
+        pairs = zip(images, maps if target is None else [of[0] for of in maps], strict=True)
         if method.needs == "gates":
             return [gate_tile(*pair) for pair in pairs]
         return [np.asarray(va.overlay(*pair))[..., :3] for pair in pairs]

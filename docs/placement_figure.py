@@ -110,7 +110,7 @@ def figure(run: str, count: int) -> np.ndarray:
     images = [image.permute(1, 2, 0).numpy() for image in drawn.images]
     rows: list[list[Image.Image]] = [[], []]
     for align in ALIGNS:
-        maps = va.explain(loaded, images, "gradcam", target=drawn.shapes.tolist(), align=align)
+        maps = va.explain(loaded, images, "gradcam", target=drawn.shapes, align=align)
         kept = [index for index, each in enumerate(maps) if not each.info.empty]
         layer = str(maps[0].info.layer)
         field = looked_at(loaded.model.eval(), drawn.images[:64].float(), layer)

@@ -46,6 +46,13 @@ def history(folder: Path, **options: object) -> AttentionHistory:
     )
 
 
+def test_a_list_of_classes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"target must be one class.*\['a', 'b'\].*tensor of labels"
+    ):
+        history(tmp_path, target=["a", "b"])
+
+
 def test_the_maximum_follows_the_quadrant_that_the_model_reads(tmp_path: Path) -> None:
     model, followed = Corner().eval(), history(tmp_path, target="b")
     followed.log(model, 0)

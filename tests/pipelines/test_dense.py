@@ -99,7 +99,10 @@ def test_a_pixel_is_explained_by_its_surroundings_only() -> None:
 def test_each_photo_has_its_target_and_its_size() -> None:
     photos = [photo(), photo((10, 10, 40, 40), (64, 80))]
     targets = [va.BoxTarget(BOX, 2), va.BoxTarget((8, 8, 42, 42), 2)]
-    maps = va.explain(BlobDetector().eval(), photos, "layercam", targets)
+    of_photos = va.explain(
+        BlobDetector().eval(), photos, "layercam", [[target] for target in targets]
+    )
+    maps = [heatmap for [heatmap] in of_photos]
     assert [heatmap.geometry.image_size for heatmap in maps if heatmap.geometry] == [
         (120, 200), (64, 80),
     ]  # fmt: skip

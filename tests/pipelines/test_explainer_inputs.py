@@ -108,11 +108,11 @@ def test_networks_that_take_no_images_say_what_they_take() -> None:
     )
     cases: list[tuple[nn.Module, str]] = [
         (network(nn.Conv2d(4, 5, 3), 2), "4 channels, but image has 3: pass arrays .* wrap"),
-        (network(nn.Conv2d(9, 5, 3), 2), "takes images of 9 channels"),
+        (network(nn.Conv2d(9, 5, 3), 2), "takes 9 channels"),
         (network(nn.Conv3d(1, 5, 3), 2), r"0, its first convolution, takes volumes \(Conv3d\)"),
         (nn.Sequential(nn.Conv1d(3, 5, 3)), r"takes sequences \(Conv1d\)"),
-        (timm.create_model("test_resnet", in_chans=4).eval(), "takes images of 4 channels"),
-        (transformers.ResNetForImageClassification(resnet).eval(), "takes images of 6 channels"),
+        (timm.create_model("test_resnet", in_chans=4).eval(), "takes 4 channels"),
+        (transformers.ResNetForImageClassification(resnet).eval(), "takes 6 channels"),
     ]
     for model, message in cases:
         with pytest.raises(ValueError, match=message) as caught:

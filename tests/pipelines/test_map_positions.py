@@ -185,8 +185,10 @@ def test_layer_maps_are_placed_on_the_mark() -> None:
             # Normalized tokens have a mean of 0 over the channels, and the scores of this untrained
             # model hardly differ: the weighted sum is negative everywhere, and the map is empty.
             # The weights of Shapley-CAM have both signs, and what is left of them in the last lies
-            # around the mark.
-            skipped = (("visattn ViT", "scorecam"), ("visattn CNN", "shapleycam"), *SLOW)
+            # around the mark. A gate behind 7 x 7 convolutions with random weights is uneven within
+            # its wide field around the mark, too; test_gates follows a spot.
+            uneven = (("visattn CNN", "shapleycam"), ("visattn CNN", "gates"))
+            skipped = (("visattn ViT", "scorecam"), *uneven, *SLOW)
             if (name, method) not in skipped:
                 assert max(offsets(model, method)) < limit(name, method), (name, method)
 

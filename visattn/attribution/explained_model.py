@@ -168,7 +168,10 @@ def _cached_info(
             output=_output_layout(model, defaults, pooled.output or result.output, num_classes),
         )
         cache[key] = (result, _with_attention(info, model, result, pooled.reading))
-    return replace(cache[key][1], size_source=defaults.size_source)
+    info = cache[key][1]
+    if info.size_source == defaults.size_source:
+        return info
+    return replace(info, size_source=defaults.size_source)
 
 
 def describe_model(

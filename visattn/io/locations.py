@@ -24,7 +24,7 @@ class Location(ABC):
         ...         return b"a dog"
         >>> text = Text("texts:1", ("texts",), PurePosixPath("dog.txt"))
         >>> text.suffix, text.sha256()[:6], text.read_bytes(9)
-        ('.txt', 'fde9b8', b'a dog')
+        ('.txt', '7dbdf6', b'a dog')
     """
 
     def __init__(self, address: str, source: Iterable[str], relative: PurePosixPath) -> None:

@@ -20,6 +20,7 @@ from visattn.images.reader import ImageLike, LoadedImage, list_images, read_imag
 from visattn.io.argument_checks import check_argument
 from visattn.io.atomic import atomic_write
 from visattn.metrics.faithfulness import spearman_correlation
+from visattn.pipelines.explained_targets import is_list
 from visattn.pipelines.explainer import explain
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
@@ -77,8 +78,8 @@ class AttentionHistory:
         images: Images to follow: files, bytes, PIL images or RGB arrays, of any size.
         folder: Folder of the maps.
         method: Method of `visattn.explain`, the same for all images.
-        target: Class to explain, as for `visattn.explain`; None explains the predicted class of
-            each step, which may change.
+        target: Class to explain, or a tensor with the label of each image; None explains the
+            predicted class of each step, which may change.
         every_n_steps: Steps between two logs.
         max_cost: Largest share of the run time that maps may take: after a log of 2 seconds and
             with 0.05, the next one is skipped until 40 seconds have passed.
@@ -116,6 +117,11 @@ class AttentionHistory:
         self.images = [read_image(image) for image in list_images(images)]
         check_argument("every_n_steps", every_n_steps, int, (1, sys.maxsize))
         check_argument("max_cost", max_cost, float, (1e-9, 1))
+        if is_list(target):
+            raise ValueError(
+                "target must be one class, as an image has one map in the history, got "
+                f"{target!r}; a tensor of labels has one for each image"
+            )
         self.folder = Path(folder)
         self.method = method
         self.target = target

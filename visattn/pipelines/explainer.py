@@ -567,7 +567,7 @@ def explain(
         (torch.Size([32, 32]), (60, 80), 'dog')
         >>> photos = [np.full((60, 80, 3), gray, np.uint8) for gray in (20, 90, 160)]
         >>> maps = explain(model, photos, ["gradcam++", "occlusion"], ["cat", "dog"],
-        ...                stride=16)
+        ...                stride=4)
         >>> len(maps), len(maps[0]), len(maps[0][0]), maps[2][1][0].info.class_name
         (3, 2, 2, 'cat')
 

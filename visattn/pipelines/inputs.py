@@ -96,7 +96,7 @@ def prepare_images(
             "its preprocessing, transform=, or the image processor of its weights, processor="
         )
     channels = len(info.mean)
-    originals = _read_images(images, channels)
+    originals = _read_images(images, channels, info.name)
     has_values = originals[0].values is not None
     _say_assumed(info, resize_mode)
     if resize_mode is None and info.library == "timm" and not has_values:
@@ -167,7 +167,7 @@ def transform_images(
         raise ValueError(
             f"the transform resizes images, got resize_mode={resize_mode!r} too: pass only one"
         )
-    originals = _read_images(images, input_channels(model), strict=False)
+    originals = _read_images(images, input_channels(model))
     inputs, geometries = _apply_transform(transform, originals)
     described: dict[str, Any] = {"size": [inputs.shape[2], inputs.shape[3]], "resize": "transform"}
     described |= _display_of(originals)
@@ -180,9 +180,13 @@ def transform_images(
 
 
 def _read_images(
-    images: Iterable[ImageLike] | ImageLike, channels: int, *, strict: bool = True
+    images: Iterable[ImageLike] | ImageLike, channels: int, model_name: str = ""
 ) -> tuple[LoadedImage, ...]:
-    """Return photos, or the channels of images that are none, for a model of so many channels."""
+    """Return photos, or the channels of images that are none, for a model of so many channels.
+
+    With the name of a model, images of another number of channels are refused. A transform has
+    none: it may make the channels itself.
+    """
     display: Display = "auto"
     if channels not in (1, 3):  # an array of four channels is no RGBA here
         display = tuple(range(3)) if channels > 2 else 0
@@ -193,13 +197,13 @@ def _read_images(
     )
     if not originals:
         raise ValueError("there must be at least one image, got none")
-    for image in originals if strict else ():
+    for image in originals if model_name else ():
         count = 3 if image.values is None else image.values.shape[2]
         fits = channels in (1, 3) if image.values is None else count == channels
         if not (fits or (count, channels) == (1, 3)):
             read = "was read as a photo of 3" if image.values is None else f"has {count}"
             raise ValueError(
-                f"the model takes images of {channels} channels, but {image.name} {read}: pass "
+                f"{model_name} takes {channels} channels, but {image.name} {read}: pass "
                 f"arrays [y, x, {channels}] or .npy files, read with display= or --display; or "
                 "wrap the model in a module that makes the other channels"
             )
