@@ -73,12 +73,13 @@ def test_blocks_of_one_kind_or_site_are_removed() -> None:
     model = with_blocks("eca", Doubled)
     assert remove(model, "doubled", position="1.bn2") == ["1.bn2"]
     listed = r"the model has 1.bn2 \(eca\), 3.bn2 \(eca \+ doubled\)"
-    for options, reason in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"block": "se"}, f"there is no se to remove; {listed}"),
         ({"position": ["1.bn2", "9"]}, f"there are no blocks at '9'; {listed}"),
         ({"position": "9.*"}, "there are no blocks at '9"),
         ({"block": Doubled, "position": "1.*"}, "there is no Doubled"),
-    ):
+    ]
+    for options, reason in cases:
         with pytest.raises(ValueError, match=reason):
             remove(model, **options)
 

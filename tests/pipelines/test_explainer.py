@@ -367,7 +367,7 @@ def test_lists_of_methods_and_classes_give_the_maps_of_single_calls() -> None:
     maps = explain(model, images, methods, classes, batch_size=2, start_layer=1)
     for image, of_image in zip(images, maps, strict=True):
         for method, of_method in zip(methods, of_image, strict=True):
-            options = {"start_layer": 1} if method != "gradcam" else {}
+            options: dict[str, Any] = {"start_layer": 1} if method != "gradcam" else {}
             for target, each in zip(classes, of_method, strict=True):
                 [alone] = explain(model, image, method, target, **options)
                 torch.testing.assert_close(each.values, alone.values, atol=1e-6, rtol=1e-4)

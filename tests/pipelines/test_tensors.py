@@ -24,8 +24,8 @@ class Reader(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.features = nn.Conv2d(channels, 2, 4, 4)
-        nn.init.zeros_(self.features.weight)
-        nn.init.zeros_(self.features.bias)
+        for parameter in self.features.parameters():
+            nn.init.zeros_(parameter)
         nn.init.constant_(self.features.weight[1, -1], 0.1)
         self.act = nn.ReLU()
 
@@ -133,7 +133,7 @@ def test_images_of_other_channels_and_units_are_refused() -> None:
     array[0, 0] = -3000
     with pytest.raises(ValueError, match=r"from -3000 to 0, leave 0 to 1.*mean= and std="):
         va.explain(Reader(5), array, "occlusion", 1)
-    with pytest.raises(ValueError, match="the model takes images of 5 channels, but image has 4"):
+    with pytest.raises(ValueError, match="Reader takes 5 channels, but image has 4"):
         va.explain(Reader(5), array[..., :4], "occlusion", 1)
     photo = va.read_image(np.zeros((*SIZE, 3), np.uint8))
     with pytest.raises(ValueError, match="read as a photo of 3"):

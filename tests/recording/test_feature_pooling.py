@@ -129,7 +129,7 @@ def test_layers_of_transformers_are_what_attention_reads_and_what_is_pooled() ->
         (False, ["patch", "blocks.0", "blocks.1", "blocks"]),
     ):
         torch.manual_seed(5)
-        model = HandWritten("mean", 0)
+        model: Any = HandWritten("mean", 0)
         model.blocks = nn.Sequential(*(Block(norm_first=norm_first) for _ in range(3)))
         layers = analyze_model(model.eval(), (24, 40)).info.feature_layers
         assert [layer.site for layer in layers] == expected

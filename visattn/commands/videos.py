@@ -180,13 +180,14 @@ def video_sources(args: argparse.Namespace) -> "dict[VideoSource, str]":
         args.max_frames = args.max_frames or 300
         args.clip_scale = args.clip_scale or "running"
         return {args.camera: f"camera-{args.camera}"}
-    names = result_names([Path(path) for path in args.images])
+    paths = [Path(path) for path in args.images]
+    names = result_names(paths)
     if not args.frames_as_video:
-        return dict(names.items())
+        return {path: names[path] for path in paths}
     from visattn.images.video import FrameFolder
 
     fps = args.fps or _DEFAULT_FPS
-    return {FrameFolder(Path(str(path)), fps): name for path, name in names.items()}
+    return {FrameFolder(path, fps): names[path] for path in paths}
 
 
 def video_settings(args: argparse.Namespace, options: Sequence[str]) -> dict[str, Any]:

@@ -195,11 +195,12 @@ class _Arrow(_Table):
         self._rows = table
 
     def batches(self, column: str) -> Iterator[Any]:
-        import pyarrow.compute as pc
+        import pyarrow.compute
 
+        compute: Any = pyarrow.compute  # its functions are made when it is imported
         rows = self._rows.column(column.removesuffix(".path"))
         if column.endswith(".path"):
-            rows = pc.struct_field(rows, "path")
+            rows = compute.struct_field(rows, "path")
         for start in range(0, self.count, _ROWS):
             yield rows.slice(start, _ROWS)
 

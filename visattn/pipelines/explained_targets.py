@@ -1,7 +1,7 @@
 """Several methods and targets in one call of `visattn.explain`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ Targets = int | str | Target | DenseTarget | Sequence[Any] | Tensor | None
 """What `explain` takes: a target of all images, a list of them, or a list for each image."""
 
 
-def is_list(value: object) -> bool:
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
     """Return whether a value is a list of methods or targets.
 
     Example:

@@ -293,7 +293,7 @@ class TransformersJob(CaptionJob):
         from visattn.images.reader import read_image
         from visattn.pipelines.words.prompts import PromptImages, read_video
 
-        if self.videos:
+        if self.videos and isinstance(path, Path):
             return read_video(path, self.processor, self.args.num_frames)
         if self.args.together:
             return PromptImages(tuple(map(read_image, self.photos)))

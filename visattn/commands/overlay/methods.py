@@ -318,8 +318,9 @@ class MapRunner:
         index = spec.target
         if scores is not None and not self.several:
             index = scores.indices[position]
-        known = scores is not None and index is not None
-        probability = float(scores.shares[position, index]) if known else None
+        probability = None
+        if scores is not None and index is not None:
+            probability = float(scores.shares[position, index])
         described = MapInfo(probability=probability, written=("probability",))
         if self.dense:
             return described

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.files import encode_png
+from visattn.io.locations import Source
 
 if TYPE_CHECKING:
     from visattn.commands.score.evaluate_maps import MapEvaluator
@@ -17,7 +17,7 @@ DIAGNOSTICS: tuple[str, ...] = ("diagnostics.json", "diagnostics.png")
 
 
 def diagnose(
-    evaluator: "MapEvaluator", images: Sequence[Path], batch_size: int
+    evaluator: "MapEvaluator", images: Sequence[Source], batch_size: int
 ) -> tuple[dict[str, bytes], list[str]]:
     """Return the content of the files of `DIAGNOSTICS`, and the lines of a table.
 

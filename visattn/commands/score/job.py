@@ -8,12 +8,12 @@ import argparse
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
 from visattn.commands.streams import print_where
+from visattn.io.locations import Source
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage
@@ -33,7 +33,7 @@ class ScoredImage(NamedTuple):
         control: Another image, on which the same words are mapped.
     """
 
-    path: Path
+    path: Source
     image: "LoadedImage"
     known: Sequence[Row] = ()
     control: "LoadedImage | None" = None
@@ -62,7 +62,7 @@ class ScoreJob(Job[list[Row]]):
     work = "scoring"
 
     def __init__(
-        self, args: argparse.Namespace, images: Mapping[Path, str], methods: Sequence[str] = ()
+        self, args: argparse.Namespace, images: Mapping[Source, str], methods: Sequence[str] = ()
     ) -> None:
         self.images = images
         self.methods = tuple(methods)
@@ -79,7 +79,7 @@ class ScoreJob(Job[list[Row]]):
         """No folder was searched: the data name their images."""
         return ()
 
-    def find(self) -> list[Path]:
+    def find(self) -> list[Source]:
         """Return the images of the data."""
         return [*self.images]
 

@@ -28,6 +28,7 @@ from visattn.commands.run import run_job
 from visattn.commands.score.diagnostics import DIAGNOSTICS, diagnose
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
 from visattn.commands.streams import print_lines
+from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -199,7 +200,7 @@ class MapScoreJob(ScoreJob):
     def __init__(self, args: argparse.Namespace, images: "Sequence[AnnotatedImage]") -> None:
         from visattn.attribution.saliency import BASELINES
 
-        self.annotated = {image.path: image for image in images}
+        self.annotated: dict[Source, AnnotatedImage] = {image.path: image for image in images}
         has_categories = any(any(image.categories) for image in images)
         is_predicted = args.target == "predicted"
         self.predicted = is_predicted or (args.target is None and not has_categories)
@@ -279,11 +280,11 @@ class MapScoreJob(ScoreJob):
         has = all({*settings[key]} <= {*saved.get(key, ())} for key in _ROW_SETTINGS)
         return has and _other_settings(saved) == _other_settings(settings)
 
-    def digests(self, path: Path) -> dict[str, Any]:
+    def digests(self, path: Source) -> dict[str, Any]:
         """Return digests of an image and its annotations."""
         return {**super().digests(path), "annotations": _annotation_digest(self.annotated[path])}
 
-    def read(self, path: Path) -> ScoredImage:
+    def read(self, path: Source) -> ScoredImage:
         """Read an image and its masks, in a thread."""
         from visattn.images.reader import ImageError, read_image
 
@@ -299,7 +300,7 @@ class MapScoreJob(ScoreJob):
             raise ImageError(f"{path}: it has {actual} pixels, its annotations {expected}")
         return ScoredImage(path, image, self._known_rows(path))
 
-    def _known_rows(self, path: Path) -> list[Row]:
+    def _known_rows(self, path: Source) -> list[Row]:
         """Return the rows of an image by methods that an earlier run has computed."""
         if self.folder is None or self.overwrite:
             return []

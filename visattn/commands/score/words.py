@@ -31,6 +31,7 @@ from visattn.commands.options import (
 from visattn.commands.run import run_job
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
 from visattn.commands.streams import print_lines
+from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
@@ -146,7 +147,7 @@ class WordScoreJob(ScoreJob):
     def __init__(self, args: argparse.Namespace, photos: "Sequence[PhrasedPhoto]") -> None:
         from visattn.pipelines.words.contrast import CONTRAST
 
-        paths = [Path(photo.name) for photo in photos]
+        paths: list[Source] = [Path(photo.name) for photo in photos]
         self.photos = dict(zip(paths, photos, strict=True))
         # Each photo but the first has the one before it as a control.
         self.before = dict(zip(paths[1:], photos, strict=False))
@@ -172,7 +173,7 @@ class WordScoreJob(ScoreJob):
         del stem
         return {"controls": self.image_of(name) in self.controlled}
 
-    def digests(self, path: Path) -> dict[str, Any]:
+    def digests(self, path: Source) -> dict[str, Any]:
         """Return a digest of a photo, its captions, and the photo before, which is a control."""
         photo = self.photos[path]
         control = self._control(path)
@@ -181,11 +182,11 @@ class WordScoreJob(ScoreJob):
         digest.update(b"" if control is None else control.pixels.tobytes())
         return {"content": digest.hexdigest()[:16]}
 
-    def read(self, path: Path) -> ScoredImage:
+    def read(self, path: Source) -> ScoredImage:
         """Read a photo, and the one before as a control."""
         return ScoredImage(path, self.photos[path].load(), control=self._control(path))
 
-    def _control(self, path: Path) -> "LoadedImage | None":
+    def _control(self, path: Source) -> "LoadedImage | None":
         """Return the photo before, if it is one of the controls and can be read."""
         from visattn.images.reader import ImageError
 
