@@ -54,6 +54,13 @@ def test_a_dictionary_has_a_column_for_each_key() -> None:
     assert texts(va.figure(swapped, PHOTOS, width=700, title="training")) == written
 
 
+def test_an_empty_map_has_a_reason_and_no_range() -> None:
+    empty = placed(0.0, empty="the map is zero everywhere")
+    written = texts(va.figure([[empty, placed(2.0)], [placed(4.0, 1), placed(8.0, 1)]], PHOTOS))
+    assert "the map is zero everywhere" in written
+    assert [each for each in written if " to " in each] == ["0 to 2", "0 to 4", "0 to 8"]
+
+
 def test_maps_on_one_scale_have_one_legend_with_its_values() -> None:
     written = texts(va.figure(methods_by_photos(), PHOTOS, scales="all", width=700))
     assert "2" in written

@@ -423,9 +423,10 @@ def _notes(table: _MapTable, scales: Sequence[MapScale]) -> list[list[list[str]]
         notes = [] if row.photo is None else [[Path(row.photo.name).name]]
         if together and not known:
             notes[0].append(targets[0])
-        for target in targets:
+        for target, each in zip(targets, row.maps, strict=True):
             scale = next(rest)
-            parts = ["" if together or known else target, "" if shared else scale.text]
+            is_ranged = not (shared or each.info.empty)
+            parts = ["" if together or known else target, scale.text if is_ranged else ""]
             notes.append([part for part in parts if part])
         rows.append(notes)
     return rows

@@ -1,5 +1,6 @@
 """`visattn overlay`: maps of any model on photos."""
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -286,6 +287,10 @@ def test_an_empty_map_is_reported_and_not_drawn(
         assert "wide.gradcam: the map is zero everywhere" in err
     assert "wide.gradcam.png" not in contents(tmp_path / "o")
     assert "wide.itti_koch.png" in contents(tmp_path / "o")
+    empty, drawn = csv.DictReader((tmp_path / "o" / "overlay.csv").read_text().splitlines())
+    of_values = ("peak_x", "peak_y", "lowest", "highest")
+    assert [empty[column] for column in of_values] == [""] * 4
+    assert all(drawn[column] for column in of_values)
 
 
 def test_a_failing_method_does_not_stop_the_others(

@@ -473,14 +473,17 @@ class OverlayJob(Job[ImageMaps]):
         info = read_info(record)
         scale = record["scale"]
         left, top = record["values"].get("argmax", (None, None))
+        lowest, highest = -scale["vmax"] if scale["signed"] else scale["vmin"], scale["vmax"]
+        if info.empty:  # the maximum of zeros lies anywhere
+            left = top = lowest = highest = None
         yield {
             "method": record["key"],
             "class": info.class_name or info.target,
             "score": info.cosine if info.probability is None else info.probability,
             "peak_x": left,
             "peak_y": top,
-            "lowest": -scale["vmax"] if scale["signed"] else scale["vmin"],
-            "highest": scale["vmax"],
+            "lowest": lowest,
+            "highest": highest,
             "reason": info.empty,
         }
 
