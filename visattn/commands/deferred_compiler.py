@@ -62,22 +62,22 @@ class _Loader(importlib.machinery.SourceFileLoader):
             return
         compiler: Any = importlib.import_module("torch.compiler")
         disable = compiler.disable
-        stand_in = _StandIn(_COMPILER)
+        lazy = _LazyModule(_COMPILER)
         # The outermost module defers for those that it imports.
         if is_first := "torch._dynamo" not in sys.modules and _COMPILER not in sys.modules:
             compiler.disable = _deferred_disable(disable)
-            sys.modules[_COMPILER] = stand_in
+            sys.modules[_COMPILER] = lazy
         try:
             super().exec_module(module)
         finally:
             if is_first:
                 compiler.disable = disable
-                if sys.modules.get(_COMPILER) is stand_in:
+                if sys.modules.get(_COMPILER) is lazy:
                     del sys.modules[_COMPILER]
 
 
-class _StandIn(ModuleType):
-    """In place of torch._dynamo.utils: imports it when it is used."""
+class _LazyModule(ModuleType):
+    """Imports torch._dynamo.utils when an attribute of it is read."""
 
     def is_compile_supported(self, device_type: str) -> bool:
         return bool(_compiler_utilities().is_compile_supported(device_type))
@@ -89,8 +89,8 @@ class _StandIn(ModuleType):
 
 
 def _compiler_utilities() -> ModuleType:
-    """Import torch._dynamo.utils, in place of its stand-in."""
-    if isinstance(sys.modules.get(_COMPILER), _StandIn):
+    """Import torch._dynamo.utils, in place of the lazy module."""
+    if isinstance(sys.modules.get(_COMPILER), _LazyModule):
         del sys.modules[_COMPILER]
     return importlib.import_module(_COMPILER)
 
