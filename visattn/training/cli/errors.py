@@ -108,7 +108,7 @@ def explain_relative_paths(message: str, arguments: Sequence[str]) -> str:
     """
     configs = [Path(name) for name in option_values(arguments, "--config", "-c")]
     configs = [config for config in configs if config.is_file()]
-    written = "\n".join([*arguments, *(config.read_text() for config in configs)])
+    written = "\n".join([*arguments, *(config.read_text("utf-8", "replace") for config in configs)])
     for word in re.findall(r"[^\s'\",;:()\[\]{}]+", message):
         path = Path(word.rstrip("."))
         if path.is_absolute() or path.exists() or word not in written or "." not in path.name:
