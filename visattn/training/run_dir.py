@@ -145,6 +145,8 @@ def _damage(file: Path) -> str:
 
 
 _LOCK = ".lock"
+LR_FIND_FILES = "lr_find.csv", "lr_find.png"
+"""What `visattn fit --lr_find` writes."""
 
 
 def next_run_dir(name: str, root: Path = Path("runs")) -> Path:
@@ -183,7 +185,7 @@ def create_run_dir(run: Path, *, new: bool) -> None:
         # Of two runs that begin at the same time, one fails: only one can create the folder.
         run.mkdir(exist_ok=not new)
     except FileExistsError as error:
-        if any(run.iterdir()):
+        if _is_used(run):
             raise FileExistsError(
                 f"{run} was created by another run at the same time; rerun the command"
             ) from error
@@ -208,11 +210,16 @@ def lock_run_dir(run: Path) -> TextIO:
 
 def require_empty_run_dir(run: Path, resume_option: str) -> None:
     """Refuse a folder that already holds a run; the message has the option that resumes it."""
-    if run.exists() and any(run.iterdir()):
+    if run.exists() and _is_used(run):
         raise FileExistsError(
             f"{run} already holds a run; choose another --run, remove the folder, or resume "
             f"the run with {resume_option}"
         )
+
+
+def _is_used(run: Path) -> bool:
+    """Return whether a folder holds more than what `--lr_find` leaves."""
+    return any(path.name not in {_LOCK, *LR_FIND_FILES} for path in run.iterdir())
 
 
 class ScoreWriter(Callback):

@@ -22,7 +22,7 @@ usage: {usage}
   --run FOLDER            {run}
   --ckpt_path FILE        {checkpoint}
   --dry-run               build everything, process one batch of each split, write nothing
-  --timeout SECONDS       how long processes wait for each other (300)
+{lr_find}  --timeout SECONDS       how long processes wait for each other (300)
   --progress_seconds N    seconds between progress lines, without a terminal (30)
   --print_config          print the whole config with all defaults, and exit
   --model.help CLASS      options of a task, such as CaptioningTask
@@ -70,6 +70,10 @@ _RUNS = {
     "score": "a run of visattn fit: its config, its best checkpoint, and where the\n"
     "                          scores are written; with --config and --ckpt_path only the last",
 }
+_LR_FIND = """\
+  --lr_find               suggest a learning rate: the loss of 100 steps at growing rates, as
+                          lr_find.csv and .png in the folder of the run; nothing is saved
+"""
 _CHECKPOINTS = {
     "fit": "resume from this checkpoint, or from the newest of the run (last); the\n"
     "                          optimizer and its learning rate are restored",
@@ -89,8 +93,11 @@ def main(argv: Sequence[str]) -> int:
     if any(argument in {"-h", "--help"} for argument in arguments):
         print(help_text(command), end="")  # noqa: T201
         return 0
-    dry_run = "--dry-run" in arguments
-    arguments = ["--help" if a == "--help-all" else a for a in arguments if a != "--dry-run"]
+    modes = {"--dry-run", *(["--lr_find"] if command == "fit" else [])} & set(arguments)
+    if len(modes) > 1:
+        print_message("--dry-run writes nothing, --lr_find a table and a plot; pass one of them")
+        return 2
+    arguments = ["--help" if a == "--help-all" else a for a in arguments if a not in modes]
     if error := validate_args(command, arguments):
         print_message(error)
         return 2
@@ -102,7 +109,9 @@ def main(argv: Sequence[str]) -> int:
         print_message(f"{command} uses {config} and {checkpoint}")
     from visattn.training.cli import lightning_cli
 
-    return lightning_cli.main([command, *completed], dry_run=dry_run)
+    return lightning_cli.main(
+        [command, *completed], dry_run="--dry-run" in modes, lr_find="--lr_find" in modes
+    )
 
 
 def help_text(command: str) -> str:
@@ -118,5 +127,6 @@ def help_text(command: str) -> str:
         purpose=_PURPOSES[command],
         run=_RUNS[purpose],
         checkpoint=_CHECKPOINTS[purpose],
+        lr_find=_LR_FIND if command == "fit" else "",
         examples="\n".join(f"  {example}" for example in _EXAMPLES[command]),
     )

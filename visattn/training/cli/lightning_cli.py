@@ -28,6 +28,7 @@ from visattn.training.callbacks.checkpoints import (
 )
 from visattn.training.callbacks.guards import ExitOnSignal, SkipNonFiniteSteps
 from visattn.training.callbacks.lightning_callbacks import TrainingMetricCheck, prepare_callbacks
+from visattn.training.callbacks.lr_find import TRAINER_OPTIONS, LearningRateSweep
 from visattn.training.callbacks.progress import PROGRESS_SECONDS, progress_callback
 from visattn.training.checkpoint import AtomicCheckpointIO, check_resumable
 from visattn.training.cli.arguments import expand_env_vars
@@ -42,6 +43,7 @@ from visattn.training.distributed.launcher import (
     report_lost_peers,
 )
 from visattn.training.run_dir import (
+    LR_FIND_FILES,
     ScoreWriter,
     create_run_dir,
     find_resume_point,
@@ -83,11 +85,16 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
 
 
 def main(
-    argv: Sequence[str], *, cli_class: "type[TrainingCLI] | None" = None, dry_run: bool = False
+    argv: Sequence[str],
+    *,
+    cli_class: "type[TrainingCLI] | None" = None,
+    dry_run: bool = False,
+    lr_find: bool = False,
 ) -> int:
     """Train, validate or test as the command line and its YAML files say.
 
-    A dry run processes one batch of each split and writes nothing.
+    A dry run processes one batch of each split and writes nothing; `lr_find` suggests a learning
+    rate instead of training.
     """
     configure_jsonargparse()
     silence_lightning()
@@ -100,6 +107,7 @@ def main(
                 Task,
                 DataModule,
                 dry_run=dry_run,
+                lr_find=lr_find,
                 subclass_mode_model=True,
                 subclass_mode_data=True,
                 auto_configure_optimizers=False,
@@ -144,8 +152,11 @@ class TrainingCLI(LightningCLI):
     unusable: tuple[Path, ...] = ()
     """Damaged checkpoints in the folder of the run, renamed before training."""
 
-    def __init__(self, *args: Any, dry_run: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, dry_run: bool = False, lr_find: bool = False, **kwargs: Any
+    ) -> None:
         self.dry_run = dry_run
+        self.sweep = LearningRateSweep() if lr_find else None
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -190,6 +201,10 @@ class TrainingCLI(LightningCLI):
             require_empty_run_dir(self.run_dir, resume_option)
         if self.dry_run:
             self._write_nothing(config)
+        if self.sweep:
+            self.save_config_callback = None
+            if checkpoint:
+                raise ValueError("--lr_find starts from the initial weights; leave out --ckpt_path")
 
     def instantiate_classes(self) -> None:
         """Build the task, its data and the trainer, and connect the first two."""
@@ -266,6 +281,8 @@ class TrainingCLI(LightningCLI):
                 self.trainer.fit(**kwargs)
             except FloatingPointError as error:  # caused by the training settings, not a bug
                 raise ValueError(str(error)) from error
+            if self.sweep:
+                self.sweep.result().write(self.run_dir)
 
     def _prepare_model(self) -> None:
         """Check that the task can train, and apply the options of speed."""
@@ -321,7 +338,10 @@ class TrainingCLI(LightningCLI):
             kwargs["logger"] = self._loggers() if fitting else False
         progress = progress_callback(options, seconds=config.progress_seconds)
         callbacks = [ScoreWriter(self.run_dir), SameDataCheck(), *([progress] if progress else [])]
-        if fitting:
+        if self.sweep:
+            callbacks = [self.sweep]
+            kwargs |= TRAINER_OPTIONS
+        elif fitting:
             named = options.callbacks or []
             prepare_callbacks(named, self.model, self.run_dir / "checkpoints")
             skipping = SkipNonFiniteSteps(config.max_nonfinite_steps)
@@ -374,6 +394,9 @@ class TrainingCLI(LightningCLI):
             self._print_dry_run(self.run_dir, "resumed" if resumed else "new")
         if not self.trainer.is_global_zero or not self._writes():
             return
+        if self.sweep:
+            print_text(self._suggestion(self.sweep.result().suggestion))
+            return
         print_text(f"run: {self.run_dir}")
         callbacks = self.trainer.checkpoint_callbacks
         best = next((own for own in callbacks if isinstance(own, BestCheckpoint)), None)
@@ -382,6 +405,18 @@ class TrainingCLI(LightningCLI):
             print_text(f"best checkpoint ({score}): {best.best_model_path}")
         elif (last := self.run_dir / "checkpoints" / "last.ckpt").is_file():
             print_text(f"last checkpoint (none was selected as best): {last}")
+
+    def _suggestion(self, rate: float | None) -> str:
+        """Return the suggested learning rate, and the option that sets it."""
+        written = f"{self.run_dir / LR_FIND_FILES[0]} and .png have the curve"
+        if rate is None:
+            return f"no learning rate is suggested: the loss falls at none; {written}"
+        text = f"suggested learning rate: {rate:.1e}, where the loss falls fastest; {written}"
+        option = "--model.optim.optimizer"
+        if self.model.optim.optimizer is None:
+            name = type(self.trainer.optimizers[0]).__name__
+            return f"{text}\nto use it: {option} {name} {option}.lr {rate:.1e}"
+        return f"{text}\nto use it: {option}.lr {rate:.1e}"
 
     def _writes(self) -> bool:
         return not getattr(self.trainer, "fast_dev_run", False)
