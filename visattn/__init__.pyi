@@ -54,6 +54,12 @@ from .pipelines.explainer import (
     explain as explain,
     methods_for as methods_for,
 )
+from .pipelines.image_functions import (
+    AskImages as AskImages,
+    CaptionImages as CaptionImages,
+    DetectImages as DetectImages,
+    MapImages as MapImages,
+)
 from .pipelines.segmentation import (
     segment as segment,
 )
@@ -62,6 +68,9 @@ from .recording.recorder import (
 )
 from .results.attention_map import (
     AttentionMap as AttentionMap,
+)
+from .results.rows import (
+    write_table as write_table,
 )
 from .viz.figures import (
     figure as figure,

@@ -1,8 +1,7 @@
-"""Files of the commands: input images, output folders, unique names, and PNG encoding."""
+"""Files of the commands: input images, output folders, and unique names."""
 
 import contextlib
 import fcntl
-import io
 import itertools
 import os
 import re
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from visattn.commands.schedulers import Share
 from visattn.io.atomic import (
     DISK_ERRNOS,
     explained_disk_errors,
@@ -24,8 +24,6 @@ from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from visattn.images.reader import LoadedImage
 
 PathLike = str | os.PathLike[str]
@@ -101,48 +99,6 @@ def check_no_overwrite(folder: Path, files: Iterable[str], images: Iterable[Sour
             )
 
 
-def encode_png(pixels: "np.ndarray", palette: bytes | None = None) -> bytes:
-    """Return an image as PNG: gray with 8 or 16 bits, RGB or RGBA with 8.
-
-    Args:
-        pixels: The image.
-        palette: Colors of the 256 gray levels, which then are indices: the numbers stay the same.
-
-    Example:
-        >>> encode_png(np.zeros((2, 3), np.uint16))[1:4]
-        b'PNG'
-    """
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    image = Image.fromarray(pixels)
-    if palette is not None:
-        image.putpalette(palette)
-    image.save(buffer, "png", compress_level=4)
-    return buffer.getvalue()
-
-
-def encode_overlay(pixels: "np.ndarray") -> bytes:
-    """Return a photo that was drawn on, for the eye, as PNG: shrunk if a side has over 2048 pixels.
-
-    What is measured lies in other files: maps at their own resolution, masks of the photo.
-
-    Example:
-        >>> png = encode_overlay(np.zeros((1000, 4096, 3), np.uint8))
-        >>> [int.from_bytes(png[start : start + 4], "big") for start in (16, 20)]
-        [2048, 500]
-    """
-    from PIL import Image
-
-    if max(pixels.shape[:2]) <= _LONGEST_OVERLAY:
-        return encode_png(pixels)
-    image = Image.fromarray(pixels)
-    image.thumbnail((_LONGEST_OVERLAY, _LONGEST_OVERLAY), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    image.save(buffer, "png", compress_level=4)
-    return buffer.getvalue()
-
-
 def result_names(
     sources: Sequence[Source], roots: Iterable[PathLike] = (), *, reserved: str = "index"
 ) -> dict[Source, str]:
@@ -215,7 +171,6 @@ def _printable(part: str) -> str:
     return "".join(letter if letter.isprintable() else "_" for letter in part)
 
 
-_LONGEST_OVERLAY = 2048  # pixels; a photo of 12 megapixels makes 3 instead of 11 MB
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -395,21 +350,21 @@ class _ReportsInOrder(Generic[Key, Value]):
                     self._error = error
 
 
-def select_shard(names: Mapping[Source, str], shard: tuple[int, int] | None) -> dict[Source, str]:
+def select_shard(names: Mapping[Source, str], shard: Share | None) -> dict[Source, str]:
     """Return the images of one of several commands that share the work; all without `--shard`.
 
     Args:
         names: Name of each image.
-        shard: Number of the command, from 1, and how many there are.
+        shard: The part of this command.
 
     Example:
         >>> names = {Path(name): name for name in "abcde"}
-        >>> [[*select_shard(names, (number, 2)).values()] for number in (1, 2)]
+        >>> [[*select_shard(names, Share(number, 2)).values()] for number in (1, 2)]
         [['a', 'b'], ['c', 'd', 'e']]
     """
     if shard is None:
         return dict(names)
-    number, count = shard
+    number, count, _ = shard
     first, last = (len(names) * end // count for end in (number - 1, number))
     return dict(itertools.islice(names.items(), first, last))
 

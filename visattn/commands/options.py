@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 
+from visattn.commands.schedulers import shard
 from visattn.commands.streams import print_lines
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import parse_json, terminal_text
@@ -131,25 +132,6 @@ def _option_names(parser: argparse.ArgumentParser) -> Iterator[str]:
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for subparser in action.choices.values():
                 yield from _option_names(subparser)
-
-
-def shard(text: str) -> tuple[int, int]:
-    """Parse a part of the images, such as 2/4.
-
-    Raises:
-        argparse.ArgumentTypeError: If it is not I/N with I from 1 to N.
-
-    Example:
-        >>> shard("2/4")
-        (2, 4)
-    """
-    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
-    number, count = map(int, match.groups()) if match else (0, 0)
-    if not 1 <= number <= count:
-        raise argparse.ArgumentTypeError(
-            f"must be I/N with I from 1 to N, such as 2/4; got {quoted(text)}"
-        )
-    return number, count
 
 
 def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
@@ -353,9 +335,10 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     },
     "seed": {"type": seed, "default": 0, "help": "seed of all random numbers (default: 0)"},
     "shard": {
-        "type": shard, "metavar": "I/N",
+        "type": shard, "metavar": "I/N|auto",
         "help": "process the I-th of N parts of the images, for N commands that share the work and "
-        "--out",
+        "--out; auto takes both from an array of Slurm or AWS Batch, from ranks (srun, torchrun) "
+        "or, as auto/N, from an indexed job of Kubernetes",
     },
     "overwrite": {
         "action": "store_true",
@@ -432,7 +415,7 @@ def add_options(parser: CommandParser, *names: str, **changes: Mapping[str, Any]
         >>> parser = CommandParser(prog="visattn segment")
         >>> add_options(parser, "shard", "seed", seed={"default": 3})
         >>> parser.parse_args(["--shard", "2/4"])
-        Namespace(shard=(2, 4), seed=3)
+        Namespace(shard=Share(number=2, count=4, origin=''), seed=3)
     """
     for name in names:
         parser.group(_GROUP_OF.get(name, RUN)).add_argument(

@@ -33,6 +33,7 @@ from visattn.commands.index import (
     csv_table,
     has_index,
     parquet_table,
+    record_files,
 )
 from visattn.commands.model_option import file_digest
 from visattn.commands.options import describe_model, print_dry_run
@@ -45,6 +46,7 @@ from visattn.commands.records import (
     plain_values,
     refuse_foreign,
 )
+from visattn.commands.schedulers import Share
 from visattn.commands.streams import Activity, RowPrinter, activity, print_where
 from visattn.io.locations import Location, Source
 from visattn.io.safe_text import print_message
@@ -113,7 +115,8 @@ class Job(ABC, Generic[Result]):
         paths = self.find()
         # Images get their names before they are divided, so that all shards agree on them.
         self.all_names = result_names(paths, self.roots, reserved=self.reserved)
-        self.names = select_shard(self.all_names, getattr(args, "shard", None))
+        self.shard: Share | None = getattr(args, "shard", None)
+        self.names = select_shard(self.all_names, self.shard)
         self.overwrite = bool(getattr(args, "overwrite", False))
         self.parquet = bool(getattr(args, "parquet", False))
         if self.parquet:
@@ -260,6 +263,8 @@ class Job(ABC, Generic[Result]):
         #              threads              here      threads   here
         #
         # Finished images pass through with their records: rows have the order of the images.
+        if self.writes_shared and self.shard is not None and self.shard.origin:
+            print_message(f"shard {self.shard} by {self.shard.origin}: {len(self.names):,} images")
         failures: list[str] = []
         done: list[str] = []
         shares: list[float] = []
@@ -300,7 +305,20 @@ class Job(ABC, Generic[Result]):
         code = report_failures(self.skipped, failures, len(self.names))
         if self.writes_shared and done:
             self._report_file(done[0])
+        if self.writes_shared and self.shard is not None:
+            self._report_other_shards()
         return code
+
+    def _report_other_shards(self) -> None:
+        """Print how many images of other shards have no results yet."""
+        if self.out is None:
+            return
+        others = [name for path, name in self.all_names.items() if path not in self.names]
+        written = {path.relative_to(self.out).as_posix() for path in record_files(self.out)}
+        records = ({f"{stem}.json" for stem in self.stems(name)} for name in others)
+        missing = sum(not of_image <= written for of_image in records)
+        rest = f"{missing:,} have no results yet" if missing else "all have results"
+        print_message(f"of the {len(others):,} images of other shards {rest}")
 
     def seen_share(self, record: Record) -> float | None:
         """Return which share of a photo the model saw, in [0, 1]; None if that is not known."""

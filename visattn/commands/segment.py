@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.files import encode_overlay, encode_png
 from visattn.commands.image_options import add_images, resolve_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
@@ -23,6 +22,7 @@ from visattn.commands.options import (
 )
 from visattn.commands.records import Part, Record
 from visattn.commands.run import run_job
+from visattn.images.encoding import encode_overlay, encode_png
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help

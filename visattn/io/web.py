@@ -9,6 +9,8 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import PurePosixPath
 from typing import Any
@@ -59,6 +61,43 @@ def url_files(url: str) -> list[Location]:
     if parts.scheme.lower() in ("http", "https"):
         return [WebFile(url)]
     return _store_files(url)
+
+
+def url_file(url: str) -> Location:
+    """Return the file of a URL, which is not looked up before it is read.
+
+    Raises:
+        ImportError: If a package is missing.
+        ValueError: If the scheme is unknown.
+
+    Example:
+        >>> url_file("memory://photos/a.jpg").relative.name
+        'a.jpg'
+    """
+    if urlsplit(url).scheme.lower() in ("http", "https"):
+        return WebFile(url)
+    store, path = _open_store(url)
+    return _StoreFile(url, store, path, PurePosixPath(PurePosixPath(path).name))
+
+
+def write_url(url: str, content: bytes) -> None:
+    """Write a file of a store in one upload: it is there complete, or not at all.
+
+    Raises:
+        ImportError: If a package is missing.
+        OSError: If the store does not take it.
+        ValueError: If the scheme is unknown, or no store.
+
+    Example:
+        >>> write_url("memory://results/a.txt", b"a dog")
+        >>> url_file("memory://results/a.txt").read_bytes(9)
+        b'a dog'
+    """
+    if urlsplit(url).scheme.lower() in ("http", "https"):
+        raise ValueError(f"{url} is on the web, where nothing can be written: name a store")
+    store, path = _open_store(url)
+    with _store_errors(f"{url} cannot be written"):
+        store.pipe_file(path, content)
 
 
 class WebFile(Location):
@@ -175,18 +214,30 @@ class _StoreFile(Location):
         self._path = path
 
     def fetch(self, max_bytes: int) -> bytes:
-        try:
-            with self._store.open(self._path, "rb") as file:
-                content = file.read(max_bytes + 1)
-        except (OSError, ValueError):
-            raise
-        except Exception as error:  # each store has errors of its own
-            raise OSError(f"{type(error).__name__}: {error}") from error
+        with _store_errors(f"{self.address} cannot be read"), self._store.open(self._path) as file:
+            content = file.read(max_bytes + 1)
         check_length(len(content), max_bytes)
         return content
 
 
-def _store_files(url: str) -> list[Location]:
+@contextmanager
+def _store_errors(problem: str) -> Iterator[None]:
+    """Raise the errors of a store, each of which has some of its own, as those of files."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError):
+        raise
+    except Exception as error:
+        raise OSError(f"{problem}: {type(error).__name__}: {error}") from error
+
+
+def _open_store(url: str) -> tuple[Any, str]:
+    """Return a store and a path in it.
+
+    Raises:
+        ImportError: If a package is missing.
+        ValueError: If the scheme is unknown.
+    """
     scheme = urlsplit(url).scheme.lower()
     try:
         import fsspec
@@ -195,15 +246,17 @@ def _store_files(url: str) -> list[Location]:
     if scheme not in fsspec.available_protocols() or scheme in ("file", "local"):
         raise ValueError(f"{url} is no URL that is read: http, https, s3, gs, hf, memory, ...")
     try:
-        store, path = fsspec.core.url_to_fs(url)
-        files = store.find(path)
+        with _store_errors(f"{url} cannot be reached"):
+            return fsspec.core.url_to_fs(url)
     except ImportError as error:
         package = _EXTRAS.get(scheme, "what the message names")
         raise ImportError(f"{url} needs {package} ({error}): pip install {package}") from error
-    except (OSError, ValueError):
-        raise
-    except Exception as error:
-        raise OSError(f"{url} cannot be listed: {type(error).__name__}: {error}") from error
+
+
+def _store_files(url: str) -> list[Location]:
+    store, path = _open_store(url)
+    with _store_errors(f"{url} cannot be listed"):
+        files = store.find(path)
     if not files:
         raise FileNotFoundError(f"{url} does not exist; give image files or folders")
     single = files == [path]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.data.shards import add_shards, run_shards
-from visattn.commands.files import create_folder, encode_png
+from visattn.commands.files import create_folder
 from visattn.commands.options import (
     DRAWING,
     OUTPUT,
@@ -23,6 +23,7 @@ from visattn.commands.options import (
     whole_number,
 )
 from visattn.commands.streams import activity, print_row
+from visattn.images.encoding import encode_png
 from visattn.io.atomic import atomic_write
 from visattn.io.written_files import check_own_folder, replace_set
 

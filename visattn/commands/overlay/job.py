@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from visattn.commands.boxes import box_settings, boxes_of
-from visattn.commands.files import encode_overlay, encode_png
 from visattn.commands.index import card_image
 from visattn.commands.model_option import file_digest, model_settings
 from visattn.commands.options import figure_options, figure_settings
@@ -30,6 +29,7 @@ from visattn.commands.overlay.methods import (
 from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
 from visattn.commands.streams import activity
+from visattn.images.encoding import encode_overlay, encode_png
 from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
 from visattn.results.cards import Card

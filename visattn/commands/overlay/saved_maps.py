@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.boxes import BoxFile, boxes_of
-from visattn.commands.files import create_folder, encode_overlay
+from visattn.commands.files import create_folder
 from visattn.commands.options import figure_options, figure_settings
+from visattn.images.encoding import encode_overlay
 from visattn.io.atomic import atomic_write
 from visattn.io.written_files import WrittenFiles, replace_files
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from visattn.commands.files import encode_png
+from visattn.images.encoding import encode_png
 from visattn.io.locations import Source
 
 if TYPE_CHECKING:
