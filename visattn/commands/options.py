@@ -415,7 +415,7 @@ def add_options(parser: CommandParser, *names: str, **changes: Mapping[str, Any]
         >>> parser = CommandParser(prog="visattn segment")
         >>> add_options(parser, "shard", "seed", seed={"default": 3})
         >>> parser.parse_args(["--shard", "2/4"])
-        Namespace(shard=Share(number=2, count=4, origin=''), seed=3)
+        Namespace(shard=Share(number=2, parts=4, origin=''), seed=3)
     """
     for name in names:
         parser.group(_GROUP_OF.get(name, RUN)).add_argument(

@@ -15,17 +15,17 @@ class Share(NamedTuple):
 
     Args:
         number: Number of the part, from 1.
-        count: Number of parts; 0 if a scheduler does not say it.
+        parts: Number of parts; 0 if a scheduler does not say it.
         origin: What it was taken from; "" if it was typed.
     """
 
     number: int
-    count: int
+    parts: int
     origin: str = ""
 
     def __str__(self) -> str:
         """Return the part as `--shard` takes it."""
-        return f"{self.number}/{self.count or 'N'}"
+        return f"{self.number}/{self.parts or 'N'}"
 
 
 def shard(text: str) -> Share:
@@ -36,7 +36,7 @@ def shard(text: str) -> Share:
 
     Example:
         >>> shard("2/4")
-        Share(number=2, count=4, origin='')
+        Share(number=2, parts=4, origin='')
     """
     match = re.fullmatch(r"(auto|[0-9]{1,6})(?:/([0-9]{1,6}))?", text)
     if match and match[1] == "auto":
@@ -62,11 +62,11 @@ def scheduled_share(environment: Mapping[str, str], count: int = 0) -> Share:
 
     Example:
         >>> scheduled_share({"RANK": "2", "WORLD_SIZE": "4"})
-        Share(number=3, count=4, origin='RANK and WORLD_SIZE')
+        Share(number=3, parts=4, origin='RANK and WORLD_SIZE')
     """
     shares = [share for read in _READERS for share in read(environment)]
     # A single task is no share of the work: a job of Slurm with one task may be one of an array.
-    shares = [share for share in shares if share.count != 1] or shares
+    shares = [share for share in shares if share.parts != 1] or shares
     if not shares:
         raise argparse.ArgumentTypeError(
             "auto needs a scheduler: no array of Slurm or AWS Batch, no ranks (srun, torchrun) and "
@@ -78,18 +78,18 @@ def scheduled_share(environment: Mapping[str, str], count: int = 0) -> Share:
             f"auto is not unique: {named}; name the part, as in 2/4, computed from both"
         )
     share = shares[0]
-    if not (count or share.count):
+    if not (count or share.parts):
         raise argparse.ArgumentTypeError(
             f"{share.origin} says which part this is, but not of how many: auto/8 for 8 parts"
         )
-    if count and share.count not in (0, count):
+    if count and share.parts not in (0, count):
         raise argparse.ArgumentTypeError(
             f"auto/{count} contradicts {share.origin}, which says {share}"
         )
-    share = share._replace(count=count or share.count)
-    if share.number > share.count:
+    share = share._replace(parts=count or share.parts)
+    if share.number > share.parts:
         raise argparse.ArgumentTypeError(
-            f"{share.origin} says part {share.number} of {share.count}: the indices of the tasks "
+            f"{share.origin} says part {share.number} of {share.parts}: the indices of the tasks "
             "must be consecutive, and as many as there are parts"
         )
     return share

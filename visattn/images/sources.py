@@ -25,7 +25,7 @@ from visattn.io.messages import format_names
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file
 from visattn.io.tables import is_table, table_files
-from visattn.io.web import is_url, url_files
+from visattn.io.web import is_url, url_file, url_files
 
 PathLike = str | os.PathLike[str]
 _MAX_LIST_BYTES = 2**28
@@ -83,6 +83,20 @@ def find_sources(
     if not sources:
         raise FileNotFoundError("there is no photo: the list of files is empty")
     return list(dict.fromkeys(sources))
+
+
+def photo_source(name: str) -> Source:
+    """Return the photo of a path or URL, which is not looked up before it is read.
+
+    Raises:
+        ImportError: If a package is missing that reads a store.
+        ValueError: If the scheme of a URL is unknown.
+
+    Example:
+        >>> photo_source("dogs/1.jpg").name, photo_source("https://example.org/dogs/2.jpg").name
+        ('1.jpg', '2.jpg')
+    """
+    return url_file(name) if is_url(name) else Path(name)
 
 
 def expand_patterns(roots: PathLike | Iterable[PathLike]) -> list[PathLike]:

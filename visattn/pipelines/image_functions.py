@@ -22,8 +22,8 @@ from torch import nn
 
 from visattn.images.encoding import encode_overlay
 from visattn.images.reader import LoadedImage, read_image
+from visattn.images.sources import photo_source
 from visattn.io.messages import did_you_mean, format_names
-from visattn.io.web import is_url, url_file
 from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.saving.load import load_model
 from visattn.pipelines.answering import ask
@@ -489,7 +489,7 @@ class AskImages(ImageFunction):
                 raise ValueError("there is no column 'question'; or pass questions= for all photos")
             cell = columns["question"][number]
             questions = [cell] if isinstance(cell, str) else cell
-        return [{"question": str(text)} for text in questions]
+        return [{"question": str(text)} for text in questions or ()]
 
     def example(self) -> dict[str, Sequence[Any]]:
         """Return the column of questions of the first run."""
@@ -557,9 +557,7 @@ def _read(cell: Any) -> LoadedImage:
         source = cell.get("bytes")
         if source is None:
             raise ValueError("the cell has no bytes: pass a column of paths")
-    if isinstance(source, str) and is_url(source):
-        source = url_file(source)
-    image = read_image(source)
+    image = read_image(photo_source(source) if isinstance(source, str) else source)
     return replace(image, name=_path(cell)) if image.name == "image" and _path(cell) else image
 
 

@@ -15,6 +15,7 @@ from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import Align, GridPlacement
 from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.io.argument_checks import check_argument
+from visattn.io.safe_text import parse_json
 from visattn.results.display import shown
 from visattn.results.info import MapInfo
 from visattn.results.kinds import MapKind
@@ -181,10 +182,10 @@ class AttentionMap(SavedAsJson):
         """
         if not row["record"]:
             raise ValueError(f"the row has no map: {row.get('error') or 'its record is empty'}")
-        place = json.loads(row["geometry"]) if row["geometry"] else None
+        place = parse_json(row["geometry"]) if row["geometry"] else None
         shape = [int(size) for size in row["map_shape"]]
         values = {"maps": list(row["map"]), "shape": shape}
-        return cls.from_dict({**json.loads(row["record"]), **values, "geometry": place})
+        return cls.from_dict({**parse_json(row["record"]), **values, "geometry": place})
 
     @classmethod
     def from_array(
