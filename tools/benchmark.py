@@ -8,6 +8,7 @@
     python tools/benchmark.py transformers    Vision Transformers against other libraries; minutes
     python tools/benchmark.py transformers --only growth --table docs/notes/attention_growth.md
     python tools/benchmark.py maps            Grad-CAM, recording, overlays, RISE; minutes
+    python tools/benchmark.py first           first maps of networks in new processes; minutes
     python tools/benchmark.py gradients --weights runs/scenes_soft/1/checkpoints/best.ckpt
                                               gradient noise of hard attention; a minute
     python tools/benchmark.py words           captions of vision-language models; minutes
@@ -85,7 +86,8 @@ def build_parser() -> argparse.ArgumentParser:
                            help="digits of the epoch (60000; 0: none)")  # fmt: skip
     add("--only", nargs="+", metavar="PART",
         help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
-        "gradcam, channels, rows, extraction, overlay, perturbation; words: tiny, base; bulk: "
+        "gradcam, channels, rows, extraction, overlay, perturbation; first: cnns, vits; "
+        "words: tiny, base; bulk: "
         "overlays, index; scores: rewards, removal; "
         "data: reading, memory, opening; step: vit, ram, captioner; loader: small, "
         "large; gpu: step, vit, loader, rise, gradcam, overlay, kernels, epochs")  # fmt: skip
@@ -240,6 +242,15 @@ def measure_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     return 0
 
 
+def time_first_maps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Print the table of first maps."""
+    from benchmarks.first_maps import CASES, HEAD, first_maps
+
+    print(HEAD, flush=True)
+    parts = selected_parts(args, parser, tuple(CASES))
+    return report(first_maps(parts, rounds=args.rounds), args.out)
+
+
 def selected_parts(
     args: argparse.Namespace, parser: argparse.ArgumentParser, known: Sequence[str]
 ) -> Sequence[str]:
@@ -265,6 +276,7 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "glimpses": time_glimpses,
     "transformers": time_transformers,
     "maps": time_maps,
+    "first": time_first_maps,
     "words": time_words,
     "gradients": measure_gradients,
     "data": time_data,

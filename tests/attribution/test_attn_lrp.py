@@ -237,7 +237,7 @@ def test_transformers_of_timm_are_followed_and_left_as_they_were(name: str) -> N
         name, depth=2, embed_dim=24, num_heads=2, img_size=64, num_classes=5
     ).train()
     explained = analyze_model(model)
-    assert METHODS["attnlrp"].supports(explained.info) == ""
+    assert METHODS["attnlrp"].supports(explained) == ""
     images = torch.randn(2, 3, 64, 64)
     both = attnlrp(explained, images, resolve_target([1, 2], explained))
     alone = attnlrp(explained, images[1:], resolve_target(2, explained))

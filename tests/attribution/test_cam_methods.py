@@ -168,8 +168,8 @@ def test_finer_cam_without_strength_is_grad_cam_and_needs_classes() -> None:
         finercam(explained, x, target, num_references=0)
     with pytest.raises(TypeError, match="the target must be a class"):
         finercam(explained, x, lambda scores: scores[:, 0])
-    assert "compares classes" in METHODS["finercam"].supports(explained.info, torch.sum)
-    assert METHODS["finercam"].supports(explained.info, 2) == ""
+    assert "compares classes" in METHODS["finercam"].supports(explained, torch.sum)
+    assert METHODS["finercam"].supports(explained, 2) == ""
 
 
 def test_smooth_grad_cam_plus_plus_averages_powers_of_noisy_gradients() -> None:

@@ -88,14 +88,13 @@ def test_a_model_is_probed_once_for_each_size(monkeypatch: pytest.MonkeyPatch) -
     model.patch_embed.register_forward_hook(lambda _, args, __: inputs.append(args[0]))
     first = analyze_model(model)
     assert analyze_model(model).info is first.info
-    # quadrants, zeros, receptive fields, gradients, operations
-    shapes = [(count, 3, 48, 80) for count in (4, 2, 2, 1, 1)]
-    assert [tuple(x.shape) for x in inputs] == shapes
+    # receptive fields without numbers, token indices, gradients
+    assert [(len(x), x.is_meta) for x in inputs] == [(2, True), (2, False), (1, False)]
     assert analyze_model(model, (64, 80)).info.attention_layers[0].grid == (4, 5)
-    assert len(inputs) == 10
+    assert len(inputs) == 6
     model.blocks.append(nn.Identity())
     analyze_model(model)
-    assert len(inputs) == 15
+    assert len(inputs) == 9
     sizes = len(probe_cache._PROBED), len(probe_cache._POOLED)
     reference = weakref.ref(model)
     del model, first

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 from small_models import images, small_cnn, token_info
+from torch import nn
 
 from visattn.attribution.methods import METHODS, get_method, supported_methods
 from visattn.attribution.targets import resolve_target
+from visattn.recording.model_info import ExplainedModel, ModelInfo
 
 BOTTOM_UP = ["itti_koch", "spectral_residual"]
 GRADIENTS = ["input_gradient", "input_x_gradient", "smoothgrad", "integrated_gradients"]
@@ -17,20 +19,29 @@ ONE_LAYER = ["attention", "gradient_attention"]
 ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "attention_flow", "legrad", "attnlrp"]
 
 
+def described(info: ModelInfo) -> ExplainedModel:
+    """Return a model that computes nothing, with metadata of another."""
+    return ExplainedModel(nn.Identity(), info, nn.Identity())
+
+
 def test_supported_methods_follow_from_model_info() -> None:
-    assert supported_methods(small_cnn().info) == [*CAMS, "fullgrad", *ANY]
-    assert set(supported_methods(token_info((3, 5), (3, 5)))) == {*ONE_LAYER, *ALL_LAYERS, *ANY}
-    assert set(supported_methods(token_info((4, 6), (2, 3)))) == {*ONE_LAYER, *ANY}
+    assert supported_methods(small_cnn()) == [*CAMS, "fullgrad", *ANY]
+    assert set(supported_methods(described(token_info((3, 5), (3, 5))))) == {
+        *ONE_LAYER,
+        *ALL_LAYERS,
+        *ANY,
+    }
+    assert set(supported_methods(described(token_info((4, 6), (2, 3))))) == {*ONE_LAYER, *ANY}
     others = {"similarity", "guided_backprop", "drise", "fullgrad", "gates"}
     assert set(METHODS) == {*ONE_LAYER, *ALL_LAYERS, *CAMS, *ANY, *others}
 
 
 def test_unsupported_methods_have_a_reason() -> None:
-    reason = METHODS["rollout"].supports(token_info((4, 6), (2, 3)))
+    reason = METHODS["rollout"].supports(described(token_info((4, 6), (2, 3))))
     assert "several token grids (4 x 6, 2 x 3)" in reason
-    assert METHODS["attention"].supports(small_cnn().info) == "it has no attention among tokens"
+    assert METHODS["attention"].supports(small_cnn()) == "it has no attention among tokens"
     partial = replace(token_info((3, 5), (3, 5)), unsupported_layers=(("neck", "it drops tokens"),))
-    assert METHODS["rollout"].supports(partial) == (
+    assert METHODS["rollout"].supports(described(partial)) == (
         "its layer neck is not supported: it drops tokens"
     )
 

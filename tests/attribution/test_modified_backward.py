@@ -280,8 +280,8 @@ def test_a_model_with_products_is_refused() -> None:
 
 
 def test_methods_that_fit_follow_from_the_operations_of_a_model() -> None:
-    resnet = analyze_model(timm.create_model("test_resnet").eval()).info
-    vit = analyze_model(timm.create_model("test_vit").eval()).info
+    resnet = analyze_model(timm.create_model("test_resnet").eval())
+    vit = analyze_model(timm.create_model("test_vit").eval())
     assert {"guided_backprop", "fullgrad", "scorecam"} <= set(supported_methods(resnet))
     assert not {"guided_backprop", "fullgrad"} & set(supported_methods(vit))
     assert "it computes gelu" in METHODS["guided_backprop"].supports(vit)

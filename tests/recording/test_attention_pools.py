@@ -158,12 +158,12 @@ def test_the_map_is_the_row_of_the_token_that_is_read(name: str) -> None:
     torch.testing.assert_close(weights, rows[:, :, 0].float())
     target = resolve_target(1, explained)
     torch.testing.assert_close(METHODS["attention"].function(explained, x, target), right)
-    assert "legrad" not in supported_methods(info)
-    for method in supported_methods(info):
+    assert "legrad" not in supported_methods(explained)
+    for method in supported_methods(explained):
         if METHODS[method].needs in ("tokens", "features") and method != "legrad":
             values = METHODS[method].function(explained, x, target)
             assert values.shape == (2, *GRID), method
             assert values.isfinite().all(), method
     gradient_map = METHODS["hirescam"].function(explained, x, target, signed=True)
     assert gradient_map.any()
-    assert "fullgrad" not in supported_methods(info)
+    assert "fullgrad" not in supported_methods(explained)

@@ -81,8 +81,8 @@ def test_all_methods_give_the_same_maps_as_without_checkpointing(name: str) -> N
         explained.append(analyze_model(make().train(), 64))
     plain, checkpointed = explained
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(3))
-    methods = supported_methods(plain.info)
-    assert supported_methods(checkpointed.info) == methods
+    methods = supported_methods(plain)
+    assert supported_methods(checkpointed) == methods
     assert {"gradcam", "integrated_gradients"} < set(methods)
     assert ("relevance" in methods) == (name != "test_resnet")
     assert plain.info.feature_layers == checkpointed.info.feature_layers

@@ -245,10 +245,11 @@ def test_an_unknown_default_layer_has_a_reason() -> None:
         (Permuted(), "8 x 8 x 14 for each image) that is not the output of a module"),
         (no_grad, "its scores have no gradient with respect to the image"),
     ):
-        info = info_of(model)
+        explained = analyze_model(model.eval(), (32, 56))
+        info = explained.info
         assert info.feature_layers == ()
         assert reason in info.features_error
-        assert METHODS["gradcam"].supports(info).startswith(info.features_error)
+        assert METHODS["gradcam"].supports(explained).startswith(info.features_error)
         assert f"features   unknown: {info.features_error}" in str(info)
 
 

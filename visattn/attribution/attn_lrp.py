@@ -24,7 +24,7 @@ from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.recording.attention_call import functional_multihead_call, multihead_output
 from visattn.recording.model_info import ExplainedModel, ModelInfo
-from visattn.recording.operations import OperationRecorder
+from visattn.recording.operations import ModelOperations, OperationRecorder
 
 _ACTIVATIONS = frozenset({"gelu", "silu", "relu", "relu6", "hardtanh", "leaky_relu", "mish"})
 """Functions that are 0 at 0, so that f(x) / x is the share of x that passes."""
@@ -38,8 +38,8 @@ _WITHOUT_CHAIN = "use gradcam or integrated_gradients"
 _INSTEAD = "use relevance, gradient_attention or integrated_gradients"
 
 
-def _no_rules(info: ModelInfo, _target: object) -> str:
-    """Return why relevance cannot be followed through a model; "" if it may be."""
+def _no_single_chain(info: ModelInfo, _target: object) -> str:
+    """Return why a model is no chain of blocks on one token grid; "" if it may be."""
     grids = {layer.grid for layer in info.attention_layers}
     if len(grids) > 1:
         return (
@@ -48,7 +48,12 @@ def _no_rules(info: ModelInfo, _target: object) -> str:
         )
     if reason := single_grid_error(info):
         return f"{reason}; {_WITHOUT_CHAIN}"
-    names = {*info.operations.names, *info.operations.not_rectifiers}
+    return ""
+
+
+def _without_rule(operations: ModelOperations) -> str:
+    """Return which operations of a model have no rule; "" if all have one."""
+    names = {*operations.names, *operations.not_rectifiers}
     unknown = sorted(n for n in names - _RULES if not n.startswith(_ATTENTION))
     if unknown:
         return f"AttnLRP has no rule for {', '.join(unknown)}; {_INSTEAD}"
@@ -57,7 +62,7 @@ def _no_rules(info: ModelInfo, _target: object) -> str:
 
 @method(
     "attnlrp", title="AttnLRP", paper="arXiv:2402.05602", needs="gradient", signed=True,
-    check=_no_rules,
+    check=_no_single_chain, check_operations=_without_rule,
 )  # fmt: skip
 def attnlrp(
     explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target

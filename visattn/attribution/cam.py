@@ -24,7 +24,8 @@ from visattn.attribution.registry import method
 from visattn.attribution.targets import ClassTarget, Target
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ExplainedModel
+from visattn.recording.operations import ModelOperations
 from visattn.recording.outputs import class_scores
 
 _CANCELED = 1e-4  # of the products that were summed: what is left is rounding
@@ -355,9 +356,9 @@ def weighted_sum(
     return torch.einsum("bcyx,bc->byx", activations, weights).relu()
 
 
-def _signed_features_error(info: ModelInfo, _target: object) -> str:
+def _signed_features_error(operations: ModelOperations) -> str:
     """Return why the features of a model have both signs; "" if they may be positive."""
-    if "layer_norm" not in info.operations.names:
+    if "layer_norm" not in operations.names:
         return ""
     return (
         "its layer normalization makes features of both signs, whose sum, the divisor of "
@@ -389,7 +390,11 @@ gradcam_plus_plus = _register("gradcam++", "Grad-CAM++", "arXiv:1710.11063", gra
 layercam = _register("layercam", "LayerCAM", "Jiang et al. 2021", layer_cam)
 hirescam = _register("hirescam", "HiResCAM", "arXiv:2011.08891", hires_cam)
 xgradcam = _register(
-    "xgradcam", "XGrad-CAM", "arXiv:2008.02312", x_grad_cam, check=_signed_features_error
+    "xgradcam",
+    "XGrad-CAM",
+    "arXiv:2008.02312",
+    x_grad_cam,
+    check_operations=_signed_features_error,
 )
 eigencam = _register("eigencam", "Eigen-CAM", "arXiv:2008.00299", eigen_cam, kind="saliency")
 eigengradcam = _register("eigengradcam", "Eigen-Grad-CAM", "Gildenblat et al. 2021", eigen_grad_cam)

@@ -30,7 +30,6 @@ from visattn.recording.model_info import (
     Pooling,
     TextScorer,
 )
-from visattn.recording.operations import model_operations
 from visattn.recording.outputs import OutputLayout
 from visattn.recording.probe import ProbeResult
 from visattn.recording.probe_cache import (
@@ -157,14 +156,12 @@ def _cached_info(
     if key not in cache or cache[key][0] is not result:  # another result: changed modules
         channels = len(defaults.mean)
         pooled = probe_pooled_features(model, defaults.size, channels, num_classes)
-        forward = forward_function(model)
         info = _info(
             model,
             defaults,
             feature_layers=() if resizes_images(model) else pooled.layers,
             features_error=pooled.error,
             has_texts=isinstance(model, TextScorer),
-            operations=model_operations(model, forward, defaults.size, channels),
             output=_output_layout(model, defaults, pooled.output or result.output, num_classes),
         )
         cache[key] = (result, _with_attention(info, model, result, pooled.reading))

@@ -18,6 +18,7 @@ from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.operations import (
     RECTIFIERS,
     SMOOTH_ACTIVATIONS,
+    ModelOperations,
     OperationRecorder,
     rectifiers_error,
 )
@@ -46,17 +47,17 @@ def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "
 _COMPLETENESS = 1e-3  # of the sum of absolute parts
 
 
-def _unguided(info: ModelInfo, _target: object) -> str:
-    """Return why the gradient of a model cannot be guided; "" if it can."""
-    return rectifiers_error(info.operations)
-
-
-def _incomplete(info: ModelInfo, target: object) -> str:
-    """Return why gradients times input and biases do not sum to the score; "" if they do."""
+def _no_sum(_info: ModelInfo, target: object) -> str:
+    """Return why a target is no sum of gradients times input and biases; "" if it may be."""
     if isinstance(target, BoxTarget):
         return "the score of a box is no sum of gradients times input and biases"
+    return ""
+
+
+def _incomplete(operations: ModelOperations) -> str:
+    """Return why gradients times input and biases do not sum to the score; "" if they do."""
     elementwise = RECTIFIERS | SMOOTH_ACTIVATIONS
-    others = [name for name in info.operations.names if name not in elementwise]
+    others = [name for name in operations.names if name not in elementwise]
     if not others:
         return ""
     return (
@@ -70,7 +71,7 @@ def _incomplete(info: ModelInfo, target: object) -> str:
     title="Guided backpropagation",
     paper="arXiv:1412.6806",
     needs="gradient",
-    check=_unguided,
+    check_operations=rectifiers_error,
     warning="fails sanity checks: it restores the edges of the image and hardly depends on the "
     "class or on upper layers (arXiv:1810.03292)",
 )
@@ -112,7 +113,10 @@ def guided_backprop(
     return gradients.sum(1) if signed else gradients.abs().amax(1)
 
 
-@method("fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features", check=_incomplete)
+@method(
+    "fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features",
+    check=_no_sum, check_operations=_incomplete,
+)  # fmt: skip
 def fullgrad(
     explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, "b y x"]:

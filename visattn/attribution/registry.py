@@ -15,6 +15,8 @@ from visattn.attribution.targets import TargetLike, resolve_target
 from visattn.io.argument_checks import LARGEST_SEED, check_argument
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import NO_ATTENTION, ExplainedModel, ModelInfo
+from visattn.recording.operations import ModelOperations
+from visattn.recording.probe_cache import operations_of
 from visattn.results.kinds import MapKind
 
 Needs = Literal[
@@ -66,6 +68,7 @@ class Method:
         class_only: Whether it compares classes, and so takes no other target.
         check: Further requirement: from the metadata of a model and the target to the reason why
             the method does not fit, "" if it does.
+        check_operations: The same, from the operations that a model computes.
         warning: What its maps do not show; "" if nothing is known.
     """
 
@@ -78,6 +81,7 @@ class Method:
     signed: bool = False
     class_only: bool = False
     check: Callable[[ModelInfo, Any], str] | None = None
+    check_operations: Callable[[ModelOperations], str] | None = None
     warning: str = ""
 
     def __call__(
@@ -114,7 +118,7 @@ class Method:
         if isinstance(target, Tensor):
             target = target.tolist()
         self.check_args(options, target)
-        if reason := self.supports(explained.info, target, options):
+        if reason := self.supports(explained, target, options):
             raise ValueError(f"{self.name} does not fit {explained.info.name}: {reason}")
         return self.function(explained, images, resolve_target(target, explained), **options)
 
@@ -139,12 +143,15 @@ class Method:
         return self.needs in ("tokens", "texts") or "layer" in self.default_kwargs
 
     def supports(
-        self, info: ModelInfo, target: Any = None, args: Mapping[str, Any] = _NO_ARGUMENTS
+        self,
+        explained: ExplainedModel,
+        target: Any = None,
+        args: Mapping[str, Any] = _NO_ARGUMENTS,
     ) -> str:
         """Return "" if a model supports the method, or else the reason why it does not.
 
         Args:
-            info: Metadata of the model.
+            explained: A model with its metadata.
             target: What is explained: a class, a function of the output, a `PixelTarget`,
                 `RegionTarget`, `BoxTarget`, `QueryTarget` or `TokenTarget`; None for the predicted
                 class.
@@ -152,9 +159,10 @@ class Method:
 
         Example:
             >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
-            >>> METHODS["gradcam"].supports(info)
+            >>> METHODS["gradcam"].supports(ExplainedModel(nn.Identity(), info, nn.Identity()))
             'it has no layer whose features lie on a grid; name one of its modules with layer='
         """
+        info = explained.info
         dense = isinstance(target, DenseTarget)
         of_output = dense or callable(target)
         if self.needs == "texts" and not info.has_texts:
@@ -175,6 +183,9 @@ class Method:
             return reason
         if self.needs in ("tokens", "texts"):
             return info.attention_error or ("" if info.attention_layers else NO_ATTENTION)
+        # Last, since the model runs for it.
+        if self.check_operations is not None:
+            return self.check_operations(operations_of(explained))
         return ""
 
     def check_args(self, args: Mapping[str, Any], target: Any = None) -> None:
@@ -301,15 +312,16 @@ gradcam, xgradcam or gradcam++?
     )
 
 
-def supported_methods(info: ModelInfo, target: Any = None) -> list[str]:
+def supported_methods(explained: ExplainedModel, target: Any = None) -> list[str]:
     """Return the names of the methods that a model supports.
 
     Args:
-        info: Metadata of the model.
+        explained: A model with its metadata.
         target: What is explained, as for `Method.supports`.
 
     Example:
-        >>> supported_methods(ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none"))[:3]
+        >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
+        >>> supported_methods(ExplainedModel(nn.Identity(), info, nn.Identity()))[:3]
         ['input_gradient', 'input_x_gradient', 'smoothgrad']
     """
-    return [name for name, entry in METHODS.items() if not entry.supports(info, target)]
+    return [name for name, entry in METHODS.items() if not entry.supports(explained, target)]

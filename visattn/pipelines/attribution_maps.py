@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +22,9 @@ from visattn.recording.feature_layers import resizes_images, resolve_feature_lay
 from visattn.recording.frozen import internal_geometry
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import ExplainedModel, TextScorer
-from visattn.recording.operations import ModelOperations, model_operations
 from visattn.recording.probe_cache import probe_grids
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
-
-_OPERATIONS: WeakKeyDictionary[nn.Module, ModelOperations] = WeakKeyDictionary()
 
 
 def whole_image_preprocessing(
@@ -78,21 +74,6 @@ def with_bottleneck(explained: ExplainedModel) -> ExplainedModel:
         return explained
     layers = (bottleneck_layer(explained),)
     return replace(explained, info=replace(explained.info, feature_layers=layers))
-
-
-def with_operations(explained: ExplainedModel) -> ExplainedModel:
-    """Return a dense model with the operations that it computes, by which methods are refused."""
-    info = replace(explained.info, operations=_operations(explained))
-    return replace(explained, info=info)
-
-
-def _operations(explained: ExplainedModel) -> ModelOperations:
-    info = explained.info
-    if explained.model not in _OPERATIONS:
-        _OPERATIONS[explained.model] = model_operations(
-            explained.model, explained.forward, info.input_size, len(info.mean)
-        )
-    return _OPERATIONS[explained.model]
 
 
 _UNREAD = "no score depends on the attention of this layer"

@@ -27,7 +27,6 @@ from visattn.pipelines.attribution_maps import (
     stack_texts,
     whole_image_preprocessing,
     with_bottleneck,
-    with_operations,
 )
 from visattn.pipelines.caption_words import WORD_METHODS
 from visattn.pipelines.colors import (
@@ -266,10 +265,7 @@ class Explainer:
         own = sequence_methods(self.model)
         if isinstance(self.model, Captioner):
             return own
-        explained = self.analyze()
-        if self.dense:
-            explained = with_operations(explained)
-        return [*own, *supported_methods(explained.info, target)]
+        return [*own, *supported_methods(self.analyze(), target)]
 
     def check(
         self, method: str, target: TargetLike | DenseTarget = None, **method_args: Any
@@ -474,9 +470,7 @@ class Explainer:
         method_args: Mapping[str, Any],
     ) -> None:
         method.check_args(method_args, target)
-        if self.dense and method.check is not None:  # by operations, for which the model runs
-            explained = with_operations(explained)
-        if not (reason := method.supports(explained.info, target, method_args)):
+        if not (reason := method.supports(explained, target, method_args)):
             return
         of = f" with a {type(target).__name__}" if isinstance(target, DenseTarget) else ""
         raise ValueError(

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.geometry.placement import Align, GridPlacement
-from visattn.recording.operations import ModelOperations
 from visattn.recording.outputs import OutputLayout, class_scores
 
 Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
@@ -172,7 +171,6 @@ class ModelInfo:
         output: Location of the class scores in the output of the model.
         features_error: Why the features before pooling could not be determined; "" if they were.
         has_texts: Whether its classes are texts that it compares images with.
-        operations: Its activation functions, norms and products.
         mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
         read_rows: Tokens that the scores read, as measured; None if `pooling` is by convention.
         pooling_assumed: Why that was not measured; "" if it was.
@@ -199,7 +197,6 @@ class ModelInfo:
     output: OutputLayout = field(default_factory=OutputLayout)
     features_error: str = ""
     has_texts: bool = False
-    operations: ModelOperations = field(default_factory=ModelOperations)
     mean_color: tuple[float, ...] = ()
     read_rows: ReadRows | None = None
     pooling_assumed: str = ""

@@ -13,16 +13,21 @@ from visattn.blocks.tap import Tap
 from visattn.io.messages import user_code_location
 from visattn.recording.changed_attention import read_by_change
 from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
-from visattn.recording.frozen import first_weight, without_grad
+from visattn.recording.frozen import first_weight, internal_transform, without_grad
+from visattn.recording.model_info import ExplainedModel
+from visattn.recording.operations import ModelOperations, model_operations
 from visattn.recording.outputs import detect_output_layout
 from visattn.recording.probe import Layouts, ModelProbe, ProbeResult
 from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
 from visattn.recording.receptive_field import TracedGrids, trace_grids
 from visattn.recording.token_grid import PROBE_BATCH_SIZE
+from visattn.recording.traced_layers import quadrants_by_arithmetic
 
 _PROBED: WeakKeyDictionary[nn.Module, dict[Any, ProbeResult]] = WeakKeyDictionary()
 _TRACED: WeakKeyDictionary[nn.Module, dict[Any, TracedGrids]] = WeakKeyDictionary()
 _POOLED: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
+_OPERATIONS: WeakKeyDictionary[nn.Module, dict[Any, ModelOperations]] = WeakKeyDictionary()
+_NO_GRADIENT = "its scores are not differentiable"
 _PREFIX_PARAMETERS = {
     "class": re.compile(r"(^|\.)(cls|class)_(token|embedding)s?(_\d+)?(\.\d+)?$"),
     "distillation": re.compile(r"(^|\.)(dist|distillation)_token$"),
@@ -74,7 +79,9 @@ def probe_model(
     key = (input_size, channels, cache_key, _structure_hash(model))
     if key not in cache:
         function = forward or forward_function(model)
-        result = _probe(model, input_size, channels, function)
+        result = None if forward else _probe_without_images(model, input_size, channels)
+        if result is None:
+            result = _probe(model, input_size, channels, function)
         if result.layouts:
             traced = probe_grids(model, input_size, channels, function, cache_key=cache_key)
             result.place_keys(traced)
@@ -130,6 +137,20 @@ def probe_pooled_features(
     return cache[key]
 
 
+def operations_of(explained: ExplainedModel) -> ModelOperations:
+    """Return the operations of a model; cached like `probe_model`.
+
+    Few methods depend on them, so that the model runs when the first of these is checked.
+    """
+    cache = _OPERATIONS.setdefault(explained.model, {})
+    size = explained.info.input_size
+    channels = len(explained.info.mean)
+    key = (size, channels, _structure_hash(explained.model))
+    if key not in cache:
+        cache[key] = model_operations(explained.model, explained.forward, size, channels)
+    return cache[key]
+
+
 def _pooled_features(
     model: nn.Module,
     input_size: tuple[int, int],
@@ -144,7 +165,7 @@ def _pooled_features(
         tracer = ScoreTracer(model, forward, quadrants, layouts or {}, num_classes)
         return tracer.pooled_features(image)
     except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
-        return PooledFeatures(error=f"its scores are not differentiable ({error})")
+        return PooledFeatures(error=f"{_NO_GRADIENT} ({error})")
 
 
 def _probe(
@@ -175,6 +196,57 @@ def _probe(
             location = user_code_location(error)
             where = f" in {location}" if location else ""
             return ProbeResult(error=f"{type(error).__name__}{where}: {error}")
+
+
+def _probe_without_images(
+    model: nn.Module, input_size: tuple[int, int], channels: int
+) -> ProbeResult | None:
+    """Return the probe result of a network whose layers arithmetic places; None for another.
+
+    That it runs on images shows in the run with gradients, which it needs anyway.
+    """
+    if internal_transform(model) is not None:  # its layers lie on another canvas than the input
+        return None
+    traced = probe_grids(model, input_size, channels)
+    quadrants = None if traced.error else quadrants_by_arithmetic(model, traced)
+    if quadrants is None:
+        return None
+    if traced.attends or any(isinstance(module, Tap) for module in model.modules()):
+        return _probe_attention(model, input_size, channels, quadrants, traced)
+    try:
+        pooled = _pooled_features(model, input_size, channels, forward_function(model), quadrants)
+    except Exception:  # noqa: BLE001 - the run on quadrant images reports it
+        return None
+    if pooled.error.startswith(_NO_GRADIENT):
+        return None
+    key = (input_size, channels, None, _structure_hash(model))
+    _POOLED.setdefault(model, {})[key] = pooled
+    return ProbeResult(
+        prefix_tokens=prefix_tokens_of(model), quadrants=quadrants, output=traced.scores
+    )
+
+
+def _probe_attention(
+    model: nn.Module,
+    input_size: tuple[int, int],
+    channels: int,
+    quadrants: QuadrantProbeResult,
+    traced: TracedGrids,
+) -> ProbeResult | None:
+    """Return the probe result of a model with attention; None if arithmetic leaves it open."""
+    prefix_tokens = prefix_tokens_of(model)
+    if max(quadrants.num_prefix_tokens.values(), default=0) > len(prefix_tokens):
+        return None  # parameter names do not tell their kinds
+    probe = ModelProbe(model, input_size, prefix_tokens, quadrants, traced)
+    forward = forward_function(model)
+    zeros = torch.zeros(PROBE_BATCH_SIZE, channels, *input_size).to(first_weight(model))
+    try:
+        with without_grad(model):
+            result = probe.run(lambda: forward(zeros))
+    except Exception:  # noqa: BLE001 - the run on quadrant images reports it
+        return None
+    # What is refused is refused by what pixels show, and with that reason.
+    return None if probe.left_open or result.unsupported_layers else result
 
 
 def _prefix_tokens_by_use(count: int, read_tokens: tuple[int, ...] | None) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ _MIN_PAIRS = 4  # as in a grid of 2 x 2
 _MAX_CHANNELS = 32  # that are compared, evenly spaced
 _MAX_POOLED = 2  # first tokens that are computed from all others
 _UNRESPONSIVE = 1e-8  # share of the largest squared change below which a position is unresponsive
-_PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 def quadrant_images(
@@ -286,7 +286,7 @@ class QuadrantProbe:
                     self._count_prefix_tokens(argument)
             tensor = output[0] if isinstance(output, tuple) and output else output
             # Layers that pass on what they get would hide the layer that computed it.
-            if not isinstance(tensor, Tensor) or isinstance(module, _PASS_THROUGH):
+            if not isinstance(tensor, Tensor) or isinstance(module, PASS_THROUGH):
                 return
             first_call = self.result.num_calls[site] == 1
             layer = self._feature_layer(site, tensor) if first_call else None
@@ -344,7 +344,7 @@ class QuadrantProbe:
         )
         for plane, layout in options:
             grid = plane.shape[2], plane.shape[3]
-            if grid != (1, 1) and _is_candidate(grid, self.image_size):
+            if grid != (1, 1) and is_candidate(grid, self.image_size):
                 yield FeatureLayer("", layout, grid), plane
 
     def _token_layouts(self, tokens: Tensor) -> Iterator[tuple[FeatureLayer, Tensor]]:
@@ -394,11 +394,12 @@ def candidate_grids(num_cells: int, image_size: tuple[int, int]) -> Iterator[Gri
         ([(3, 5), (5, 3)], [])
     """
     grids = [(n, num_cells // n) for n in range(1, num_cells + 1) if num_cells % n == 0]
-    grids = [grid for grid in grids if num_cells > 1 and _is_candidate(grid, image_size)]
+    grids = [grid for grid in grids if num_cells > 1 and is_candidate(grid, image_size)]
     yield from sorted(grids, key=lambda grid: not fits(grid, image_size))
 
 
-def _is_candidate(grid: Grid, image_size: tuple[int, int]) -> bool:
+def is_candidate(grid: Grid, image_size: tuple[int, int]) -> bool:
+    """Whether a grid may be one of an image, square cells or not; then it is measured."""
     return fits(grid, image_size) or covers(grid, image_size)
 
 

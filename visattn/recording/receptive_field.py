@@ -28,7 +28,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from visattn.geometry.placement import GridPlacement
 from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.module_calls import probing
-from visattn.recording.outputs import argument_tensors, output_tensors
+from visattn.recording.outputs import (
+    OutputLayout,
+    argument_tensors,
+    detect_output_layout,
+    output_tensors,
+)
 from visattn.recording.position_rules import (
     RULES,
     Line,
@@ -51,6 +56,9 @@ _SAME_SHAPE = frozenset(
     {"relu", "hardtanh", "silu", "gelu", "sigmoid", "hardswish", "hardsigmoid", "leaky_relu", "elu",
      "_softmax", "mish", "tanh"}
 )  # fmt: skip
+_ATTENTION = frozenset(
+    {"_softmax", "_safe_softmax", "_native_multi_head_attention", "_transformer_encoder_layer_fwd"}
+)
 _ARITHMETIC = frozenset({"add", "mul", "sub", "div", "add_", "mul_"})
 _NORMS = frozenset(
     {"native_batch_norm", "_native_batch_norm_legit_no_training", "native_layer_norm",
@@ -116,13 +124,29 @@ def _checked(line: Line | None, output: Tensor) -> Line | None:
     return line if line.moves else None
 
 
+@dataclass(frozen=True, eq=False)
+class TracedTensor:
+    """Shape and centers of a tensor of numbers."""
+
+    shape: tuple[int, ...]
+    lines: Lines
+
+
 @dataclass(eq=False)
-class _ModuleTrace:
-    """One call of a module: centers of what goes in and out, and of keys of attention inside."""
+class ModuleTrace:
+    """One call of a module: centers of what goes in and out, and of attention inside.
+
+    Args:
+        attention: Of queries and of keys, in the order in which attention is computed.
+        arguments: Tensors of numbers among its arguments.
+        output: Its output, or the first of several; None if that is no tensor of numbers.
+    """
 
     inputs: list[Lines]
     outputs: list[Lines]
-    keys: list[Lines]
+    attention: list[tuple[Lines, Lines]]
+    arguments: list[TracedTensor]
+    output: TracedTensor | None = None
 
 
 class PositionTracer(TorchDispatchMode):
@@ -137,8 +161,9 @@ class PositionTracer(TorchDispatchMode):
         self.meta = meta
         self.lines: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self.twins: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-        self.keys: list[Lines] = []
+        self.attention: list[tuple[Lines, Lines]] = []
         self.input_size = (1, 1)
+        self.attends = False
 
     def start(self, images: Tensor) -> None:
         """Give the pixels of the images their centers."""
@@ -173,11 +198,14 @@ class PositionTracer(TorchDispatchMode):
                 args, kwargs = self._on_meta(args, kwargs)
         if output is None:
             output = func(*args, **kwargs)
+        attends = name in _ATTENTION or name.startswith("_scaled_dot_product")
+        if attends and tensors[0].ndim > 2:  # not the softmax of class scores
+            self.attends = True
         if not any(tensor in self.lines for tensor in tensors):
             return output
         outputs = output if isinstance(output, (list, tuple)) else [output]
         results = [output for output in outputs if isinstance(output, Tensor)]
-        self._note_keys(name, args)
+        self._note_attention(name, args)
         traced = self._trace(func, name, args, kwargs, results)
         for tensor, lines in zip(results, traced, strict=False):
             if any(lines):
@@ -230,17 +258,23 @@ class PositionTracer(TorchDispatchMode):
             self.lines[base] = (whole[0], whole[1])
         return lines[0], lines[1]
 
-    def _note_keys(self, name: str, args: tuple[Any, ...]) -> None:
-        """Note the centers of the values that attention averages, which are those of its keys."""
+    def traced(self, tensor: Any) -> TracedTensor | None:
+        """Return shape and centers of a tensor of numbers; None for anything else."""
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            return None
+        return TracedTensor(tuple(tensor.shape), self.of(tensor))
+
+    def _note_attention(self, name: str, args: tuple[Any, ...]) -> None:
+        """Note the centers of queries, and of the values that are averaged: those of the keys."""
         if name.startswith("_scaled_dot_product"):
-            values = args[2]
+            queries, values = args[0], args[2]
         elif name in ("bmm", "baddbmm", "matmul"):
-            values = args[-1] if name != "baddbmm" else args[2]
+            queries, values = args[:2] if name != "baddbmm" else args[1:3]
         else:
             return
         lines = self.of(values)
         if any(line and moves(line.axes[-2]) for line in lines):
-            self.keys.append(lines)
+            self.attention.append((self.of(queries), lines))
 
     def _on_meta(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         kwargs = {name: arg for name, arg in kwargs.items() if name != "device"}
@@ -267,14 +301,24 @@ class TracedGrids:
         calls: The calls of each module, in order.
         input_size: Height and width of the input.
         error: Why nothing could be traced; "" if it was.
+        attends: Whether the model computes a softmax that may be attention.
+        scores: Where the class scores are in the output of the model.
     """
 
     def __init__(
-        self, calls: dict[str, list[_ModuleTrace]], input_size: tuple[int, int], error: str = ""
+        self,
+        calls: dict[str, list[ModuleTrace]],
+        input_size: tuple[int, int],
+        error: str = "",
+        *,
+        attends: bool = False,
+        scores: OutputLayout | None = None,
     ) -> None:
         self.calls = calls
         self.input_size = input_size
         self.error = error
+        self.attends = attends
+        self.scores = scores or OutputLayout()
 
     def output(
         self, site: str, grid: tuple[int, int], *, call: int | None = None
@@ -302,7 +346,8 @@ class TracedGrids:
             for call in self.calls.get(name, [])[-1:]:
                 # Weights of shifted windows are recorded at the places before the roll.
                 unrolled = (
-                    [line and replace(line, rolled=0.0) for line in lines] for lines in call.keys
+                    [line and replace(line, rolled=0.0) for line in lines]
+                    for _, lines in call.attention
                 )
                 placements = [_placement((y, x), grid, self.input_size) for y, x in unrolled]
                 known = [placement for placement in placements if placement]
@@ -381,7 +426,7 @@ def trace_grids(
     input_size = (shape[-2], shape[-1])
     errors: list[str] = []
     for meta in (True, False):
-        calls: dict[str, list[_ModuleTrace]] = {}
+        calls: dict[str, list[ModuleTrace]] = {}
         device = "meta" if meta else weight.device
         tracer = PositionTracer(meta=meta)
         with (
@@ -401,15 +446,16 @@ def trace_grids(
                 continue
         outputs = [tracer.of(tensor) for tensor in output_tensors(output)]
         calls.setdefault(
-            "", [_ModuleTrace([], outputs, tracer.keys)]
+            "", [ModuleTrace([], outputs, tracer.attention, [])]
         )  # `forward` need not call the model
-        return TracedGrids(calls, input_size)
+        scores = detect_output_layout(output, shape[0])
+        return TracedGrids(calls, input_size, attends=tracer.attends, scores=scores)
     return TracedGrids({}, input_size, errors[-1])
 
 
 @contextmanager
 def _noting_calls(
-    model: nn.Module, tracer: PositionTracer, calls: dict[str, list[_ModuleTrace]]
+    model: nn.Module, tracer: PositionTracer, calls: dict[str, list[ModuleTrace]]
 ) -> Iterator[None]:
     """Note the centers of the outputs of each module, and of the keys of its attention."""
     begun: list[tuple[int, list[Lines]]] = []
@@ -417,16 +463,20 @@ def _noting_calls(
         for site, module in model.named_modules():
 
             def enter(_: nn.Module, args: Any) -> None:
-                begun.append(
-                    (len(tracer.keys), [tracer.of(tensor) for tensor in output_tensors(args)])
-                )
+                inputs = [tracer.of(tensor) for tensor in output_tensors(args)]
+                begun.append((len(tracer.attention), inputs))
 
-            def leave(_: nn.Module, __: Any, output: Any, site: str = site) -> None:
-                first, inputs = begun.pop() if begun else (len(tracer.keys), [])
+            def leave(_: nn.Module, args: Any, kwargs: Any, output: Any, site: str = site) -> None:
+                first, inputs = begun.pop() if begun else (len(tracer.attention), [])
                 outputs = [tracer.of(tensor) for tensor in output_tensors(output)]
-                call = _ModuleTrace(inputs, outputs, tracer.keys[first:])
+                passed = [tracer.traced(arg) for arg in (*args, *kwargs.values())]
+                arguments = [tensor for tensor in passed if tensor is not None]
+                tensor = output[0] if isinstance(output, tuple) and output else output
+                call = ModuleTrace(
+                    inputs, outputs, tracer.attention[first:], arguments, tracer.traced(tensor)
+                )
                 calls.setdefault(site, []).append(call)
 
             stack.callback(module.register_forward_pre_hook(enter).remove)
-            stack.callback(module.register_forward_hook(leave).remove)
+            stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
         yield
