@@ -243,27 +243,23 @@ MODELS: dict[str, dict[str, str]] = {
         "works": "caption, attention per word, word Grad-CAM, beam search, phrase scores",
     },
     "TransformerCaptioner": {
-        "figure": "../../transformer_panel.jpg",
-        "caption": "Attention of each word in the last layer, on a drawn test scene, after 1,400 "
-        "steps on the scenes of `scenes_demo`.",
+        "figure": "",
+        "caption": "",
         "configs": "scenes_transformer, flickr8k_transformer, flickr8k_transformer_cider, "
         "coco_transformer",
         "works": "caption, attention per word, layer and head, word Grad-CAM, beam search, phrase "
         "scores",
     },
     "KnowingWhenToLook": {
-        "figure": "../../captioners.jpg",
-        "caption": "Three captioners read one caption of a drawn test scene. Below each word its "
-        "probability, and the gate: β or 1-β, the share of the image in its context "
-        "(`scenes_soft`, `scenes_hard`, `scenes_adaptive`).",
+        "figure": "",
+        "caption": "",
         "configs": "scenes_adaptive, flickr8k_adaptive, coco_adaptive",
         "works": "caption, attention and sentinel per word, word Grad-CAM, beam search, phrase "
         "scores",
     },
     "SequenceRecognizer": {
-        "figure": "../../alignment.png",
-        "caption": "Alignment matrix: the attention of each digit over the columns of a test "
-        "canvas (`read_digits`).",
+        "figure": "",
+        "caption": "",
         "configs": "read_digits",
         "works": "reading, attention per digit, alignment matrix, beam search",
     },
@@ -282,17 +278,15 @@ MODELS: dict[str, dict[str, str]] = {
         "works": "questions, attention over cells and words per level, pages of `visattn ask`",
     },
     "CrossAttentionVQA": {
-        "figure": "../../question_panel.png",
+        "figure": "CrossAttentionVQA.jpg",
         "caption": "A question about the closest object: the first map lies on the object in the "
-        "question (frame), the second and third on the answer (`sort_of_clevr_cross`, maps "
-        "supervised).",
+        "question, the second and third on the answer (`sort_of_clevr_cross`, maps supervised).",
         "configs": "sort_of_clevr_cross, sort_of_clevr_cross_unsupervised, scenes_questions",
         "works": "questions, attention of each layer, hop supervision, pages of `visattn ask`",
     },
     "MAC": {
-        "figure": "../../mac_panel.png",
-        "caption": "A question about one object (frame): the third of four steps lies on it, "
-        "without supervision of the maps (`sort_of_clevr_mac`).",
+        "figure": "",
+        "caption": "",
         "configs": "sort_of_clevr_mac",
         "works": "questions, attention over cells and words per step, hop supervision, pages of "
         "`visattn ask`",
@@ -317,9 +311,8 @@ MODELS: dict[str, dict[str, str]] = {
         "works": "glimpses, scan paths, coverage, policies random, raster and saliency",
     },
     "DRAM": {
-        "figure": "../../scan_pairs.png",
-        "caption": "Three glimpses at each of two digits, and what was read there, on a "
-        "validation canvas, after 16 epochs (`dram_pairs60`).",
+        "figure": "",
+        "caption": "",
         "configs": "dram_pairs60, dram_pairs100, dram_addition, dram_sequences",
         "works": "sequences of labels, glimpses, scan paths, coverage, policies random, raster and "
         "saliency",
@@ -366,6 +359,7 @@ def model_figure(name: str) -> np.ndarray | None:
         "StackedAttentionNetwork": figures.sharpness_figure,
         "SwinTransformer": figures.swin_figure,
         "ShowAttendTell": figures.caption_panel,
+        "CrossAttentionVQA": figures.question_figure,
         "RecurrentAttentionModel": figures.glimpse_figure,
     }.get(name)
     return drawn() if drawn else None

@@ -6,6 +6,7 @@ and 0.938 (ViT) on 500 validation scenes when they were trained, with the steps 
 scenes at 256. Blocks were inserted into the CNN and trained alone on noisy scenes (`... blocks`).
 """
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +25,15 @@ from visattn.attribution import METHODS, Method
 from visattn.blocks import block_info, list_blocks
 from visattn.commands.options import CommandParser
 from visattn.data import Scenes, WorldConfig, single_object_scenes
+from visattn.data.questions.sort_of_clevr import draw_layouts, sample_layouts
 from visattn.data.scenes.dataset import SingleObjectScenes, single_object_world
 from visattn.data.scenes.world import draw_world
 from visattn.images import ResizeSpec
 from visattn.models import AttentionResNet, TextPromptClassifier, VisionTransformer
 from visattn.pipelines import glimpses
-from visattn.results import AttentionMap
+from visattn.results import Answer, AttentionMap
 from visattn.viz import caption_figure, colormap_lut, glimpse_panel
+from visattn.viz.answers import answer_figure
 from visattn.viz.text import load_font
 
 HERE = Path(__file__).resolve().parent
@@ -419,6 +422,26 @@ def glimpse_figure() -> np.ndarray:
     scene = chosen_scenes()[2]
     [scan] = glimpses(va.load("scenes-glimpses"), [scene.image])
     return np.asarray(glimpse_panel(scene.image, scan).image)[:552, :872]
+
+
+def recorded_answers() -> tuple[np.ndarray, list[Answer]]:
+    """Return an image of Sort-of-CLEVR, and what a model answered about it once.
+
+    The answers (`_gallery/answers.json`, from `Answer.to_dict`) are those of `visattn fit --config
+    sort_of_clevr_cross` with `--seed_everything 1 --trainer.max_steps 1400 --data.batch_size 16`
+    and `word_attention true`.
+    """
+    [pixels] = draw_layouts(sample_layouts(7, [3]), size=75)
+    small = Image.fromarray(pixels.permute(1, 2, 0).numpy())
+    image = np.asarray(small.resize((450, 450), Image.Resampling.LANCZOS))
+    recorded = json.loads((HERE / "_gallery" / "answers.json").read_text())
+    return image, [Answer.from_dict(each) for each in recorded]
+
+
+def question_figure() -> np.ndarray:
+    """Return the maps of a recorded answer, on the image of the live page of questions."""
+    image, answers = recorded_answers()
+    return np.asarray(answer_figure(image, answers[-1:], width=760).image)
 
 
 def swin_figure() -> np.ndarray:

@@ -6,19 +6,16 @@
 
 The caption page is of the captioner that comes with visattn, the explorer of the small Vision
 Transformer of the gallery. The question page shows what a model answered once
-(`_gallery/answers.json`, from `Answer.to_dict`): `visattn fit --config sort_of_clevr_cross` with
-`--seed_everything 1 --trainer.max_steps 1400 --data.batch_size 16` and `word_attention true`.
+(`gallery_figures.recorded_answers`).
 """
 
 import contextlib
 import io
-import json
 import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
@@ -97,19 +94,12 @@ def explorer_page(work: Path, folder: Path) -> None:
 
 def question_page(work: Path, folder: Path) -> None:
     """Write the page of recorded answers to questions about an image of Sort-of-CLEVR."""
-    from PIL import Image
+    from gallery_figures import recorded_answers
 
-    from visattn.data.questions.sort_of_clevr import draw_layouts, sample_layouts
-    from visattn.results import Answer
     from visattn.viz.html.question_page import answer_html
 
-    [pixels] = draw_layouts(sample_layouts(7, [3]), size=75)
-    small = Image.fromarray(pixels.permute(1, 2, 0).numpy())
-    image = small.resize((450, 450), Image.Resampling.LANCZOS)
-    recorded = json.loads((HERE / "_gallery" / "answers.json").read_text())
-    answers = [Answer.from_dict(each) for each in recorded]
-    page = answer_html(np.asarray(image), answers, name="six objects")
-    (folder / "question.html").write_text(page)
+    image, answers = recorded_answers()
+    (folder / "question.html").write_text(answer_html(image, answers, name="six objects"))
 
 
 class LivePage(SphinxDirective):

@@ -1,8 +1,10 @@
-"""Draw `words.jpg`, the picture of the README: a scene, and where a captioner looked for its words.
+"""Draw the pictures of the README and the guides that a captioner makes of a drawn scene.
 
     python docs/pictures.py
 
-The captioner is `scenes-captioner`, which comes with visattn; the scene is that of the live page.
+`words.jpg`: the scene, and where the captioner looked for words of its caption; `alignment.png`:
+its alignment matrix. The captioner is `scenes-captioner`, which comes with visattn; the scene is
+that of the live page.
 """
 
 import sys
@@ -16,41 +18,50 @@ from PIL import Image, ImageDraw
 import visattn as va
 from visattn.commands.options import CommandParser
 from visattn.data import Scenes
+from visattn.results import Caption
+from visattn.viz.alignment import alignment_figure
 from visattn.viz.text import load_font
 
 HERE = Path(__file__).resolve().parent
-TILE, GAP, TEXT = 320, 12, 72
-"""Pixels; the picture is less than half as wide on a page, and its text then 17 pixels high."""
+TILE, GAP, TEXT, COLUMNS = 448, 16, 92, 3
+"""Pixels; README shows half of them, a phone a quarter, and its text is then 14 pixels high."""
 INK, PAPER = (24, 26, 32), (255, 255, 255)
 SHOWN = ("orange", "ring", "striped", "pink", "star")
 
 
-def words() -> Image.Image:
-    """Return a scene and the maps of words of its caption, in one row."""
+def captioned() -> tuple[np.ndarray, Caption]:
+    """Return the scene and its caption."""
     pixels = Scenes(SCENE + 1, size=SCENE_SIDE, split="test").image(SCENE)
     scene = pixels.permute(1, 2, 0).numpy()
     [caption] = va.caption(va.load("scenes-captioner"), scene)
+    return scene, caption
+
+
+def words(scene: np.ndarray, caption: Caption) -> Image.Image:
+    """Return a scene and the maps of words of its caption, in rows."""
     vmax = caption.display_range()[1]
     maps = dict(zip(caption.words, caption.maps, strict=True))
     tiles = [("scene", scene)]
     tiles += [(w, np.asarray(va.overlay(scene, maps[w], vmax=vmax))[..., :3]) for w in SHOWN]
-    step = TILE + GAP
-    picture = Image.new("RGB", (len(tiles) * step - GAP, TILE + TEXT), PAPER)
-    draw, font = ImageDraw.Draw(picture), load_font(40)
+    step, rows = TILE + GAP, -(-len(tiles) // COLUMNS)
+    picture = Image.new("RGB", (COLUMNS * step - GAP, rows * (TILE + TEXT)), PAPER)
+    draw, font = ImageDraw.Draw(picture), load_font(56)
     for place, (text, tile) in enumerate(tiles):
         image = Image.fromarray(tile).resize((TILE, TILE), Image.Resampling.LANCZOS)
-        picture.paste(image, (place * step, 0))
-        center = place * step + TILE / 2
-        draw.text((center, TILE + 50), text, fill=INK, font=font, anchor="ms")
+        left, top = place % COLUMNS * step, place // COLUMNS * (TILE + TEXT)
+        picture.paste(image, (left, top))
+        draw.text((left + TILE / 2, top + TILE + 62), text, fill=INK, font=font, anchor="ms")
     return picture
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the picture."""
+    """Draw the pictures."""
     parser = CommandParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=HERE / "words.jpg")
-    picture = words()
-    picture.save(parser.parse_args(argv).out, quality=86, optimize=True)
+    parser.add_argument("--out", type=Path, default=HERE, metavar="DIR")
+    folder = parser.parse_args(argv).out
+    scene, caption = captioned()
+    words(scene, caption).save(folder / "words.jpg", quality=82, optimize=True)
+    alignment_figure(scene, caption, width=760).save(folder / "alignment.png")
     return 0
 
 

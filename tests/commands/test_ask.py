@@ -4,13 +4,16 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from question_models import bright_vilt, small_mac
 
 import visattn as va
 from visattn.cli import main
 from visattn.geometry.affine import Geometry
+from visattn.viz.answers import answer_figure
 
 Capsys = pytest.CaptureFixture[str]
 QUESTIONS = ("what color is the ring?", "is the rng on the left")
@@ -97,10 +100,10 @@ def test_errors_say_what_to_do(weights: str, photos: Path, tmp_path: Path, capsy
 def test_boxes_of_all_maps_have_the_answer_as_category(
     weights: str, photos: Path, tmp_path: Path
 ) -> None:
-    file = tmp_path / "boxes.json"
+    file, figure = tmp_path / "boxes.json", tmp_path / "page.svg"
     photo, questions = str(photos / "tall.png"), ["what color is the ring?", "the ring"]
     arguments = ["ask", photo, *questions, "--weights", weights, "--out", str(tmp_path)]
-    assert main([*arguments, "--boxes", str(file)]) == 0
+    assert main([*arguments, "--boxes", str(file), "--figure", str(figure)]) == 0
     written = json.loads(file.read_text())
     answers = va.ask(va.load(weights), photo, questions)
     assert [each["name"] for each in written["categories"]] == list(
@@ -110,3 +113,9 @@ def test_boxes_of_all_maps_have_the_answer_as_category(
     numbers = {each["index"] for each in written["annotations"]}
     assert numbers == set(range(sum(counts)))  # maps of the second question follow the first
     assert '"boxes":[[[' in (tmp_path / "tall.html").read_text()
+    drawn = figure.read_text()
+    assert all(text in drawn for text in (*questions, "tall.png"))
+    plain = answer_figure(photo, answers)  # the panel beside it has the boxes too
+    with Image.open(tmp_path / "tall.png") as panel:
+        outlined = (np.asarray(panel) != np.asarray(plain.image)).any(2)
+    assert 0 < outlined.mean() < 0.1

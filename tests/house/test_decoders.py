@@ -17,7 +17,6 @@ DECODERS = {
 OPENERS = [
     ROOT / "visattn" / "images" / "reader.py",
     ROOT / "visattn" / "data" / "shards" / "sources.py",  # only asks for the format
-    ROOT / "visattn" / "viz" / "photo_compression.py",  # images that a figure holds
 ]
 
 

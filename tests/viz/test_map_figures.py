@@ -97,6 +97,19 @@ def test_an_empty_map_shows_its_reason() -> None:
     assert "the gradient is zero" in written
 
 
+def test_boxes_are_outlined_on_the_tile_of_their_map() -> None:
+    maps, photo, (height, width) = [placed(), placed(method="layercam")], PHOTOS[0], SIZES[0]
+    box = (width / 4, height / 4, width * 3 / 4, height / 2)
+    plain, outlined = (np.asarray(va.figure(maps, photo, boxes=boxes).image)
+                       for boxes in ((), [[], [box]]))  # fmt: skip
+    rows, columns = np.nonzero((plain != outlined).any(2))
+    assert columns.min() > 1200 / 2  # the photo, the first map, the second map
+    shape = (np.ptp(rows) + 1, np.ptp(columns) + 1)
+    assert shape[1] / shape[0] == pytest.approx(2 * width / height, rel=0.1)
+    with pytest.raises(ValueError, match="each of 2 maps needs boxes, got 1"):
+        va.figure(maps, photo, boxes=[[box]])
+
+
 @pytest.mark.parametrize(
     ("maps", "images", "message"),
     [

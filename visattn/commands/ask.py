@@ -15,6 +15,7 @@ from visattn.commands.boxes import (
     join_boxes,
     without_folder,
 )
+from visattn.commands.figure_file import add_figure
 from visattn.commands.image_options import add_images, image_source, resolve_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.values import Answer
+    from visattn.viz.rendering import Figure
 
 _NO_MODEL = """\
 a model is missing: questions need a trained model. Train one:
@@ -60,13 +62,14 @@ With --out it also writes
   DIR/NAME.png   the photo and the map of each hop, question by question; or .pdf, .svg
   DIR/NAME.json  answers with probabilities, maps with their geometry, weights of the words
 and for several images DIR/index.html, an index of all pages.
+With --figure FILE all photos stand in one figure, with their questions.
 With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the answers, or
 the words of written answers.
 Words that the model does not know are reported with similar words that it knows.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 
-_IN_FOLDER = ("num_answers", *IN_FILES)  # options without effect if nothing is written
+_IN_FOLDER = ("num_answers", "figure", *IN_FILES)  # options without effect if nothing is written
 _EXAMPLES = (
     'visattn ask photos "what color is the ring?" --model runs/sort_of_clevr_cross/1 --out answers',
     'visattn ask photo.jpg "how many dogs are there?" --model hf:models/vilt',
@@ -103,6 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="largest number of answers with their probabilities (default: 5)",
     )
     add_boxes(parser)
+    add_figure(parser, "below each other with their questions")
     add_resize_mode(parser, "pad")
     add_options(parser, *PHOTO_FIGURES, *BULK, "dry-run")
     return parser
@@ -122,6 +126,8 @@ def main(argv: Sequence[str]) -> int:
     check_boxes(parser, args)
     if args.out is None:
         refuse_without(parser, args, without_folder(args, [*_IN_FOLDER, *PHOTO_FIGURES]))
+    if args.shard:
+        refuse_without(parser, args, ["figure"], "all photos at once, without --shard")
     check_figures(parser, args)
     return run_job(AnswersJob, args)
 
@@ -200,11 +206,31 @@ class AnswersJob(ModelJob["list[Answer]"]):
         kind, index = self.args.format, self.index_link(name)
         panel = f"{name}.{kind}"
         page = answer_html(image, result, boxes=boxes, index=index, panel=panel)
-        options = {"crop": self.args.cropped, **figure_options(self.args)}
-        drawn = answer_figure(image, result, **options).to_bytes(kind)
+        drawn = answer_figure(image, result, boxes=boxes, **self._drawing).to_bytes(kind)
         text = "; ".join(f"{answer.question} {answer.text}" for answer in result)
         card = Card(name, f"{name}.html", text, card_image(*_first_overlay(image, result)))
         return [Part(name, record, {f"{name}.html": page.encode(), panel: drawn}, card)]
+
+    @property
+    def _drawing(self) -> dict[str, Any]:
+        """How figures are drawn."""
+        return {"crop": self.args.cropped, **figure_options(self.args)}
+
+    def draw_figure(self) -> "Figure | None":
+        """Return the figures of all photos below each other; None if no photo has answers."""
+        from visattn.results.values import Answer
+        from visattn.viz.answers import answer_figure
+        from visattn.viz.rendering import stack_figures
+
+        figures: list[Figure] = []
+        for path in self.names:
+            for record in self.finished(path) or ():
+                answers = [Answer.from_dict(each) for each in record["questions"]]
+                boxes = [_answer_boxes(answer, self.args) for answer in answers]
+                photo = self.read(path)
+                options = {**self._drawing, "note": Path(photo.name).name}
+                figures.append(answer_figure(photo, answers, boxes=boxes, **options))
+        return stack_figures(figures) if figures else None
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         """Yield each question, with its answer and probability."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from visattn.commands.boxes import BoxFile, join_boxes
+from visattn.commands.figure_file import FigureFile
 from visattn.commands.files import (
     PIXELS_PER_BATCH,
     check_no_overwrite,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from torch import nn
 
     from visattn.images.reader import LoadedImage
+    from visattn.viz.rendering import Figure
 
 Result = TypeVar("Result")
 _SEEN = "seen_share"
@@ -123,6 +125,8 @@ class Job(ABC, Generic[Result]):
             parquet_table([])  # refuses before anything is computed
         boxes = self.writes_shared and hasattr(args, "boxes")
         self._boxes = BoxFile(args, self.all_names) if boxes else None
+        figure = self.writes_shared and getattr(args, "figure", None) is not None
+        self._figure_file = FigureFile(args, self.all_names) if figure else None
         self._known_digests: dict[Source, dict[str, Any]] = {}
         self._checked = False
         self._activity = Activity()
@@ -302,7 +306,7 @@ class Job(ABC, Generic[Result]):
             self._boxes.write()
         if self.writes_shared:
             self._report_seen(shares)
-        code = report_failures(self.skipped, failures, len(self.names))
+        code = max(self._write_figure(), report_failures(self.skipped, failures, len(self.names)))
         if self.writes_shared and done:
             self._report_file(done[0])
         if self.writes_shared and self.shard is not None:
@@ -319,6 +323,20 @@ class Job(ABC, Generic[Result]):
         missing = sum(not of_image <= written for of_image in records)
         rest = f"{missing:,} have no results yet" if missing else "all have results"
         print_message(f"of the {len(others):,} images of other shards {rest}")
+
+    def draw_figure(self) -> "Figure | None":
+        """Return the figure of `--figure` from what is in the folder; None without any map."""
+        raise NotImplementedError
+
+    def _write_figure(self) -> int:
+        """Write the file of `--figure`; return 0, or 1 if there is nothing to draw."""
+        if self._figure_file is None:
+            return 0
+        if (drawn := self.draw_figure()) is None:
+            print_message(f"{self._figure_file.path} is not written: no photo has maps")
+            return 1
+        self._figure_file.write(drawn)
+        return 0
 
     def seen_share(self, record: Record) -> float | None:
         """Return which share of a photo the model saw, in [0, 1]; None if that is not known."""
@@ -384,8 +402,8 @@ class Job(ABC, Generic[Result]):
                 for stem in self.stems(name):
                     files += [*self.files(name, stem), f"{stem}.json"]
             files += [*[INDEX] * self.has_index, *self.shared_files()]
-        boxes = getattr(self.args, "boxes", None)
-        return files if boxes is None else [*files, str(boxes.absolute())]
+        whole = (getattr(self.args, name, None) for name in ("boxes", "figure"))
+        return [*files, *(str(path.absolute()) for path in whole if path is not None)]
 
     def check_files(self) -> None:
         """Refuse to replace files that visattn did not write, before anything is computed.
@@ -396,6 +414,8 @@ class Job(ABC, Generic[Result]):
         """
         if self._boxes is not None:
             self._boxes.check()
+        if self._figure_file is not None:
+            self._figure_file.check()
         if self.out is None:
             return
         check_no_overwrite(self.out, self.output_files(), self.all_names)

@@ -9,6 +9,7 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, read_image
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
+from visattn.results.map_boxes import MapBoxes
 from visattn.results.scale import MapScale
 from visattn.results.values import Answer, format_percent
 from visattn.viz.figures import figure
@@ -19,12 +20,21 @@ _ANSWERS = 3  # that the subtitle names
 _NO_MAPS = "this model has no attention maps"
 
 
-def answer_figure(image: ImageLike, answers: Sequence[Answer], **options: Any) -> Figure:
+def answer_figure(
+    image: ImageLike,
+    answers: Sequence[Answer],
+    *,
+    boxes: Sequence[MapBoxes | None] = (),
+    note: str = "",
+    **options: Any,
+) -> Figure:
     """Return a figure of questions below each other: the photo, and the map of each hop.
 
     Args:
         image: The original image.
         answers: At least one answer to a question about this image.
+        boxes: Boxes of the maps of each answer, which are outlined.
+        note: What follows the answers, such as the name of the photo.
         options: Fields of `DrawOptions`, such as `width` and `scale`.
 
     Raises:
@@ -47,10 +57,11 @@ def answer_figure(image: ImageLike, answers: Sequence[Answer], **options: Any) -
                 photo,
                 [] if answer.maps is None else list(answer.maps),
                 answer.question,
-                answers_line(answer.answers),
+                answers_line(answer.answers, note),
+                **({} if own is None else {"boxes": own.per_map()}),
                 **options,
             )
-            for answer in answers
+            for answer, own in zip(answers, boxes or [None] * len(answers), strict=True)
         ]
     )
 
@@ -65,7 +76,7 @@ def hop_figure(
         maps: The map of each hop; a figure without says so.
         question: Title of the figure.
         subtitle: Its second line.
-        options: Fields of `DrawOptions`.
+        options: Fields of `DrawOptions`, and `boxes` of the maps.
 
     Example:
         >>> import numpy as np

@@ -1,6 +1,7 @@
 """The photos of a caption's prompt, or the frames of its video, with the maps on each."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ class DrawnImage:
 
     Args:
         pixels: The image.
-        label: Name of the photo, or time of the frame.
+        label: Name of the photo, or time of the frame; no two are alike.
         maps: Maps of the words.
     """
 
@@ -63,12 +64,19 @@ def drawn_images(images: ImageLike | Sequence[ImageLike], caption: Caption) -> l
     labels = (
         [format_time(second) for second in info.seconds]
         if caption.is_video
-        else [Path(image.name).name for image in loaded]
+        else _distinct([Path(image.name).name for image in loaded])
     )
     return [
         DrawnImage(image.pixels, label, maps)
         for image, label, maps in zip(loaded, labels, placed, strict=True)
     ]
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return names of which those that occur more than once have their number behind them."""
+    counts = Counter(names)
+    return [name if counts[name] == 1 else f"{name} {number}" for number, name in
+            enumerate(names, start=1)]  # fmt: skip
 
 
 def image_shares(caption: Caption) -> Float[np.ndarray, "t p"]:

@@ -19,7 +19,6 @@ from visattn.viz.canvas import ACCENT, BACKGROUND, MUTED, TEXT, TRACK, Canvas
 from visattn.viz.caption_images import DrawnImage, check_one_image, drawn_images, image_shares
 from visattn.viz.gif import encode_gif
 from visattn.viz.heatmap import DrawOptions, resize_image, resize_map
-from visattn.viz.marks import draw_frame
 from visattn.viz.photo_part import PhotoPart
 from visattn.viz.rendering import Figure
 from visattn.viz.text import (
@@ -122,6 +121,7 @@ def image_panel(
     detail: float = 1.0,
     *,
     scales: WordScale = "shared",
+    note: str = "",
 ) -> Canvas:
     """Return a figure with a row per word: its maps on all images, on one color scale.
 
@@ -134,6 +134,7 @@ def image_panel(
         drawing: How maps are drawn, with `vmax`; at least 300 pixels wide.
         detail: Pixels of images per pixel of the drawing.
         scales: See `caption_figure`.
+        note: See `caption_figure`.
 
     Raises:
         ValueError: If the figure is too narrow.
@@ -170,7 +171,9 @@ def image_panel(
         tiles,
         TileGrid(1, len(tiles), row.width, (row.height, row.width), detail),
         title=caption.text,
-        subtitle="" if count == len(images) else f"{count} of {len(images)} frames are drawn",
+        subtitle=join_notes(
+            note, "" if count == len(images) else f"{count} of {len(images)} frames are drawn"
+        ),
         legends=[legend],
         text=_NO_TEXT,
         width=drawing.page_width,
@@ -247,6 +250,7 @@ def caption_figure(
     *,
     boxes: MapBoxes | None = None,
     scales: WordScale = "shared",
+    note: str = "",
     **options: Any,
 ) -> Figure:
     """Return a figure of the image and one overlay per word.
@@ -260,6 +264,7 @@ def caption_figure(
         boxes: Boxes of its maps, from `caption.maps.boxes()`, which are outlined.
         scales: Upper end of the colors: `shared`, `vmax` for all words, by default the median of
             their peaks; `own`, the peak of each word; `greatest`, the greatest of all peaks.
+        note: Second line of the title, such as the name of the captioner.
         options: Fields of `DrawOptions`, such as `width`, `scale`, `colormap` and `vmax`.
 
     Raises:
@@ -284,9 +289,9 @@ def caption_figure(
     if not caption.is_of_single_photo:
         if boxes is not None:
             raise ValueError("boxes are those of one photo; the caption has several images")
-        draw = partial(image_panel, images, caption, drawing, scales=scales)
+        draw = partial(image_panel, images, caption, drawing, scales=scales, note=note)
         return Figure(draw, drawing.zoom)
-    draw = partial(_word_tiles, images[0].pixels, caption, boxes, drawing, scales)
+    draw = partial(_word_tiles, images[0].pixels, caption, boxes, drawing, scales, note)
     return Figure(draw, drawing.zoom)
 
 
@@ -296,6 +301,7 @@ def _word_tiles(
     boxes: MapBoxes | None,
     drawing: DrawOptions,
     scales: WordScale,
+    note: str,
     detail: float,
 ) -> Canvas:
     """Return the drawing of a photo and its overlay for each word."""
@@ -310,10 +316,7 @@ def _word_tiles(
     colors = _Colors(caption, drawing, scales)
     drawn = [colors.draw(word, small, each) for word, each in enumerate(values)]
     if boxes is not None:
-        drawn = [
-            _outlined(each, own, part, grid.pixels)
-            for each, own in zip(drawn, boxes.per_map(), strict=True)
-        ]
+        drawn = [part.outline(*pair) for pair in zip(drawn, boxes.per_map(), strict=True)]
     gates: list[Gate | None] = [None] * count
     if caption.has_gates:
         gates = [Gate(each, caption.gate_symbol) for each in caption.gates]
@@ -325,23 +328,11 @@ def _word_tiles(
         ],
         grid,
         title=caption.text,
-        subtitle=geometry.seen_text,
+        subtitle=join_notes(note, geometry.seen_text),
         legends=[colors.legend(has_nan=bool(np.isnan(values).any()))],
         text=WORDS_AND_GATES if caption.has_gates else WORDS,
         width=drawing.page_width,
     )
-
-
-def _outlined(
-    tile: UInt8[np.ndarray, "y x 3"],
-    boxes: Sequence[Sequence[float]],
-    part: PhotoPart,
-    size: tuple[int, int],
-) -> UInt8[np.ndarray, "y x 3"]:
-    """Return a tile with boxes that are in pixels of the photo."""
-    for each in part.boxes_on_tile(np.array(boxes, np.float64).reshape(-1, 4), size):
-        tile = draw_frame(tile, each.tolist())
-    return tile
 
 
 def statistics_figures(caption: Caption, **options: Any) -> dict[str, Figure]:

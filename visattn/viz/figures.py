@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import UInt8
 from torch import Tensor
 
-from visattn.geometry.affine import Geometry
+from visattn.geometry.affine import Box, Geometry
 from visattn.images.reader import ImageLike, LoadedImage, list_images
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale, map_scale
@@ -57,10 +57,11 @@ _MAX_INCHES = 200  # of a page of PDF
 
 @dataclass(frozen=True, eq=False)
 class _PhotoMaps:
-    """A photo, if it is given, and its maps."""
+    """A photo, if it is given, its maps, and the boxes of each map, if there are any."""
 
     photo: LoadedImage | None
     maps: Sequence[AttentionMap]
+    boxes: Sequence[Sequence[Box]] = ()
 
     @property
     def size(self) -> tuple[int, int]:
@@ -83,14 +84,21 @@ class _PhotoMaps:
         return self.maps[0].geometry or Geometry.identity(self.size)
 
     def draw(
-        self, tile: tuple[int, int], drawing: DrawOptions
-    ) -> tuple[UInt8[np.ndarray, "y x 3"], list[np.ndarray | None]]:
-        """Return the photo and the values of each map at the size of a tile."""
+        self, tile: tuple[int, int], scales: Sequence[MapScale], drawing: DrawOptions
+    ) -> tuple[UInt8[np.ndarray, "y x 3"], list[Tile], list[np.ndarray | None]]:
+        """Return the photo, the tile of each map, and its values, at the size of a tile."""
         part = PhotoPart.of(self.geometry, crop=drawing.crop)
         whole, window = part.whole_size(tile), part.window(tile)
-        values = [values_on_tile(each, whole, drawing) for each in self.maps]
+        all_values = [values_on_tile(each, whole, drawing) for each in self.maps]
         small = resize_image(self.pixels, whole)[window]
-        return small, [None if each is None else each[window] for each in values]
+        values = [None if each is None else each[window] for each in all_values]
+        tiles = [
+            map_tile(*each, small, drawing) for each in zip(self.maps, scales, values, strict=True)
+        ]
+        for index, own in enumerate(self.boxes):
+            if isinstance(drawn := tiles[index].image, np.ndarray):
+                tiles[index] = replace(tiles[index], image=part.outline(drawn, own))
+        return small, tiles, values
 
     @property
     def tiles(self) -> int:
@@ -114,6 +122,18 @@ class _MapTable:
     def maps(self) -> list[AttentionMap]:
         """All maps, row by row."""
         return [each for row in self.rows for each in row.maps]
+
+    def with_boxes(self, boxes: Sequence[Sequence[Box]]) -> "_MapTable":
+        """Return the table with the boxes of each map, row by row.
+
+        Raises:
+            ValueError: If there are boxes of another number of maps.
+        """
+        if len(boxes) != len(self.maps):
+            raise ValueError(f"each of {len(self.maps)} maps needs boxes, got {len(boxes)}")
+        rest = iter(boxes)
+        rows = [replace(row, boxes=[next(rest) for _ in row.maps]) for row in self.rows]
+        return replace(self, rows=rows)
 
     def column_titles(self) -> list[str]:
         """Return what the maps of a column have in common, and columns have not: method or class.
@@ -168,6 +188,7 @@ def figure(
     images: ImageLike | Sequence[ImageLike] | None = None,
     *,
     scales: ScaleGroup | Sequence[MapScale] = "map",
+    boxes: Sequence[Sequence[Box]] = (),
     title: str | None = None,
     subtitle: str = "",
     **options: Any,
@@ -188,6 +209,8 @@ def figure(
             maps are drawn on gray.
         scales: Which maps share a color scale: none (`map`), those of a `row`, of a `column`, or
             `all`; or a scale for each map, row by row.
+        boxes: Boxes of each map, row by row, in pixels of its photo, which are outlined; such as
+            `attention_map.boxes().per_map()`.
         title: Title; by default what all maps have in common, such as the explained class with its
             probability. "" for none.
         subtitle: Second line of the title, smaller.
@@ -217,6 +240,8 @@ def figure(
     per_map = table.scales(scales) if isinstance(scales, str) else list(scales)
     if len(per_map) != len(table.maps):
         raise ValueError(f"each of {len(table.maps)} maps needs a scale, got {len(per_map)}")
+    if boxes:
+        table = table.with_boxes(boxes)
     titles = (table.title() if title is None else title, subtitle)
     draw = _draw_tiles if len(table.rows) == 1 else _draw_rows
     return Figure(partial(draw, table, per_map, titles, drawing), drawing.zoom)
@@ -315,8 +340,7 @@ def _draw_tiles(
     [row] = table.rows
     size = PhotoPart.of(row.geometry, crop=drawing.crop).size
     grid = compute_tile_grid(size, row.tiles, drawing.page_width, detail)
-    small, values = row.draw(grid.pixels, drawing)
-    tiles = [map_tile(*each, small, drawing) for each in zip(row.maps, scales, values, strict=True)]
+    small, tiles, values = row.draw(grid.pixels, scales, drawing)
     if names := table.column_titles():
         tiles = [replace(tile, name=name) for tile, name in zip(tiles, names, strict=True)]
     if row.photo is not None:
@@ -399,9 +423,8 @@ def _row_tiles(
     rows: list[list[Tile]] = []
     values: list[np.ndarray | None] = []
     for row, size in zip(table.rows, sizes, strict=True):
-        small, own = row.draw(size, drawing)
-        scale = scales[len(values) : len(values) + len(own)]
-        tiles = [map_tile(*each, small, drawing) for each in zip(row.maps, scale, own, strict=True)]
+        own_scales = scales[len(values) : len(values) + len(row.maps)]
+        small, tiles, own = row.draw(size, own_scales, drawing)
         rows.append([Tile(small), *tiles] if row.photo is not None else tiles)
         values += own
     return rows, values

@@ -1,74 +1,111 @@
-"""Photos in PDF and SVG as JPEG, which matplotlib writes as PNG of many times the size."""
+"""Photos in PDF and SVG as JPEG; matplotlib would write them as PNG, slowly and much larger.
+
+It is handed a strip of one row in the place of each photo, whose width is the number of the photo;
+the strips of the file are exchanged for JPEG afterwards.
+"""
 
 import base64
 import io
 import re
-import struct
-import zlib
+from collections.abc import Sequence
 
+import numpy as np
+from jaxtyping import UInt8
 from PIL import Image
 
 _QUALITY = 95  # without chroma subsampling: edges of cells and hatching stay sharp
-_WORTH = 0.6  # share of the size below which a photo becomes JPEG; flat colors are small as PNG
-_SVG_IMAGE = re.compile(rb"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
+_FEW_COLORS = 256  # that a palette holds: matplotlib keeps these exactly, and small
+_FIRST = 50_000  # width of the first strip: no image of one row is as wide
+_SVG_IMAGE = re.compile(rb"<image [^>]*>")
+_SVG_WIDTH = re.compile(rb' width="(\d+)"')
+_SVG_LINK = re.compile(rb' xlink:href="[^"]*"')
 _PDF_OBJECT = re.compile(rb"\n(\d+) 0 obj\n")
-_PDF_IMAGE = re.compile(
-    rb"<< /Type /XObject /Subtype /Image /Width (\d+) /Height (\d+)\n/ColorSpace /DeviceRGB "
-    rb"/BitsPerComponent 8 /Filter /FlateDecode\n/DecodeParms << [^>]* >> "
-    rb"/Length (\d+) 0 R >>\nstream\n"
-)
+_PDF_IMAGE = re.compile(rb"<< /Type /XObject /Subtype /Image /Width (\d+) /Height 1\n")
+_PDF_LENGTH = re.compile(rb"/Length (\d+) 0 R >>\nstream\n")
+
+Pixels = UInt8[np.ndarray, "_y _x _c"]
 
 
-def with_jpeg_photos(document: bytes, kind: str) -> bytes:
-    """Return a PDF or SVG file of matplotlib whose photos are JPEG; whatever is smaller stays PNG.
+def is_photo(pixels: Pixels) -> bool:
+    """Whether an image is opaque and has more colors than a palette.
+
+    Args:
+        pixels: RGB, or RGBA.
+
+    Example:
+        >>> noise = np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8)
+        >>> is_photo(noise), is_photo(np.zeros((30, 40, 3), np.uint8))
+        (True, False)
+    """
+    if pixels.shape[2] == 4 and bool((pixels[..., 3] < 255).any()):
+        return False
+    return Image.fromarray(pixels[..., :3]).getcolors(_FEW_COLORS) is None
+
+
+def strip_of(number: int) -> Pixels:
+    """Return what stands for a photo until `with_photos`.
+
+    Args:
+        number: Number of the photo, from 0.
+
+    Example:
+        >>> strip_of(2).shape
+        (1, 50002, 3)
+    """
+    return np.zeros((1, _FIRST + number, 3), np.uint8)
+
+
+def with_photos(document: bytes, kind: str, photos: Sequence[Pixels]) -> bytes:
+    """Return a PDF or SVG file of matplotlib with photos, as JPEG, in the places of strips.
 
     Args:
         document: The file.
         kind: `pdf` or `svg`.
+        photos: The photos by number.
 
     Example:
-        >>> with_jpeg_photos(b"<svg/>", "svg")
+        >>> with_photos(b"<svg/>", "svg", [])
         b'<svg/>'
     """
     if kind == "pdf":
-        return _pdf(document)
-    return _SVG_IMAGE.sub(lambda match: _svg_image(match[0], match[1]), document)
+        return _pdf(document, photos)
+
+    def photo(match: re.Match[bytes]) -> bytes:
+        width = _SVG_WIDTH.search(match[0])
+        if width is None or int(width[1]) < _FIRST:
+            return match[0]
+        # Viewers would keep the proportions of the photo inside of those of the strip.
+        attributes = b' preserveAspectRatio="none" xlink:href="data:image/jpeg;base64,%s"'
+        coded = base64.b64encode(_jpeg(photos[int(width[1]) - _FIRST]))
+        return _SVG_LINK.sub(attributes % coded, match[0])
+
+    return _SVG_IMAGE.sub(photo, document)
 
 
-def _svg_image(whole: bytes, coded: bytes) -> bytes:
-    jpeg = _jpeg(base64.b64decode(coded))
-    return whole if jpeg is None else b"data:image/jpeg;base64," + base64.b64encode(jpeg)
+def _jpeg(pixels: Pixels) -> bytes:
+    buffer = io.BytesIO()
+    image = Image.fromarray(np.ascontiguousarray(pixels[..., :3]))
+    image.save(buffer, "jpeg", quality=_QUALITY, subsampling=0)
+    return buffer.getvalue()
 
 
-def _jpeg(png: bytes) -> bytes | None:
-    """Return an image as JPEG if that is much smaller, and it has no transparency."""
-    with Image.open(io.BytesIO(png)) as image:
-        if image.mode not in ("RGB", "RGBA") or image.getextrema()[3:] not in ((), ((255, 255),)):
-            return None
-        buffer = io.BytesIO()
-        image.convert("RGB").save(buffer, "jpeg", quality=_QUALITY, subsampling=0)
-    jpeg = buffer.getvalue()
-    return jpeg if len(jpeg) < _WORTH * len(png) else None
-
-
-def _pdf(document: bytes) -> bytes:
-    """Return the file with its images exchanged, and the table of places of its objects anew."""
+def _pdf(document: bytes, photos: Sequence[Pixels]) -> bytes:
+    """Return the file with its photos, and the table of places of its objects anew."""
     end = document.rindex(b"\nxref\n")
     starts = [match.start() + 1 for match in _PDF_OBJECT.finditer(document, 0, end)]
     objects = _objects(document, starts, end)
     for number, content in list(objects.items()):
-        header = _PDF_IMAGE.match(content)
-        if header is None:
+        header, length = _PDF_IMAGE.match(content), _PDF_LENGTH.search(content)
+        if header is None or length is None or int(header[1]) < _FIRST:
             continue
-        width, height, length = map(int, header.groups())
-        size = int(objects[length].split()[0])
-        jpeg = _jpeg(_png(width, height, content[header.end() : header.end() + size]))
-        if jpeg is not None:
-            first = f"<< /Type /XObject /Subtype /Image /Width {width} /Height {height}\n"
-            kept = "/ColorSpace /DeviceRGB /BitsPerComponent 8 /Filter /DCTDecode "
-            head = f"{first}{kept}/Length {length} 0 R >>\nstream\n".encode()
-            objects[number] = head + jpeg + b"\nendstream\nendobj\n"
-            objects[length] = b"%d\nendobj\n" % len(jpeg)
+        photo = photos[int(header[1]) - _FIRST][::-1]  # from the bottom to the top
+        height, width = photo.shape[:2]
+        jpeg = _jpeg(photo)
+        first = f"<< /Type /XObject /Subtype /Image /Width {width} /Height {height}\n"
+        kept = "/ColorSpace /DeviceRGB /BitsPerComponent 8 /Filter /DCTDecode "
+        head = f"{first}{kept}/Length {int(length[1])} 0 R >>\nstream\n".encode()
+        objects[number] = head + jpeg + b"\nendstream\nendobj\n"
+        objects[int(length[1])] = b"%d\nendobj\n" % len(jpeg)
     return _joined(document[: starts[0]], objects, document[document.rindex(b"trailer\n") :])
 
 
@@ -101,17 +138,3 @@ def _joined(head: bytes, objects: dict[int, bytes], trailer: bytes) -> bytes:
     table = f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{''.join(rows)}"
     trailer = re.sub(rb"startxref\n\d+", b"startxref\n%d" % at, trailer)
     return b"".join([*parts, table.encode(), trailer])
-
-
-def _png(width: int, height: int, stream: bytes) -> bytes:
-    """Return rows of RGB, compressed with the filters of PNG as in PDF, as a PNG file."""
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", stream), (b"IEND", b""))
-    coded = (
-        struct.pack(">I", len(content))
-        + name
-        + content
-        + struct.pack(">I", zlib.crc32(name + content))
-        for name, content in chunks
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(coded)

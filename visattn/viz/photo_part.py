@@ -1,13 +1,15 @@
 """Tiles that show the whole photo, or only the part of it that the model saw."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
 from visattn.geometry.affine import Box, Geometry
+from visattn.viz.marks import draw_frame
 
 _SMALLEST = 1 / 16  # of a side of the photo; the whole is drawn so large that the part fills a tile
 
@@ -94,3 +96,17 @@ class PhotoPart:
         (height, width), (rows, columns) = self.whole_size(tile), self.window(tile)
         scale = np.array([width / self.image_size[1], height / self.image_size[0]])
         return boxes * np.tile(scale, 2) - np.tile([columns.start, rows.start], 2)
+
+    def outline(
+        self, tile: UInt8[np.ndarray, "y x 3"], boxes: Sequence[Box]
+    ) -> UInt8[np.ndarray, "y x 3"]:
+        """Return a tile with the frames of boxes.
+
+        Args:
+            tile: RGB.
+            boxes: In pixels of the photo.
+        """
+        placed = np.array(boxes, np.float64).reshape(-1, 4)
+        for each in self.boxes_on_tile(placed, (tile.shape[0], tile.shape[1])):
+            tile = draw_frame(tile, each.tolist())
+        return tile

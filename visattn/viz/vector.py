@@ -5,6 +5,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from jaxtyping import UInt8
 
 from visattn.viz.canvas import (
     BACKGROUND,
@@ -19,7 +20,7 @@ from visattn.viz.canvas import (
     Shape,
     Stroke,
 )
-from visattn.viz.photo_compression import with_jpeg_photos
+from visattn.viz.photo_compression import is_photo, strip_of, with_photos
 from visattn.viz.text import has_rtl_letters, load_font
 
 if TYPE_CHECKING:
@@ -83,8 +84,22 @@ def vector_bytes(canvas: Canvas, kind: VectorFormat, zoom: float = 1.0) -> bytes
         # Of letters that the font lacks, a box is drawn, as on raster images.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure = matplotlib_figure(canvas, zoom)
+        photos = _without_photos(figure)
         figure.savefig(buffer, format=kind, metadata={dated: None, "Creator": "visattn"})
-    return with_jpeg_photos(buffer.getvalue(), kind)
+    return with_photos(buffer.getvalue(), kind, photos)
+
+
+def _without_photos(figure: "MatplotlibFigure") -> list[UInt8[np.ndarray, "_y _x _c"]]:
+    """Take the photos out of a figure, leave a strip in the place of each, and return them."""
+    from matplotlib.image import AxesImage
+
+    images = [each for each in figure.axes[0].get_children() if isinstance(each, AxesImage)]
+    photos: list[UInt8[np.ndarray, "_y _x _c"]] = []
+    for image in images:
+        if is_photo(pixels := np.asarray(image.get_array())):
+            image.set_data(strip_of(len(photos)))
+            photos.append(pixels)
+    return photos
 
 
 def _color(color: Ink) -> Any:

@@ -17,6 +17,7 @@ from PIL import Image
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption
 from visattn.results.cards import Card
 from visattn.results.values import Answer
 from visattn.viz.heatmap import overlay
@@ -84,13 +85,24 @@ def history() -> str:
     return history_page(rows, [0, 500, 1000], num_steps=3, method="Grad-CAM")
 
 
+def several() -> str:
+    """A caption of three photos, of which two have the same size."""
+    other = RNG.integers(0, 256, (120, 60, 3), dtype=np.uint8)
+    photos = [LoadedImage(each, name=f"{name}.png")
+              for name, each in (("a", PHOTO), ("b", 255 - PHOTO), ("c", other))]  # fmt: skip
+    maps = [AttentionMap(torch.from_numpy(RNG.random((3, *GRID), np.float32)), "attend", "words",
+                         Geometry.identity(each.size)) for each in photos]  # fmt: skip
+    said = Caption(WORDS, (), (), maps[0], -0.5, finished=True, further_maps=tuple(maps[1:]))
+    return caption_html(photos, said)
+
+
 def index() -> str:
     return index_page([Card("dog", "dog.html", "a dog", thumbnail(PHOTO))])
 
 
 PAGES = {
     "caption": caption_page, "explorer": explorer_page, "question": question_page,
-    "history": history, "index": index,
+    "history": history, "several": several, "index": index,
 }  # fmt: skip
 
 
@@ -413,7 +425,35 @@ def test_steps_of_a_training_are_compared(browser: Any, pages: dict[str, Path]) 
     assert shape == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.parametrize("name", ["caption", "explorer", "question", "history"])
+def test_a_photo_of_several_is_compared_with_maps_on_it_alone(
+    browser: Any, pages: dict[str, Path]
+) -> None:
+    opened(browser, pages["several"])
+    browser.press("Home")
+    first = pixels(browser, "#overlay")
+    small = pixels(browser, ".strip figure:nth-child(2) canvas").astype(int)
+    browser.click("#hold")
+    browser.wait("document.getElementById('second') && !second.hidden")
+    assert np.abs(pixels(browser, "#second canvas").astype(int) - first).max() <= 2
+    browser.click(".strip button", 1)
+    browser.wait("photo.alt === 'b.png'")
+    browser.wait("second.hidden")
+    assert np.abs(pixels(browser, "#overlay").astype(int) - small).max() <= 2
+    listed = browser.value("[...other.options].slice(1).map((each) => each.innerText)")
+    assert len(listed) == len(WORDS) + 1  # neither those on a, of the same size, nor what is held
+    assert all(name.startswith("b.png, ") for name in listed)
+    browser.click(".strip .frame", 2)
+    browser.wait("photo.naturalHeight === 120 && location.hash.includes('image=3')")
+    browser.click("#closer")
+    assert browser.value("frame.classList.contains('zoomed')")
+    opened(browser, pages["several"])
+    browser.value("location.hash = 'image=2&word=2&with=b.png, word 3: dog&mode=side'")
+    browser.wait("document.getElementById('second') && !second.hidden && photo.alt === 'b.png'")
+    assert text(browser, "#first-title") == "\u201cred\u201d, b.png: a red dog"
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("name", ["caption", "explorer", "question", "history", "several"])
 def test_on_a_phone_the_photo_stays_above_the_controls(
     browser: Any, pages: dict[str, Path], name: str
 ) -> None:
@@ -444,7 +484,7 @@ def test_targets_are_at_least_24_pixels_and_nothing_overflows(
     assert browser.value("document.documentElement.scrollWidth") == width
 
 
-@pytest.mark.parametrize("name", ["caption", "explorer", "question", "history"])
+@pytest.mark.parametrize("name", ["caption", "explorer", "question", "history", "several"])
 def test_forced_colors_show_what_is_selected(
     browser: Any, pages: dict[str, Path], name: str
 ) -> None:

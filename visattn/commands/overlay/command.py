@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from visattn.commands.boxes import BOX_OPTIONS, add_boxes, check_boxes
+from visattn.commands.figure_file import add_figure
 from visattn.commands.image_options import add_images, describe_images
 from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
@@ -22,7 +23,6 @@ from visattn.commands.options import (
     check_figures,
     height_width,
     named_value,
-    output_path,
     print_dry_run,
     real_number,
     refuse_unused,
@@ -245,13 +245,7 @@ def _add_drawing(parser: CommandParser) -> None:
     output.add_argument(
         "--all-heads", action="store_true", help="also draw every head of every layer"
     )
-    output.add_argument(
-        "--figure",
-        type=output_path,
-        metavar="FILE",
-        help="also draw all photos in one figure, a row of maps for each (FILE ends in .pdf, .svg "
-        "or .png)",
-    )
+    add_figure(parser, "a row of maps for each")
     output.add_argument(
         "--explorer", action="store_true", help="also write an interactive page per image"
     )

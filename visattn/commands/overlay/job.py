@@ -11,7 +11,6 @@ from visattn.commands.boxes import box_settings, boxes_of
 from visattn.commands.index import card_image
 from visattn.commands.model_option import file_digest, model_settings
 from visattn.commands.options import figure_options, figure_settings
-from visattn.commands.overlay.figure_file import FigureFile
 from visattn.commands.overlay.map_files import (
     encode_npy,
     index_text,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.scale import MapScale
     from visattn.results.values import RecordedLayer
+    from visattn.viz.rendering import Figure
 
 IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
 _BATCH_SIZE = 16
@@ -73,9 +73,6 @@ def overlay_images(args: argparse.Namespace) -> int:
     with activity("loading the model"):
         job = OverlayJob(args)
         check_one_photo(args, len(job.names))
-        figure = None if args.figure is None else FigureFile(args, job.all_names)
-        if figure is not None:
-            figure.check()
         model, source = job.load()
     if args.dry_run:
         return job.dry_run(model, source)
@@ -86,7 +83,7 @@ def overlay_images(args: argparse.Namespace) -> int:
         print_message(SIMILARITY_NOTE)
     batch_size = args.batch_size or _batch_size(runner)
     if args.normalize != "global":
-        return max(job.run(batch_size=batch_size), job.write_figure(figure))
+        return job.run(batch_size=batch_size)
     # The scale of all images is known after the last of them: a first run saves the maps, a second
     # one draws them. Both resume.
     job.check_files()
@@ -94,7 +91,7 @@ def overlay_images(args: argparse.Namespace) -> int:
     maps.skipped += job.skipped
     code = maps.run(batch_size=batch_size)
     drawings = DrawJob(args, maps)
-    return max(code, drawings.run(batch_size=1), drawings.write_figure(figure))
+    return max(code, drawings.run(batch_size=1))
 
 
 def _batch_size(runner: MapRunner) -> int:
@@ -242,22 +239,34 @@ class OverlayJob(Job[ImageMaps]):
         return [(read_map(self.folder.path / f"{stem}.npy", record), record)
                 for stem, record in pairs]  # fmt: skip
 
-    def write_figure(self, file: FigureFile | None) -> int:
-        """Write the file of `--figure` from the maps in the folder; return 0, or 1 without any."""
-        if file is None:
-            return 0
+    def draw_figure(self) -> "Figure | None":
+        """Return the figure of `--figure` from the maps in the folder; None without any."""
+        from visattn.results.map_boxes import MapBoxes
         from visattn.results.scale import MapScale
+        from visattn.viz.figures import figure
 
+        args = self.args
         saved = {path: self.saved_maps(path) for path in self.names}
         complete = {path: each for path, each in saved.items() if each}
         if not complete:
-            print_message(f"{file.path} is not written: no photo has maps")
-            return 1
-        scales = [MapScale.from_dict(record["scale"])
-                  for each in complete.values() for _, record in each]  # fmt: skip
-        maps = [[attention_map for attention_map, _ in each] for each in complete.values()]
-        file.write([Job.read(self, path) for path in complete], maps, scales)
-        return 0
+            return None
+        records = [record for each in complete.values() for _, record in each]
+        options: dict[str, Any] = {
+            **{name: getattr(args, name) for name in ("style", "colormap", "opacity")},
+            **figure_options(args),
+            "crop": args.cropped,
+            "smooth": args.interpolation == "bilinear",
+        }
+        return figure(
+            [[attention_map for attention_map, _ in each] for each in complete.values()],
+            [Job.read(self, path) for path in complete],
+            scales=[MapScale.from_dict(record["scale"]) for record in records],
+            boxes=[
+                MapBoxes.from_dict(record["boxes"]).per_map()[0] if "boxes" in record else ()
+                for record in records
+            ],
+            **options,
+        )
 
     def infer(self, images: "Sequence[LoadedImage]") -> list[ImageMaps]:
         """Return the maps of images, and every head if a page shows it."""

@@ -101,7 +101,7 @@ def caption_html(
         geometry,
         PageParts(
             "viewer.html",
-            ["viewer.js"],
+            ["strip.js", "viewer.js"],
             data={
                 "grid": list(maps[0].shape[1:]),
                 "scale": [0.0, page.vmax],

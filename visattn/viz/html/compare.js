@@ -15,14 +15,16 @@ class Comparison {
     this.list();
   }
 
-  get size() {
-    return this.desk.page.size?.() ?? pageData.geometry.image_size;
+  /** Whether a map lies on the photo that is shown: one of its size, and of its name where both have several. */
+  fits({ geometry, photo }) {
+    const shown = this.desk.page.photo?.();
+    return String(geometry.image_size) === String(pageData.geometry.image_size)
+      && (photo === undefined || shown === undefined || photo === shown);
   }
 
   /** All maps that can be the second one. */
   choices() {
-    return [...viewsOf(pageData, this.size), ...this.opened, ...this.held].filter(({ geometry }) =>
-      String(geometry.image_size) === String(this.size));
+    return [...viewsOf(pageData), ...this.opened, ...this.held].filter((view) => this.fits(view));
   }
 
   list() {
@@ -36,7 +38,8 @@ class Comparison {
     const { view, page } = this.desk;
     if (!view) return;
     const name = `held: ${page.title().join(", ")}`;
-    this.held = [...this.held.filter((each) => each.name !== name), { geometry: pageData.geometry, ...view, name }];
+    const held = { geometry: pageData.geometry, ...view, name, photo: page.photo?.() };
+    this.held = [...this.held.filter((each) => each.name !== name), held];
     this.change({ view: this.held.at(-1) });
   }
 
@@ -45,11 +48,13 @@ class Comparison {
     if (!file) return;
     const [, text] = PAGE_DATA.exec(await file.text()) ?? [];
     try {
-      const data = JSON.parse(text), views = viewsOf(data, this.size);
-      if (!views.length) throw new TypeError("no map of this photo");
-      this.opened.push(...views.map((view) => ({ ...view, name: `${data.model || file.name}: ${view.name}` })));
-      $("opened").textContent = `${views.length} maps of ${file.name} are in the list.`;
-      this.change({ view: this.opened.at(-views.length) });
+      const data = JSON.parse(text);
+      const views = viewsOf(data).map((view) => ({ ...view, name: `${data.model || file.name}: ${view.name}` }));
+      const fitting = views.filter((view) => this.fits(view));
+      if (!fitting.length) throw new TypeError("no map of this photo");
+      this.opened.push(...views);
+      await this.change({ view: fitting[0] });
+      $("opened").textContent = `${fitting.length} maps of ${file.name} are in the list.`;
     } catch (error) { // whatever is wrong with the data of a file that is no such page
       if (!(error instanceof TypeError || error instanceof SyntaxError || error instanceof RangeError || error instanceof DOMException)) throw error;
       $("opened").textContent = `${file.name} is not a page of visattn with maps of this photo.`;
@@ -116,7 +121,7 @@ class Comparison {
 
   /** The second map by its name; maps of other pages and those that are held are in no link. */
   fields() {
-    const known = this.view && viewsOf(pageData, this.size).some(({ name }) => name === this.view.name);
+    const known = this.view && viewsOf(pageData).some(({ name }) => name === this.view.name);
     return known ? { with: this.view.name, mode: this.mode } : {};
   }
 

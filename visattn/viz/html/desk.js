@@ -49,7 +49,8 @@ function numberIn(text, from, to) {
  * The controls beside the photo.
  *
  * @param page What differs between pages: `stages()` with the part of a map that lies on each, `show()`, which calls
- *   `desk.show`, `address()` and `restore(fields)` for links, and `title()`, two lines for figures.
+ *   `desk.show`, `address()` and `restore(fields)` for links, `title()`, two lines for figures, and of several
+ *   photos `photo()`, the name of the one in the frame, whose stage is the first.
  */
 class Desk {
   constructor(page) {
@@ -61,27 +62,23 @@ class Desk {
       $(id).addEventListener("input", () => this.set({ [id]: Number($(id).value) / 100 }));
     }
     this.address = new Address(() => this.fields(), (fields) => this.restore(fields));
-    $("comparing").hidden = !$("views");
-    if ($("views")) this.frame();
-    new Exports(this);
-  }
-
-  frame() {
     this.zoom = new Zoom(() => this.address.write());
     this.zoom.add($("frame"));
     this.comparison = new Comparison(this);
     this.point($("frame"), () => this.page.stages()[0].stage);
+    new Exports(this);
   }
 
   /** Show a map, or the photo alone, with boxes that are known and those of the map. */
   show(view, known = [], ofMap = []) {
-    this.view = view;
-    for (const { stage, part } of this.page.stages()) {
+    const stages = this.page.stages(), [{ stage: { grid, geometry }, part: onPhoto }] = stages;
+    this.view = view && { grid, geometry, ...view, values: onPhoto(view.values) };
+    for (const { stage, part } of stages) {
       stage.show(view && part(view.values), view ? optionsOf(view) : {});
       stage.outline(known, ofMap);
     }
-    if (view) this.legend(view);
-    this.comparison?.show();
+    if (view) this.legend(this.view);
+    this.comparison.show();
     this.pointed();
     this.address.write();
   }
@@ -124,8 +121,7 @@ class Desk {
   }
 
   pointed(place = null) {
-    if (!$("value")) return;
-    const views = [this.view, this.comparison?.view].filter(Boolean);
+    const views = [this.view, this.comparison.view].filter(Boolean);
     $("value").hidden = !place || !views.length;
     if ($("value").hidden) return;
     const [{ stage }] = this.page.stages(), [height, width] = views[0].geometry?.image_size ?? pageData.geometry.image_size;
@@ -136,7 +132,7 @@ class Desk {
   }
 
   fields() {
-    const { x, y, scale } = this.zoom ?? { scale: 1 };
+    const { x, y, scale } = this.zoom;
     return {
       ...this.page.address(),
       style: drawing.style === pageData.style ? null : drawing.style,
@@ -144,14 +140,14 @@ class Desk {
       opacity: drawing.opacity === pageData.opacity ? null : Math.round(100 * drawing.opacity),
       threshold: drawing.threshold ? Math.round(100 * drawing.threshold) : null,
       zoom: scale > 1 ? [scale, x, y].map((number) => Number(number.toFixed(3))).join() : null,
-      ...this.comparison?.fields(),
+      ...this.comparison.fields(),
     };
   }
 
-  restore(fields) {
+  async restore(fields) {
     const share = (name, most) => (numberIn(fields[name], 0, most) ?? 100 * pageDefaults[name]) / 100;
     const cells = numberIn(fields.cells, 0, 1);
-    this.page.restore(fields);
+    await this.page.restore(fields); // which may load another photo
     this.set({
       style: STYLES.includes(fields.style) ? fields.style : pageData.style,
       smooth: cells === null ? pageData.smooth : !cells,
@@ -159,8 +155,8 @@ class Desk {
       threshold: share("threshold", 95),
     });
     const [scale, x, y] = (fields.zoom ?? "1,0,0").split(",").map(Number);
-    if ([scale, x, y].every(Number.isFinite)) this.zoom?.to(Math.min(Math.max(scale, FARTHEST), CLOSEST), x, y);
-    this.comparison?.restore(fields);
+    if ([scale, x, y].every(Number.isFinite)) this.zoom.to(Math.min(Math.max(scale, FARTHEST), CLOSEST), x, y);
+    this.comparison.restore(fields);
   }
 }
 

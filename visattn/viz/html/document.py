@@ -184,7 +184,7 @@ def _quoted_json(data: Mapping[str, Any]) -> str:
 _LONGEST = 1280  # side of the embedded image in pixels, which limits the size of the page
 _MANY = 4
 _LONGEST_OF_TWO = 960
-_LONGEST_OF_MANY = 480
+_LONGEST_OF_MANY = 640
 _GEOMETRY_KEYS = ("matrix", "input_size", "image_size", "region")
 
 
@@ -205,7 +205,7 @@ _STRIP_IMAGE = """\
 <canvas hidden aria-hidden="true"></canvas>
 <svg class="boxes" aria-hidden="true"></svg>
 </div></div>
-<figcaption><span class="name" lang="" dir="auto">$label</span>\
+<figcaption><button type="button" role="radio" class="name" lang="" dir="auto">$label</button>\
 <span class="bar"><i></i></span><span class="number"></span></figcaption>
 </figure>
 """
@@ -277,8 +277,8 @@ def photo_page(
         geometry: Geometry of the maps.
         parts: Template, scripts and data.
         options: Name of the image, and how maps are drawn at first.
-        images: Images that the page shows side by side instead of the image alone, the image
-            first.
+        images: Images that the page shows side by side below the one that is chosen, at first the
+            first of them.
 
     Raises:
         ValueError: If the geometry belongs to another image, or an option is invalid.
@@ -291,16 +291,16 @@ def photo_page(
                 f"width), got {pixels.shape[:2]}; pass the original image"
             )
     _check_drawing(options)
-    address, (height, width) = image_data_url(image, longest=_LONGEST)
+    longest = _longest_of(images) if images else _LONGEST
+    address, (height, width) = image_data_url(image, longest=longest)
     back = "" if options.index is None else _BACK_LINK.format(path_url(options.index))
-    if images:
-        figures, css, shown = _strip(images)
-    else:
-        css, shown = "", list[dict[str, Any]]()
-        figures = _fragment(
-            "photo.html", photo=address, width=str(width), height=str(height),
-            caption=parts.texts.get("caption", options.name or ""),
-        )  # fmt: skip
+    figures = _fragment(
+        # Without scripts the images below are shown.
+        "photo.html", {"kind": ' class="live"' if images else ""},
+        photo=address, width=str(width), height=str(height),
+        caption=images[0].label if images else parts.texts.get("caption", options.name or ""),
+    )  # fmt: skip
+    below, css, shown = _strip(images) if images else ("", "", [])
     name = sanitize_text(options.name or "", 200)
     return render_page(
         parts.template,
@@ -330,7 +330,7 @@ def photo_page(
         },
         markup={
             "back": back,
-            "figures": figures,
+            "figures": figures + below,
             "desk": _fragment(
                 "desk.html",
                 {"switches": parts.switches, "scales": parts.scales},
@@ -386,20 +386,33 @@ def _geometry_of(image: DrawnImage) -> Geometry:
 
 def _strip(images: Sequence[DrawnImage]) -> tuple[str, str, list[dict[str, Any]]]:
     """Return images side by side as HTML, its styles, and the data of each image."""
-    most = _LONGEST_OF_TWO if len(images) <= _MANY else _LONGEST_OF_MANY
     figures = list[str]()
     data = list[dict[str, Any]]()
-    css = f"\n.strip {{ --high: {'15rem' if len(images) <= _MANY else '8rem'} }}"
+    high = "9rem" if len(images) <= _MANY else "7rem"
+    css = "\n.strip { --high: 6rem }\n@media (min-width: 60rem) { "
+    css += f":root {{ --tall: max(14rem, 100vh - 31rem) }} .strip {{ --high: {high} }} }}"
     for number, each in enumerate(images, start=1):
-        address, (height, width) = image_data_url(each.pixels, longest=most)
+        address, (height, width) = image_data_url(each.pixels, longest=_longest_of(images))
         label = escape_text(sanitize_text(each.label, 200))
         values = {"photo": address, "width": width, "height": height, "label": label}
         figures.append(Template(_STRIP_IMAGE).substitute(values))
-        data.append({"size": [height, width], "grid": list(each.maps.values.shape[1:]),
-                     "geometry": page_geometry(_geometry_of(each))})  # fmt: skip
+        data.append({
+            "name": sanitize_text(each.label, 200), "size": [height, width],
+            "grid": list(each.maps.values.shape[1:]), "geometry": page_geometry(_geometry_of(each)),
+        })  # fmt: skip
         css += f"\n.strip figure:nth-child({number}) {{ --ratio: {width / height:.6f}; "
         css += f"--natural: {width}px }}"
-    return f'<div class="strip">\n{"".join(figures)}</div>', css, data
+    return _STRIP.format("".join(figures)), css, data
+
+
+def _longest_of(images: Sequence[DrawnImage]) -> int:
+    """Return the longer side of each of several embedded images, in pixels."""
+    return _LONGEST_OF_TWO if len(images) <= _MANY else _LONGEST_OF_MANY
+
+
+_STRIP = """
+<div class="strip" role="radiogroup" aria-label="Image in the frame">
+{}</div>"""
 
 
 _NO_SCRIPTS = "The attention maps are drawn by a script in this page, but scripts are off."

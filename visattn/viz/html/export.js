@@ -12,11 +12,11 @@ class Exports {
 
   /** The view as a figure: images as they are on the page, text as text. */
   svg() {
-    const { desk } = this, { view, comparison } = desk, other = comparison?.view && comparison.stage ? comparison : null;
-    const stages = [...desk.page.stages().map(({ stage }) => stage), ...(other ? [other.stage] : [])];
+    const { desk } = this, { view, comparison } = desk, other = comparison.view && comparison.stage ? comparison : null;
+    const stages = [desk.page.stages()[0].stage, ...(other ? [other.stage] : [])];
     const heights = stages.map(({ canvas }) => (PANEL * canvas.height) / canvas.width);
     const width = stages.length * (PANEL + SPACE) - SPACE, high = Math.max(...heights), parts = [];
-    stages.forEach((stage, index) => parts.push(imagePart(stage, index * (PANEL + SPACE), heights[index], desk.zoom?.window())));
+    stages.forEach((stage, index) => parts.push(imagePart(stage, index * (PANEL + SPACE), heights[index], desk.zoom.window())));
     const [title, detail] = desk.page.title(), second = other ? `${other.view.name} (${rangeOf(other.view)})` : "";
     let down = high + 26;
     if (second) parts.push(textPart(second, PANEL + SPACE, down, 18));

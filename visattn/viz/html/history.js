@@ -21,16 +21,11 @@ function title() {
   return [`Step ${step.toLocaleString("en")}`, [row().name, note].filter(Boolean).join(", ")];
 }
 
-/** Show another image: the photo, its proportions, and a stage for it. */
 async function chooseImage(index) {
   state.row = index;
-  const { photo, size: [height, width], name, geometry } = row();
-  Object.assign($("photo"), { src: photo, width, height, alt: name });
-  document.documentElement.style.setProperty("--ratio", width / height);
-  document.documentElement.style.setProperty("--natural", `${width}px`);
-  pageData.geometry = geometry;
-  await $("photo").decode();
-  stage = new Stage({ size: [height, width], geometry });
+  const framed = await framePhoto(row());
+  if (!framed) return;
+  stage = framed;
   views = stepViews(row(), { ...pageData, shared: state.shared });
   if (desk) desk.comparison.renew(); // which shows all anew
 }
@@ -84,8 +79,8 @@ async function start() {
   $("step").max = views.length - 1;
   $("step").addEventListener("input", () => { player.play(false); chooseStep(Number($("step").value)); });
   player = new Player("Play, step by step", () => chooseStep(0), forward);
-  desk = new Desk({ stages: () => [{ stage, part: (values) => values }], size: () => row().geometry.image_size,
-    show, address, restore, title });
+  desk = new Desk({ stages: () => [{ stage, part: (values) => values }],
+    photo: () => row().name, show, address, restore, title });
   scales = segmented("shared", [true, false], state.shared, share);
   document.addEventListener("keydown", pressed);
   desk.set({});

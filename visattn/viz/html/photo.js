@@ -42,6 +42,20 @@ function sharesOf({ matrix: [[xx, xy, x0], [yx, yy, y0]], input_size: [tall, wid
   return { x: along / wide, y: down / tall };
 }
 
+let framing = 0; // photos that the frame was set to show
+
+/** Show another photo in the frame; return a stage for it, or null if the next one was chosen meanwhile. */
+async function framePhoto({ photo: src, size: [height, width], name, grid, geometry }) {
+  const number = ++framing, image = made("img", { id: "photo", src, width, height, alt: name, draggable: "false" });
+  await image.decode();
+  if (number !== framing) return null;
+  $("photo").replaceWith(image);
+  document.documentElement.style.setProperty("--ratio", width / height);
+  document.documentElement.style.setProperty("--natural", `${width}px`);
+  pageData.geometry = geometry;
+  return new Stage({ size: [height, width], grid, geometry });
+}
+
 /** The photo, what is drawn on it, and what is pointed at on it. */
 class Stage {
   /** @param own Its image, what is drawn on it, and its size, grid and geometry; by default those of the page. */

@@ -72,7 +72,7 @@ function phraseRows(phrase, word) {
 /** Write what is known of a word, or of all of them together. */
 function showDetails(caption, view, at) {
   const rows = [], count = caption.words.length, words = caption.phrases.length ? "known" : "";
-  const mean = at === MEAN || at === null, place = view && stages.length === 1 ? peakPlace(view) : "";
+  const mean = at === MEAN || at === null, place = view && !strip.length ? peakPlace(view) : "";
   $("which").textContent = mean ? `All ${count} words` : `Word ${at + 1} of ${count}`;
   $("word").textContent = at === null ? $("alone").textContent : mean ? "Mean of all maps" : caption.words[at];
   if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
@@ -96,8 +96,8 @@ function phraseOf(caption, at) {
   return caption.phrases.find(({ first, words }) => at >= first && at < first + words);
 }
 
-let stages, words, candidates, views, desk, player, scales;
-const state = { candidate: 0, pinned: null, hovered: null, boxes: true, ends: "shared" };
+let stage, strip, images, words, candidates, views, desk, player, scales;
+const state = { image: 0, candidate: 0, pinned: null, hovered: null, boxes: true, ends: "shared" };
 const ENDS = ["shared", "own", "greatest"];
 
 const caption = () => pageData.captions[state.candidate];
@@ -115,39 +115,29 @@ function show() {
   const at = current(), view = viewAt(at);
   const phrase = typeof at === "number" ? phraseOf(caption(), at) : null;
   desk.show(view, phrase && state.boxes ? phrase.boxes : [], state.boxes && caption().boxes[at] || []);
-  showShares(view && view.values);
+  showShares(strip, view && view.values);
   words.buttons.forEach((button, index) => button.classList.toggle("shown", index === at));
   words.mark(typeof state.pinned === "number" ? state.pinned : -1);
   candidates.mark(state.candidate);
+  images?.mark(state.image);
+  strip.forEach(({ figure }, index) => figure.classList.toggle("framed", index === state.image));
   $("mean").setAttribute("aria-pressed", String(at === MEAN));
   $("alone").setAttribute("aria-pressed", String(at === null));
   showDetails(caption(), view, at);
 }
 
-/** Below each of several images: its share of the map that is shown. */
-function showShares(map) {
-  if (stages.length < 2) return;
-  const sum = (values) => values.reduce((all, value) => all + Math.max(value, 0), 0);
-  const shares = map ? stages.map(({ part }) => sum(part(map))) : stages.map(() => 0);
-  const total = Math.max(shares.reduce((all, share) => all + share, 0), 1e-12), most = Math.max(...shares, 1e-12);
-  stages.forEach(({ figure }, index) => {
-    figure.querySelector(".bar i").style.width = `${100 * shares[index] / most}%`;
-    figure.querySelector(".number").textContent = map ? percent(shares[index] / total) : "";
-    figure.classList.toggle("most", Boolean(map) && shares[index] === most);
-  });
-}
+/** The part of a map that lies on the photo in the frame. */
+const onPhoto = (map) => (strip.length ? strip[state.image].part(map) : map);
 
-/** The images of the page, and the part of a map that lies on each. */
-function imageStages() {
-  let begin = 0;
-  return [...document.querySelectorAll(".seen figure")].map((figure, index) => {
-    const own = pageData.images?.[index] ?? pageData, from = begin;
-    const to = begin += own.grid[0] * own.grid[1];
-    const [image, canvas, boxes] = figure.querySelector(".pan").children;
-    const stage = new Stage({ ...own, image, canvas, boxes });
-    const alone = !pageData.images;
-    return { figure, stage, part: (map) => (alone ? map : map.subarray(from, to)) };
-  });
+/** Which of several photos is in the frame. */
+const photoName = () => pageData.images?.[state.image].name;
+
+async function chooseImage(index) {
+  state.image = index;
+  const framed = await framePhoto({ ...pageData.images[index], photo: strip[index].stage.image.src });
+  if (!framed) return;
+  stage = framed;
+  desk.comparison.renew(); // which shows all anew
 }
 
 function pin(at) {
@@ -174,10 +164,12 @@ function forward() {
 /** What is shown, for the address: words and candidates as they are counted on the page. */
 function address() {
   const word = { [MEAN]: "all", null: "none" }[state.pinned] ?? state.pinned + 1;
-  return { candidate: state.candidate ? state.candidate + 1 : null, word, scale: state.ends === "shared" ? null : state.ends };
+  return { image: state.image ? state.image + 1 : null, candidate: state.candidate ? state.candidate + 1 : null, word, scale: state.ends === "shared" ? null : state.ends };
 }
 
-function restore(fields) {
+async function restore(fields) {
+  const image = numberIn(fields.image ?? "1", 1, strip.length);
+  if (image !== null && image - 1 !== state.image) await chooseImage(image - 1);
   const candidate = numberIn(fields.candidate ?? "1", 1, pageData.captions.length);
   if (candidate !== null && candidate - 1 !== state.candidate) chooseCandidate(candidate - 1);
   const word = numberIn(fields.word, 1, caption().words.length);
@@ -189,9 +181,9 @@ function restore(fields) {
 }
 
 function title() {
-  const at = current();
-  if (at === null) return [$("alone").textContent, lineOf(caption())];
-  return [at === MEAN ? "mean of all words" : `\u201c${caption().words[at]}\u201d`, lineOf(caption())];
+  const at = current(), photo = photoName() === undefined ? "" : `${photoName()}: `;
+  const name = at === null ? $("alone").textContent : at === MEAN ? "mean of all words" : `\u201c${caption().words[at]}\u201d`;
+  return [name, photo + lineOf(caption())];
 }
 
 /** Under the mouse: how strongly each word looked at this place. */
@@ -203,6 +195,12 @@ function pointAt(event, { stage, part } = {}) {
     const share = values ? Math.min(1, Math.max(0, values[index] / scaled(views[index]).scale[1])) : 0;
     button.style.setProperty("--here", `${Math.round(100 * share)}%`);
   });
+}
+
+function listenToFrame(frame, shown) {
+  frame.addEventListener("pointermove", (event) => pointAt(event, shown()));
+  frame.addEventListener("pointerdown", (event) => pointAt(event, shown()));
+  frame.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
 }
 
 function listen() {
@@ -218,12 +216,12 @@ function listen() {
     state.hovered = null;
     show();
   });
-  for (const each of stages) {
+  listenToFrame($("frame"), () => ({ stage, part: onPhoto }));
+  strip.forEach((each, index) => {
     const frame = each.figure.querySelector(".frame");
-    frame.addEventListener("pointermove", (event) => pointAt(event, each));
-    frame.addEventListener("pointerdown", (event) => pointAt(event, each));
-    frame.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
-  }
+    listenToFrame(frame, () => each);
+    frame.addEventListener("click", () => chooseImage(index));
+  });
   $("mean").addEventListener("click", () => { player.play(false); pin(MEAN); });
   $("alone").addEventListener("click", () => { player.play(false); pin(null); });
   $("outlined").addEventListener("change", () => { state.boxes = $("outlined").checked; show(); });
@@ -257,7 +255,12 @@ function initialWord({ words: said, phrases, ...rest }) {
 
 async function start() {
   await Promise.all([...document.querySelectorAll(".frame img")].map((image) => image.decode()));
-  stages = imageStages();
+  stage = new Stage(pageData.images?.[0]);
+  strip = stripStages();
+  if (strip.length) {
+    images = new Choice(document.querySelector(".strip"), chooseImage);
+    images.buttons = strip.map(({ figure }) => figure.querySelector("button"));
+  }
   player = new Player("Play, word by word", () => pin(0), forward);
   words = new Choice($("words"), (index) => { player.play(false); pin(index); });
   candidates = new Choice($("candidates"), (index) => { player.play(false); chooseCandidate(index); });
@@ -267,12 +270,12 @@ async function start() {
   $("sign-chance").hidden = !caption().chances.length;
   $("sign-gate").hidden = !caption().gates.length;
   $("gate-name").textContent = gateMeaning();
-  if (stages.length > 1) $("alone").textContent = "Images alone";
+  if (strip.length) $("alone").textContent = "Images alone";
   if (pageData.even) $("even-name").textContent = pageData.even[1];
   $("notes").hidden = !pageData.notes;
   $("notes").textContent = pageData.notes;
   $("outlines").hidden = !pageData.captions.some(({ phrases, boxes }) => phrases.length || boxes.length);
-  desk = new Desk({ stages: () => stages, show, address, restore, title });
+  desk = new Desk({ stages: () => [{ stage, part: onPhoto }, ...strip], photo: photoName, show, address, restore, title });
   scales = segmented("ends", ENDS, state.ends, (ends) => { state.ends = ends; show(); });
   chooseCandidate(0);
   listen();

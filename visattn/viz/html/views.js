@@ -46,18 +46,34 @@ function stepViews({ steps, geometry, top: most }, { unit, shared = true } = pag
     unit: signed ? "against \u00b7 for" : unit }));
 }
 
-/** All maps of a page that lie on a photo of this size. */
-function viewsOf(data, size) {
-  const captions = data.images ? [] : data.captions ?? [];
-  const views = [
-    ...captions.flatMap((caption, index) => wordViews(caption, data).map((view, word) => ({ ...view,
-      name: `${captions.length > 1 ? `caption ${index + 1}, ` : ""}${word < caption.words.length ? `word ${word + 1}: ` : ""}${view.name}` }))),
+/** For each image of a page, a function that returns the part of a map that lies on it. */
+function partsOf(images) {
+  let begin = 0;
+  return images.map(({ grid: [rows, columns] }) => {
+    const from = begin, to = begin += rows * columns;
+    return (values) => values.subarray(from, to);
+  });
+}
+
+/** A map of all images of a page as maps on each of them. */
+function imageViews(view, images) {
+  const parts = partsOf(images);
+  return images.map(({ name: photo, grid, geometry }, index) => ({ ...view, photo, name: `${photo}, ${view.name}`,
+    values: parts[index](view.values), grid, geometry }));
+}
+
+/** All maps of a page; of several photos each map says on which one it lies. */
+function viewsOf(data) {
+  const captions = data.captions ?? [], rows = data.rows ?? [];
+  const said = captions.flatMap((caption, index) => wordViews(caption, data).map((view, word) => ({ ...view,
+    name: `${captions.length > 1 ? `caption ${index + 1}, ` : ""}${word < caption.words.length ? `word ${word + 1}: ` : ""}${view.name}` })));
+  return [
+    ...(data.images ? said.flatMap((view) => imageViews(view, data.images)) : said),
     ...(data.questions ?? []).flatMap((question) => hopViews(question, data).map((view) => ({ ...view,
       name: `${question.question} ${view.name}` }))),
     ...(data.maps ? methodViews(data) : []),
     ...classViews(data).flat(),
-    ...(data.rows ?? []).flatMap((row) => stepViews(row, data).filter(Boolean).map((view) => ({ ...view,
-      name: `${row.name}, ${view.name}` }))),
+    ...rows.flatMap((row) => stepViews(row, data).filter(Boolean).map((view) => ({ ...view,
+      photo: row.name, name: `${row.name}, ${view.name}` }))),
   ];
-  return views.filter(({ geometry }) => String(geometry.image_size) === String(size));
 }

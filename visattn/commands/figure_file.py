@@ -1,30 +1,43 @@
-"""The file of `--figure`: the maps of all photos of a run, a row for each photo."""
+"""Option `--figure`: the maps of all photos of a run in one figure."""
 
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from visattn.commands.options import figure_options
+from visattn.commands.options import OUTPUT, CommandParser, output_path
 from visattn.io.locations import Source
 from visattn.io.messages import format_names
 from visattn.io.written_files import WrittenFiles, replace_files
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
-    from visattn.images.reader import LoadedImage
-    from visattn.results.attention_map import AttentionMap
-    from visattn.results.scale import MapScale
+    from visattn.viz.rendering import Figure
 
 MOST_ROWS = 30  # a page of more is no longer read
+
+
+def add_figure(parser: CommandParser, rows: str) -> None:
+    """Add the option.
+
+    Args:
+        parser: Parser of the command.
+        rows: What the figure has for each photo, for the help.
+    """
+    parser.group(OUTPUT).add_argument(
+        "--figure",
+        type=output_path,
+        metavar="FILE",
+        help=f"also draw all photos in one figure, {rows} (FILE ends in .pdf, .svg or .png)",
+    )
 
 
 class FigureFile:
     """A figure of photos and their maps, written when all photos are done.
 
     Args:
-        args: Options of `visattn overlay`.
+        args: Options of the command.
         images: All input images.
 
     Raises:
@@ -32,8 +45,8 @@ class FigureFile:
     """
 
     def __init__(self, args: argparse.Namespace, images: "Collection[Source]") -> None:
-        self.args = args
         self.path: Path = args.figure
+        self._overwrite = bool(args.overwrite)
         if self.path.suffix.lower() not in (".png", ".pdf", ".svg"):
             raise ValueError(f"--figure must end in .png, .pdf or .svg, got {self.path}")
         if len(images) > MOST_ROWS:
@@ -53,40 +66,22 @@ class FigureFile:
             FileExistsError: If there is such a file.
         """
         folder = self.path.parent
-        if not self.args.overwrite and WrittenFiles.read(folder).foreign([self.path.name]):
+        if not self._overwrite and WrittenFiles.read(folder).foreign([self.path.name]):
             raise FileExistsError(
                 f"{folder} holds {format_names([self.path.name])}, which this command did not "
                 "write, or which changed since: choose another --figure, or replace with "
                 "--overwrite"
             )
 
-    def write(
-        self,
-        photos: "Sequence[LoadedImage]",
-        maps: "Sequence[Sequence[AttentionMap]]",
-        scales: "Sequence[MapScale]",
-    ) -> None:
-        """Draw the maps of the photos, and write the file.
+    def write(self, drawn: "Figure") -> None:
+        """Write the file.
 
         Args:
-            photos: The photos that have maps.
-            maps: The maps of each.
-            scales: Their color scales, photo by photo.
+            drawn: The figure.
 
         Raises:
-            ValueError: If the figure would be too high, or too narrow for its columns.
             OSError: If it cannot be written.
         """
-        from visattn.viz.figures import figure
-
-        args = self.args
-        options: dict[str, Any] = {
-            **{name: getattr(args, name) for name in ("style", "colormap", "opacity")},
-            **figure_options(args),
-            "crop": args.cropped,
-            "smooth": args.interpolation == "bilinear",
-        }
-        drawn = figure(maps, photos, scales=scales, **options)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_files(self.path.parent, self.path.name, overwrite=args.overwrite) as part:
+        with replace_files(self.path.parent, self.path.name, overwrite=self._overwrite) as part:
             drawn.save(part / self.path.name)
