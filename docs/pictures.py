@@ -2,7 +2,7 @@
 
     python docs/pictures.py
 
-`words.jpg`: the scene, and where the captioner looked for words of its caption; `alignment.png`:
+`words.jpg`: the scene, and where the captioner looked for words of its caption; `alignment.jpg`:
 its alignment matrix. The captioner is `scenes-captioner`, which comes with visattn; the scene is
 that of the live page.
 """
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = parser.parse_args(argv).out
     scene, caption = captioned()
     words(scene, caption).save(folder / "words.jpg", quality=82, optimize=True)
-    alignment_figure(scene, caption, width=760).save(folder / "alignment.png")
+    alignment_figure(scene, caption, width=760).image.save(folder / "alignment.jpg", quality=86)
     return 0
 
 
