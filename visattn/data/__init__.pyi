@@ -29,6 +29,9 @@ from .feature_cache import (
 from .loading.samplers import (
     LengthBucketBatchSampler as LengthBucketBatchSampler,
 )
+from .photo_tables import (
+    TableSource as TableSource,
+)
 from .questions.scenes import (
     SceneQuestions as SceneQuestions,
     parse_scene_question as parse_scene_question,

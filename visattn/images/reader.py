@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
@@ -286,7 +287,7 @@ def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
         return numbers.astype(np.uint8)
 
 
-def read_size(source: PathLike | bytes) -> tuple[tuple[int, int], int]:
+def read_size(source: PathLike | Location | bytes) -> tuple[tuple[int, int], int]:
     """Return height and width of the upright image and its EXIF orientation, from the header.
 
     Raises:
@@ -321,7 +322,7 @@ class ImageHeader:
         return self.mode in _LABEL_MODES
 
 
-def read_header(path: PathLike) -> ImageHeader:
+def read_header(path: PathLike | Location) -> ImageHeader:
     """Return the header of an image file, of which only the beginning is read.
 
     Raises:
@@ -333,11 +334,17 @@ def read_header(path: PathLike) -> ImageHeader:
         >>> read_header(file)
         ImageHeader(size=(5, 7), orientation=1, mode='RGB')
     """
-    with _explained_errors(path), open_regular_file(path) as file:
+    with _explained_errors(path), _open_file(path) as file:
         with _WARNINGS_LOCK, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             image = Image.open(file, formats=image_formats())
         return ImageHeader(*_upright_size(image), image.mode)
+
+
+def _open_file(source: PathLike | Location) -> IO[bytes]:
+    if isinstance(source, Location):
+        return io.BytesIO(source.read_bytes(_MAX_BYTES))
+    return open_regular_file(source)
 
 
 def find_images(

@@ -5,7 +5,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Named = TypeVar("Named")
 
@@ -88,6 +88,15 @@ class Location(ABC):
         with self._lock:
             kept, self._content = self._content, None
         return kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs, which has a lock of its own."""
+        return {**vars(self), "_content": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the file."""
+        vars(self).update(state)
+        self._lock = threading.Lock()
 
     def __str__(self) -> str:
         """Return the address."""

@@ -13,6 +13,7 @@ from .callbacks.logging import (
 from .captioning.data import (
     CaptionDataModule as CaptionDataModule,
     CaptionedImagesDataModule as CaptionedImagesDataModule,
+    HubCaptionDataModule as HubCaptionDataModule,
     ScenesDataModule as ScenesDataModule,
     ShardCaptionDataModule as ShardCaptionDataModule,
 )
@@ -32,6 +33,7 @@ from .classification.data import (
     ClassificationDataModule as ClassificationDataModule,
     ClutteredMNISTDataModule as ClutteredMNISTDataModule,
     FolderDataModule as FolderDataModule,
+    HubClassificationDataModule as HubClassificationDataModule,
     ShardClassificationDataModule as ShardClassificationDataModule,
     SingleObjectDataModule as SingleObjectDataModule,
     TorchvisionDataModule as TorchvisionDataModule,
@@ -45,6 +47,7 @@ from .data_module import (
 from .detection.data import (
     CocoDetectionDataModule as CocoDetectionDataModule,
     DetectionDataModule as DetectionDataModule,
+    HubDetectionDataModule as HubDetectionDataModule,
     ScenesDetectionDataModule as ScenesDetectionDataModule,
 )
 from .detection.task import (
@@ -59,6 +62,7 @@ from .optim import (
     trapezoid as trapezoid,
 )
 from .questions.data import (
+    HubVQADataModule as HubVQADataModule,
     QuestionDataModule as QuestionDataModule,
     SceneQuestionsDataModule as SceneQuestionsDataModule,
     SortOfClevrDataModule as SortOfClevrDataModule,

@@ -69,7 +69,8 @@ def test_an_answer_without_words_is_no_class() -> None:
 
 def test_photos_are_resized_and_begin_again(tmp_path: Path) -> None:
     photos = read_vqa(*write_vqa(tmp_path), NAME)
-    data = QuestionPhotos(photos, tmp_path / "train2014", ResizeSpec((16, 24), mode="squash"))
+    files = [tmp_path / "train2014" / photo.file for photo in photos]
+    data = QuestionPhotos(photos, files, ResizeSpec((16, 24), mode="squash"))
     assert len(data) == 2
     assert tuple(data[1].image.shape) == (3, 16, 24)
     assert int(data[3].image[0, 0, 0]) == int(data[1].image[0, 0, 0]) == 100

@@ -1,9 +1,7 @@
 """Data modules of tar shards: the same batches, in the same order, as those of loose files."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,27 +9,20 @@ import torch
 import yaml
 from caption_data import CaptionPaths, write_caption_data
 from classification_data import write_digits, write_photo_folders
+from module_batches import check_modules, count_equal_batches, set_up
 from shard_data import write_caption_shards, write_class_shards
-from torch import Tensor
 
 from visattn.cli import main
-from visattn.data.captions.batch import CaptionBatch
 from visattn.data.captions.files import read_captions
 from visattn.data.shards.sources import caption_plan
 from visattn.data.shards.writer import write_shards
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.base import ImageEncoder, SmallEncoder
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.resnet import AttentionResNet
 from visattn.training.captioning.data import CaptionDataModule, ShardCaptionDataModule
-from visattn.training.captioning.task import CaptioningTask
 from visattn.training.classification.data import (
     FolderDataModule,
     ShardClassificationDataModule,
     TorchvisionDataModule,
 )
-from visattn.training.classification.task import ClassificationTask
-from visattn.training.data_module import DataModule
 
 AUGMENT: list[Any] = ["RandomHorizontalFlip", {"RandomResizedCrop": {"size": 24}}]
 
@@ -56,69 +47,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def class_shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_class_shards(tmp_path_factory.mktemp("classes") / "shards", photos)
-
-
-def set_up(
-    data: DataModule, encoder: ImageEncoder | None = None, *, rank: int = 0, world: int = 1,
-    stage: str = "fit",
-) -> Any:  # fmt: skip
-    """Set up data with the input specification of a matching task, for one of the processes."""
-    encoder = encoder or SmallEncoder(img_size=(24, 24), channels=8)
-    info = data.data_info
-    if "words" in info:
-        task: Any = CaptioningTask(
-            lambda words: ShowAttendTell(
-                words, encoder, embed_dim=7, hidden_size=11, attention_dim=5
-            ),
-            info,
-        )
-    else:
-        task = ClassificationTask(
-            lambda classes: AttentionResNet(classes, depth=8, stem_width=4, img_size=(24, 24)), info
-        )
-    data.input_spec = task.input_spec
-    data.trainer = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
-        global_rank=rank,
-        world_size=world,
-        strategy=SimpleNamespace(root_device=torch.device("cpu")),
-    )
-    data.setup(stage)
-    return data
-
-
-def parts(batch: Any) -> list[Any]:
-    """Return all contents of a batch, with the names of the samples."""
-    contents = [part for part in batch if isinstance(part, Tensor)]
-    if isinstance(batch, CaptionBatch):
-        contents += [*batch.grids, batch.caption_indices]
-        contents += [(sample.id, sample.captions, sample.phrases) for sample in batch.samples]
-    return contents
-
-
-def count_equal_batches(loader: Any, reference: Any) -> int:
-    """Assert that two loaders return the same batches, and return their number."""
-    count = 0
-    for batch, expected in zip(loader, reference, strict=True):
-        for part, same in zip(parts(batch), parts(expected), strict=True):
-            assert torch.equal(part, same) if isinstance(part, Tensor) else part == same
-        count += 1
-    return count
-
-
-def check_modules(
-    shard_data: Callable[[], DataModule], file_data: Callable[[], DataModule]
-) -> None:
-    """Assert equal batches in two epochs of training, in validation and in test."""
-    shards, files = set_up(shard_data()), set_up(file_data())
-    assert shards.data_info == files.data_info
-    train, reference = shards.train_dataloader(), files.train_dataloader()
-    for epoch in range(2):
-        for loader in (train, reference):
-            loader.epoch_sampler.set_epoch(epoch)
-        assert count_equal_batches(train, reference) > 1
-    assert count_equal_batches(shards.val_dataloader(), files.val_dataloader())
-    shards, files = set_up(shard_data(), stage="test"), set_up(file_data(), stage="test")
-    assert count_equal_batches(shards.test_dataloader()[0], files.test_dataloader()[0])
 
 
 def caption_data(paths: CaptionPaths, **options: Any) -> CaptionDataModule:

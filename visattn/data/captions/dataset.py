@@ -19,6 +19,7 @@ from visattn.data.phrases import phrases_to_input
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage, PathLike, read_image, read_size
 from visattn.images.resize import ResizeSpec, resize_to_input
+from visattn.io.locations import Source
 from visattn.io.safe_paths import SafeDirectory
 from visattn.results.captions import Phrase
 
@@ -208,6 +209,31 @@ class CaptionedPhotos(CaptionedImages):
     def geometry(self, index: int) -> Geometry:
         """Return the geometry of a photo; only the header of its file is read."""
         size, orientation = read_size(self.folder / self._entry(index).file)
+        return self.resize.geometry(size, orientation)
+
+
+class CaptionedSources(CaptionedImages):
+    """Photos of any source, such as the rows of a table, each with all of its captions.
+
+    Args:
+        entries: The captions of each photo.
+        photos: The photos.
+        resize: Resizing to the network's input.
+    """
+
+    def __init__(
+        self, entries: Sequence[CaptionEntry], photos: Sequence[Source], resize: ResizeSpec
+    ) -> None:
+        super().__init__(entries, resize)
+        self.photos = photos
+
+    def load_image(self, index: int) -> LoadedImage:
+        """Return a photo at its own size; an error names its place."""
+        return read_image(self.photos[index])
+
+    def geometry(self, index: int) -> Geometry:
+        """Return the geometry of a photo, from its header."""
+        size, orientation = read_size(self.photos[index])
         return self.resize.geometry(size, orientation)
 
 

@@ -17,6 +17,7 @@ from visattn.data.loading.loader import PathList, ReadFallback
 from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
 from visattn.images.reader import LoadedImage, find_images, read_rgb
 from visattn.images.resize import ResizeSpec, resize_rgb
+from visattn.io.locations import Source
 from visattn.io.messages import format_names
 
 _SEED_STREAM, _BATCH_SEED_STREAM = 1, 3  # separate random numbers with the same seed
@@ -191,7 +192,7 @@ class ImageFiles(LabeledImages):
 
     def __init__(
         self,
-        files: Sequence[Path | LoadedImage],
+        files: Sequence[Source | LoadedImage],
         labels: Int[Tensor, " n"],
         resize: ResizeSpec,
         augmentations: Sequence[Augmentation] = (),
@@ -223,7 +224,7 @@ class ImageFiles(LabeledImages):
 
         return read(row) if self.fallback is None else self.fallback.read(row, read)
 
-    def _load_input(self, file: Path | LoadedImage, index: int) -> UInt8[Tensor, "3 y x"]:
+    def _load_input(self, file: Source | LoadedImage, index: int) -> UInt8[Tensor, "3 y x"]:
         if not self.augmentations:
             return resize_rgb(read_rgb(file)[0], self.resize)
         first, *others = self.augmentations

@@ -13,6 +13,7 @@ from visattn.data.loading.loader import ReadFallback
 from visattn.data.questions.batch import Question, QuestionSample
 from visattn.images.reader import read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
+from visattn.io.locations import Source
 from visattn.io.safe_paths import check_relative_path
 from visattn.io.safe_text import read_json_object, short_repr
 
@@ -169,19 +170,22 @@ class QuestionPhotos(Dataset[QuestionSample]):
     Indices beyond the length begin again, so that `EpochIndexSampler` can number epochs.
 
     Args:
+        photos: The questions of each photo.
+        sources: The photos.
+        resize: Resizing to the network's input.
         fallback: Replaces photos that cannot be read; None raises.
     """
 
     def __init__(
         self,
         photos: Sequence[QuestionPhoto],
-        folder: Path,
+        sources: Sequence[Source],
         resize: ResizeSpec,
         *,
         fallback: ReadFallback | None = None,
     ) -> None:
         self.photos = photos
-        self.folder = folder
+        self.sources = sources
         self.resize = resize
         self.fallback = fallback
 
@@ -194,7 +198,7 @@ class QuestionPhotos(Dataset[QuestionSample]):
 
     def _load(self, number: int) -> QuestionSample:
         photo = self.photos[number]
-        image, _ = resize_to_input(read_image(self.folder / photo.file), self.resize)
+        image, _ = resize_to_input(read_image(self.sources[number]), self.resize)
         return QuestionSample(photo.file, image, photo.questions)
 
 
@@ -205,12 +209,22 @@ def _vqa_question(text: str, entry: dict[str, Any], location: str) -> Question:
     texts = [answer for answer in answers if isinstance(answer, str)]
     if not texts or len(texts) < len(raw):
         raise ValueError(f"{location} must be a list of objects with an answer: {short_repr(raw)}")
-    normalized = tuple(map(normalize_answer, texts))
-    best = entry.get("multiple_choice_answer")
-    [(most_frequent, _)] = Counter(normalized).most_common(1)
-    answer = normalize_answer(best) if isinstance(best, str) else most_frequent
     type_ = entry.get("answer_type")
-    return Question(text, answer, type_ if isinstance(type_, str) else "other", answers=normalized)
+    best = entry.get("multiple_choice_answer")
+    question = answered_question(text, texts, type_ if isinstance(type_, str) else "other")
+    return question._replace(answer=normalize_answer(best)) if isinstance(best, str) else question
+
+
+def answered_question(text: str, answers: Sequence[str], type_: str = "other") -> Question:
+    """Return a question with the answers of several people, as VQA compares them.
+
+    Example:
+        >>> answered_question("What color?", ["Red.", "red", "dark red"]).answer
+        'red'
+    """
+    normalized = tuple(map(normalize_answer, answers))
+    [(most_frequent, _)] = Counter(normalized).most_common(1)
+    return Question(text, most_frequent, type_, answers=normalized)
 
 
 def _check_new(number: int | str, known: Collection[int | str], location: str) -> None:

@@ -15,6 +15,7 @@ from visattn.data.regions.sample import RegionSample, sample_nearest
 from visattn.geometry.affine import Box
 from visattn.images.reader import LoadedImage, read_image
 from visattn.images.resize import ResizeSpec
+from visattn.io.locations import Source
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class AnnotatedImage:
 
     Args:
         name: Unique name: the path relative to the folder of images, with `/`.
-        path: Path of the file.
+        path: The file: of a folder, or a row of a table.
         size: Height and width of the upright image, in whose pixels the annotations are.
         objects: Annotated objects.
     """
 
     name: str
-    path: Path
+    path: Source
     size: tuple[int, int]
     objects: tuple[AnnotatedObject, ...]
 

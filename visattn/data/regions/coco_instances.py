@@ -151,7 +151,7 @@ def _attach_objects(
             _check_unique(object_id, ids, location)
             ids.add(object_id)
         size = images[image_id].size
-        box, fault = _parse_box(entry.get("bbox"), location, size)
+        box, fault = parse_box(entry.get("bbox"), location, size)
         if fault:
             repairs.clipped[location] = fault
         try:
@@ -163,7 +163,7 @@ def _attach_objects(
         crowd = _parse_crowd(entry, location)
         area = _parse_area(entry, location)
         objects[image_id].append(AnnotatedObject(category, segmentation, box, crowd, area))
-    _check_clipped(repairs.clipped, len(entries))
+    check_clipped(repairs.clipped, len(entries))
     return [image._replace(objects=tuple(objects[image_id])) for image_id, image in images.items()]
 
 
@@ -192,8 +192,21 @@ def _overlap(first: Box, second: Box) -> bool:
     )
 
 
-def _parse_box(value: Any, location: str, size: tuple[int, int]) -> tuple[Box, str]:
-    """Return left, top, right, bottom from left, top, width, height, and why it was clipped."""
+def parse_box(value: Any, location: str, size: tuple[int, int]) -> tuple[Box, str]:
+    """Return left, top, right, bottom from left, top, width, height, and why it was clipped.
+
+    Args:
+        value: The box of an annotation.
+        location: The annotation, for messages.
+        size: Height and width of its image.
+
+    Raises:
+        ValueError: If it is no box, or lies outside of the image.
+
+    Example:
+        >>> parse_box([1, 2, 3, 4], "here", (30, 40))
+        ((1.0, 2.0, 4.0, 6.0), '')
+    """
     numbers = value if isinstance(value, list) and len(value) == 4 else [math.nan]
     if not all(map(_is_number, numbers)):
         raise ValueError(f"{location}: bbox must be four finite numbers, got {short_repr(value)}")
@@ -212,8 +225,16 @@ def _parse_box(value: Any, location: str, size: tuple[int, int]) -> tuple[Box, s
     return (max(x, 0.0), max(y, 0.0), min(right, size[1]), min(bottom, size[0])), fault
 
 
-def _check_clipped(faults: dict[str, str], total: int) -> None:
-    """Raise if boxes exceed their images so often that they must be meant otherwise."""
+def check_clipped(faults: dict[str, str], total: int) -> None:
+    """Raise if boxes exceed their images so often that they must be meant otherwise.
+
+    Args:
+        faults: Boxes that were clipped.
+        total: Number of all boxes.
+
+    Raises:
+        ValueError: If they are more than 1 %.
+    """
     if len(faults) > _MAX_CLIPPED * total:
         raise ValueError(
             f"{next(iter(faults.values()))}; {len(faults):,} of {total:,} boxes exceed their "

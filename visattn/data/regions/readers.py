@@ -400,14 +400,13 @@ def read_coco_images(
         raise FileNotFoundError(f"no folder of images at {folder}; name it")
     directory = SafeDirectory(folder)
     try:
-        annotated = [
-            AnnotatedImage(image.file, directory.path(image.file), image.size, image.objects)
-            for image in coco_images
-        ]
+        files = [directory.path(image.file) for image in coco_images]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    if missing := [image.name for image in annotated if not image.path.is_file()]:
+    pairs = [*zip(coco_images, files, strict=True)]
+    if missing := [image.file for image, file in pairs if not file.is_file()]:
         raise FileNotFoundError(f"no image {format_names(missing, 1)} in {folder}")
+    annotated = [AnnotatedImage(each.file, file, each.size, each.objects) for each, file in pairs]
     return sorted(annotated, key=lambda image: image.name)
 
 
@@ -442,7 +441,7 @@ def read_images_with_masks(
             continue
         name = path.relative_to(images).as_posix()
         annotated.append(AnnotatedImage(name, path, size, (AnnotatedObject("", mask),)))
-    return sorted(annotated, key=lambda image: image.path)
+    return sorted(annotated, key=lambda image: str(image.path))
 
 
 def pair_masks(

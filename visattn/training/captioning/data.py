@@ -19,7 +19,12 @@ from visattn.data.captions.batch import (
     collate_captions,
     count_words,
 )
-from visattn.data.captions.dataset import CaptionDataset, CaptionedImages, CaptionedPhotos
+from visattn.data.captions.dataset import (
+    CaptionDataset,
+    CaptionedImages,
+    CaptionedPhotos,
+    CaptionedSources,
+)
 from visattn.data.captions.files import (
     CaptionEntry,
     SplitFractions,
@@ -29,6 +34,7 @@ from visattn.data.captions.files import (
 )
 from visattn.data.feature_cache import FeatureCache, Photos
 from visattn.data.loading.loader import OnError
+from visattn.data.photo_tables import TableSource, open_captions
 from visattn.data.phrases import read_phrases
 from visattn.data.scenes.dataset import (
     Scenes,
@@ -457,6 +463,56 @@ class ShardCaptionDataModule(CaptionedImagesDataModule):
     def examples(self, count: int) -> list[LoadedImage]:
         """Return the first validation photos."""
         return ShardImages(self.samples["validation"])[:count]
+
+
+class HubCaptionDataModule(CaptionedImagesDataModule):
+    """Photos with captions in tables of Hugging Face; otherwise as `CaptionDataModule`.
+
+    A row is a photo with all of its captions: a text, or a list of texts. Photos are read as files
+    are, so that a model gets the same input to the bit. Rows without a photo or without a caption
+    are left out, with a warning that counts them.
+
+    Args:
+        table: The data set; its columns are `image`, `captions` and, if there is one, `id`.
+        min_word_freq: Words with fewer occurrences in training captions become unknown words.
+        options: Options of `CaptionedImagesDataModule`.
+    """
+
+    def __init__(self, table: TableSource, *, min_word_freq: int = 5, **options: Any) -> None:
+        self.tables, self.entries = open_captions(table)
+        texts = (text for entry in self.entries["train"] for text in entry.captions)
+        vocabulary = Vocabulary.from_captions(texts, min_word_freq=min_word_freq)
+        super().__init__(vocabulary, **options)
+
+    def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedSources:
+        """Return the photos of a split, resized to the input of the encoder."""
+        return CaptionedSources(self.entries[split], self.tables[split], resize)
+
+    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
+        """Return the ids and the photos of all splits, each photo once."""
+        # Without a test split, `test` is the same object as `validation`.
+        validation = self.tables.get("validation")
+        splits = [s for s in self.tables if s != "test" or self.tables[s] is not validation]
+        ids = [entry.id for split in splits for entry in self.entries[split]]
+        if len(set(ids)) < len(ids):
+            raise ValueError(
+                "photos of several splits have the same id: a feature cache needs unique ids; name "
+                "another column as id, or disable the cache"
+            )
+        return ids, ConcatDataset([self.open_images(split, resize) for split in splits])
+
+    def unknown_word_fraction(self) -> float:
+        """Return the fraction of validation words that are not in the vocabulary."""
+        entries = self.entries["validation"]
+        return self.vocabulary.unknown_fraction(c for entry in entries for c in entry.captions)
+
+    def references(self, split: Split) -> dict[str, Sequence[str]]:
+        """Return the captions of each photo of a split by its id."""
+        return {entry.id: entry.captions for entry in self.entries[split]}
+
+    def examples(self, count: int) -> list[Any]:
+        """Return the first validation photos, or of training if there are none."""
+        return list(self.tables.get("validation", self.tables["train"])[:count])
 
 
 def open_shards(

@@ -29,6 +29,7 @@ from visattn.data.classification.datasets import (
 )
 from visattn.data.classification.torchvision_sets import TorchvisionSplits
 from visattn.data.loading.loader import OnError, PathList
+from visattn.data.photo_tables import PhotoTable, TableSource
 from visattn.data.scenes.dataset import (
     SINGLE_OBJECT,
     SingleObjectScenes,
@@ -40,6 +41,7 @@ from visattn.data.shards.reader import (
 )
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode
+from visattn.io.locations import Source
 from visattn.results.kinds import Split
 from visattn.training.captioning.data import open_shards
 from visattn.training.data_module import CanvasDataModule, DataModule, DrawnScenesDataModule
@@ -103,7 +105,7 @@ class ClassificationDataModule(DataModule):
 
     def resized_dataset(
         self,
-        photos: Sequence[Path | LoadedImage],
+        photos: Sequence[Source | LoadedImage],
         labels: Int[Tensor, " n"],
         split: Split,
         file_name: Callable[[int], object],
@@ -399,3 +401,62 @@ class ShardClassificationDataModule(ClassificationDataModule):
             return ShardedTensors(samples, transforms, seed=self.seed)
         images = ShardImages(samples)
         return self.resized_dataset(images, samples.labels, split, samples.location)
+
+
+class HubClassificationDataModule(ClassificationDataModule):
+    """Photos with classes in tables of Hugging Face; otherwise as `FolderDataModule`.
+
+    Rows without a photo are left out, with a warning that counts them.
+
+    Args:
+        table: The data set; its columns are `image` and `label`: a `ClassLabel`, or texts or
+            numbers, of which the training split has all.
+        resize_mode: How a photo is resized to the input of the network: `crop` takes the center
+            crop, `squash` ignores the aspect ratio, `pad` adds margins.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
+        options: Options of `ClassificationDataModule`.
+    """
+
+    eval_batch_size = FolderDataModule.eval_batch_size
+
+    def __init__(
+        self,
+        table: TableSource,
+        *,
+        resize_mode: ResizeMode = "crop",
+        on_error: OnError = "raise",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.tables = table.open(
+            {"image": ("image", "img", "jpg", "png"), "label": ("label", "labels", "class", "cls")}
+        )
+        self.resize_mode = resize_mode
+        self.on_error = on_error
+        train = self.tables["train"]
+        declared = getattr(train.feature("label"), "names", None)
+        self.class_names = tuple(declared or sorted(set(self._labels(train))))
+
+    def open_dataset(self, split: Split) -> LabeledImages:
+        """Return the photos of a split, resized to the input of the network."""
+        table = self.tables[split]
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        names = self._labels(table)
+        if unknown := sorted(set(names) - numbers.keys()):
+            raise ValueError(
+                f"{table.place} has classes that the training split lacks: {', '.join(unknown[:5])}"
+            )
+        labels = torch.tensor([numbers[name] for name in names])
+        return self.resized_dataset(table, labels, split, lambda index: table[index].address)
+
+    def _labels(self, table: PhotoTable) -> list[str]:
+        """Return the name of the class of each row."""
+        values = table.values("label")
+        if (count := values.count(None)) or any(isinstance(value, list) for value in values):
+            wrong = f"{count:,} rows without a class" if count else "lists of classes"
+            raise ValueError(
+                f"{table.place}: the column {table.columns['label']!r} must have a class in each "
+                f"row, got {wrong}"
+            )
+        return table.names("label", values)

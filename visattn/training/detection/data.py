@@ -1,4 +1,4 @@
-"""Data modules for object detection: rendered scenes, and COCO instances."""
+"""Data modules for object detection: rendered scenes, COCO instances, tables."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 from visattn.data.augment.images import AugmentationSpec
 from visattn.data.augment.joint import JointTransforms
 from visattn.data.loading.loader import OnError
+from visattn.data.photo_tables import TableSource
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.detection import (
     AnnotatedObjects,
@@ -16,6 +17,7 @@ from visattn.data.regions.detection import (
     collate_detections,
     count_boxes,
 )
+from visattn.data.regions.photo_rows import DETECTION_COLUMNS, BoxFormat, annotated_rows
 from visattn.data.regions.readers import check_photo_sizes, read_coco_images
 from visattn.images.resize import ResizeMode
 from visattn.results.kinds import NO_OBJECT, Split
@@ -76,21 +78,10 @@ class ScenesDetectionDataModule(DrawnScenesDataModule, DetectionDataModule):
         )
 
 
-class CocoDetectionDataModule(DetectionDataModule):
-    """Photos with COCO instances; the classes are the categories of the training file.
-
-    Boxes are enough; the masks of objects, if the file has them, score the maps of queries in
-    `validate` and `test` (without a mask, the box of the object does). Crowds are no targets of the
-    training, and score as COCO defines it. Images without objects are kept.
+class AnnotatedDetectionDataModule(DetectionDataModule):
+    """Base class of photos with annotated objects.
 
     Args:
-        train: The training instances file, JSON.
-        val: The validation instances file.
-        test: The test instances file; by default the validation file.
-        train_images: Folder of the training photos; by default the one in the name of the file,
-            `train2017` for `annotations/instances_train2017.json`.
-        val_images: Folder of the validation photos.
-        test_images: Folder of the test photos.
         resize_mode: How a photo is resized to the input of the network: `pad` adds margins,
             `squash` ignores the aspect ratio, `crop` takes the center crop.
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
@@ -102,28 +93,26 @@ class CocoDetectionDataModule(DetectionDataModule):
     def __init__(
         self,
         *,
-        train: str,
-        val: str,
-        test: str | None = None,
-        train_images: str | None = None,
-        val_images: str | None = None,
-        test_images: str | None = None,
         resize_mode: ResizeMode = "pad",
         on_error: OnError = "raise",
         batch_size: int = 16,
         **options: Any,
     ) -> None:
         super().__init__(batch_size=batch_size, **options)
-        self.files: dict[Split, tuple[str, str | None]] = {
-            "train": (train, train_images),
-            "validation": (val, val_images),
-            "test": (test, test_images) if test else (val, val_images),
-        }
         self.resize_mode = resize_mode
         self.on_error = on_error
-        self._images: dict[tuple[str, str | None], list[AnnotatedImage]] = {}
-        names = {name for image in self._read("train") for name in image.categories}
-        self.class_names = tuple(sorted(names))
+
+    @abstractmethod
+    def annotated_images(self, split: Split) -> list[AnnotatedImage]:
+        """Return the photos of a split with their objects."""
+
+    def check_sizes(self, images: list[AnnotatedImage]) -> None:
+        """Refuse photos of other sizes than their annotations say.
+
+        Raises:
+            ValueError: If there are any.
+        """
+        check_photo_sizes(images)
 
     def setup(self, stage: str) -> None:
         """Open the splits of a stage; only scores of maps need masks, which `fit` does not have."""
@@ -137,8 +126,8 @@ class CocoDetectionDataModule(DetectionDataModule):
         Raises:
             ValueError: If photos have other sizes than the file says.
         """
-        images = self._read(split)
-        check_photo_sizes(images)
+        images = self.annotated_images(split)
+        self.check_sizes(images)
         counts = count_boxes(images, self.class_names, self.resize)
         self.check_samples(split, counts.examples)
         return TargetCounts(
@@ -153,7 +142,7 @@ class CocoDetectionDataModule(DetectionDataModule):
 
     def open_dataset(self, split: Split) -> AnnotatedObjects:
         """Return the photos of a split, resized to the input of the network."""
-        images = self._read(split)
+        images = self.annotated_images(split)
         return AnnotatedObjects(
             images,
             self.class_names,
@@ -163,9 +152,83 @@ class CocoDetectionDataModule(DetectionDataModule):
             fallback=self.read_fallback(split, len(images), lambda index: images[index].path),
         )
 
-    def _read(self, split: Split) -> list[AnnotatedImage]:
+
+class CocoDetectionDataModule(AnnotatedDetectionDataModule):
+    """Photos with COCO instances; the classes are the categories of the training file.
+
+    Boxes are enough; the masks of objects, if the file has them, score the maps of queries in
+    `validate` and `test` (without a mask, the box of the object does). Crowds are no targets of the
+    training, and score as COCO defines it. Images without objects are kept.
+
+    Args:
+        train: The training instances file, JSON.
+        val: The validation instances file.
+        test: The test instances file; by default the validation file.
+        train_images: Folder of the training photos; by default the one in the name of the file,
+            `train2017` for `annotations/instances_train2017.json`.
+        val_images: Folder of the validation photos.
+        test_images: Folder of the test photos.
+        options: Options of `AnnotatedDetectionDataModule`: `resize_mode`, `on_error`, `batch_size`
+            and those of `DetectionDataModule`.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: str,
+        val: str,
+        test: str | None = None,
+        train_images: str | None = None,
+        val_images: str | None = None,
+        test_images: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.files: dict[Split, tuple[str, str | None]] = {
+            "train": (train, train_images),
+            "validation": (val, val_images),
+            "test": (test, test_images) if test else (val, val_images),
+        }
+        self._images: dict[tuple[str, str | None], list[AnnotatedImage]] = {}
+        names = {name for image in self.annotated_images("train") for name in image.categories}
+        self.class_names = tuple(sorted(names))
+
+    def annotated_images(self, split: Split) -> list[AnnotatedImage]:
         """Return the photos of a split; a file is read once."""
         source = self.files[split]
         if source not in self._images:
             self._images[source] = read_coco_images(*source, keep_empty=True)
         return self._images[source]
+
+
+class HubDetectionDataModule(AnnotatedDetectionDataModule):
+    """Photos with boxes in tables of Hugging Face; otherwise as `CocoDetectionDataModule`.
+
+    Rows without a photo are left out, with a warning that counts them. Sizes of photos come from
+    the columns `width` and `height`, or else from the header of each photo.
+
+    Args:
+        table: The data set; its columns are `image`, `boxes` and `categories`, by default the
+            fields `bbox` and `category` of a column `objects`; and, if there are any, `id`,
+            `width`, `height`, `crowds` and `areas`.
+        box_format: The numbers of a box, in pixels of the photo: left, top, width, height
+            (`xywh`), as COCO has them; or left, top, right, bottom (`xyxy`).
+        options: Options of `AnnotatedDetectionDataModule`: `resize_mode`, `on_error`, `batch_size`
+            and those of `DetectionDataModule`.
+    """
+
+    def __init__(self, table: TableSource, *, box_format: BoxFormat, **options: Any) -> None:
+        super().__init__(**options)
+        self.tables = table.open(DETECTION_COLUMNS)
+        read = {id(table): annotated_rows(table, box_format) for table in self.tables.values()}
+        self._images = {split: read[id(table)] for split, table in self.tables.items()}
+        names = {name for image in self._images["train"] for name in image.categories}
+        declared = getattr(self.tables["train"].feature("categories"), "names", ())
+        self.class_names = tuple(name for name in declared if name in names) or tuple(sorted(names))
+
+    def annotated_images(self, split: Split) -> list[AnnotatedImage]:
+        """Return the photos of a split with their objects."""
+        return self._images[split]
+
+    def check_sizes(self, images: list[AnnotatedImage]) -> None:
+        """Do nothing: sizes are compared when photos are read, so that none is read twice."""

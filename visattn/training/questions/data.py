@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import Vocabulary, split_words
-from visattn.data.loading.loader import OnError
+from visattn.data.loading.loader import OnError, PathList
+from visattn.data.photo_tables import PhotoTable, TableSource
 from visattn.data.questions.batch import QuestionBatch, QuestionSample, collate_questions
+from visattn.data.questions.photo_rows import QUESTION_COLUMNS, question_rows
 from visattn.data.questions.scenes import (
     MAX_COUNT,
     SCENE_QUESTION_GROUPS,
@@ -34,6 +36,7 @@ from visattn.data.questions.vqa_files import (
     read_vqa,
 )
 from visattn.images.resize import ResizeMode
+from visattn.io.locations import Source
 from visattn.results.kinds import SPECIAL_TOKENS, Split
 from visattn.training.data_module import DataModule, DrawnScenesDataModule
 from visattn.training.targets import TargetCounts
@@ -261,21 +264,11 @@ def _collate(
     return batch.without_images() if blank else batch
 
 
-class VQADataModule(QuestionDataModule):
-    """Photos with questions in the format of VQA (v1 and v2) or GQA.
-
-    Paths may contain `{split}`, which becomes `train` or `val`; validation photos are also the test
-    photos, since the answers of the test questions are not public. Words and answers are those of
-    the training questions.
+class PhotoQuestionsDataModule(QuestionDataModule):
+    """Base class of photos with questions of people; words and answers are those of the training.
 
     Args:
-        questions: Question file, such as
-            `v2_OpenEnded_mscoco_{split}2014_questions.json` or `{split}_balanced_questions.json`.
-        images: Folder of the photos.
-        annotations: Answers of VQA, such as `v2_mscoco_{split}2014_annotations.json`; null for GQA,
-            whose question files have the answers.
-        image_name: Name of the photo of an image id, such as `COCO_{split}2014_{id:012}.jpg` of
-            VQA or `{id}.jpg` of GQA.
+        photos: The questions about each photo of each split.
         max_answers: Number of answers between which the model chooses, the most frequent ones.
             Questions with another answer are not trained on, and count as wrong in the test.
         min_word_freq: Words that occur less often in the training questions are unknown.
@@ -292,11 +285,8 @@ class VQADataModule(QuestionDataModule):
 
     def __init__(
         self,
-        questions: str,
-        images: str,
+        photos: Mapping[Split, list[QuestionPhoto]],
         *,
-        annotations: str | None = None,
-        image_name: str = "COCO_{split}2014_{id:012}.jpg",
         max_answers: int = 3000,
         min_word_freq: int = 1,
         resize_mode: ResizeMode = "squash",
@@ -306,33 +296,31 @@ class VQADataModule(QuestionDataModule):
         **options: Any,
     ) -> None:
         super().__init__(batch_size=batch_size, num_workers=num_workers, **options)
-        self.questions = questions
-        self.images = images
-        self.annotations = annotations
-        self.image_name = image_name
         self.resize_mode = resize_mode
         self.on_error = on_error
-        self._photos = {split: self._read(split) for split in ("train", "val")}
-        train = self._photos["train"]
+        self.photos = photos
+        train = photos["train"]
         self.answers = frequent_answers(train, max_answers)
         self.vocabulary = Vocabulary.from_captions(
             (question.text for photo in train for question in photo.questions),
             min_word_freq=min_word_freq,
         )
-        types = {q.type for photos in self._photos.values() for photo in photos for q in photo[1]}
+        types = {q.type for of_split in photos.values() for photo in of_split for q in photo[1]}
         self.types = dict.fromkeys(sorted(types), "")
+
+    @abstractmethod
+    def sources(self, split: Split) -> Sequence[Source]:
+        """Return the photos of a split."""
 
     def open_dataset(self, split: Split) -> Dataset[QuestionSample]:
         """Return the photos of a split with their questions."""
-        name = "train" if split == "train" else "val"
-        photos = self._photos[name]
-        folder = Path(self.images.replace("{split}", name))
+        photos = self.photos[split]
         fallback = self.read_fallback(split, len(photos), lambda index: photos[index].file)
-        return QuestionPhotos(photos, folder, self.resize, fallback=fallback)
+        return QuestionPhotos(photos, self.sources(split), self.resize, fallback=fallback)
 
     def count_targets(self, split: Split) -> TargetCounts:
         """Return the number of questions whose answer the model can give, by their type."""
-        photos = self._photos["train" if split == "train" else "val"]
+        photos = self.photos[split]
         known = set(self.answers)
         questions = [question for photo in photos for question in photo.questions]
         learned = Counter(question.type for question in questions if question.answer in known)
@@ -354,7 +342,49 @@ class VQADataModule(QuestionDataModule):
 
     def training_questions(self) -> Iterable[str]:
         """Return all questions of the training."""
-        return (question.text for photo in self._photos["train"] for question in photo.questions)
+        return (question.text for photo in self.photos["train"] for question in photo.questions)
+
+
+class VQADataModule(PhotoQuestionsDataModule):
+    """Photos with questions in the format of VQA (v1 and v2) or GQA.
+
+    Paths may contain `{split}`, which becomes `train` or `val`; validation photos are also the test
+    photos, since the answers of the test questions are not public. Words and answers are those of
+    the training questions.
+
+    Args:
+        questions: Question file, such as
+            `v2_OpenEnded_mscoco_{split}2014_questions.json` or `{split}_balanced_questions.json`.
+        images: Folder of the photos.
+        annotations: Answers of VQA, such as `v2_mscoco_{split}2014_annotations.json`; null for GQA,
+            whose question files have the answers.
+        image_name: Name of the photo of an image id, such as `COCO_{split}2014_{id:012}.jpg` of
+            VQA or `{id}.jpg` of GQA.
+        options: Options of `PhotoQuestionsDataModule`, such as `max_answers` and `resize_mode`, and
+            of `QuestionDataModule`.
+    """
+
+    def __init__(
+        self,
+        questions: str,
+        images: str,
+        *,
+        annotations: str | None = None,
+        image_name: str = "COCO_{split}2014_{id:012}.jpg",
+        **options: Any,
+    ) -> None:
+        self.questions = questions
+        self.images = images
+        self.annotations = annotations
+        self.image_name = image_name
+        train, val = (self._read(split) for split in ("train", "val"))
+        photos: dict[Split, list[QuestionPhoto]] = {"train": train, "validation": val, "test": val}
+        super().__init__(photos, **options)
+
+    def sources(self, split: Split) -> PathList:
+        """Return the files of the photos of a split."""
+        folder = Path(self.images.replace("{split}", "train" if split == "train" else "val"))
+        return PathList(folder / photo.file for photo in self.photos[split])
 
     def _read(self, split: str) -> list[QuestionPhoto]:
         questions, name = (
@@ -364,3 +394,27 @@ class VQADataModule(QuestionDataModule):
             return read_gqa(Path(questions), name)
         annotations = self.annotations.replace("{split}", split)
         return read_vqa(Path(questions), Path(annotations), name)
+
+
+class HubVQADataModule(PhotoQuestionsDataModule):
+    """Photos with questions in tables of Hugging Face; otherwise as `VQADataModule`.
+
+    A row is a photo with a question and its answer, or with a list of questions and as many
+    answers. The answers of several people to a question are a list of texts, or of structs
+    (`answers.answer`). Rows without a photo are left out, with a warning that counts them.
+
+    Args:
+        table: The data set; its columns are `image`, `question`, `answer` and, if there are any,
+            `type` and `id`.
+        options: Options of `PhotoQuestionsDataModule`, such as `max_answers` and `resize_mode`, and
+            of `QuestionDataModule`.
+    """
+
+    def __init__(self, table: TableSource, **options: Any) -> None:
+        self.tables = table.open(QUESTION_COLUMNS)
+        read = {id(table): question_rows(table) for table in self.tables.values()}
+        super().__init__({s: read[id(table)] for s, table in self.tables.items()}, **options)
+
+    def sources(self, split: Split) -> PhotoTable:
+        """Return the photos of a split."""
+        return self.tables[split]
