@@ -288,7 +288,7 @@ def test_wrong_names_are_refused_with_what_there_is(tables: Any, tmp_path: Path)
         (TableSource(saved, columns={"captions": "text"}), ValueError, "no column 'text'; there"),
         (TableSource(saved, columns={"caption": "jpg"}), ValueError, "did you mean captions?"),
         (TableSource(saved, val="dev"), ValueError, "no split 'dev'; there are train, validation"),
-        (TableSource("nobody/flickr"), ValueError, "add revision: with a commit"),
+        (TableSource("owner/flickr"), ValueError, "add revision: with a commit"),
         (TableSource(str(tmp_path / "gone")), FileNotFoundError, "is no folder; data is a folder"),
         (TableSource(str(tmp_path / "empty")), FileNotFoundError, "holds neither parquet files"),
         (TableSource(str(tmp_path / "saved/train")), ValueError, "is a table without splits"),

@@ -431,12 +431,12 @@ def _without_bytes(rows: Any, column: str) -> Iterator[bool | str | None]:
 
 def _flags(compute: Any, pa: Any, cells: Any) -> list[bool | str | None]:
     if pa.types.is_struct(cells.type):
-        held = compute.is_valid(compute.struct_field(cells, "bytes")).to_pylist()
+        validity = compute.is_valid(compute.struct_field(cells, "bytes")).to_pylist()
         names = compute.struct_field(cells, "path").to_pylist()
-        return [is_held or name for is_held, name in zip(held, names, strict=True)]
+        return [full or name for full, name in zip(validity, names, strict=True)]
     if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
         return cells.to_pylist()
-    return [is_held or None for is_held in compute.is_valid(cells).to_pylist()]
+    return [full or None for full in compute.is_valid(cells).to_pylist()]
 
 
 class _TablePhoto(Location):

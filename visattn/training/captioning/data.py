@@ -34,7 +34,7 @@ from visattn.data.captions.files import (
 )
 from visattn.data.feature_cache import FeatureCache, Photos
 from visattn.data.loading.loader import OnError
-from visattn.data.photo_tables import TableSource, open_captions
+from visattn.data.photo_tables import PhotoTable, TableSource, open_captions
 from visattn.data.phrases import read_phrases
 from visattn.data.scenes.dataset import (
     Scenes,
@@ -478,6 +478,9 @@ class HubCaptionDataModule(CaptionedImagesDataModule):
         options: Options of `CaptionedImagesDataModule`.
     """
 
+    tables: Mapping[Split, PhotoTable]
+    """The photos of each split."""
+
     def __init__(self, table: TableSource, *, min_word_freq: int = 5, **options: Any) -> None:
         self.tables, self.entries = open_captions(table)
         texts = (text for entry in self.entries["train"] for text in entry.captions)
@@ -492,7 +495,11 @@ class HubCaptionDataModule(CaptionedImagesDataModule):
         """Return the ids and the photos of all splits, each photo once."""
         # Without a test split, `test` is the same object as `validation`.
         validation = self.tables.get("validation")
-        splits = [s for s in self.tables if s != "test" or self.tables[s] is not validation]
+        splits: list[Split] = [
+            split
+            for split in self.tables
+            if split != "test" or self.tables[split] is not validation
+        ]
         ids = [entry.id for split in splits for entry in self.entries[split]]
         if len(set(ids)) < len(ids):
             raise ValueError(
