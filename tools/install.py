@@ -21,7 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # name: (environment, arguments for pip, time and size)
 KINDS = {
     "core": (".venv", ["-e", "."], "about 90 s and 5.5 GB, most of it torch"),
-    "dev": (".venv", ["-e", ".[dev,hf,parquet,webdataset]"], "about 100 s and 6 GB, most of it torch"),
+    "dev": (
+        ".venv",
+        ["-e", ".[dev,hf,parquet,webdataset]"],
+        "about 100 s and 6 GB, most of it torch",
+    ),
     "peers": (".venv-peers", ["-r", "tools/peers.txt"], "about 100 s and 6 GB, most of it torch"),
 }
 
