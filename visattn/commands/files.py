@@ -418,21 +418,23 @@ def count_on_interrupt(done: Sized, count: int) -> Iterator[None]:
         raise KeyboardInterrupt(f"{len(done)} of {count} images are done") from None
 
 
-def report_failures(skipped: list[str], not_written: list[str], count: int) -> int:
+def report_failures(
+    skipped: Sequence[str], not_written: Mapping[str, Sequence[str]], count: int
+) -> int:
     """Print the failures on stderr; return the exit code.
 
     Args:
         skipped: Reasons why images could not be read.
-        not_written: Reasons why files could not be written.
+        not_written: Reasons why files of an image could not be written, by its name.
         count: Number of all images.
 
     Example:
-        >>> report_failures([], [], 3)
+        >>> report_failures([], {}, 3)
         0
     """
     for reason in skipped:
         print_message(f"skipped {reason}")
-    for reason in not_written:
+    for reason in itertools.chain.from_iterable(not_written.values()):
         print_message(f"not written: {reason}")
     for reasons, text in ((skipped, "images skipped"), (not_written, "images not written")):
         if reasons:

@@ -269,7 +269,7 @@ class Job(ABC, Generic[Result]):
         # Finished images pass through with their records: rows have the order of the images.
         if self.writes_shared and self.shard is not None and self.shard.origin:
             print_message(f"shard {self.shard} by {self.shard.origin}: {len(self.names):,} images")
-        failures: list[str] = []
+        failures: dict[str, list[str]] = {}
         done: list[str] = []
         shares: list[float] = []
         printer = RowPrinter(self.columns, self.names.values())
@@ -294,9 +294,9 @@ class Job(ABC, Generic[Result]):
             ):
                 records, reason = written()
                 name = self.names[queued.path]
-                for record in records:
-                    failures += [f"{name}{problem}" for problem in self.problems(record)]
-                failures += [reason] if reason else []
+                problems = [f"{name}{text}" for each in records for text in self.problems(each)]
+                if reasons := [*problems, *filter(None, [reason])]:
+                    failures[name] = reasons
                 shares += filter(None, map(self.seen_share, records))
                 self.finish(queued.result, records)
                 self._add_boxes(queued.path, records)
@@ -308,6 +308,7 @@ class Job(ABC, Generic[Result]):
             self._report_seen(shares)
         code = max(self._write_figure(), report_failures(self.skipped, failures, len(self.names)))
         if self.writes_shared and done:
+            self._report_boxed_letters()
             self._report_file(done[0])
         if self.writes_shared and self.shard is not None:
             self._report_other_shards()
@@ -361,6 +362,17 @@ class Job(ABC, Generic[Result]):
         whole = "all of it" if len(self.names) == 1 else "all of them"
         advice = f"; --resize-mode squash or pad shows {whole}" * self.resizes
         print_message(f"the model saw {share} of the {photos} (center crop){advice}")
+
+    def _report_boxed_letters(self) -> None:
+        """Print which letters figures show as boxes, if there are any."""
+        from visattn.viz.text import pop_boxed_letters
+
+        if self.out is not None and (letters := pop_boxed_letters()):
+            print_message(
+                f"figures show boxes for {len(letters)} letters that no font of this system has, "
+                f"such as {letters[:8]}: install a font that has them, such as Noto Sans CJK, and "
+                "run the command again with --overwrite; pages use the fonts of the browser"
+            )
 
     def _report_file(self, name: str) -> None:
         """Print which file to open; without an index that of an image."""

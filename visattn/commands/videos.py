@@ -273,7 +273,7 @@ def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], command: str)
                     raise
                 failed.append(str(error))
             done.append(job.name)
-    code = report_failures(failed, [], len(jobs))
+    code = report_failures(failed, {}, len(jobs))
     movies = (args.out / f"{job.name}{VIDEO_SUFFIXES[0]}" for job in jobs)
     if (movie := next((path for path in movies if path.is_file()), None)) is not None:
         print_where(movie)

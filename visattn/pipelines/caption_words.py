@@ -16,8 +16,9 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioning.captioner import Captioner, WordSite
-from visattn.pipelines.captioning import caption
+from visattn.pipelines.captioning import caption, words_of
 from visattn.pipelines.word_source import WordGrids, with_word_maps
+from visattn.pipelines.words.spans import word_means
 from visattn.recording.frozen import frozen
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
@@ -106,7 +107,7 @@ def explain_captions(
     """
 
     def explain(image: LoadedImage, result: Caption) -> Caption:
-        source = CaptionerWords.read(model, image, result.words, resize_mode=resize_mode)
+        source = CaptionerWords(model, image, result.words, resize_mode, result.pieces)
         return with_word_maps(
             result, source, method, layers=layers, heads=heads, window_cells=window_cells
         )
@@ -205,13 +206,26 @@ class CaptionerWords:
 
     Args:
         words: The words; those outside of the vocabulary are read as unknown.
+        pieces: The pieces of the caption, if the model reads pieces: a map of a word is the mean of
+            those of its pieces.
+
+    Raises:
+        ValueError: If the model reads pieces, and there are only words.
     """
 
     model: Captioner
     image: LoadedImage
     words: tuple[str, ...]
     resize_mode: ResizeMode = "crop"
+    pieces: tuple[str, ...] = ()
     attention: None = None
+
+    def __post_init__(self) -> None:
+        if self.model.pieces and self.words and not self.pieces:
+            raise ValueError(
+                "this captioner reads pieces of words, and these words were written without their "
+                "pieces: only captions that it generates can be explained"
+            )
 
     @classmethod
     def read(
@@ -225,7 +239,7 @@ class CaptionerWords:
         """Return words for a photo; by default those of the best caption by beam search."""
         if words is None:
             [best] = caption(model, [image], resize_mode=resize_mode)
-            words = best.words
+            return cls(model, image, best.words, resize_mode, best.pieces)
         return cls(model, image, tuple(words), resize_mode)
 
     def check(self, method: str) -> None:
@@ -246,7 +260,13 @@ class CaptionerWords:
     @cached_property
     def _tokens(self) -> list[int]:
         ids = {word: token for token, word in enumerate(self.model.words)}
-        return [ids.get(word, UNKNOWN) for word in self.words]
+        return [ids.get(word, UNKNOWN) for word in self.pieces or self.words]
+
+    def _of_words(self, rows: Float[Tensor, "t ..."]) -> Float[Tensor, "w ..."]:
+        """Return values of tokens as those of words."""
+        if not self.pieces:
+            return rows
+        return word_means(rows, words_of(self.pieces, self.model.pieces).spans)
 
     @cached_property
     def _input(self) -> tuple[UInt8[Tensor, "1 3 y x"], Geometry]:
@@ -267,8 +287,8 @@ class CaptionerWords:
         return captioner_run(self.model, self.model.encoder(self._input[0]), self._tokens)
 
     def place(self, rows: Float[Tensor, "t i"]) -> tuple[WordGrids]:
-        """Return values of features as maps: each token is a word."""
-        values = rows.unflatten(-1, self.model.encoder.grid_size).float().cpu()
+        """Return values of features as maps of words."""
+        values = self._of_words(rows).unflatten(-1, self.model.encoder.grid_size).float().cpu()
         return (WordGrids(values, self._input[1]),)
 
     @torch.no_grad()
@@ -306,7 +326,7 @@ class CaptionerWords:
                 ]
             )
         total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
-        values = (total / cells.sum(0)).relu().float().cpu()
+        values = self._of_words(total / cells.sum(0)).relu().float().cpu()
         # the windows divide the image, wherever the features look
         return (WordGrids(values, geometry.from_edges()),)
 

@@ -90,6 +90,8 @@ class Caption(SavedAsJson):
     """The photo at up to 640 pixels, for notebooks."""
     spaces: tuple[bool, ...] = ()
     """Whether white space stands before each word; () if it does before all."""
+    pieces: tuple[str, ...] = ()
+    """The pieces that the words were joined from, if the model writes pieces."""
     further_maps: tuple[AttentionMap, ...] = ()
     """Maps of the words on the second and later photos, if the prompt shows several."""
     text_attention: TextAttention | None = None
@@ -306,6 +308,7 @@ def _read_caption(
         gate_symbol=entry.get("gate_symbol", _GATE),
         notes=entry.get("notes", ""),
         spaces=tuple(entry.get("spaces", ())),
+        pieces=tuple(entry.get("pieces", ())),
         further_maps=tuple(maps[1:]),
         phrases=tuple(map(_read_phrase, entry.get("phrases", ()))),
         text_attention=None if text is None else TextAttention.from_dict(text),
@@ -345,6 +348,7 @@ def _caption_record(caption: Caption) -> dict[str, Any]:
         "score": caption.score,
         **({"gate_symbol": caption.gate_symbol} if caption.gate_symbol != _GATE else {}),
         **({"spaces": list(caption.spaces)} if caption.spaces else {}),
+        **({"pieces": list(caption.pieces)} if caption.pieces else {}),
         **({"notes": caption.notes} if caption.notes else {}),
         **{name: value.to_dict() for name, value in statistics.items() if value is not None},
         "site": caption.maps.site,

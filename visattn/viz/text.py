@@ -1,16 +1,21 @@
 """Text on images and pages: fonts, line breaks, and sanitizing of what is not ours."""
 
+import inspect
 import math
 import re
 import unicodedata
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import ImageFont, features
 
 from visattn.results.values import format_percent
+
+if TYPE_CHECKING:
+    from matplotlib.ft2font import FT2Font
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 _MAX_MARKS = 4  # combining marks per letter; Vietnamese needs two, Hebrew and Thai three
@@ -75,9 +80,10 @@ def _limit_marks(text: str) -> str:
 
 
 class UnicodeFont(ImageFont.FreeTypeFont):
-    """A font that lays out right-to-left scripts with Raqm, if Pillow was built with it.
+    """A font that takes letters it lacks from fonts of the system, and shapes right-to-left text.
 
-    All other text uses Pillow's basic layout, which gives the same pixels on every machine.
+    Right-to-left scripts are laid out with Raqm, if Pillow was built with it. All other text uses
+    Pillow's basic layout, which gives the same pixels on every machine.
 
     Args:
         path: Font file.
@@ -86,27 +92,59 @@ class UnicodeFont(ImageFont.FreeTypeFont):
 
     def __init__(self, path: Path, size: float) -> None:
         super().__init__(path, size, layout_engine=ImageFont.Layout.BASIC)
+        self._others: dict[Path, ImageFont.FreeTypeFont] = {}
         self._raqm_font: ImageFont.FreeTypeFont | None = None
         if features.check("raqm"):
             self._raqm_font = ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.RAQM)
 
     def getlength(self, text: Any, *args: Any, **options: Any) -> float:
         """Return the width of a text in pixels."""
-        raqm_font = self._font_for(text)
-        return (raqm_font or super()).getlength(text, *args, **options)
+        other = self._font_for(text)
+        return (other or super()).getlength(text, *args, **options)
 
     def getbbox(self, text: Any, *args: Any, **options: Any) -> Any:
         """Return left, top, right and bottom of a text in pixels."""
-        raqm_font = self._font_for(text)
-        return (raqm_font or super()).getbbox(text, *args, **options)
+        other = self._font_for(text)
+        if other is None:
+            return super().getbbox(text, *args, **options)
+        passed, down = self._on_baseline(super().getbbox, text, *args, **options)
+        left, top, right, bottom = other.getbbox(**passed)
+        return left, top + down, right, bottom + down
 
     def getmask2(self, text: Any, *args: Any, **options: Any) -> Any:
         """Return the mask of a text and its offset."""
-        raqm_font = self._font_for(text)
-        return (raqm_font or super()).getmask2(text, *args, **options)
+        other = self._font_for(text)
+        if other is None:
+            return super().getmask2(text, *args, **options)
+        passed, down = self._on_baseline(super().getmask2, text, *args, **options)
+        mask, (x, y) = other.getmask2(**passed)
+        return mask, (x, y + down)
+
+    def _on_baseline(
+        self, method: Callable[..., Any], *args: Any, **options: Any
+    ) -> tuple[dict[str, Any], int]:
+        """Return the arguments of a method with an anchor on the baseline, and how far to move it.
+
+        All letters of a line stand on the baseline of this font, whatever font they are of.
+        """
+        bound = inspect.signature(method).bind(*args, **options).arguments
+        passed = {**bound.pop("kwargs", {}), **bound}
+        across, along = passed.get("anchor") or "la"
+        ascent, descent = self.getmetrics()
+        below = {"a": ascent, "m": (ascent - descent) // 2, "d": -descent}
+        return {**passed, "anchor": f"{across}s"}, below.get(along, 0)
 
     def _font_for(self, text: Any) -> ImageFont.FreeTypeFont | None:
-        return self._raqm_font if isinstance(text, str) and has_rtl_letters(text) else None
+        if not isinstance(text, str) or text.isascii():
+            return None
+        if has_rtl_letters(text):
+            return self._raqm_font
+        if (path := fallback_font(text)) is None:
+            return None
+        if path not in self._others:
+            basic = ImageFont.Layout.BASIC
+            self._others[path] = ImageFont.truetype(path, self.size, layout_engine=basic)
+        return self._others[path]
 
 
 @cache
@@ -129,20 +167,117 @@ def _font_path() -> Path:
     return Path(mpl.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
 
 
-def letters_without_glyph(text: str) -> str:
-    """Return the letters of a text that the font of figures lacks and draws as boxes, each once.
+class FallbackFonts:
+    """Fonts that have letters which the font of figures lacks.
+
+    Args:
+        font: The font of figures.
+        others: Returns the other fonts, the preferred ones first; called when one is needed.
+    """
+
+    def __init__(self, font: Path, others: Callable[[], Sequence[Path]]) -> None:
+        self._others = others
+        self._font = _open_font(font)
+        self._opened: dict[Path, FT2Font] = {}
+        self._without: set[int] = set()  # blocks of 256 letters of which no font has one
+        self._chosen: dict[str, tuple[Path | None, str]] = {}
+        self._boxed: dict[str, None] = {}
+
+    def choose(self, text: str) -> Path | None:
+        """Return the other font that has the most letters of a text which the font lacks.
+
+        None if the font has them all, or no other font has one.
+        """
+        if text.isascii():
+            return None
+        if text not in self._chosen:
+            if len(self._chosen) > 4096:
+                self._chosen.clear()
+            self._chosen[text] = self._choose(text)
+        path, boxed = self._chosen[text]
+        self._boxed.update(dict.fromkeys(boxed))
+        return path
+
+    def pop_boxed(self) -> str:
+        """Return the letters that were in no font since the last call, each once."""
+        letters = "".join(self._boxed)
+        self._boxed.clear()
+        return letters
+
+    def _choose(self, text: str) -> tuple[Path | None, str]:
+        lacking = _letters_without_glyph(self._font, text)
+        for letter in lacking:
+            self._find(letter)
+        rest = {path: _letters_without_glyph(font, text) for path, font in self._opened.items()}
+        best = min(rest, key=lambda path: len(rest[path]), default=None)
+        if not lacking or best is None or len(rest[best]) >= len(lacking):
+            return None, lacking
+        return best, rest[best]
+
+    def _find(self, letter: str) -> None:
+        """Open a font with a letter, unless one is open."""
+        code = ord(letter)
+        block = code >> 8
+        if block in self._without or any(f.get_char_index(code) for f in self._opened.values()):
+            return
+        for path in self._others():
+            if (font := _open_font(path)).get_char_index(code):
+                self._opened[path] = font
+                return
+        self._without.add(block)
+
+
+@cache
+def _fallback_fonts() -> FallbackFonts:
+    return FallbackFonts(_font_path(), _system_fonts)
+
+
+def fallback_font(text: str) -> Path | None:
+    """Return the font of the system that figures take for a text; None for their own.
 
     Example:
-        >>> letters_without_glyph("a dog: 狗, 犬, 狗")
-        '狗犬'
+        >>> fallback_font("café")
     """
-    if text.isascii():
-        return ""
-    from matplotlib.ft2font import FT2Font
+    return _fallback_fonts().choose(text)
 
-    font = FT2Font(str(_font_path()))
+
+def pop_boxed_letters() -> str:
+    """Return the letters that figures showed as boxes since the last call, each once.
+
+    Neither the font of figures nor one of the system has them.
+
+    Example:
+        >>> _ = pop_boxed_letters(), load_font(20).getlength("café")
+        >>> pop_boxed_letters()
+        ''
+    """
+    return _fallback_fonts().pop_boxed()
+
+
+def _letters_without_glyph(font: "FT2Font", text: str) -> str:
     letters = dict.fromkeys(filter(str.isalnum, text))
     return "".join(letter for letter in letters if not font.get_char_index(ord(letter)))
+
+
+@cache
+def _system_fonts() -> list[Path]:
+    """Return the font files of the system, upright fonts of normal weight first."""
+    from matplotlib.font_manager import fontManager, weight_dict
+
+    def plainness(font: Any) -> tuple[Any, ...]:
+        weight = weight_dict.get(font.weight, font.weight)
+        return font.style != "normal", abs(weight - 400), "Sans" not in font.name, font.fname
+
+    # Last Resort has a box for each letter of Unicode; matplotlib and macOS have a copy.
+    usable = [f for f in fontManager.ttflist if "lastresort" not in f.name.replace(" ", "").lower()]
+    fonts = sorted(usable, key=plainness)
+    return [path for font in fonts if (path := Path(font.fname)).is_file()]
+
+
+def _open_font(path: Path) -> "FT2Font":
+    from matplotlib.ft2font import FT2Font
+
+    return FT2Font(str(path))
 
 
 def truncate_text(text: str, font: ImageFont.FreeTypeFont, width: float) -> str:

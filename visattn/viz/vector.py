@@ -21,7 +21,7 @@ from visattn.viz.canvas import (
     Stroke,
 )
 from visattn.viz.photo_compression import is_photo, strip_of, with_photos
-from visattn.viz.text import has_rtl_letters, load_font
+from visattn.viz.text import fallback_font, has_rtl_letters, load_font
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -139,7 +139,8 @@ class _Painter:
         match mark:
             case PlacedImage():
                 return [self._image(mark)]
-            case PlacedText() if has_rtl_letters(mark.text):  # needs shaping, which Pillow does
+            # Pillow shapes right-to-left text, and knows which font has the letters.
+            case PlacedText() if has_rtl_letters(mark.text) or fallback_font(mark.text):
                 return [self._image(mark.as_image(_RTL_DETAIL))]
             case PlacedText():
                 return [self._text(mark)]

@@ -21,6 +21,7 @@ from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.results.kinds import SPECIAL_TOKENS
+from visattn.viz import text
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -505,8 +506,10 @@ def test_maps_of_a_transformer_captioner(
 
 
 def test_letters_that_figures_lack_are_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(text, "_system_fonts", list)
+    text._fallback_fonts.cache_clear()
     torch.manual_seed(0)
     model = ShowAttendTell((*SPECIAL_TOKENS, *"狗犬"), SmallEncoder((16, 24), channels=8))
     visattn.save(model, tmp_path / "m.safetensors")
@@ -515,5 +518,7 @@ def test_letters_that_figures_lack_are_reported(
     arguments += ["--out", str(tmp_path / "out")]
     assert main(arguments) == 0
     assert re.search(
-        r"boxes for \d letters that their font lacks, such as [狗犬]", capsys.readouterr().err
+        r"boxes for \d letters that no font of this system has, such as [狗犬]",
+        capsys.readouterr().err,
     )
+    text._fallback_fonts.cache_clear()

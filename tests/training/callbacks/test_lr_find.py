@@ -43,7 +43,6 @@ def test_a_loss_stands_at_the_rate_of_the_step_before_it(accumulated: int) -> No
     trainer = Trainer(
         accelerator="cpu",
         callbacks=[sweep],
-        enable_model_summary=False,
         accumulate_grad_batches=accumulated,
         max_steps=1000,
         **TRAINER_OPTIONS,

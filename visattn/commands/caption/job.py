@@ -15,7 +15,6 @@ from visattn.commands.model_option import file_digest
 from visattn.commands.options import figure_options
 from visattn.commands.records import Part, Record
 from visattn.io.locations import Source
-from visattn.io.safe_text import print_message
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:
@@ -71,17 +70,6 @@ class CaptionJob(ModelJob["Caption"]):
             if passed and ending != ".gif":
                 _check_figure_names(self.all_names, ending.removesuffix(f".{args.format}"))
         self.phrase_boxes = _read_phrase_boxes(args.phrase_boxes, self.all_names)
-        self._boxed_letters: set[str] = set()
-
-    def _report_file(self, name: str) -> None:
-        """Print which file to open, and which letters its figures lack."""
-        if self._boxed_letters:
-            letters = "".join(sorted(self._boxed_letters)[:8])
-            print_message(
-                f"figures show boxes for {len(self._boxed_letters)} letters that their font lacks, "
-                f"such as {letters}; the pages have all letters that a font of the browser has"
-            )
-        super()._report_file(name)
 
     def settings(self) -> dict[str, Any]:
         """Return model and options."""
@@ -100,9 +88,6 @@ class CaptionJob(ModelJob["Caption"]):
         record = {**self._grounded(image, result).to_dict(), "image": image_name, **entries}
         if self.out is None:
             return [Part(name, record)]
-        from visattn.viz.text import letters_without_glyph
-
-        self._boxed_letters |= set(letters_without_glyph(result.text))
         files = {f"{name}{end}": each for end, each in self._draw(name, image, result, outlined)}
         thumbnail = card_image(*_mean_overlay(_images(image), result))
         return [Part(name, record, files, Card(name, f"{name}.html", result.text, thumbnail))]

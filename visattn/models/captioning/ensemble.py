@@ -86,6 +86,7 @@ class CaptionerEnsemble(Captioner[EnsembleState]):
         _check_members(members)
         super().__init__(members[0].words, EnsembleEncoder([model.encoder for model in members]))
         self.members = nn.ModuleList(members)
+        self.pieces = members[0].pieces
         symbols = {model.gate_symbol for model in members}
         self.gate_symbol = symbols.pop() if len(symbols) == 1 else "of image"
 

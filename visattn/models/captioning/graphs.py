@@ -71,6 +71,7 @@ def decoding_graphs(model: Captioner[Any]) -> list[ModelGraph]:
     changing = [name for name in values if after[name] is not values[name]]
     metadata = {
         "words": list(model.words),
+        **({"pieces": model.pieces} if model.pieces else {}),
         "tokens": {"pad": PAD, "start": START, "end": END, "unknown": UNKNOWN},
         "state": changing,
         "map": {

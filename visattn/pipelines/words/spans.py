@@ -1,6 +1,7 @@
 """Words of generated tokens."""
 
 import inspect
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,19 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from visattn.metrics.ptb_tokenizer import UNSPACED_LETTERS
+
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # a token ended inside a character
-_WITHOUT_SPACES = (  # first and last characters of scripts that separate no words
-    (0x0E00, 0x0EFF),  # Thai, Lao
-    (0x0F00, 0x0FFF),  # Tibetan
-    (0x1000, 0x109F),  # Myanmar
-    (0x1780, 0x17FF),  # Khmer
-    (0x3005, 0x3007),  # ideographic iteration marks
-    (0x3040, 0x30FF),  # Hiragana, Katakana
-    (0x3400, 0x9FFF),  # Chinese characters
-    (0xF900, 0xFAFF),
-    (0xFF66, 0xFF9F),  # halfwidth Katakana
-    (0x20000, 0x3FFFF),
-)
+# Tibetan separates syllables by a mark, so that captions are split at it, but tokens at no space.
+_UNSPACED = re.compile(f"[{UNSPACED_LETTERS}\u0f00-\u0fff]")
 
 
 @dataclass(frozen=True)
@@ -156,7 +149,7 @@ def _words(text: str, owners: list[tuple[int, int]], ends: set[int], *, per_toke
             continue
         last = text[place - 1] if inside else ""
         border = inside and owner != owners[place - 1]
-        unspaced = border and (_without_spaces(character) or _without_spaces(last))
+        unspaced = border and _UNSPACED.search(last + character) is not None
         unspaced &= character.isalnum()  # no punctuation, and no mark on the character before
         if not inside or place in ends or unspaced or (border and per_token):
             words.append(character)
@@ -168,8 +161,3 @@ def _words(text: str, owners: list[tuple[int, int]], ends: set[int], *, per_toke
             spans[-1] = (min(spans[-1][0], owner[0]), max(spans[-1][1], owner[1]))
         inside = True
     return Words(tuple(words), tuple(spans), tuple(spaces), split)
-
-
-def _without_spaces(character: str) -> bool:
-    code = ord(character)
-    return any(first <= code <= last for first, last in _WITHOUT_SPACES)

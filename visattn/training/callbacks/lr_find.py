@@ -20,6 +20,7 @@ TRAINER_OPTIONS = {
     "logger": False,
     "enable_checkpointing": False,
     "enable_progress_bar": False,
+    "enable_model_summary": False,
     "limit_val_batches": 0,
     "num_sanity_val_steps": 0,
     "min_steps": None,

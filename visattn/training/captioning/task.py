@@ -114,6 +114,7 @@ class CaptioningTask(CaptionEvalTask):
             optim=optim,
             monitor=monitor,
         )
+        self.model.pieces = data_info.get("pieces", "")
         if init_from is not None:
             self._initialize_from(Path(init_from))
         self.reduction: Reduction = reduction
