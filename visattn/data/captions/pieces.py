@@ -1,11 +1,11 @@
 """Pieces of words, into which tokenizers of Hugging Face split captions."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from visattn.io.safe_text import parse_json
 from visattn.metrics.ptb_tokenizer import join_words
 
 PieceKind = Literal["byte-level", "metaspace", "wordpiece", "end-of-word"]
@@ -120,7 +120,7 @@ class PieceTokenizer:
         return self._tokenizer.encode(caption, add_special_tokens=False).tokens
 
     def _kind(self) -> str:
-        saved = json.loads(self._tokenizer.to_str())
+        saved = parse_json(self._tokenizer.to_str())
         decoder = saved["decoder"] or {"type": "WordPiece"}  # plain words
         decoders = [decoder, *decoder.get("decoders", ())]
         kinds = [_KINDS[each["type"]] for each in decoders if each["type"] in _KINDS]
