@@ -14,6 +14,9 @@ from shape_checks import check_shapes_alone
 settings.register_profile("visattn", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("visattn")
 
+# Analyses of models are repeated in each run, and no test writes to the cache of a user.
+os.environ["VISATTN_CACHE"] = "off"
+
 check_shapes_alone()
 # One thread sums in one order and is fastest for tensors this small; make test-machines tries more.
 THREADS = int(os.environ.get("VISATTN_TEST_THREADS", "1"))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from visattn.attribution.model_defaults import ModelDefaults, model_defaults
 from visattn.attribution.targets import Target
 from visattn.blocks.tap import Tap
+from visattn.recording.analysis_cache import unchanged
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.feature_pooling import ScoreTracer
 from visattn.recording.frozen import unrounded
@@ -92,6 +93,18 @@ def analyze_model(
             "frames: use visattn.pipelines.VideoExplainer, or visattn overlay with a video file"
         )
     defaults, names = _defaults(model, input_size, class_names, channels)
+    with unchanged(model):
+        info = _measured_info(model, defaults, len(names))
+    # A single score separates two classes by its sign.
+    if len(names) == 2 and info.output.num_classes == 1:
+        info = replace(info, output=info.output.two_classes())
+    if class_names is not None:
+        parse_class_names(class_names, info.output.num_classes)
+    return ExplainedModel(model, info, forward_function(model), names)
+
+
+def _measured_info(model: nn.Module, defaults: ModelDefaults, num_names: int) -> ModelInfo:
+    """Return the metadata of a model from runs of it, or from those of an earlier process."""
     size = defaults.size
     result = probe_model(model, size, len(defaults.mean))
     if result.error:
@@ -103,15 +116,11 @@ def analyze_model(
         )
     info = _cached_info(model, defaults, result, None)
     output = info.output
-    other = output.unnamed and output.num_classes != len(names)
-    if names and (output.error or output.assumed or other):  # names tell which tensor has classes
-        info = _cached_info(model, defaults, result, len(names))
-    # A single score separates two classes by its sign.
-    if len(names) == 2 and info.output.num_classes == 1:
-        info = replace(info, output=info.output.two_classes())
-    if class_names is not None:
-        parse_class_names(class_names, info.output.num_classes)
-    return ExplainedModel(model, info, forward_function(model), names)
+    other = output.unnamed and output.num_classes != num_names
+    # The number of names tells which tensor has the classes.
+    if num_names and (output.error or output.assumed or other):
+        info = _cached_info(model, defaults, result, num_names)
+    return info
 
 
 def _defaults(

@@ -14,6 +14,7 @@ from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.targets import TargetLike, resolve_target
 from visattn.io.argument_checks import LARGEST_SEED, check_argument
 from visattn.io.messages import did_you_mean
+from visattn.recording.analysis_cache import unchanged
 from visattn.recording.model_info import NO_ATTENTION, ExplainedModel, ModelInfo
 from visattn.recording.operations import ModelOperations
 from visattn.recording.probe_cache import operations_of
@@ -110,17 +111,19 @@ class Method:
             >>> METHODS["gradcam"](model, torch.rand(4, 3, 6, 10), 1, layer="0").shape
             torch.Size([4, 3, 5])
         """
-        if isinstance(model, nn.Module):
-            size = (images.shape[2], images.shape[3])
-            explained = analyze_model(model, size, channels=images.shape[1])
-        else:
-            explained = model
-        if isinstance(target, Tensor):
-            target = target.tolist()
-        self.check_args(options, target)
-        if reason := self.supports(explained, target, options):
-            raise ValueError(f"{self.name} does not fit {explained.info.name}: {reason}")
-        return self.function(explained, images, resolve_target(target, explained), **options)
+        network = model if isinstance(model, nn.Module) else model.model
+        with unchanged(network):
+            if isinstance(model, nn.Module):
+                size = (images.shape[2], images.shape[3])
+                explained = analyze_model(model, size, channels=images.shape[1])
+            else:
+                explained = model
+            if isinstance(target, Tensor):
+                target = target.tolist()
+            self.check_args(options, target)
+            if reason := self.supports(explained, target, options):
+                raise ValueError(f"{self.name} does not fit {explained.info.name}: {reason}")
+            return self.function(explained, images, resolve_target(target, explained), **options)
 
     @property
     def default_kwargs(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement
 from visattn.io.messages import did_you_mean
+from visattn.recording.analysis_cache import from_disk
 from visattn.recording.frozen import (
     first_weight,
     frozen,
@@ -24,7 +26,7 @@ from visattn.recording.frozen import (
 )
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, FeatureLayout, ModelInfo
 from visattn.recording.module_calls import probing
-from visattn.recording.probe_cache import probe_grids
+from visattn.recording.probe_cache import forward_function, probe_grids
 from visattn.recording.receptive_field import TracedGrids
 from visattn.recording.token_grid import Grid, covers, fits
 
@@ -99,9 +101,16 @@ def _placed(explained: ExplainedModel, layer: FeatureLayer) -> FeatureLayer:
     version = sum(weight._version for weight in explained.model.parameters())  # noqa: SLF001
     key = (layer, explained.info.input_size, version)  # weights decide where branches disagree
     if key not in cache:
-        traced = _traced(explained).output(layer.site, layer.grid, call=layer.call)
-        cache[key] = measured_placement(explained, layer, traced)
+        own = explained.forward == forward_function(explained.model)
+        place = partial(_place, explained, layer)
+        name = ("placement", key[1], len(explained.info.mean), repr(layer))
+        cache[key] = from_disk(explained.model, name, (GridPlacement,), place) if own else place()
     return replace(layer, placement=cache[key])
+
+
+def _place(explained: ExplainedModel, layer: FeatureLayer) -> GridPlacement | None:
+    traced = _traced(explained).output(layer.site, layer.grid, call=layer.call)
+    return measured_placement(explained, layer, traced)
 
 
 def _traced(explained: ExplainedModel) -> TracedGrids:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -10,15 +11,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
+from visattn.geometry.placement import GridPlacement
 from visattn.io.messages import user_code_location
+from visattn.recording.analysis_cache import from_disk
 from visattn.recording.changed_attention import read_by_change
 from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
 from visattn.recording.frozen import first_weight, internal_transform, without_grad
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.model_info import AttentionLayer, ExplainedModel, FeatureLayer, ReadRows
 from visattn.recording.operations import ModelOperations, model_operations
-from visattn.recording.outputs import detect_output_layout
-from visattn.recording.probe import Layouts, ModelProbe, ProbeResult
+from visattn.recording.outputs import OutputLayout, detect_output_layout
+from visattn.recording.probe import Layouts, ModelProbe, ObservedTokens, ProbeResult
 from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
+from visattn.recording.read_rows import Reading
 from visattn.recording.receptive_field import TracedGrids, trace_grids
 from visattn.recording.token_grid import PROBE_BATCH_SIZE
 from visattn.recording.traced_layers import quadrants_by_arithmetic
@@ -27,6 +31,12 @@ _PROBED: WeakKeyDictionary[nn.Module, dict[Any, ProbeResult]] = WeakKeyDictionar
 _TRACED: WeakKeyDictionary[nn.Module, dict[Any, TracedGrids]] = WeakKeyDictionary()
 _POOLED: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
 _OPERATIONS: WeakKeyDictionary[nn.Module, dict[Any, ModelOperations]] = WeakKeyDictionary()
+_FIRST: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
+"""Features from the run by which `probe_model` checked that a network runs, until they are read."""
+_KEPT = (
+    *(ProbeResult, ObservedTokens, AttentionLayer, FeatureLayer, GridPlacement, OutputLayout),
+    *(QuadrantProbeResult, PooledFeatures, Reading, ReadRows, ModelOperations),
+)
 _NO_GRADIENT = "its scores are not differentiable"
 _PREFIX_PARAMETERS = {
     "class": re.compile(r"(^|\.)(cls|class)_(token|embedding)s?(_\d+)?(\.\d+)?$"),
@@ -78,15 +88,30 @@ def probe_model(
     cache = _PROBED.setdefault(model, {})
     key = (input_size, channels, cache_key, _structure_hash(model))
     if key not in cache:
-        function = forward or forward_function(model)
-        result = None if forward else _probe_without_images(model, input_size, channels)
-        if result is None:
-            result = _probe(model, input_size, channels, function)
-        if result.layouts:
-            traced = probe_grids(model, input_size, channels, function, cache_key=cache_key)
-            result.place_keys(traced)
-        cache[key] = result
+        measure = partial(_probed, model, input_size, channels, forward, cache_key)
+        if forward is None:
+            name = ("probe", input_size, channels)
+            cache[key] = from_disk(model, name, _KEPT, measure, final=lambda probe: not probe.error)
+        else:  # what it calls has no name in another process
+            cache[key] = measure()
     return cache[key]
+
+
+def _probed(
+    model: nn.Module,
+    input_size: tuple[int, int],
+    channels: int,
+    forward: Callable[[Tensor], Any] | None,
+    cache_key: str,
+) -> ProbeResult:
+    function = forward or forward_function(model)
+    result = None if forward else _probe_without_images(model, input_size, channels)
+    if result is None:
+        result = _probe(model, input_size, channels, function)
+    if result.layouts:
+        traced = probe_grids(model, input_size, channels, function, cache_key=cache_key)
+        result.place_keys(traced)
+    return result
 
 
 def probe_grids(
@@ -118,23 +143,37 @@ def probe_pooled_features(
     cache = _POOLED.setdefault(model, {})
     key = (input_size, channels, num_classes, _structure_hash(model))
     if key not in cache:
-        result = probe_model(model, input_size, channels)
-        quadrants = result.quadrants
-        forward = forward_function(model)
+        cache[key] = from_disk(
+            model,
+            ("pooled", *key[:3]),
+            _KEPT,
+            partial(_pooled, model, input_size, channels, num_classes),
+            final=lambda pooled: not pooled.error.startswith(_NO_GRADIENT),
+        )
+    return cache[key]
+
+
+def _pooled(
+    model: nn.Module, input_size: tuple[int, int], channels: int, num_classes: int | None
+) -> PooledFeatures:
+    result = probe_model(model, input_size, channels)
+    quadrants = result.quadrants
+    forward = forward_function(model)
+    pooled = _FIRST.get(model, {}).pop((input_size, channels, num_classes), None)
+    if pooled is None:
         pooled = _pooled_features(
             model, input_size, channels, forward, quadrants, num_classes, result.layouts
         )
-        if pooled.reading is None and result.attention_layers and not result.output.error:
-            image = quadrant_images(channels, input_size, first_weight(model))[:1]
-            pooled.reading = read_by_change(model, image, forward, result.layouts)
-        if pooled.layers:
-            last = pooled.layers[-1]
-            end = quadrants.position(last.site)
-            inputs = result.attention_inputs
-            earlier = [layer for layer in inputs if quadrants.position(layer.site) < end]
-            pooled.layers = (*earlier, last) if earlier else pooled.layers
-        cache[key] = pooled
-    return cache[key]
+    if pooled.reading is None and result.attention_layers and not result.output.error:
+        image = quadrant_images(channels, input_size, first_weight(model))[:1]
+        pooled.reading = read_by_change(model, image, forward, result.layouts)
+    if pooled.layers:
+        last = pooled.layers[-1]
+        end = quadrants.position(last.site)
+        inputs = result.attention_inputs
+        earlier = [layer for layer in inputs if quadrants.position(layer.site) < end]
+        pooled.layers = (*earlier, last) if earlier else pooled.layers
+    return pooled
 
 
 def operations_of(explained: ExplainedModel) -> ModelOperations:
@@ -147,7 +186,10 @@ def operations_of(explained: ExplainedModel) -> ModelOperations:
     channels = len(explained.info.mean)
     key = (size, channels, _structure_hash(explained.model))
     if key not in cache:
-        cache[key] = model_operations(explained.model, explained.forward, size, channels)
+        measure = partial(model_operations, explained.model, explained.forward, size, channels)
+        own = explained.forward == forward_function(explained.model)
+        name = ("operations", size, channels)
+        cache[key] = from_disk(explained.model, name, _KEPT, measure) if own else measure()
     return cache[key]
 
 
@@ -191,7 +233,9 @@ def _probe(
                 layout = detect_output_layout(outputs[-1], len(images))
                 return ProbeResult(prefix_tokens=prefix_tokens, quadrants=quadrants, output=layout)
             model_probe = ModelProbe(model, input_size, prefix_tokens, quadrants)
-            return model_probe.run(lambda: forward(zeros))
+            result = model_probe.run(lambda: forward(zeros))
+            quadrants.attention_tokens.clear()  # large, and read by the probe alone
+            return result
         except Exception as error:  # noqa: BLE001 - any exception of the user's model is reported
             location = user_code_location(error)
             where = f" in {location}" if location else ""
@@ -219,8 +263,7 @@ def _probe_without_images(
         return None
     if pooled.error.startswith(_NO_GRADIENT):
         return None
-    key = (input_size, channels, None, _structure_hash(model))
-    _POOLED.setdefault(model, {})[key] = pooled
+    _FIRST.setdefault(model, {})[input_size, channels, None] = pooled
     return ProbeResult(
         prefix_tokens=prefix_tokens_of(model), quadrants=quadrants, output=traced.scores
     )

@@ -1,0 +1,376 @@
+"""Analyses of models on disk, so that a new process does not repeat those of an earlier one.
+
+A file holds one result of one model, as JSON behind a line with its digest, in the cache folder of
+the platform; `VISATTN_CACHE` names another folder, or is `off`. The name of the file is a digest of
+all that the result depends on:
+
+    modules        names, classes, their attributes (strides, window sizes, ...)
+    weights        names, shapes, dtypes, and norms: what is read by zero weights differs
+    code           versions of torch, timm, torchvision, transformers and visattn
+
+So a model that differs in any of these has another file. A model is analyzed in each process if its
+digest would say too little: with modules of one's own, whose code has no version, with hooks, or
+with attributes whose content cannot be read.
+"""
+
+import base64
+import enum
+import functools
+import hashlib
+import json
+import os
+import sys
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from visattn.io.atomic import atomic_write
+from visattn.io.safe_text import parse_json
+
+VARIABLE = "VISATTN_CACHE"
+_MOST_FILES = 2000
+_SUFFIX = ".analysis"
+_PACKAGES = ("torch", "torchvision", "timm", "transformers", "visattn")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OWN = frozenset(vars(nn.Module())) | {"training"}
+_MOST_NUMBERS = 4096  # of a tensor, up to which it is part of a digest as a whole
+_MOST_INTEGERS = 1 << 18
+_ROOMS = ("attribution", "blocks", "functional", "geometry", "insertion", "models", "recording")
+_STATE = threading.local()
+T = TypeVar("T")
+
+
+class _UnreadableError(Exception):
+    """A digest of a model would not say all that its output depends on."""
+
+
+def cache_folder() -> Path | None:
+    """Return the folder of analyses; None if `VISATTN_CACHE` is `off`.
+
+    Example:
+        >>> getfixture("monkeypatch").setenv("VISATTN_CACHE", "off")
+        >>> print(cache_folder())
+        None
+    """
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen.lower() in ("off", "0"):
+        return None
+    if chosen:
+        return Path(chosen)
+    try:
+        home = Path.home()
+    except RuntimeError:  # of a user without one
+        return None
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "visattn"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "visattn"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else home / ".cache") / "visattn"
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Compute the digest of a model once for all results inside the block."""
+    known = getattr(_STATE, "digests", None)
+    if known is None:
+        known = _STATE.digests = {}
+    outermost = model not in known
+    known.setdefault(model, None)
+    try:
+        yield
+    finally:
+        if outermost:
+            del known[model]
+
+
+def _digest_of(model: nn.Module) -> str | None:
+    known: dict[nn.Module, tuple[str | None] | None] = getattr(_STATE, "digests", None) or {}
+    if model not in known:
+        return model_digest(model)
+    digest = known[model] or (model_digest(model),)
+    known[model] = digest
+    return digest[0]
+
+
+def from_disk(
+    model: nn.Module,
+    key: tuple[Any, ...],
+    types: Iterable[type],
+    compute: Callable[[], T],
+    *,
+    final: Callable[[T], bool] = lambda _: True,
+) -> T:
+    """Return a result of an analysis from disk, or compute it and keep it there.
+
+    Files that are broken, or not of this analysis, are replaced; where none can be written, the
+    result is computed in each process.
+
+    Args:
+        key: What the result depends on beside the model; texts, numbers and tuples of them.
+        types: Data classes that it consists of.
+        final: Whether a result is kept; an error may be one of this process alone.
+    """
+    folder = cache_folder()
+    digest = None if folder is None else _digest_of(model)
+    if folder is None or digest is None:
+        return compute()
+    name = hashlib.sha256(f"{digest} {key!r}".encode()).hexdigest()
+    path = folder / f"{name}{_SUFFIX}"
+    classes = {cls.__name__: cls for cls in types}
+    try:
+        header, _, text = path.read_text("utf-8").partition("\n")
+        if header == _header(name, text):
+            return cast("T", _decoded(parse_json(text, line=2), classes))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    result = compute()
+    if not final(result):
+        return result
+    text = json.dumps(_encoded(result, classes))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, f"{_header(name, text)}\n{text}")
+        _remove_oldest(folder)
+    except OSError:  # a folder that cannot be written, or a full disk: nothing depends on the file
+        pass
+    return result
+
+
+def _header(name: str, text: str) -> str:
+    """Return the first line of a file, by which a broken or renamed one is known."""
+    return f"{name} {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Remove the oldest files beyond a number."""
+    files = list(folder.glob(f"*{_SUFFIX}"))
+    if len(files) > _MOST_FILES:
+        files.sort(key=lambda file: file.stat().st_mtime)
+        for file in files[: len(files) - _MOST_FILES]:
+            file.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- results as JSON
+
+
+def _encoded(value: Any, classes: Mapping[str, type]) -> Any:
+    """Return a result as JSON: what JSON has no form for is a mapping with its type."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Tensor):  # token indices
+        numbers = value.cpu().to(torch.int32).contiguous().numpy().tobytes()
+        packed = base64.b85encode(zlib.compress(numbers)).decode()
+        return {"type": "tensor", "shape": list(value.shape), "data": packed}
+    if isinstance(value, (list, tuple, set)):
+        items = [_encoded(item, classes) for item in cast("Iterable[Any]", value)]
+        return {"type": type(value).__name__, "items": items}
+    if isinstance(value, (dict, Counter)):
+        pairs = cast("Mapping[Any, Any]", value).items()
+        items = [[_encoded(name, classes), _encoded(item, classes)] for name, item in pairs]
+        return {"type": type(value).__name__, "items": items}
+    name = type(value).__name__
+    if classes.get(name) is not type(value) or not is_dataclass(value):
+        raise TypeError(f"{name} must be one of {', '.join(classes)} to be kept")
+    named = {field.name: _encoded(getattr(value, field.name), classes) for field in fields(value)}
+    return {"type": name, "fields": named}
+
+
+_CONTAINERS: dict[str, Callable[[Any], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "dict": dict,
+    "Counter": lambda pairs: Counter(dict(pairs)),
+}
+
+
+def _decoded(value: Any, classes: Mapping[str, type]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    content = cast("dict[str, Any]", value)
+    name = content["type"]
+    if name == "tensor":
+        numbers = bytearray(zlib.decompress(base64.b85decode(content["data"])))
+        return torch.frombuffer(numbers, dtype=torch.int32).view(content["shape"]).long()
+    if name in ("dict", "Counter"):
+        pairs = [(_decoded(a, classes), _decoded(b, classes)) for a, b in content["items"]]
+        return _CONTAINERS[name](pairs)
+    if name in _CONTAINERS:
+        return _CONTAINERS[name](_decoded(item, classes) for item in content["items"])
+    named = {field: _decoded(item, classes) for field, item in content["fields"].items()}
+    return classes[name](**named)
+
+
+# ---------------------------------------------------------------- digests of models
+
+
+def model_digest(model: nn.Module) -> str | None:
+    """Return a digest of all that the analysis of a model depends on; None if it is not known.
+
+    Example:
+        >>> def digest(stride: int) -> str | None:
+        ...     _ = torch.manual_seed(0)
+        ...     return model_digest(nn.Sequential(nn.Conv2d(3, 2, 3, stride), nn.ReLU()))
+        >>> digest(1) == digest(1), digest(1) == digest(2)
+        (True, False)
+        >>> hooked = nn.Identity()
+        >>> _ = hooked.register_forward_hook(lambda *_: None)
+        >>> print(model_digest(hooked))
+        None
+    """
+    tensors = dict([*model.named_parameters(), *model.named_buffers()])
+    try:
+        return _digest(model, tensors)
+    except (_UnreadableError, RuntimeError, TypeError, NotImplementedError):  # of exotic tensors
+        return None
+
+
+def _digest(model: nn.Module, tensors: Mapping[str, Tensor]) -> str:
+    texts = [_code_version()]
+    names = {cls: _class_name(cls) for cls in {type(module) for module in model.modules()}}
+    for name, module in model.named_modules():
+        attributes = vars(module)
+        if any(attributes.get(hooks) for hooks in _HOOKS):
+            raise _UnreadableError
+        texts.append(f"{name} {names[type(module)]}")
+        own = ((key, value) for key, value in attributes.items() if key not in _OWN)
+        texts += [f"{key}={_described(value, model)}" for key, value in own]
+    texts += [
+        f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.device.type}"
+        for name, tensor in tensors.items()
+    ]
+    content = hashlib.sha256("\n".join(texts).encode())
+    for part in _weight_samples([tensor.detach() for tensor in tensors.values()]):
+        content.update(part)
+    return content.hexdigest()
+
+
+def _weight_samples(tensors: Sequence[Tensor]) -> Iterator[bytes]:
+    """Yield what tells weights from others: the norm of each, small ones whole, and integers."""
+    numbers = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    if any(tensor.is_meta for tensor in tensors):
+        raise _UnreadableError
+    for device in sorted({str(tensor.device) for tensor in numbers}):
+        own = [tensor for tensor in numbers if str(tensor.device) == device]
+        norms = torch._foreach_norm(own)  # noqa: SLF001  # pyright: ignore[reportPrivateImportUsage]
+        # Norms do not see signs, on which it depends what a ReLU lets through.
+        small = [tensor if tensor.numel() <= _MOST_NUMBERS else tensor[0] for tensor in own]
+        values = [tensor.reshape(-1)[:_MOST_NUMBERS] for tensor in (*norms, *small)]
+        yield torch.cat([value.double() for value in values]).cpu().numpy().tobytes()
+    for tensor in tensors:
+        if not tensor.is_floating_point():
+            if tensor.numel() > _MOST_INTEGERS or tensor.is_complex():
+                raise _UnreadableError
+            yield tensor.cpu().contiguous().numpy().tobytes()
+
+
+@functools.cache
+def _code_version() -> str:
+    """Return the versions of the code that a model and its analysis consist of."""
+    from visattn import __version__
+
+    versions = [f"visattn {__version__}", sys.version]
+    for name in _PACKAGES[:-1]:
+        module = sys.modules.get(name)
+        versions.append(f"{name} {getattr(module, '__version__', '')}")
+    # A working copy changes without its version.
+    for room in _ROOMS:
+        for folder, _, files in os.walk(Path(__file__).parents[1] / room):
+            for file in sorted(files):
+                stat = os.stat(os.path.join(folder, file))  # noqa: PTH116, PTH118 - paths are slow
+                versions.append(f"{file} {stat.st_size} {stat.st_mtime_ns}")
+    return "\n".join(versions)
+
+
+def _folders() -> tuple[str, ...]:
+    """Return the folders of the packages whose versions are known."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in _PACKAGES)
+    return tuple(file.removesuffix("__init__.py") for file in files if file)
+
+
+def _class_name(cls: type) -> str:
+    """Return the name of a class of a library; its version says what it computes.
+
+    Raises:
+        _UnreadableError: If it, or one of its methods, is from elsewhere.
+    """
+    if cls.__module__.partition(".")[0] not in _PACKAGES:
+        raise _UnreadableError
+    folders = _folders()
+    for base in cls.__mro__:
+        if base is nn.Module:
+            break
+        for value in vars(base).values():
+            if isinstance(value, FunctionType):
+                _check_origin(value, folders)
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _check_origin(function: FunctionType, folders: tuple[str, ...]) -> None:
+    """Refuse a function that was put in the place of one of a library."""
+    name = function.__code__.co_filename
+    if not name.startswith((*folders, "<")):  # methods of data classes have no file
+        raise _UnreadableError
+
+
+def _function_name(function: FunctionType) -> str:
+    _check_origin(function, _folders())
+    closed = [_described(cell.cell_contents, None) for cell in function.__closure__ or ()]
+    return f"{function.__module__}.{function.__qualname__} {closed}"
+
+
+def _described(value: Any, model: nn.Module | None) -> str:
+    """Return a text that tells a value of an attribute from others.
+
+    Raises:
+        _UnreadableError: If its content cannot be read.
+    """
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return repr(value)
+    if isinstance(value, (torch.dtype, torch.device, range, slice)):
+        return repr(value)
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, type):
+        return _class_name(value) if value.__module__ != "builtins" else value.__name__
+    if isinstance(value, Tensor):
+        return _numbers(value)
+    if isinstance(value, FunctionType):
+        return _function_name(value)
+    if isinstance(value, BuiltinFunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    if isinstance(value, MethodType):
+        return f"{_described(value.__func__, model)} of {type(value.__self__).__qualname__}"
+    if isinstance(value, functools.partial):
+        parts = (value.func, value.args, value.keywords)
+        return f"partial {[_described(part, model) for part in parts]}"
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return repr([(_described(key, model), _described(item, model)) for key, item in pairs])
+    if isinstance(value, (list, tuple)):
+        return repr([_described(item, model) for item in cast("Iterable[Any]", value)])
+    if isinstance(value, (set, frozenset)):
+        return repr(sorted(_described(item, model) for item in cast("Iterable[Any]", value)))
+    if isinstance(value, nn.Module) and model is not None:
+        name = next((name for name, module in model.named_modules() if module is value), None)
+        if name is not None:
+            return f"module {name}"
+    if not isinstance(value, nn.Module) and hasattr(value, "__dict__"):
+        return f"{_class_name(type(value))} {_described(vars(value), None)}"
+    raise _UnreadableError
+
+
+def _numbers(tensor: Tensor) -> str:
+    if tensor.numel() > _MOST_NUMBERS or tensor.is_meta:
+        raise _UnreadableError
+    return f"{tensor.dtype} {tensor.tolist()}"
