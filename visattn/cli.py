@@ -51,6 +51,10 @@ COMMANDS = {
         "visattn.commands.segment",
     ),
     "export": ("convert a training checkpoint to a safetensors file", "visattn.commands.export"),
+    "audit": (
+        "find what a model uses over many photos, and measure its effect",
+        "visattn.commands.audit.command",
+    ),
     "score": ("score captions or maps", "visattn.commands.score.command"),
     "models": (
         "list the trained models that come with visattn, or print the card of one",

@@ -102,6 +102,7 @@ def test_forward_stays_under_25_lines() -> None:
 OPTIONS_ARE_THE_PAGE = {  # public: their keyword-only options are what users look up and complete
     ("visattn/insertion/insertion.py", "insert"): 9,
     ("visattn/models/saving/load.py", "load_model"): 9,
+    ("visattn/pipelines/audit/audit.py", "audit"): 12,
     ("visattn/pipelines/captioning.py", "caption"): 13,
     ("visattn/pipelines/explainer.py", "explain"): 13,
     ("visattn/pipelines/video.py", "overlay_video"): 13,

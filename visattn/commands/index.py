@@ -1,7 +1,5 @@
 """Index and table of an output folder, made from the records of its results."""
 
-import csv
-import io
 import math
 import os
 import time
@@ -278,41 +276,6 @@ def crop_to(image: "np.ndarray", region: "Box") -> "np.ndarray":
     right, bottom = (math.ceil(side) for side in region[2:])
     cut = image[top : max(bottom, 0), left : max(right, 0)]
     return cut if cut.size else image
-
-
-def csv_table(rows: Sequence[Row]) -> bytes:
-    r"""Return rows as CSV (RFC 4180) with a header; columns in the order of their first use.
-
-    Example:
-        >>> csv_table([{"image": "a", "class": "red, round"}, {"image": "b", "score": 0.5}])
-        b'image,class,score\r\na,"red, round",\r\nb,,0.5\r\n'
-    """
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns)
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
-
-
-def parquet_table(rows: Sequence[Row]) -> bytes:
-    """Return rows as parquet.
-
-    Raises:
-        ImportError: If pyarrow is not installed.
-    """
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError(
-            '--parquet needs pyarrow: pip install "visattn[parquet]"; a CSV file is always written'
-        ) from error
-    columns = dict.fromkeys(column for row in rows for column in row)
-    sink = pa.BufferOutputStream()
-    table = pa.table({name: [row.get(name) for row in rows] for name in columns})
-    parquet.write_table(table, sink)
-    return sink.getvalue().to_pybytes()
 
 
 def record_files(folder: Path) -> Iterator[Path]:

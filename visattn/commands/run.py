@@ -31,9 +31,7 @@ from visattn.commands.index import (
     FolderIndex,
     Row,
     check_index,
-    csv_table,
     has_index,
-    parquet_table,
     record_files,
 )
 from visattn.commands.model_option import file_digest
@@ -51,6 +49,7 @@ from visattn.commands.schedulers import Share
 from visattn.commands.streams import Activity, RowPrinter, activity, print_where
 from visattn.io.locations import Location, Source
 from visattn.io.safe_text import print_message
+from visattn.io.tables import csv_table, parquet_table
 from visattn.io.written_files import WrittenFiles, replace_files
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help

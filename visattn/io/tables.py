@@ -1,7 +1,9 @@
-"""Photos in the rows of tables: parquet files, and folders of Hugging Face datasets."""
+"""Tables: photos in the rows of parquet files and Hugging Face datasets; rows as CSV, parquet."""
 
+import csv
+import io
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -225,3 +227,38 @@ def _open(path: Path) -> _Table:
             return _Arrow(path, pa.ipc.open_file(mapped).read_all())
     except pa.ArrowException as error:
         raise ValueError(f"{path} is not a readable table: {error}") from error
+
+
+def csv_table(rows: Sequence[Mapping[str, object]]) -> bytes:
+    r"""Return rows as CSV (RFC 4180) with a header; columns in the order of their first use.
+
+    Example:
+        >>> csv_table([{"image": "a", "class": "red, round"}, {"image": "b", "score": 0.5}])
+        b'image,class,score\r\na,"red, round",\r\nb,,0.5\r\n'
+    """
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def parquet_table(rows: Sequence[Mapping[str, object]]) -> bytes:
+    """Return rows as parquet.
+
+    Raises:
+        ImportError: If pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ImportError(
+            '--parquet needs pyarrow: pip install "visattn[parquet]"; a CSV file is always written'
+        ) from error
+    columns = dict.fromkeys(column for row in rows for column in row)
+    sink = pa.BufferOutputStream()
+    table = pa.table({name: [row.get(name) for row in rows] for name in columns})
+    parquet.write_table(table, sink)
+    return sink.getvalue().to_pybytes()

@@ -1,0 +1,84 @@
+"""`visattn audit`: report, resuming, shards, files of the user, and mistakes."""
+
+import json
+from pathlib import Path
+
+import planted_photos as planted
+import pytest
+import torch
+
+from visattn.cli import main
+
+Capsys = pytest.CaptureFixture[str]
+CODE = Path(planted.__file__)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return planted.write_photos(tmp_path_factory.mktemp("photos"), "tag")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "classes.txt").write_text("\n".join(planted.CLASSES))
+    torch.save(planted.ColorNet(tag=100.0).state_dict(), folder / "weights.pt")
+    return [
+        "--model", f"{CODE}:ColorNet", "--weights", str(folder / "weights.pt"),
+        "--transform", f"{CODE}:transform", "--classes", str(folder / "classes.txt"),
+    ]  # fmt: skip
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The files of the report; the number of edited images is part of it."""
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".npy")
+    }
+
+
+def test_report_is_resumed_and_equal_in_shards(
+    photos: Path, model: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    run = ["audit", str(photos), *model, "--budget", "4000"]
+    out = tmp_path / "out"
+    assert main([*run, "--out", str(out), "--fail-on", "0.5"]) == 1
+    assert "blue\tpatches 1\t+" in capsys.readouterr().out
+    whole = files(out)
+    findings = json.loads((out / "findings.json").read_text())
+    assert findings["findings"][0]["status"] == "confirmed"
+    assert findings["accuracy"] > 0.9
+    assert len((out / "rows.csv").read_text().splitlines()) == 1 + 3 * planted.COUNT
+
+    record = next((out / "photos").rglob("*.json"))
+    others = {path: path.stat().st_mtime_ns for path in (out / "photos").rglob("*.json")}
+    record.unlink()
+    assert main([*run, "--out", str(out)]) == 0
+    assert files(out) == whole
+    again = {path: path.stat().st_mtime_ns for path in (out / "photos").rglob("*.json")}
+    assert {path for path in others if again[path] != others[path]} == {record}
+
+    shards = tmp_path / "shards"
+    for number in (1, 2):
+        part = ["--budget", "0", "--shard", f"{number}/2", "--out", str(shards)]
+        assert main([*run[:-2], *part]) == 0
+    assert files(shards) == whole
+
+
+def test_files_of_the_user_stay(photos: Path, model: list[str], tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    assert main(["audit", str(photos / "blue"), *model, "--out", str(tmp_path)]) == 1
+    assert (tmp_path / "report.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--unit", "patient"], "columns, --groups CSV"),
+        (["--seeds", "a"], "--against DIR"),
+        (["--fail-on", "0.1"], "below --min-effect 0.5"),
+        (["--boxes", "a.json", "--masks", "b"], "pass one of them"),
+    ],
+)
+def test_mistakes_are_usage_errors(options: list[str], message: str, capsys: Capsys) -> None:
+    assert main(["audit", "photos", "--model", "timm:resnet18", "--out", "o", *options]) == 2
+    assert message in capsys.readouterr().err

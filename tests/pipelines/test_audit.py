@@ -1,0 +1,204 @@
+"""Audits of a hand-made classifier on drawn photos with planted artefacts."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import planted_photos as planted
+import pytest
+import torch
+from torch import Tensor, nn
+
+import visattn as va
+from visattn.geometry import Geometry
+from visattn.geometry.placement import GridPlacement
+from visattn.pipelines.audit.cells import REGION_AREAS, CellGrid
+from visattn.pipelines.audit.statistics import crossed_interval, holm, sign_flip_p, within_class_p
+
+
+@cache
+def report(plant: str, use: float = 0.0, stamps: str = "") -> va.AuditReport:
+    photos, labels = planted.photos(plant)
+    model = planted.ColorNet(**({plant: use} if use else {})).eval()
+    return audited(model, photos, labels, stamps="default" if stamps else [])
+
+
+def audited(model: nn.Module, photos: list, labels: list[str], **options: Any) -> va.AuditReport:
+    known = {"class_names": planted.CLASSES, "transform": planted.transform(), "img_size": 64}
+    return va.audit(model, photos, labels, **{**known, **options})
+
+
+def patches(audit: va.AuditReport, status: str) -> list[va.Finding]:
+    return [each for each in audit.findings if (each.kind, each.status) == ("patches", status)]
+
+
+def on_plant(finding: va.Finding, color: tuple[int, int, int]) -> bool:
+    """Whether the photos of a candidate have pixels of this color; clean ones have none."""
+    photos, _ = planted.photos({planted.TAG: "tag", planted.FRAME: "frame"}[color])
+    chosen = [photos[int(name.split()[1])] for name in finding.photos]
+    return np.mean([bool((pixels == color).all(2).any()) for pixels in chosen]) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("plant", "use", "color"), [("tag", 100.0, planted.TAG), ("frame", 20.0, planted.FRAME)]
+)
+def test_local_plant_that_is_used_ranks_first_and_is_confirmed(
+    plant: str, use: float, color: tuple[int, int, int]
+) -> None:
+    audit = report(plant, use)
+    first = audit.findings[0]
+    assert (first.class_name, first.status) == ("blue", "confirmed")
+    assert on_plant(first, color)
+    assert first.effect is not None
+    assert first.effect.low > 0.5
+
+
+def test_plant_that_is_present_and_not_used_has_no_effect() -> None:
+    audit = report("tag", 4.0)
+    assert patches(audit, "confirmed") == []
+    assert any(on_plant(each, planted.TAG) for each in patches(audit, "no effect"))
+
+
+def test_a_tint_is_seen_by_stamps_and_not_listed_as_patches() -> None:
+    audit = report("tint", 60.0, "default")
+    assert patches(audit, "confirmed") == []
+    confirmed = {
+        each.name
+        for each in audit.findings
+        if each.kind == "stamp" and each.status == "confirmed" and each.class_name == "blue"
+    }
+    assert "tint, warm" in confirmed
+
+
+def test_a_model_that_uses_objects_alone_has_no_confirmed_artefact() -> None:
+    assert patches(report(""), "confirmed") == []
+
+
+def test_order_and_batch_size_change_nothing(tmp_path: Path) -> None:
+    files = sorted(planted.write_photos(tmp_path, "tag").rglob("*.png"))
+    audits: list[va.AuditReport] = []
+    for order, batch_size in ((files, 16), (files[::-1], 7)):
+        labels = [file.parent.name for file in order]
+        model = planted.ColorNet(tag=100.0).eval()
+        audits.append(audited(model, order, labels, stamps=[], batch_size=batch_size))
+    first, second = audits
+    assert [(each.name, each.status, each.photos) for each in first.findings] == [
+        (each.name, each.status, each.photos) for each in second.findings
+    ]
+    effects = [[each.effect.value for each in audit.findings if each.effect] for audit in audits]
+    assert effects[0] == pytest.approx(effects[1], abs=1e-4)
+    assert np.allclose(first.maps, second.maps, atol=1e-6)
+
+
+class Uniform(nn.Module):
+    """Nearly the same evidence in all cells: the mean of 1 + x / 10,000."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 8, stride=8), nn.ReLU())
+        self.head = nn.Linear(4, 2)
+        with torch.no_grad():
+            self.features[0].weight.fill_(1e-5)
+            self.features[0].bias.fill_(1.0)
+            self.head.weight.copy_(torch.tensor([[1.0] * 4, [0.0] * 4]))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images).mean((2, 3)))
+
+
+def test_uniform_map_has_enrichment_one_also_beside_padding() -> None:
+    """Photos twice as wide as high have padding above and below, which gets no share."""
+    photos = [np.full((32, 64, 3), 20 * index, np.uint8) for index in range(6)]
+    masks = [np.zeros((32, 64), bool) for _ in photos]
+    for mask in masks:
+        mask[:13, :29] = True
+    audit = va.audit(
+        Uniform().eval(), photos, [0] * 6, class_names=("a", "b"), img_size=64, resize_mode="pad",
+        masks=masks, stamps=[], layer="features",
+    )  # fmt: skip
+    for row in audit.content.regions:
+        assert row.enrichment == pytest.approx(1, abs=1e-3), row
+    shares = {row.region: row.area for row in audit.content.regions}
+    assert shares == pytest.approx({**REGION_AREAS, "objects": 13 * 29 / (32 * 64)}, abs=1e-6)
+    assert np.isnan(audit.maps[:, :2]).all()
+    assert np.isnan(audit.maps[:, -2:]).all()
+    assert np.nansum(audit.maps, (1, 2)) == pytest.approx(np.ones(6))
+
+
+def test_cells_follow_a_crop_to_the_photo() -> None:
+    geometry = Geometry.identity((40, 80)).cropped(0, 20, (40, 40)).resized((32, 32))
+    cells = CellGrid.of(None, (4, 4), geometry)
+    assert cells.boxes[0].tolist() == [20, 0, 30, 10]
+    left = np.zeros((40, 80), bool)
+    left[:, :25] = True
+    assert cells.mask_fractions(left)[:, 0] == pytest.approx(np.full(4, 0.5))
+
+
+def test_cells_in_the_middle_are_visible_beside_wide_ones_at_the_edge() -> None:
+    """A convolution of stride 16 over 160 pixels: its last cells reach from 136.5 to 160."""
+    placement = GridPlacement((-7.5, -7.5, 152.5, 152.5), (160, 160))
+    cells = CellGrid.of(placement, (10, 10), Geometry.identity((160, 160)))
+    assert cells.is_visible.all()
+    assert cells.areas.sum() == pytest.approx(1)
+    padded = CellGrid.of(
+        placement, (10, 10), Geometry.identity((80, 160)).padded(40, 0, (160, 160))
+    )
+    assert padded.is_visible.any(1).tolist() == [False] * 3 + [True] * 5 + [False] * 2
+
+
+@pytest.mark.parametrize("test", [sign_flip_p, None])
+def test_p_values_are_uniform_without_an_effect(test: Callable | None) -> None:
+    values: list[float] = []
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        noise = random.normal(size=24)
+        if test is None:
+            members = random.permutation(24) < 9
+            values.append(within_class_p(noise, members, np.arange(24) % 2, random)[1])
+        else:
+            values.append(float(test(noise[:, None], random)[0]))
+    assert np.mean(np.array(values) < 0.2) == pytest.approx(0.2, abs=0.13)
+    assert np.mean(values) == pytest.approx(0.5, abs=0.12)
+
+
+def test_interval_covers_donors_and_recipients() -> None:
+    """Means of crossed effects: 95 % intervals hold the true mean about so often."""
+    hits = 0
+    for seed in range(80):
+        random = np.random.default_rng(seed)
+        effects = random.normal(size=(8, 1)) + random.normal(size=(1, 12)) + 1.0
+        low, high = crossed_interval(effects, random)
+        hits += low <= 1.0 <= high
+    assert 0.8 <= hits / 80 <= 1
+    assert holm(np.array([0.2, 0.01])).tolist() == pytest.approx([0.2, 0.02])
+
+
+def test_saved_report_is_loaded_and_compared(tmp_path: Path) -> None:
+    audit = report("tag", 100.0)
+    audit.save(tmp_path)
+    loaded = va.load_audit(tmp_path)
+    assert [each.to_dict() for each in loaded.findings] == [
+        each.to_dict() for each in audit.findings
+    ]
+    other = report("tag", 4.0)
+    assert {row.verdict for row in loaded.compare(other)} == {"cannot be judged: no other seeds"}
+    judged = loaded.compare(other, [report("tag", 100.0), other])
+    assert any("times the spread of seeds" in row.verdict for row in judged)
+    with pytest.raises(ValueError, match="on the same photos"):
+        loaded.compare(report_of_two())
+
+
+def report_of_two() -> va.AuditReport:
+    photos, labels = planted.photos()
+    return audited(planted.ColorNet().eval(), photos[:2], labels[:2], stamps=[])
+
+
+def test_report_says_no_more_than_was_tested(tmp_path: Path) -> None:
+    report("tint", 60.0, "default").save(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    lower = page.lower()
+    assert [word for word in ("spurious", "bias", "robust", "no shortcut") if word in lower] == []
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")

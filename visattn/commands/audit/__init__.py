@@ -1,0 +1,1 @@
+"""Audits of photos: the command and its job."""

@@ -1,0 +1,322 @@
+"""Effects of stamps on photos, and candidates of patches with their effects, as findings."""
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from jaxtyping import Float
+
+from visattn.images.reader import LoadedImage
+from visattn.pipelines.audit.cells import CellGrid
+from visattn.pipelines.audit.clusters import (
+    MIN_PHOTOS,
+    Candidate,
+    Patches,
+    PatchSpace,
+    find_candidates,
+    in_first_half,
+)
+from visattn.pipelines.audit.counterfactuals import LOCAL, PASTED, PatchEditor
+from visattn.pipelines.audit.evidence import PhotoEvidence
+from visattn.pipelines.audit.scores import InputScorer
+from visattn.pipelines.audit.stamps import Stamp, reduced
+from visattn.pipelines.audit.statistics import crossed_interval, holm, sign_flip_p
+from visattn.results.audit import Effect, Finding
+from visattn.viz.html.document import image_data_url
+
+_STAMP_PHOTOS, _MIN_STAMP_PHOTOS = 64, 16
+_MOST_CLASSES = 50
+_CROPS, _CROP_PIXELS = 12, 112
+_CONTEXT = 3.5  # side of the crops in the report, in cells
+
+
+@dataclass(eq=False)
+class Evidence:
+    """Photos of an audit, with what is needed to look at them again.
+
+    Args:
+        rows: Evidence of all photos, in the order of their names.
+        units: What each photo belongs to, such as a patient; by default the photo itself.
+        read: Returns a photo by its name.
+        scorer: The model.
+        editor: Pastes and removes patches.
+        class_name: Returns the name of a class.
+        min_effect: Effect that a finding must exceed, in nats.
+        seed: Seed of places and intervals.
+    """
+
+    rows: Sequence[PhotoEvidence]
+    units: Sequence[str]
+    read: Callable[[str], LoadedImage]
+    scorer: InputScorer
+    editor: PatchEditor
+    class_name: Callable[[int], str]
+    min_effect: float = 0.5
+    seed: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """Number of photos of each predicted class."""
+        classes, counts = np.unique([row.prediction for row in self.rows], return_counts=True)
+        return dict(zip(classes.tolist(), counts.tolist(), strict=True))
+
+
+def stamp_findings(evidence: Evidence, stamps: Sequence[Stamp]) -> list[Finding]:
+    """Return the effect of each stamp for each class, on photos of other classes.
+
+    Args:
+        evidence: The photos.
+        stamps: Artefacts to put on them.
+    """
+    if not stamps:
+        return []
+    cost = 1 + sum(1 + stamp.is_local for stamp in stamps)
+    count = min(_STAMP_PHOTOS, evidence.scorer.left // 2 // cost)
+    photos = _spread_over_classes(evidence, count)
+    if len(photos) < _MIN_STAMP_PHOTOS:
+        evidence.notes.append(
+            f"stamps were not tested: {_MIN_STAMP_PHOTOS} photos at least take "
+            f"{_MIN_STAMP_PHOTOS * cost * 2:,} images of the budget, and there are "
+            f"{len(evidence.rows)} photos"
+        )
+        return []
+    pairs = [_stamped_odds(evidence, stamps, index) for index in photos]
+    odds, shares = (np.stack([pair[part] for pair in pairs]) for part in (0, 1))
+    by_count = sorted(evidence.counts.items(), key=lambda item: -item[1])
+    classes = [each for each, number in by_count if number >= MIN_PHOTOS][:_MOST_CLASSES]
+    findings: list[Finding] = []
+    for class_index in sorted(classes):
+        rows = [
+            row
+            for row, index in enumerate(photos)
+            if class_index not in (evidence.rows[index].prediction, evidence.rows[index].label)
+        ]
+        if len(rows) < _MIN_STAMP_PHOTOS // 2:
+            continue
+        units = [evidence.units[photos[row]] for row in rows]
+        generator = np.random.default_rng([evidence.seed, class_index])
+        differences = np.stack([_specific(evidence, odds[row], photos[row], class_index, classes)
+                                for row in rows])  # fmt: skip
+        p_values = sign_flip_p(differences, generator)
+        changes = shares[rows, :, class_index].mean(0)
+        name = evidence.class_name(class_index)
+        for number, stamp in enumerate(stamps):
+            own = differences[:, number]
+            low, high = crossed_interval(own[:, None], generator, units)
+            effect = Effect(
+                float(own.mean()), low, high, float(changes[number]), float(p_values[number]),
+                len(rows),
+            )  # fmt: skip
+            findings.append(Finding("stamp", stamp.name, name, "not confirmed", effect))
+    return _with_status(findings, evidence.min_effect)
+
+
+def _specific(
+    evidence: Evidence,
+    odds: Float[np.ndarray, "stamps k"],
+    photo: int,
+    class_index: int,
+    classes: Sequence[int],
+) -> Float[np.ndarray, " stamps"]:
+    """Return what stamps change for a class beyond what they change for the other wrong classes.
+
+    Blur takes evidence from the class of a photo, and so raises the log-odds of all others alike.
+    """
+    row = evidence.rows[photo]
+    own = {class_index, row.prediction, row.label}
+    others = [each for each in classes if each not in own]
+    change = odds[:, class_index]
+    return change - odds[:, others].mean(1) if others else change
+
+
+def _spread_over_classes(evidence: Evidence, count: int) -> list[int]:
+    """Return photos of each predicted class in turn, in an order that names decide."""
+    by_class: dict[int, list[tuple[int, int]]] = {}
+    for index, row in enumerate(evidence.rows):
+        by_class.setdefault(row.prediction, []).append((zlib.crc32(row.name.encode()), index))
+    turns = [
+        (turn, class_index, index)
+        for class_index, photos in by_class.items()
+        for turn, (_, index) in enumerate(sorted(photos))
+    ]
+    return [index for *_, index in sorted(turns)][:count]
+
+
+def _stamped_odds(
+    evidence: Evidence, stamps: Sequence[Stamp], index: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what each stamp changes of log-odds and probabilities of a photo, `[stamps, k]`."""
+    row = evidence.rows[index]
+    side = 2 * min(row.geometry.input_size)
+    image, region = reduced(evidence.read(row.name), row.geometry.region, side)
+    generator = np.random.default_rng([evidence.seed, zlib.crc32(row.name.encode())])
+    images = [image]
+    places: list[tuple[int, int]] = []
+    for stamp in stamps:
+        stamped, control = stamp.apply(image, region, generator)
+        images.append(stamped)
+        places.append((len(images) - 1, len(images) if stamp.is_local else 0))
+        images += [control] * stamp.is_local
+    scores = evidence.scorer.log_odds(evidence.scorer.prepare(images).inputs)
+    stamped_at, control_at = ([pair[part] for pair in places] for part in (0, 1))
+    odds, shares = (values[stamped_at] - values[control_at] for values in scores)
+    return odds, shares
+
+
+def _with_status(findings: Sequence[Finding], min_effect: float) -> list[Finding]:
+    """Return findings of one family with corrected p-values and their status."""
+    tested = [finding.effect for finding in findings if finding.effect is not None]
+    corrected = iter(holm(np.array([effect.p_value for effect in tested])))
+    done: list[Finding] = []
+    for finding in findings:
+        if finding.effect is None:
+            done.append(finding)
+            continue
+        effect = replace(finding.effect, p_value=float(next(corrected)))
+        done.append(replace(finding, effect=effect, status=effect.status(min_effect)))
+    return done
+
+
+def patch_findings(evidence: Evidence) -> list[Finding]:
+    """Return candidates of patches, ranked, with their effects on photos that were held out."""
+    rows = evidence.rows
+    search = [index for index, unit in enumerate(evidence.units) if in_first_half(unit)]
+    held_out = [index for index, unit in enumerate(evidence.units) if not in_first_half(unit)]
+    features = [rows[index].top.features for index in search if len(rows[index].top.cells)]
+    if sum(map(len, features)) < 2 * MIN_PHOTOS:
+        evidence.notes.append("patches were not searched: too few photos have evidence")
+        return []
+    space = PatchSpace.fit(np.concatenate(features))
+    patches = Patches.of(rows, search, space, lambda row: row.top)
+    counts = _counts(rows, search)
+    others = Patches.of(rows, held_out, space, lambda row: row.top)
+    few = [evidence.class_name(each) for each, n in counts.items() if n < 2 * MIN_PHOTOS]
+    if few:
+        evidence.notes.append(
+            f"patches were not searched in {len(few)} classes with fewer than {2 * MIN_PHOTOS} "
+            f"photos in the half that is searched: {', '.join(few[:8])}"
+        )
+    findings: list[Finding] = []
+    everywhere: list[str] = []
+    numbers: dict[int, int] = {}
+    for candidate in find_candidates(patches, counts):
+        numbers[candidate.class_index] = numbers.get(candidate.class_index, 0) + 1
+        effects = evidence.editor.test(candidate, others, held_out)
+        if effects is not None and _is_everywhere(effects, evidence.min_effect):
+            everywhere.append(evidence.class_name(candidate.class_index))
+            continue
+        details = _details(evidence, candidate, space, patches)
+        places, crops = _examples(evidence, candidate, patches)
+        findings.append(
+            Finding(
+                "patches",
+                f"patches {numbers[candidate.class_index]}",
+                evidence.class_name(candidate.class_index),
+                "not testable",
+                None if effects is None else _weaker(effects),
+                effects or {},
+                candidate.share,
+                tuple(rows[index].name for index in candidate.photos),
+                details, places, crops,
+            )
+        )  # fmt: skip
+    if everywhere:
+        evidence.notes.append(
+            f"{len(everywhere)} groups of patches are not listed ({', '.join(everywhere)}): other "
+            "places of their photos have the same effect, as with a tint; see the stamps"
+        )
+    done = _with_status(findings, evidence.min_effect)
+    order = {"confirmed": 0, "not confirmed": 1, "not testable": 1, "no effect": 2}
+    return sorted(done, key=lambda each: (order[each.status], -each.details["score"]))
+
+
+def _weaker(effects: Mapping[str, Effect]) -> Effect:
+    """Return the effect beside the control that leaves less of it, which decides."""
+    return min((effects[PASTED], effects[LOCAL]), key=lambda effect: effect.low)
+
+
+def _is_everywhere(effects: Mapping[str, Effect], min_effect: float) -> bool:
+    """Whether the effect of patches is that of any place of their photos."""
+    return effects[PASTED].low >= min_effect and effects[LOCAL].value < min_effect
+
+
+def _counts(rows: Sequence[PhotoEvidence], chosen: Sequence[int]) -> dict[int, int]:
+    classes, counts = np.unique([rows[index].prediction for index in chosen], return_counts=True)
+    return dict(zip(classes.tolist(), counts.tolist(), strict=True))
+
+
+def _details(
+    evidence: Evidence, candidate: Candidate, space: PatchSpace, patches: Patches
+) -> dict[str, float]:
+    """Return numbers of a candidate, and the shares of photos in which controls are like it."""
+    rows = evidence.rows
+    details = {
+        "score": candidate.score, "coherence": candidate.coherence, "purity": candidate.purity,
+    }  # fmt: skip
+    own = [
+        index
+        for index, row in enumerate(rows)
+        if row.prediction == candidate.class_index and row.random is not None
+    ]
+    if own:
+        random = Patches.of(rows, own, space, lambda row: row.random)
+        untrained = Patches.of(rows, own, space, lambda row: row.untrained_top)
+        details["random"] = candidate.share_of(random, len(own))
+        details["untrained"] = candidate.share_of(untrained, len(own))
+    member = candidate.members(patches) & (patches.classes == candidate.class_index)
+    outside = [
+        1 - objects[y, x]
+        for photo, (y, x) in zip(patches.photos[member], patches.cells[member], strict=True)
+        if (objects := rows[photo].objects) is not None
+    ]
+    if outside:
+        details["outside"] = float(np.mean(outside))
+    return {name: round(float(value), 4) for name, value in details.items()}
+
+
+def _examples(
+    evidence: Evidence, candidate: Candidate, patches: Patches
+) -> tuple[tuple[tuple[float, float], ...], tuple[str, ...]]:
+    """Return where patches lie on the visible part of their photos, and crops of the nearest."""
+    member = candidate.members(patches) & (patches.classes == candidate.class_index)
+    similar = (patches.vectors @ candidate.centers.T - candidate.radii).max(1, initial=-2)
+    places: list[tuple[float, float]] = []
+    crops: list[str] = []
+    editor = evidence.editor
+    for photo in candidate.photos:
+        own = np.flatnonzero(member & (patches.photos == photo))
+        if not len(own):
+            continue
+        row = evidence.rows[photo]
+        cells = CellGrid.of(editor.placement, editor.grid, row.geometry)
+        points = cells.centers(patches.cells[own[np.argmax(similar[own])]][None])
+        height, width = row.geometry.input_size
+        half = _CONTEXT / 2 * max(height / editor.grid[0], width / editor.grid[1])
+        [[x, y]] = points
+        box = np.array([[x - half, y - half, x + half, y + half]])
+        left, top, right, bottom = cells.on_photo(box)[0]
+        visible = row.geometry.region
+        places.append((
+            round(((left + right) / 2 - visible[0]) / (visible[2] - visible[0]), 3),
+            round(((top + bottom) / 2 - visible[1]) / (visible[3] - visible[1]), 3),
+        ))  # fmt: skip
+        if len(crops) < _CROPS:
+            pixels = evidence.read(row.name).pixels
+            part = pixels[int(top) : int(bottom) + 1, int(left) : int(right) + 1]
+            crops.append(image_data_url(np.ascontiguousarray(part), longest=_CROP_PIXELS)[0])
+    return tuple(places), tuple(crops)
+
+
+def patch_arrays(rows: Sequence[PhotoEvidence]) -> Mapping[str, np.ndarray]:
+    """Return the cells with the most evidence of all photos, with their features, as arrays."""
+    counts = [len(row.top.cells) for row in rows]
+    filled = [row.top for row in rows if len(row.top.cells)]
+    features = [each.features for each in filled] or [np.zeros((0, 1), np.float32)]
+    cells = [each.cells for each in filled] or [np.zeros((0, 2), np.int64)]
+    return {
+        "photo": np.repeat(np.arange(len(rows)), counts),
+        "cell": np.concatenate(cells).astype(np.int16),
+        "features": np.concatenate(features).astype(np.float16),
+    }

@@ -1,0 +1,153 @@
+"""Statistics of an audit: intervals and p-values of effects, and corrections for many tests."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+_DRAWS = 2000
+_FLIPS = 50_000  # so that corrected p-values of 1,000 tests can be below 0.05
+_FLIPS_AT_ONCE = 2000
+_COVERAGE = (2.5, 97.5)
+
+
+def holm(p_values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Return p-values corrected for any of the tests to be wrong.
+
+    Example:
+        >>> holm(np.array([0.01, 0.04, 0.03]))
+        array([0.03, 0.06, 0.06])
+
+    Source:
+        Holm 1979, "A simple sequentially rejective multiple test procedure".
+    """
+    order = np.argsort(p_values)
+    factors = np.arange(len(p_values), 0, -1)
+    corrected = np.maximum.accumulate(p_values[order] * factors).clip(0, 1)
+    return corrected[np.argsort(order)]
+
+
+def benjamini_hochberg(p_values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Return p-values corrected for the expected share of wrong ones among the rejected.
+
+    Example:
+        >>> benjamini_hochberg(np.array([0.01, 0.04, 0.03, 0.5]))
+        array([0.04      , 0.05333333, 0.05333333, 0.5       ])
+
+    Source:
+        Benjamini and Hochberg 1995.
+    """
+    order = np.argsort(p_values)[::-1]
+    ranks = np.arange(len(p_values), 0, -1)
+    corrected = np.minimum.accumulate(p_values[order] * len(p_values) / ranks).clip(0, 1)
+    return corrected[np.argsort(order)]
+
+
+def sign_flip_p(
+    differences: Float[np.ndarray, "n tests"], generator: np.random.Generator
+) -> Float[np.ndarray, " tests"]:
+    """Return p-values of a mean above 0 when the sign of each difference is as likely as the other.
+
+    Args:
+        differences: Of independent units, in rows; columns are tested one by one.
+        generator: Random numbers of the flips.
+
+    Example:
+        >>> sign_flip_p(np.ones((9, 1)), np.random.default_rng(0)).round(3)
+        array([0.002])
+    """
+    observed = differences.mean(0)
+    extreme = np.zeros_like(observed)
+    for _ in range(_FLIPS // _FLIPS_AT_ONCE):
+        signs = 2.0 * generator.integers(0, 2, (_FLIPS_AT_ONCE, len(differences))) - 1
+        means = signs @ differences / max(len(differences), 1)
+        extreme = extreme + (means >= observed - 1e-12).sum(0)
+    return (extreme + 1) / (_FLIPS + 1)
+
+
+def crossed_interval(
+    effects: Float[np.ndarray, "n m"],
+    generator: np.random.Generator,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
+) -> tuple[float, float]:
+    """Return a 95 % interval of the mean over rows and columns that are both random.
+
+    Args:
+        effects: Effect of each row, such as a donor, on each column, such as a recipient.
+        generator: Random numbers of the bootstrap.
+        rows: Unit of each row, such as a patient; rows of a unit are drawn together.
+        columns: Unit of each column.
+
+    Example:
+        >>> crossed_interval(np.full((5, 4), 2.0), np.random.default_rng(0))
+        (2.0, 2.0)
+    """
+    weights = [
+        _unit_weights(units, count, generator)
+        for units, count in zip((rows, columns), effects.shape, strict=True)
+    ]
+    means = np.einsum("dn,nm,dm->d", weights[0], effects, weights[1])
+    low, high = np.percentile(means, _COVERAGE)
+    return float(low), float(high)
+
+
+def _unit_weights(
+    units: Sequence[str], count: int, generator: np.random.Generator
+) -> Float[np.ndarray, "draws n"]:
+    """Return how often each row is drawn, as a share of the sum, if units are drawn as a whole."""
+    names = list(units) if units else [str(number) for number in range(count)]
+    _, groups = np.unique(names, return_inverse=True)
+    number = int(groups.max()) + 1
+    drawn = generator.multinomial(number, np.full(number, 1 / number), _DRAWS)[:, groups]
+    return drawn / np.maximum(drawn.sum(1, keepdims=True), 1)
+
+
+def within_class_p(
+    values: Float[np.ndarray, " n"],
+    members: Bool[np.ndarray, " n"],
+    classes: Int[np.ndarray, " n"],
+    generator: np.random.Generator,
+) -> tuple[float, float]:
+    """Return the difference of a group to the others within classes, and its p-value.
+
+    Args:
+        values: A number of each photo.
+        members: Whether it belongs to the group.
+        classes: Its class; photos of one class are exchanged with each other only.
+        generator: Random numbers of the permutations.
+
+    Example:
+        >>> values = np.array([0.0, 1.0, 10.0, 11.0])
+        >>> members = np.array([False, True, False, True])
+        >>> within_class_p(values, members, np.array([0, 0, 1, 1]), np.random.default_rng(0))[0]
+        1.0
+    """
+    usable = np.zeros(len(values), dtype=bool)
+    for each in np.unique(classes):
+        rows = classes == each
+        usable |= rows & members[rows].any() & (~members[rows]).any()
+    if not usable.any():
+        return 0.0, 1.0
+    values, members, classes = values[usable], members[usable], classes[usable]
+    slots = [np.flatnonzero(classes == each) for each in np.unique(classes)]
+
+    def difference(chosen: Bool[np.ndarray, " n"]) -> float:
+        total = 0.0
+        weight = 0.0
+        for rows in slots:
+            own = chosen[rows]
+            count = own.sum()
+            total += count * (values[rows][own].mean() - values[rows][~own].mean())
+            weight += count
+        return total / weight
+
+    observed = difference(members)
+    extreme = 0
+    draws = _DRAWS // 4
+    for _ in range(draws):
+        shuffled = members.copy()
+        for rows in slots:
+            shuffled[rows] = members[rows][generator.permutation(len(rows))]
+        extreme += abs(difference(shuffled)) >= abs(observed) - 1e-12
+    return float(observed), (extreme + 1) / (draws + 1)

@@ -1,0 +1,352 @@
+"""HTML page of an audit, without scripts: what was tested, candidates, stamps, regions, groups."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from visattn.results.audit import AuditContent, Effect, Finding
+from visattn.viz.heatmap import colormap_lut
+from visattn.viz.html.document import escape_text, image_data_url, render_page
+
+_WIDE = 6.0  # nats at the right end of the drawn intervals
+_TAGS = "object, part of it, context, artefact"
+_LIMITS = (
+    "A finding is what the model uses, measured. Whether it should is for a person to say: a petal "
+    "is used as well as a tag.",
+    "Without a finding, none of the tested kinds has an effect above the minimum. Tint, blur, "
+    "resolution and noise leave no patch: stamps alone can show them, and only those of the bank.",
+    "What is neither in these photos nor among the stamps is not seen at all.",
+    "An effect is that of an edit: a pasted patch is unlike photos of the training, and the test "
+    "asks whether it is sufficient on other photos.",
+    "Candidates were searched in one half of the photos and tested on the other. Rank is by "
+    "coherence and share; only the effect decides.",
+    "Shares of evidence describe where a method sees evidence. They say neither that a model is "
+    "right nor that it will be right on other photos.",
+)
+Cell = tuple[str, str]
+"""Markup of a cell of a table, and its CSS class."""
+
+
+def audit_page(content: AuditContent) -> str:
+    """Return the report of an audit as a self-contained page.
+
+    Args:
+        content: What it shows.
+
+    Example:
+        >>> page = audit_page(AuditContent("net", {}, {"rose": 3}, None, {}, {}))
+        >>> "<h2" in page, "<script" in page
+        (True, False)
+    """
+    sections = [
+        ("tested", "What was tested", _tested(content)),
+        ("candidates", "Candidates", _candidates(content)),
+        ("stamps", "Stamp probes", _stamps(content)),
+        ("regions", "Regions and background", _regions(content)),
+        ("groups", "Groups", _groups(content)),
+        ("maps", "Mean maps", _mean_maps(content)),
+    ]
+    if content.comparison is not None:
+        sections.append(("comparison", "Comparison", _comparison(content)))
+    limits = "".join(f"<li>{escape_text(text)}</li>" for text in _LIMITS)
+    sections.append(("limits", "Limits", f'<ul class="plain">{limits}</ul>'))
+    links = "".join(f'<a href="#{key}">{title}</a>' for key, title, _ in sections)
+    body = "\n".join(
+        f'<section id="{key}"><h2>{number}. {title}</h2>{markup}</section>'
+        for number, (key, title, markup) in enumerate(sections, 1)
+    )
+    return render_page(
+        "audit.html",
+        styles=["paper.css", "audit.css"],
+        scripts=[],
+        data={},
+        texts={"title": f"Audit of {content.model}", "lead": _lead(content)},
+        markup={"contents": links, "sections": body},
+    )
+
+
+def _lead(content: AuditContent) -> str:
+    confirmed = {
+        kind: sum(each.kind == kind and each.status == "confirmed" for each in content.findings)
+        for kind in ("patches", "stamp")
+    }
+    photos = sum(content.counts.values())
+    least = content.settings.get("min_effect", 0.5)
+    return (
+        f"{photos:,} photos. {confirmed['patches']} of {content.tests.get('patches', 0)} candidate "
+        f"patches and {confirmed['stamp']} of {content.tests.get('stamps', 0)} stamp effects are "
+        f"confirmed, with an interval above {least:g} nats of log-odds."
+    )
+
+
+def _tested(content: AuditContent) -> str:
+    facts = [("Photos", f"{sum(content.counts.values()):,}")]
+    if content.accuracy is not None:
+        facts.append(("Right predictions", f"{100 * content.accuracy:.1f} %"))
+    facts += [
+        (name.replace("_", " ").capitalize(), _plain(value))
+        for name, value in content.settings.items()
+        if value not in (None, "", [], {}) and not isinstance(value, dict)
+    ]
+    facts += [(f"Tests of {kind}", f"{count:,}") for kind, count in content.tests.items()]
+    facts += [
+        (f"Smallest detectable effect, {'stamps' if kind == 'stamp' else kind}", f"{value:g} nats")
+        for kind, value in content.smallest.items()
+    ]
+    rows = "".join(
+        f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd></div>"
+        for name, value in facts
+    )
+    counts = ", ".join(f"{name} {count:,}" for name, count in [*content.counts.items()][:40])
+    notes = "".join(f"<li>{escape_text(note)}</li>" for note in content.notes)
+    listed = f'<ul class="plain">{notes}</ul>' if notes else ""
+    return (
+        f'<dl class="facts">{rows}</dl><p class="note">Predicted classes: {escape_text(counts)}. '
+        "The smallest detectable effect is the one that half of the tests would have confirmed; "
+        f"p-values of patches and stamps are corrected (Holm) within their kind.</p>{listed}"
+    )
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def _candidates(content: AuditContent) -> str:
+    patches = [finding for finding in content.findings if finding.kind == "patches"]
+    text = (
+        "Patches with the most evidence that look alike to the model. The effect is the change of "
+        "the log-odds of the class when they are pasted into photos of other classes, beside the "
+        "same place of a photo of the class without them. Tag each: " + _TAGS + "."
+    )
+    cards = "".join(map(_card, patches)) or "<p>No group of patches is coherent enough.</p>"
+    return f'<p class="note">{text}</p>{cards}'
+
+
+def _card(finding: Finding) -> str:
+    crops = "".join(f'<img src="{escape_text(crop)}" alt="">' for crop in finding.crops)
+    strip = f'<div class="strip">{crops}</div>' if crops else ""
+    share = "" if finding.share is None else f"{100 * finding.share:.0f} % of its photos"
+    head = (
+        f'<div class="head"><h3>{escape_text(finding.class_name)}: {escape_text(finding.name)}</h3>'
+        f"{_status(finding)}<span>{share}</span></div>"
+    )
+    effects = _table(
+        ("edit", "log-odds, nats", "95 %", "", "probability", "p", "pairs"),
+        (_effect_row(name, effect) for name, effect in finding.effects.items()),
+    )
+    if not finding.effects:
+        effects = '<p class="note">Not testable: too few photos in the half that was held out, or '
+        effects += "the budget was used up.</p>"
+    names = {
+        "coherence": "coherence", "purity": "purity", "random": "random cells like it",
+        "untrained": "shuffled weights: cells like it", "outside": "outside the objects",
+    }  # fmt: skip
+    numbers = ", ".join(
+        f"{label} {_detail(key, finding.details[key])}"
+        for key, label in names.items()
+        if key in finding.details
+    )
+    dots = "".join(
+        f'<circle cx="{100 * x:.1f}" cy="{100 * y:.1f}" r="4"/>' for x, y in finding.places[:200]
+    )
+    places = (
+        '<figure><svg class="places" viewBox="0 0 100 100" role="img" '
+        f'aria-label="Places on the photos">{dots}</svg><figcaption>places</figcaption></figure>'
+    )
+    return (
+        f'<div class="card">{head}{strip}<div class="split"><div>{effects}'
+        f'<p class="note">{escape_text(numbers)}</p></div>{places}</div></div>'
+    )
+
+
+def _detail(key: str, value: float) -> str:
+    return f"{value:.2f}" if key in ("coherence", "purity") else f"{100 * value:.0f} %"
+
+
+def _status(finding: Finding) -> str:
+    text = {"no effect": "present, no effect"}.get(finding.status, finding.status)
+    extra = " confirmed" if finding.status == "confirmed" else ""
+    return f'<span class="status{extra}">{text}</span>'
+
+
+def _effect_row(name: str, effect: Effect) -> Sequence[Cell]:
+    return (
+        (escape_text(name), ""),
+        (f"{effect.value:+.2f}", "number"),
+        (f"{effect.low:+.2f} to {effect.high:+.2f}", "number"),
+        (_range(effect), ""),
+        (f"{effect.probability:+.3f}", "number"),
+        (f"{effect.p_value:.3f}", "number"),
+        (str(effect.images), "number"),
+    )
+
+
+def _range(effect: Effect) -> str:
+    """Return an interval as a drawing, from -2 to 6 nats, with lines at 0 and 0.5."""
+
+    def at(value: float) -> float:
+        return 100 * (min(max(value, -2.0), _WIDE) + 2) / (_WIDE + 2)
+
+    return (
+        '<svg class="range" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'<line class="axis" x1="{at(0):.1f}" x2="{at(0):.1f}" y1="0" y2="10"/>'
+        f'<line class="least" x1="{at(0.5):.1f}" x2="{at(0.5):.1f}" y1="0" y2="10"/>'
+        f'<line class="ends" x1="{at(effect.low):.1f}" x2="{at(effect.high):.1f}" y1="5" y2="5"/>'
+        "</svg>"
+    )
+
+
+def _stamps(content: AuditContent) -> str:
+    stamps = [finding for finding in content.findings if finding.kind == "stamp"]
+    if not stamps:
+        return "<p>No stamps were tested.</p>"
+    classes = list(dict.fromkeys(each.class_name for each in stamps))[:12]
+    strongest: dict[str, float] = {}
+    cells: dict[tuple[str, str], Cell] = {}
+    for each in stamps:
+        effect = each.effect
+        if effect is None:
+            continue
+        strongest[each.name] = max(strongest.get(each.name, -np.inf), effect.low)
+        text = f"{effect.value:+.1f}<small>{effect.low:+.1f} to {effect.high:+.1f}, P "
+        text += f"{effect.probability:+.2f}</small>"
+        strong = "strong" if each.status == "confirmed" else "faint" * (effect.value <= 0)
+        cells[each.name, each.class_name] = (text, f"number {strong}".strip())
+    order = sorted(strongest, key=lambda name: -strongest[name])
+    rows = (
+        [(escape_text(name), ""), *(cells.get((name, each), ("", "")) for each in classes)]
+        for name in order
+    )
+    text = (
+        "Artefacts put on photos of other classes: change of the log-odds of each class, in nats, "
+        "with its interval; what covers a part is compared with the same part blurred. Confirmed "
+        "effects are printed strong. Only these probes can show what a model learned from photos "
+        "that are not in this set. Effects of color, blur and darkness also occur where a class "
+        "has that color."
+    )
+    return f'<p class="note">{text}</p>' + _table(("stamp", *classes), rows)
+
+
+def _regions(content: AuditContent) -> str:
+    if not content.regions:
+        return "<p>No class has enough photos.</p>"
+    own = any(row.region == "objects" for row in content.regions)
+    text = "Share of the evidence for the predicted class in a region, beside four baselines."
+    if not own:
+        text += " Without boxes or masks nothing is known of the objects."
+    rows = (
+        [
+            (escape_text(row.class_name), ""),
+            (row.region, ""),
+            (f"{row.photos:,}", "number"),
+            (_percent(row.share), "number"),
+            (f"{row.enrichment:.2f}", "number"),
+            (_percent(row.area), "number"),
+            (_percent(row.center), "number"),
+            ("" if row.untrained is None else _percent(row.untrained), "number"),
+            (_percent(row.shuffled), "number"),
+            ("" if row.p_value is None else f"{row.p_value:.3f}", "number"),
+        ]
+        for row in content.regions
+    )
+    heads = (
+        "class", "region", "photos", "share", "over area", "area", "center", "shuffled weights",
+        "other photos", "p",
+    )  # fmt: skip
+    return f'<p class="note">{text}</p>' + _table(heads, rows)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %" if np.isfinite(value) else ""
+
+
+def _groups(content: AuditContent) -> str:
+    if not content.groups:
+        return "<p>No group has enough photos.</p>"
+    ranked = sorted(content.groups, key=lambda row: -abs(row.difference))
+    rows = (
+        [
+            (escape_text(row.group), ""),
+            (row.measure, ""),
+            (f"{row.photos:,}", "number"),
+            (f"{row.others:,}", "number"),
+            (f"{100 * row.difference:+.1f}", "number"),
+            (f"{row.p_value:.3f}", "number"),
+        ]
+        for row in ranked[:60]
+    )
+    text = (
+        "How photos of a group differ from the others of the same classes, in points of accuracy "
+        "or of the share of evidence. p by permutation within classes, corrected (Benjamini and "
+        "Hochberg)."
+    )
+    heads = ("group", "measure", "photos", "others", "difference", "p")
+    return f'<p class="note">{text}</p>' + _table(heads, rows)
+
+
+def _mean_maps(content: AuditContent) -> str:
+    if not content.mean_maps:
+        return "<p>No class has enough photos.</p>"
+    shown = [*content.mean_maps.items()][:24]
+    highest = max(float(np.nanmax(values)) for _, values in shown)
+    figures = "".join(
+        f'<figure><img src="{_map_url(values, highest)}" alt="">'
+        f"<figcaption>{escape_text(name)}, {content.counts.get(name, 0):,} photos</figcaption>"
+        "</figure>"
+        for name, values in shown
+    )
+    text = (
+        "Mean share of the evidence in each cell of the input, on one scale. Classes differ in "
+        "shape and place; a mean map is a description, with no p-value."
+    )
+    return f'<p class="note">{text}</p><div class="maps">{figures}</div>'
+
+
+def _map_url(values: Float[np.ndarray, "gy gx"], highest: float) -> str:
+    levels = (np.nan_to_num(values) / (highest or 1.0) * 255).clip(0, 255).astype(np.uint8)
+    colors = colormap_lut("magma")[levels]
+    scale = max(1, 168 // max(levels.shape))
+    return image_data_url(colors.repeat(scale, 0).repeat(scale, 1), longest=200)[0]
+
+
+def _comparison(content: AuditContent) -> str:
+    rows = (
+        [
+            (escape_text(row.class_name), ""),
+            (row.region, ""),
+            (f"{row.photos:,}", "number"),
+            (f"{100 * row.shift:+.1f}", "number"),
+            ("" if row.spread is None else f"{100 * row.spread:.1f}", "number"),
+            (row.verdict, ""),
+        ]
+        for row in (content.comparison or ())[:40]
+    )
+    text = (
+        "Shift of the share of evidence from this checkpoint to the other one, in points, on "
+        "photos that both predict alike. Two trainings that differ in their seed alone shift, too: "
+        "without such seeds a shift cannot be judged."
+    )
+    heads = ("class", "region", "photos", "shift", "spread of seeds", "verdict")
+    return f'<p class="note">{text}</p>' + _table(heads, rows)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """Return a table; columns with numbers are aligned by their cells."""
+    listed = [list(row) for row in rows]
+    numeric = {number for row in listed for number, (_, kind) in enumerate(row) if "number" in kind}
+    first = "".join(
+        f"<th{' class=number' if number in numeric else ''}>{escape_text(head)}</th>"
+        for number, head in enumerate(heads)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f'<td class="{kind}">{text}</td>' if kind else f"<td>{text}</td>"
+                  for text, kind in row)
+        + "</tr>"
+        for row in listed
+    )  # fmt: skip
+    table = f"<table><thead><tr>{first}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{table}</div>'
