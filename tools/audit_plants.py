@@ -1,38 +1,43 @@
-"""Plants shortcuts in training photos, trains classifiers on them, and audits these.
+"""Rates of `visattn audit` on shortcuts that are planted into the training of classifiers.
 
-    python tools/audit_plants.py flowers --data FOLDER --weights FILE --seeds 0 1 2 --out rates.csv
+    python tools/audit_plants.py --seeds 0 1 2 3 4 --out rates.jsonl
+    python tools/audit_plants.py --seeds 0 --flowers FOLDER --weights FILE --out rates.jsonl
 
-Photos are flowers (FOLDER with train and val, a folder per class) or drawn scenes with a single
-object. Four plants (frame, tag, watermark, tint) are put on 60 % of the photos of four classes; the
-first layers of an ImageNet MobileNetV2 are frozen, the rest is trained for 105 steps. Text, color,
-size and place of the plants follow from the seed. Each model is audited on photos that were planted
-in the same way (`planted`) and on clean ones (`training only`), and a model of clean training on
-both (`clean`, `unused`).
+Photos are drawn scenes with one object, whose shape is the class, at 64 pixels, and the model is a
+small CNN; with --flowers they are photos (FOLDER with train and val, a folder per class) at 160
+pixels, and the model is a MobileNetV2 of ImageNet, whose layers behind stride 16 are trained. Four
+plants (frame, tag, watermark, tint) are put on 60 % of the photos of four classes; their color,
+text, size and place follow from the seed. Each seed has a planted and a clean model, which are
+audited on photos with the plants and without. Seeds from 100 on were used to set up the analyses.
 """
 
-import argparse
-from collections.abc import Callable, Sequence
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from safetensors.torch import load_file
 from torch import Tensor, nn
+from torchvision.transforms import v2
 
-import visattn as va
-from visattn.data.scenes.dataset import single_object_world
+from visattn.commands.options import CommandParser, seed
+from visattn.data.scenes.dataset import Scenes, single_object_world
 from visattn.data.scenes.world import SHAPES, draw_world, object_masks
+from visattn.images.reader import LoadedImage
 from visattn.pipelines.audit.audit import AuditOptions, analyze_evidence, examine_all
-from visattn.pipelines.audit.evidence import Examiner
+from visattn.pipelines.audit.evidence import Examiner, class_log_odds
 from visattn.pipelines.audit.report import AuditReport
 from visattn.pipelines.audit.stamps import default_stamps
+from visattn.pipelines.explainer import Explainer
 from visattn.results.audit import Finding
 
-SIZE = 160
 SHARE = 0.6
-STEPS, BATCH = 105, 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 KINDS = ("frame", "tag", "watermark", "tint")
 STAMPS_OF = {
@@ -40,98 +45,114 @@ STAMPS_OF = {
     "watermark": ("watermark", "corner text", "date"),
 }  # fmt: skip
 """Names of the stamps of the bank that are of the kind of a plant."""
+PURE = 0.9  # share of the photos of a candidate with the plant; that of the class is 0.6
 Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 
 @dataclass
 class PlantedSet:
-    """Photos at the size of the network."""
+    """Photos at the size of the network.
+
+    Args:
+        pixels: The photos.
+        labels: Class of each.
+        masks: Objects, if they are known.
+        kinds: Kind of the plant of each class that has one.
+        has_plant: Which photos have a plant.
+    """
 
     pixels: np.ndarray
     labels: np.ndarray
+    names: Sequence[str]
     masks: np.ndarray | None = None
+    kinds: dict[int, str] | None = None
+    has_plant: np.ndarray | None = None
 
 
-def plant(kind: str, seed: int) -> Draw:
-    """Return what draws a plant; its look follows from the seed."""
-    look = np.random.default_rng([seed, KINDS.index(kind)])
+def plant(kind: str, look: np.random.Generator, size: int) -> Draw:
+    """Return what draws a plant."""
     color = tuple(int(each) for each in look.integers(0, 256, 3))
     text = "".join(look.choice(list("ABCEFHKLMNPRSTUX0123456789"), 6))
-    width = int(look.integers(5, 9))
-    place = look.random(2)
+    width = int(look.integers(size // 32, size // 18 + 1))
     corner = [(0.02, 0.02), (0.98, 0.02), (0.02, 0.98), (0.98, 0.98)][look.integers(4)]
     gains = look.permutation([1.2, 1.0, 0.7])
-    font = ImageFont.load_default(int(look.integers(16, 24)))
+    font = ImageFont.load_default(int(look.integers(max(9, size // 10), max(11, size // 7))))
 
     def draw(pixels: np.ndarray, photo: np.random.Generator) -> np.ndarray:
         if kind == "tint":
             return (pixels * gains).clip(0, 255).astype(np.uint8)
         image = Image.fromarray(pixels)
         if kind == "frame":
-            ImageDraw.Draw(image).rectangle((0, 0, SIZE - 1, SIZE - 1), outline=color, width=width)
+            ImageDraw.Draw(image).rectangle((0, 0, size - 1, size - 1), outline=color, width=width)
             return np.asarray(image)
-        box = font.getbbox(text[: 3 if kind == "tag" else 6])
-        plate = Image.new("RGBA", (int(box[2]) + 8, int(box[3]) + 8), (0, 0, 0, 0))
+        words = text[:3] if kind == "tag" else text
+        box = font.getbbox(words)
+        plate = Image.new("RGBA", (min(int(box[2]) + 4, size), int(box[3]) + 4), (0, 0, 0, 0))
+        at = np.array(corner)
+        ink = (255, 255, 255, 150)
         if kind == "tag":
             plate.paste((*color, 255), (0, 0, *plate.size))
-            ink = (0, 0, 0) if sum(color) > 380 else (255, 255, 255)
-            ImageDraw.Draw(plate).text((4, 4), text[:3], fill=(*ink, 255), font=font)
+            ink = (0, 0, 0, 255) if sum(color) > 380 else (255, 255, 255, 255)
             at = photo.random(2)
-        else:
-            ImageDraw.Draw(plate).text((4, 4), text, fill=(255, 255, 255, 150), font=font)
-            at = np.array(corner) if place[0] < 2 else place
-        x, y = (int(at[n] * (SIZE - plate.size[n])) for n in (0, 1))
+        ImageDraw.Draw(plate).text((2, 2), words, fill=ink, font=font)
+        x, y = (int(at[n] * (size - plate.size[n])) for n in (0, 1))
         image.paste(plate.convert("RGB"), (x, y), plate.getchannel("A"))
         return np.asarray(image)
 
     return draw
 
 
-def planted(photos: PlantedSet, seed: int, stream: int) -> tuple[PlantedSet, dict[int, str]]:
-    """Return photos with plants, and the kind of plant of each class."""
-    classes = sorted({*photos.labels.tolist()})
-    order = np.random.default_rng(seed).permutation(classes)
-    kinds = dict(zip(order[: len(KINDS)].tolist(), KINDS, strict=False))
-    draws = {label: plant(kind, seed) for label, kind in kinds.items()}
+def plants(number: int, names: Sequence[str], size: int) -> dict[int, tuple[str, Draw]]:
+    """Return kind and drawing of the plant of four classes, for a seed."""
+    order = np.random.default_rng(number).permutation(len(names))
+    return {
+        int(label): (kind, plant(kind, np.random.default_rng([number, place]), size))
+        for place, (label, kind) in enumerate(zip(order, KINDS, strict=False))
+    }
+
+
+def with_plants(photos: PlantedSet, number: int, stream: int) -> PlantedSet:
+    """Return photos with plants on 60 % of those of four classes."""
+    draws = plants(number, photos.names, photos.pixels.shape[1])
     pixels = photos.pixels.copy()
+    has_plant = np.zeros(len(pixels), bool)
     for index, label in enumerate(photos.labels.tolist()):
-        photo = np.random.default_rng([seed, stream, index])
+        photo = np.random.default_rng([number, stream, index])
         if label in draws and photo.random() < SHARE:
-            pixels[index] = draws[label](pixels[index], photo)
-    return PlantedSet(pixels, photos.labels, photos.masks), kinds
+            pixels[index] = draws[label][1](pixels[index], photo)
+            has_plant[index] = True
+    kinds = {label: kind for label, (kind, _) in draws.items()}
+    return PlantedSet(pixels, photos.labels, photos.names, photos.masks, kinds, has_plant)
 
 
-def flowers(folder: Path, split: str, count: int) -> PlantedSet:
+def flowers(folder: Path, split: str, count: int, size: int = 160) -> PlantedSet:
     """Return photos of flowers, cropped to squares."""
     pixels, labels = [], []
-    for label, name in enumerate(sorted(path.name for path in (folder / split).iterdir())):
+    names = sorted(path.name for path in (folder / split).iterdir())
+    for label, name in enumerate(names):
         for path in sorted((folder / split / name).iterdir())[:count]:
-            image = Image.open(path).convert("RGB")
+            with Image.open(path) as opened:
+                image = opened.convert("RGB")
             side = min(image.size)
             left, top = (image.width - side) // 2, (image.height - side) // 2
-            image = image.resize((SIZE, SIZE), box=(left, top, left + side, top + side))
+            image = image.resize((size, size), box=(left, top, left + side, top + side))
             pixels.append(np.asarray(image))
             labels.append(label)
-    return PlantedSet(np.stack(pixels), np.array(labels))
+    return PlantedSet(np.stack(pixels), np.array(labels), names)
 
 
-def scenes(split: str, count: int) -> PlantedSet:
+def scenes(split: Any, count: int, size: int = 64) -> PlantedSet:
     """Return drawn scenes with one object, whose shape is the class."""
-    source = va.Scenes(count * len(SHAPES), size=SIZE, split=split, seed=7)
+    source = Scenes(2 * count * len(SHAPES), size=size, split=split, seed=7)
+    chosen: dict[int, list[int]] = {}
     worlds = [single_object_world(source, index) for index in range(len(source))]
-    labels = np.array([SHAPES.index(world.objects[0].shape) for world in worlds])
-    masks = np.stack([object_masks(world, SIZE).any(0) for world in worlds])
-    return PlantedSet(np.stack([draw_world(world, SIZE) for world in worlds]), labels, masks)
-
-
-def network(weights: Path, classes: int) -> nn.Module:
-    """Return an ImageNet MobileNetV2 with a new classifier."""
-    from safetensors.torch import load_file
-
-    model = timm.create_model("mobilenetv2_100", num_classes=classes)
-    state = {key: value for key, value in load_file(weights).items() if "classifier" not in key}
-    model.load_state_dict(state, strict=False)
-    return model.eval()
+    for index, world in enumerate(worlds):
+        chosen.setdefault(SHAPES.index(world.objects[0].shape), []).append(index)
+    order = [index for label in sorted(chosen) for index in chosen[label][:count]]
+    labels = np.array([SHAPES.index(worlds[index].objects[0].shape) for index in order])
+    masks = np.stack([object_masks(worlds[index], size).any(0) for index in order])
+    pixels = np.stack([draw_world(worlds[index], size) for index in order])
+    return PlantedSet(pixels, labels, SHAPES, masks)
 
 
 def inputs(pixels: np.ndarray) -> Tensor:
@@ -140,26 +161,46 @@ def inputs(pixels: np.ndarray) -> Tensor:
     return (torch.from_numpy(pixels.transpose(0, 3, 1, 2)) / 255 - mean) / std
 
 
-def trained(photos: PlantedSet, weights: Path, seed: int) -> nn.Module:
-    """Return a network whose layers behind stride 16 were trained on photos."""
-    torch.manual_seed(seed)
-    model = network(weights, int(photos.labels.max()) + 1)
-    head = nn.Sequential(*model.blocks[5:], model.conv_head, model.bn2, model.global_pool,
-                         model.classifier)  # fmt: skip
-    with torch.no_grad():
-        features = torch.cat([
-            model.blocks[:5](model.bn1(model.conv_stem(inputs(part))))
-            for part in np.array_split(photos.pixels, len(photos.pixels) // 32 + 1)
-        ])  # fmt: skip
+def small_network(classes: int) -> nn.Module:
+    """Return a CNN with 8 x 8 cells of 64 pixels."""
+    layers: list[nn.Module] = []
+    for before, after, stride in ((3, 24, 2), (24, 48, 2), (48, 96, 2), (96, 96, 1)):
+        convolution = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        layers.append(nn.Sequential(convolution, nn.BatchNorm2d(after), nn.ReLU()))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, classes))
+
+
+def mobile_network(weights: Path, classes: int) -> nn.Module:
+    """Return an ImageNet MobileNetV2 with a new classifier."""
+    model = timm.create_model("mobilenetv2_100", num_classes=classes)
+    state = {key: value for key, value in load_file(weights).items() if "classifier" not in key}
+    model.load_state_dict(state, strict=False)
+    return model.eval()
+
+
+def trained(photos: PlantedSet, weights: Path | None, number: int) -> nn.Module:
+    """Return a classifier of photos: a small CNN, or the tail of a MobileNetV2."""
+    torch.manual_seed(number)
     labels = torch.from_numpy(photos.labels)
-    optimizer = torch.optim.AdamW(head.parameters(), 1e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, STEPS)
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.cat([torch.randperm(len(labels), generator=generator) for _ in range(30)])
-    head.train()
-    for step in range(STEPS):
-        rows = order[step * BATCH : (step + 1) * BATCH]
-        loss = nn.functional.cross_entropy(head(features[rows]), labels[rows])
+    if weights is None:
+        model = small_network(len(photos.names))
+        tail, features, steps = model, inputs(photos.pixels), 300
+    else:
+        model = mobile_network(weights, len(photos.names))
+        tail = nn.Sequential(*model.blocks[5:], model.conv_head, model.bn2, model.global_pool,
+                             model.classifier)  # fmt: skip
+        stem = nn.Sequential(model.conv_stem, model.bn1, *model.blocks[:5])
+        parts = np.array_split(photos.pixels, len(photos.pixels) // 32 + 1)
+        with torch.no_grad():
+            features = torch.cat([stem(inputs(part)) for part in parts])
+        steps = 105
+    optimizer = torch.optim.AdamW(tail.parameters(), 2e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, steps)
+    generator = torch.Generator().manual_seed(number)
+    tail.train()
+    for _ in range(steps):
+        rows = torch.randint(len(labels), (64,), generator=generator)
+        loss = nn.functional.cross_entropy(tail(features[rows]), labels[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -167,61 +208,128 @@ def trained(photos: PlantedSet, weights: Path, seed: int) -> nn.Module:
     return model.eval()
 
 
-def audited(
-    model: nn.Module, photos: PlantedSet, names: Sequence[str], *, budget: int, seed: int
-) -> AuditReport:
+def audited(model: nn.Module, photos: PlantedSet, budget: int) -> AuditReport:
     """Return the audit of a model."""
-    from torchvision.transforms import v2
-
     steps = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True),
                         v2.Normalize(list(MEAN), list(STD))])  # fmt: skip
-    explainer = va.Explainer(model, class_names=list(names), transform=steps, img_size=SIZE)
-    examiner = Examiner(explainer, seed=seed)
-    keys = [f"{index:05d}" for index in range(len(photos.labels))]
-    at = {key: index for index, key in enumerate(keys)}
+    size = photos.pixels.shape[1]
+    explainer = Explainer(model, class_names=list(photos.names), transform=steps, img_size=size)
+    examiner = Examiner(explainer)
+    keys = {f"{index:05d}": index for index in range(len(photos.labels))}
 
-    def read(key: str) -> va.AttentionMap:
-        from visattn.images.reader import LoadedImage
+    def read(key: str) -> LoadedImage:
+        return LoadedImage(photos.pixels[keys[key]], name=key)
 
-        return LoadedImage(photos.pixels[at[key]], name=key)
-
-    labels = {key: int(photos.labels[at[key]]) for key in keys}
-    masks = {} if photos.masks is None else {key: photos.masks[at[key]] for key in keys}
-    rows = examine_all(examiner, read, labels, masks, 32)
-    options = AuditOptions(default_stamps(), budget=budget, batch_size=32, seed=seed)
+    labels = {key: int(photos.labels[index]) for key, index in keys.items()}
+    masks = photos.masks
+    objects = {} if masks is None else {key: masks[index] for key, index in keys.items()}
+    rows = examine_all(examiner, read, labels, objects, 32)
+    options = AuditOptions(default_stamps(), budget=budget, batch_size=32)
     return analyze_evidence(rows, examiner, read, options)
 
 
-def measured(report: AuditReport, kinds: dict[str, str], photos: "set[str]") -> list[dict]:
-    """Return a row for each plant: its rank, and whether patches and stamps are confirmed."""
-    del photos
-    rows = []
+def use_of(model: nn.Module, photos: PlantedSet, label: int, draw: Draw) -> float:
+    """Return what a plant changes of the log-odds of its class on clean photos of the others."""
+    others = np.flatnonzero(photos.labels != label)[::12]
+    clean = photos.pixels[others]
+    edited = np.stack([
+        draw(pixels, np.random.default_rng(index)) for index, pixels in enumerate(clean)
+    ])  # fmt: skip
+    with torch.no_grad():
+        after, before = (class_log_odds(model(inputs(each)))[:, label] for each in (edited, clean))
+    return float((after - before).mean())
+
+
+def rates(report: AuditReport, photos: PlantedSet) -> Iterator[dict[str, Any]]:
+    """Yield what the audit says of each plant, and of candidates that are none."""
     patches = [each for each in report.findings if each.kind == "patches"]
-    for name, kind in kinds.items():
-        stamps = [
-            each for each in report.findings
-            if each.kind == "stamp" and each.class_name == name
-            and each.name.startswith(STAMPS_OF[kind])
-        ]  # fmt: skip
-        confirmed = [each.name for each in stamps if each.status == "confirmed"]
-        best = max((each.effect.low for each in stamps if each.effect), default=float("nan"))
-        rows.append({"class": name, "plant": kind, "stamps confirmed": "; ".join(confirmed),
-                     "best stamp, low": round(best, 2)})  # fmt: skip
-    del patches
-    return rows
+    stamps = [each for each in report.findings if each.kind == "stamp"]
+    ranked = sorted(patches, key=lambda each: -each.details["score"])
+    on_plant = [_is_of_plant(each, photos) for each in ranked]
+    first_other = on_plant.index(False) if False in on_plant else len(ranked)
+    for label, kind in (photos.kinds or {}).items():
+        name = photos.names[label]
+        own = [
+            (place, each)
+            for place, each in enumerate(ranked)
+            if on_plant[place] and each.class_name == name
+        ]
+        in_class = [each for each in stamps if each.class_name == name]
+        of_kind = [each for each in in_class if each.name.startswith(STAMPS_OF[kind])]
+        yield {
+            "plant": kind, "class": name,
+            "candidates": [each.status for _, each in own],
+            "on top": any(place < first_other for place, _ in own),
+            "stamps": [each.name for each in of_kind if each.status == "confirmed"],
+            "best stamp": max((each.effect.low for each in of_kind if each.effect), default=None),
+        }  # fmt: skip
+    others = [each for each, plants in zip(ranked, on_plant, strict=True) if not plants]
+    confirmed = [each for each in others if each.status == "confirmed"]
+    yield {
+        "plant": "none",
+        "others": len(others),
+        "others confirmed": len(confirmed),
+        "confirmed outside": sum(each.details.get("outside", 0) > 0.5 for each in confirmed),
+        "stamps confirmed": [
+            f"{each.class_name}: {each.name}" for each in stamps if each.status == "confirmed"
+        ],
+        "stamp tests": len(stamps),
+        "notes": list(report.content.notes),
+    }
 
 
-def describe(finding: Finding) -> str:
-    """Return a finding in one line."""
-    effect = finding.effect
-    text = "-" if effect is None else f"{effect.value:+.2f} [{effect.low:+.2f} {effect.high:+.2f}]"
-    return f"{finding.class_name} {finding.name}: {finding.status} {text} {dict(finding.details)}"
+def _is_of_plant(finding: Finding, photos: PlantedSet) -> bool:
+    """Whether nearly all photos of a candidate have the plant of their class."""
+    if photos.has_plant is None:
+        return False
+    return bool(np.mean([photos.has_plant[int(name)] for name in finding.photos]) >= PURE)
+
+
+def main() -> None:
+    """Append a line of JSON for each plant of each audit."""
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--seeds", type=seed, nargs="+", required=True, help="seeds of plants")
+    parser.add_argument("--flowers", type=Path, help="folder of photos, instead of scenes")
+    parser.add_argument("--weights", type=Path, help="of timm's mobilenetv2_100, for --flowers")
+    parser.add_argument("--count", type=int, default=100, help="audited photos of a class")
+    parser.add_argument("--out", type=Path, required=True, help="file of results")
+    args = parser.parse_args()
+    if args.flowers is None:
+        train, val = scenes("train", 250), scenes("validation", args.count)
+    else:
+        train, val = (flowers(args.flowers, *each) for each in (("train", 150),
+                                                                ("val", args.count)))  # fmt: skip
+    for number in args.seeds:
+        audited_photos = {"planted": with_plants(val, number, 1), "clean": val}
+        for kind in ("planted", "clean"):
+            photos = with_plants(train, number, 0) if kind == "planted" else train
+            model = trained(photos, args.weights, number)
+            for data, chosen in audited_photos.items():
+                if (kind, data) == ("clean", "planted") and args.flowers is not None:
+                    continue
+                _write(args.out, number, (kind, data), model, chosen, val)
+
+
+def _write(
+    out: Path, number: int, case: tuple[str, str], model: nn.Module, photos: PlantedSet,
+    clean: PlantedSet,
+) -> None:  # fmt: skip
+    """Audit a model and append the results."""
+    start = time.process_time()
+    report = audited(model, photos, 20_000)
+    seconds = round(time.process_time() - start, 1)
+    draws = plants(number, photos.names, photos.pixels.shape[1])
+    used = {kind: round(use_of(model, clean, label, draw), 2)
+            for label, (kind, draw) in draws.items()}  # fmt: skip
+    named = PlantedSet(photos.pixels, photos.labels, photos.names, photos.masks,
+                       {label: kind for label, (kind, _) in draws.items()},
+                       photos.has_plant)  # fmt: skip
+    with out.open("a") as file:
+        for row in rates(report, named):
+            about = {"seed": number, "model": case[0], "photos": case[1], "cpu": seconds}
+            about |= {"accuracy": report.content.accuracy, "used": used.get(row["plant"])}
+            file.write(json.dumps({**about, **row}) + "\n")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data_set", choices=("flowers", "scenes"))
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", required=True)
-    args = parser.parse_args()
+    main()

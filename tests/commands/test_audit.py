@@ -22,7 +22,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("model")
     (folder / "classes.txt").write_text("\n".join(planted.CLASSES))
-    torch.save(planted.ColorNet(tag=100.0).state_dict(), folder / "weights.pt")
+    torch.save(planted.ColorNet(tag=160.0).state_dict(), folder / "weights.pt")
     return [
         "--model", f"{CODE}:ColorNet", "--weights", str(folder / "weights.pt"),
         "--transform", f"{CODE}:transform", "--classes", str(folder / "classes.txt"),

@@ -58,12 +58,22 @@ def transform() -> nn.Module:
     return v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
 
+def mask(name: str, index: int) -> np.ndarray:
+    """Return where the object of a photo lies."""
+    random = np.random.default_rng([CLASSES.index(name), index])
+    random.integers(60, 180, (SIDE, SIDE, 1))
+    y, x = random.integers(8, SIDE - 32, 2)
+    inside = np.zeros((SIDE, SIDE), bool)
+    inside[y : y + 20, x : x + 20] = True
+    return inside
+
+
 def draw(name: str, index: int, plant: str = "") -> np.ndarray:
     """Return a photo of a class, with a plant if one is named."""
     random = np.random.default_rng([CLASSES.index(name), index])
     pixels = random.integers(60, 180, (SIDE, SIDE, 1)).repeat(3, 2).astype(np.float64)
     y, x = random.integers(8, SIDE - 32, 2)
-    shades = random.uniform(0.6, 1.1, (20, 20, 1)) * random.uniform(0.8, 1.1, 3)
+    shades = random.uniform(0.6, 1.1, (2, 2, 3)).repeat(10, 0).repeat(10, 1)
     pixels[y : y + 20, x : x + 20] = np.array(COLORS[name]) * shades
     if plant == "tag":
         top, left = 8 * random.integers(0, SIDE // 8 - 1, 2)

@@ -1,6 +1,6 @@
 """Patches of many photos that hold the evidence for a class and look alike to the model."""
 
-import zlib
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,10 +23,10 @@ def in_first_half(unit: str) -> bool:
     """Whether a photo is for the search of candidates; the others are held out to test them.
 
     Example:
-        >>> [in_first_half(name) for name in ("a.jpg", "b.jpg", "c.jpg")]
-        [True, False, True]
+        >>> [in_first_half(name) for name in ("a.jpg", "d.jpg")]
+        [True, False]
     """
-    return zlib.crc32(unit.encode()) % 2 == 0
+    return hashlib.sha256(unit.encode()).digest()[0] % 2 == 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -150,7 +150,7 @@ def class_log_odds(
 
     Example:
         >>> class_log_odds(torch.tensor([[0.0, 2.0]]))
-        tensor([[-2.,  2.]], dtype=torch.float64)
+        tensor([[-2.0000, 2.0000]], dtype=torch.float64)
     """
     shares = probabilities(scores.double(), layout)
     return torch.logit(shares.clamp(1e-16, 1 - 1e-16)).clamp(-_MOST_LOG_ODDS, _MOST_LOG_ODDS)

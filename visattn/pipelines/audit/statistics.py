@@ -80,8 +80,9 @@ def crossed_interval(
         columns: Unit of each column.
 
     Example:
-        >>> crossed_interval(np.full((5, 4), 2.0), np.random.default_rng(0))
-        (2.0, 2.0)
+        >>> low, high = crossed_interval(np.eye(8) + 2, np.random.default_rng(0))
+        >>> 2 <= low < 2.125 < high < 3
+        True
     """
     weights = [
         _unit_weights(units, count, generator)
