@@ -27,6 +27,7 @@ from visattn.viz.canvas import (
 )
 from visattn.viz.captions import caption_figure
 from visattn.viz.rendering import Figure
+from visattn.viz.scanpaths.panel import class_colors
 from visattn.viz.text import load_font
 from visattn.viz.vector import matplotlib_figure, vector_bytes
 
@@ -67,7 +68,7 @@ def luminance(color: tuple[int, ...]) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("color", [TEXT, MUTED])
+@pytest.mark.parametrize("color", [TEXT, MUTED, *class_colors()])
 def test_text_has_the_contrast_of_wcag_aa(color: tuple[int, ...]) -> None:
     dark, bright = luminance(color), luminance(BACKGROUND)
     assert (bright + 0.05) / (dark + 0.05) >= 4.5

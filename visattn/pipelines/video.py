@@ -223,7 +223,7 @@ def _mean_map(result: Caption) -> AttentionMap:
         "gates": list(result.gates),
     }
     more = {"subtitle": result.text or "(no words)", "details": details}
-    info = MapInfo(class_name=result.text, more=more)
+    info = MapInfo(title="Attention of the words", class_name=result.text, more=more)
     return AttentionMap(values, result.maps.site, "words", result.maps.geometry, info)
 
 
@@ -234,7 +234,8 @@ def _resolution_map(scan: ScanPath) -> AttentionMap:
         "boxes": scan.boxes[: scan.labels[-1].glimpse + 1].tolist(),
     }
     text = f"{scan.prediction}   {scan.probability:.2f}"
-    info = MapInfo(class_name=scan.prediction, more={"subtitle": text, "details": details})
+    more = {"subtitle": text, "details": details}
+    info = MapInfo(title="Resolution of the glimpses", class_name=scan.prediction, more=more)
     values = scan.maps.values.amax(0)
     return AttentionMap(values, "retina", "glimpse", scan.maps.geometry, info)
 

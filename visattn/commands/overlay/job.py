@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     import numpy as np
     from torch import nn
 
+    from visattn.geometry.affine import Box
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.inputs import PreparedImages
     from visattn.results.attention_map import AttentionMap
@@ -344,6 +345,7 @@ class OverlayJob(Job[ImageMaps]):
         scales = self.scales(result.maps)
         parts: list[Part] = []
         tiles: dict[str, np.ndarray] = {}
+        outlined: list[Sequence[Box]] = []
         for stem, spec, attention_map, scale in zip(
             self.stems(name), self.runner.specs, maps, scales, strict=True
         ):
@@ -351,6 +353,7 @@ class OverlayJob(Job[ImageMaps]):
             record = map_record(spec.key, image, attention_map, scale)
             if boxes is not None:
                 record["boxes"] = boxes.to_dict()
+            outlined.append([] if boxes is None else boxes.per_map()[0])
             files = {f"{stem}.npy": encode_npy(attention_map)}
             if not attention_map.info.empty:
                 drawn = self._draw(image, attention_map, scale, boxes)
@@ -359,7 +362,7 @@ class OverlayJob(Job[ImageMaps]):
                     encode = encode_overlay if kind == "overlay" else encode_png
                     files[f"{stem}{IMAGES[kind]}"] = encode(drawn[kind])
             parts.append(Part(stem, record, files))
-        pages = self._draw_pages(name, image, result, scales)
+        pages = self._draw_pages(name, image, result, scales, outlined)
         card = None
         if self.has_index:
             geometry = maps[0].geometry
@@ -395,7 +398,12 @@ class OverlayJob(Job[ImageMaps]):
         return {"overlay": outlined, "rgba": drawn.rgba, "16bit": drawn.gray}
 
     def _draw_pages(
-        self, name: str, image: "LoadedImage", result: ImageMaps, scales: "Sequence[MapScale]"
+        self,
+        name: str,
+        image: "LoadedImage",
+        result: ImageMaps,
+        scales: "Sequence[MapScale]",
+        boxes: "Sequence[Sequence[Box]]",
     ) -> dict[str, bytes]:
         """Return the files of an image that show several maps."""
         from visattn.viz.figures import figure as draw_figure
@@ -417,6 +425,7 @@ class OverlayJob(Job[ImageMaps]):
                 maps,
                 image,
                 scales=scales,
+                boxes=boxes,
                 title=" / ".join(args.text) if args.text else None,
                 subtitle=join_notes(Path(image.name).name, explained.info.name, *notes),
                 style=args.style,

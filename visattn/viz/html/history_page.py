@@ -160,7 +160,7 @@ def _row(row: HistoryRow, steps: Sequence[int]) -> str:
         for step, note in zip(steps, row.notes, strict=True)
     ]
     cells = "".join(map(_cell, row.drawn, row.notes, texts))
-    image = f'<img src="{address}" alt="{name}">'
+    image = f'<img src="{address}" alt="">'
     return f'<tr><th scope="row">{image}{name}</th>{cells}</tr>'
 
 

@@ -58,6 +58,13 @@ function candidateButtons(captions) {
   });
 }
 
+/** The row of a gate, whose bar has the color of the gates below the words. */
+function gateRow(gate) {
+  const [name, value] = barRow(gateLabel().replace(/^./, (letter) => letter.toUpperCase()), gate, gate.toFixed(2));
+  value.classList.add("gate");
+  return [name, value];
+}
+
 function phraseRows(phrase, word) {
   const inside = phrase.correctness[word], lift = inside - phrase.baseline;
   if (inside === undefined) return textRow("Inside the boxes", "outside the model's input");
@@ -76,7 +83,7 @@ function showDetails(caption, view, at) {
   $("which").textContent = mean ? `All ${count} words` : `Word ${at + 1} of ${count}`;
   $("word").textContent = at === null ? $("alone").textContent : mean ? "Mean of all maps" : caption.words[at];
   if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
-  if (!mean && caption.gates.length) rows.push(...barRow(gateLabel().replace(/^./, (letter) => letter.toUpperCase()), caption.gates[at], caption.gates[at].toFixed(2)));
+  if (!mean && caption.gates.length) rows.push(...gateRow(caption.gates[at]));
   if (view) rows.push(...mapRows(view.values, place, pageData.quantity === "attention"));
   $("facts").replaceChildren(...rows);
   desk.say([$("word").textContent, $("which").textContent, place && `peak: ${place}`].filter(Boolean).join(", "));

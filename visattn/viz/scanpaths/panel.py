@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike
 from visattn.results.values import ScanPath, format_percent
-from visattn.viz.canvas import ACCENT, MUTED, TEXT, TRACK, Canvas
+from visattn.viz.canvas import MUTED, TEXT, TRACK, Canvas
 from visattn.viz.heatmap import PAGE_WIDTH, DrawOptions
 from visattn.viz.rendering import Figure
 from visattn.viz.scanpaths.path import (
@@ -29,8 +29,8 @@ from visattn.viz.tiles import GAP, MARGIN, SMALL, check_width, scaled_size
 
 # Of classes: cool and gray, as those of glimpses are purple to yellow.
 _COLORS = (
-    TEXT, ACCENT, (56, 86, 170), (70, 146, 66), (126, 134, 142),
-    (110, 180, 214), (28, 84, 60), (150, 186, 110),
+    TEXT, (44, 108, 122), (56, 86, 170), (46, 112, 44), MUTED,
+    (20, 112, 160), (28, 84, 60), (94, 112, 30),
 )  # fmt: skip
 _LEFT, _TOP, _BOTTOM = 48, 12, 34  # margins of the plot, in pixels
 _MAX_NAME_WIDTH = 84
@@ -72,7 +72,7 @@ def class_colors(count: int = len(_COLORS)) -> list[tuple[int, int, int]]:
 
     Example:
         >>> class_colors(2)
-        [(34, 36, 40), (64, 128, 142)]
+        [(34, 36, 40), (44, 108, 122)]
     """
     return [_COLORS[index % len(_COLORS)] for index in range(count)]
 
