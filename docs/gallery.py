@@ -280,7 +280,8 @@ MODELS: dict[str, dict[str, str]] = {
     "CrossAttentionVQA": {
         "figure": "CrossAttentionVQA.jpg",
         "caption": "A question about the closest object: the first map lies on the object in the "
-        "question, the second and third on the answer (`sort_of_clevr_cross`, maps supervised).",
+        "question, the second and third mostly on the answer (`sort_of_clevr_cross`, maps "
+        "supervised).",
         "configs": "sort_of_clevr_cross, sort_of_clevr_cross_unsupervised, scenes_questions",
         "works": "questions, attention of each layer, hop supervision, pages of `visattn ask`",
     },
@@ -579,7 +580,11 @@ the tests run. Blocks and maps are drawn with two small classifiers of drawn sha
 this gallery."""
 
 
-TILES = {"ShowAttendTell": (376, 36, 214), "RecurrentAttentionModel": (125, 36, 400)}
+TILES = {
+    "ShowAttendTell": (376, 36, 214),
+    "CrossAttentionVQA": (138, 391, 333),
+    "RecurrentAttentionModel": (125, 36, 400),
+}
 """Top, left and side of the tile that stands for a figure, if it is not the one below a scene."""
 
 

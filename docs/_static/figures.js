@@ -13,3 +13,16 @@ addEventListener("DOMContentLoaded", () => {
     table.classList.add("named");
   }
 });
+
+// What keys need to scroll, and what the theme leaves out for screen readers.
+addEventListener("load", () => {
+  const focusable = () => {
+    for (const each of document.querySelectorAll("pre, article p, .table-wrapper, .chart, .equation")) {
+      if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+      else each.removeAttribute("tabindex");
+    }
+  };
+  focusable();
+  addEventListener("resize", focusable);
+  for (const caption of document.querySelectorAll(".caption[role=heading]")) caption.setAttribute("aria-level", "2");
+});
