@@ -2,7 +2,7 @@
 
 import argparse
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from visattn.commands.options import (
     add_resize_mode,
     check_figures,
     figure_options,
+    refuse_beside_table,
     refuse_without,
     whole_number,
 )
@@ -69,7 +70,12 @@ Words that the model does not know are reported with similar words that it knows
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 
-_IN_FOLDER = ("num_answers", "figure", *IN_FILES)  # options without effect if nothing is written
+_IN_FOLDER = (
+    "num_answers",
+    "save",
+    "figure",
+    *IN_FILES,
+)  # options without effect if nothing is written
 _EXAMPLES = (
     'visattn ask photos "what color is the ring?" --model runs/sort_of_clevr_cross/1 --out answers',
     'visattn ask photo.jpg "how many dogs are there?" --model hf:models/vilt',
@@ -108,7 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_boxes(parser)
     add_figure(parser, "below each other with their questions")
     add_resize_mode(parser, "pad")
-    add_options(parser, *PHOTO_FIGURES, *BULK, "dry-run")
+    add_options(parser, *PHOTO_FIGURES, "save", *BULK, "dry-run")
     return parser
 
 
@@ -129,6 +135,7 @@ def main(argv: Sequence[str]) -> int:
     if args.shard:
         refuse_without(parser, args, ["figure"], "all photos at once, without --shard")
     check_figures(parser, args)
+    refuse_beside_table(parser, args, used=["num_answers"])
     return run_job(AnswersJob, args)
 
 
@@ -141,6 +148,7 @@ class AnswersJob(ModelJob["list[Answer]"]):
     work = "answering about"
     kind = "visattn.models.vqa.model:VQAModel"
     noun = "a model that answers questions"
+    row_function = "AskImages"
     options = ("questions", "num_answers", "resize_mode")
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -231,6 +239,14 @@ class AnswersJob(ModelJob["list[Answer]"]):
                 options = {**self._drawing, "note": Path(photo.name).name}
                 figures.append(answer_figure(photo, answers, boxes=boxes, **options))
         return stack_figures(figures) if figures else None
+
+    def row_labels(self) -> Sequence[Mapping[str, Any]]:
+        """Return the questions of the rows of an image."""
+        return [{"question": question} for question in self.args.questions]
+
+    def result_rows(self, result: "list[Answer]") -> Iterable[Mapping[str, Any]]:
+        """Yield the row of each answer."""
+        return (answer.to_row() for answer in result)
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         """Yield each question, with its answer and probability."""

@@ -9,7 +9,7 @@ from visattn.commands.files import batched, read_images
 from visattn.commands.image_options import add_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
-from visattn.commands.model_option import add_model, resolve_model
+from visattn.commands.model_option import add_model, autocast, resolve_model
 from visattn.commands.options import (
     BULK,
     FIGURES,
@@ -27,7 +27,7 @@ from visattn.commands.options import (
     whole_number,
 )
 from visattn.commands.records import Part, Record
-from visattn.commands.run import autocast, run_job
+from visattn.commands.run import run_job
 from visattn.commands.videos import (
     VIDEO_OPTIONS,
     add_video,

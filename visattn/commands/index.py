@@ -296,6 +296,22 @@ def record_files(folder: Path) -> Iterator[Path]:
                 yield Path(parent, name)
 
 
+def describe_unfinished(folder: Path, stems: Iterable[Iterable[str]]) -> str:
+    """Return how many images have no results yet, as the end of a sentence.
+
+    Args:
+        folder: The output folder.
+        stems: Stems of the records of each image.
+
+    Example:
+        >>> describe_unfinished(Path("no_such_folder"), [["dog"], ["cat"]])
+        '2 have no results yet'
+    """
+    written = {path.relative_to(folder).as_posix() for path in record_files(folder)}
+    missing = sum(not {f"{stem}.json" for stem in of_image} <= written for of_image in stems)
+    return f"{missing:,} have no results yet" if missing else "all have results"
+
+
 def _file_state(path: Path) -> tuple[int, int]:
     """Return what changes whenever a file is replaced: its inode, and the time of its writing."""
     try:

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -489,6 +490,24 @@ def move_to_device(model: "nn.Module", device: str) -> None:
         if "Expected one of" in reason:  # followed by every backend torch has ever had
             reason = "expected cpu, cuda, cuda:N or mps"
         raise ValueError(f"--device {device:.40} is not available: {reason:.200}") from error
+
+
+def autocast(args: argparse.Namespace) -> "AbstractContextManager[Any]":
+    """Return the autocast context of `--autocast` and `--device`, or a null context.
+
+    Args:
+        args: Options of the command.
+
+    Example:
+        >>> with autocast(argparse.Namespace(autocast="bfloat16", device="cpu")):
+        ...     (torch.ones(2, 3) @ torch.ones(3, 2)).dtype
+        torch.bfloat16
+    """
+    if getattr(args, "autocast", None) is None:
+        return nullcontext()
+    import torch
+
+    return torch.autocast(torch.device(args.device).type, getattr(torch, args.autocast))
 
 
 def read_class_names(file: Path) -> "list[str] | dict[str, str]":

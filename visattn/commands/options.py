@@ -315,7 +315,7 @@ def figure_width(text: str) -> int:
 _EXISTING = "(default: refuse)"
 _GROUP_OF = {
     **dict.fromkeys(("resize-mode", "align"), MODEL),
-    **dict.fromkeys(("out", "overwrite", "parquet"), OUTPUT),
+    **dict.fromkeys(("out", "overwrite", "parquet", "save"), OUTPUT),
     **dict.fromkeys(("format", "width", "scale", "cropped"), DRAWING),
 }
 """Groups of shared options; the others belong to the run."""
@@ -344,6 +344,11 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "action": "store_true",
         "help": "compute and write results again that exist already (default: resume), and replace "
         "files of the same names that visattn did not write (default: refuse)",
+    },
+    "save": {
+        "choices": ("files", "table"), "default": "files",
+        "help": "write files of each image, or a table in their place: parquet files with the maps "
+        "of 100 images each, and no drawings (default: files)",
     },
     "parquet": {
         "action": "store_true",
@@ -552,6 +557,31 @@ def _given(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterato
         name = action.dest
         if action.option_strings and getattr(args, name, action.default) != action.default:
             yield name, max(action.option_strings, key=len)
+
+
+def refuse_beside_table(
+    parser: argparse.ArgumentParser,
+    args: argparse.Namespace,
+    *,
+    unused: Collection[str] = (),
+    used: Collection[str] = (),
+) -> None:
+    """Exit with a usage error if a table is saved and an option is set that draws or adds files.
+
+    Args:
+        parser: Parser of the command.
+        args: Its options, as they were parsed.
+        unused: Attributes of further options without effect.
+        used: Attributes of options of the output that a table depends on.
+    """
+    if "table" not in args.save:
+        return
+    groups = [each for each in parser._action_groups if each.title in (DRAWING, OUTPUT)]  # noqa: SLF001
+    actions = [action for group in groups for action in group._group_actions]  # noqa: SLF001
+    names = {action.dest for action in actions} - {"out", "save", "overwrite", *used} | {*unused}
+    for name, option in _given(parser, args):
+        if name in names:
+            parser.error(f"{option} draws or adds files, which --save table does not write")
 
 
 def print_dry_run(reads: Iterable[str], folder: Path | None, files: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ in the same way are not computed again; files that visattn did not write are not
 import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -31,10 +31,10 @@ from visattn.commands.index import (
     FolderIndex,
     Row,
     check_index,
+    describe_unfinished,
     has_index,
-    record_files,
 )
-from visattn.commands.model_option import file_digest
+from visattn.commands.model_option import autocast, file_digest
 from visattn.commands.options import describe_model, print_dry_run
 from visattn.commands.records import (
     PROVENANCE,
@@ -47,6 +47,7 @@ from visattn.commands.records import (
 )
 from visattn.commands.schedulers import Share
 from visattn.commands.streams import Activity, RowPrinter, activity, print_where
+from visattn.commands.table_parts import TableParts
 from visattn.io.locations import Location, Source
 from visattn.io.safe_text import print_message
 from visattn.io.tables import csv_table, parquet_table
@@ -104,6 +105,8 @@ class Job(ABC, Generic[Result]):
     """What is done to an image, for the line that shows the progress."""
     resizes: bool = True
     """Whether `--resize-mode` decides how a photo becomes the input of the model."""
+    row_function: str = ""
+    """The function of batches whose columns `--save table` has."""
     index_of_one: bool = False
     """Whether there is an index of a single image, too."""
     writes_shared: bool = True
@@ -118,6 +121,11 @@ class Job(ABC, Generic[Result]):
         self.all_names = result_names(paths, self.roots, reserved=self.reserved)
         self.shard: Share | None = getattr(args, "shard", None)
         self.names = select_shard(self.all_names, self.shard)
+        self.parts_of_table: TableParts | None = None
+        if self.out is not None and "table" in getattr(args, "save", ()):
+            self.parts_of_table = TableParts(self.out, self.all_names, self.shard)
+            self.names = {path: self.all_names[path] for path in self.parts_of_table.paths}
+            parquet_table([])  # refuses before anything is computed
         self.overwrite = bool(getattr(args, "overwrite", False))
         self.parquet = bool(getattr(args, "parquet", False))
         if self.parquet:
@@ -131,7 +139,7 @@ class Job(ABC, Generic[Result]):
         self._activity = Activity()
         self.folder: ResultFolder | None = None
         self.has_index = False
-        if self.out is not None:
+        if self.out is not None and self.parts_of_table is None:
             self.folder = ResultFolder(self.out)
             several = len(self.all_names) > 1 or self.index_of_one
             self.has_index = self.writes_shared and (several or has_index(self.out))
@@ -258,6 +266,8 @@ class Job(ABC, Generic[Result]):
         """
         if not self._checked:
             self.check_files()
+        if self.parts_of_table is not None:
+            return self._run_table(self.parts_of_table, batch_size)
         if self.folder is not None:
             _ = self._settings  # before threads need them
         # All stages are generators, pulled by the loop below, so that a few batches are in memory:
@@ -313,16 +323,38 @@ class Job(ABC, Generic[Result]):
             self._report_other_shards()
         return code
 
+    def _run_table(self, parts: TableParts, batch_size: int) -> int:
+        """Write the parts of a table; return the exit code."""
+        stems = [(name, stem) for name in self.names.values() for stem in self.stems(name)]
+        of_image = [self.settings_of(*each) for each in stems if each[0] == stems[0][0]]
+        settings = plain_values({**self._settings, "results": of_image})
+        with activity(self.work, len(self.names)) as self._activity:
+            errors = parts.run(self, settings, batch_size)
+        print_message(f"table: {parts.folder}")
+        return max(report_failures(self.skipped, [], len(self.names)), int(errors > 0))
+
+    def row_labels(self) -> Sequence[Mapping[str, Any]]:
+        """Return what a table says of the rows of an image without a result."""
+        return [{}]
+
+    def result_rows(self, result: Any) -> Iterable[Mapping[str, Any]]:
+        """Yield the rows of a result in a table."""
+        yield result.to_row()
+
+    def rows_of(
+        self, paths: Sequence[Source], size: int
+    ) -> Iterator[tuple[Source, Sequence[Mapping[str, Any]]]]:
+        """Yield the images that have results, with their rows of a table."""
+        for queued in self._infer(self._batches(paths, size)):
+            yield queued.path, [*self.result_rows(queued.result)]
+            self._activity.advance()
+
     def _report_other_shards(self) -> None:
         """Print how many images of other shards have no results yet."""
-        if self.out is None:
-            return
         others = [name for path, name in self.all_names.items() if path not in self.names]
-        written = {path.relative_to(self.out).as_posix() for path in record_files(self.out)}
-        records = ({f"{stem}.json" for stem in self.stems(name)} for name in others)
-        missing = sum(not of_image <= written for of_image in records)
-        rest = f"{missing:,} have no results yet" if missing else "all have results"
-        print_message(f"of the {len(others):,} images of other shards {rest}")
+        if self.out is not None:
+            rest = describe_unfinished(self.out, map(self.stems, others))
+            print_message(f"of the {len(others):,} images of other shards {rest}")
 
     def draw_figure(self) -> "Figure | None":
         """Return the figure of `--figure` from what is in the folder; None without any map."""
@@ -374,7 +406,7 @@ class Job(ABC, Generic[Result]):
             )
 
     def _report_file(self, name: str) -> None:
-        """Print which file to open; without an index that of an image."""
+        """Print which file to open."""
         file = INDEX if self.has_index else self.main_file(name)
         if self.out is not None and file is not None and (self.out / file).is_file():
             print_where(self.out / file)
@@ -408,7 +440,9 @@ class Job(ABC, Generic[Result]):
     def output_files(self) -> list[str]:
         """Return the files that a run writes."""
         files: list[str] = []
-        if self.out is not None:
+        if self.parts_of_table is not None:
+            files = self.parts_of_table.files()
+        elif self.out is not None:
             for name in self.names.values():
                 for stem in self.stems(name):
                     files += [*self.files(name, stem), f"{stem}.json"]
@@ -431,6 +465,9 @@ class Job(ABC, Generic[Result]):
             return
         check_no_overwrite(self.out, self.output_files(), self.all_names)
         if self.overwrite or not self.out.is_dir():
+            return
+        if self.parts_of_table is not None:
+            self.parts_of_table.check(self.command)
             return
         WrittenFiles.read(self.out).check(self.shared_files())
         foreign: dict[str, str] = {}
@@ -672,21 +709,3 @@ def run_job(
     if dry_run:
         return job.dry_run(model, source)
     return job.run(batch_size=batch_size)
-
-
-def autocast(args: argparse.Namespace) -> "AbstractContextManager[Any]":
-    """Return the autocast context of `--autocast` and `--device`, or a null context.
-
-    Args:
-        args: Options of the command.
-
-    Example:
-        >>> with autocast(argparse.Namespace(autocast="bfloat16", device="cpu")):
-        ...     (torch.ones(2, 3) @ torch.ones(3, 2)).dtype
-        torch.bfloat16
-    """
-    if getattr(args, "autocast", None) is None:
-        return nullcontext()
-    import torch
-
-    return torch.autocast(torch.device(args.device).type, getattr(torch, args.autocast))

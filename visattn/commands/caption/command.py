@@ -31,6 +31,7 @@ from visattn.commands.options import (
     add_resize_mode,
     check_figures,
     real_number,
+    refuse_beside_table,
     refuse_unused,
     refuse_without,
     whole_number,
@@ -76,6 +77,9 @@ _LARGEST_SEED = 2**31 - 1
 _MIN_WIDTH_OF_MORE = 560  # of alignment matrices and figures of text, in pixels
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
 
+_NOT_IN_TABLES = (
+    "num_captions", "num_return_sequences", "together", "text_attention", "head_overview",
+)  # fmt: skip
 _IN_FILES = (
     "num_captions",
     "gif",
@@ -83,6 +87,7 @@ _IN_FILES = (
     "phrase_boxes",
     "method",
     "maps",
+    "save",
     *IN_FILES,
     *PHOTO_FIGURES,
 )
@@ -92,6 +97,7 @@ _PHOTO = (
     "alignment",
     "phrase_boxes",
     "shard",
+    "save",
     "parquet",
     *BOX_OPTIONS,
     *PHOTO_FIGURES,
@@ -156,7 +162,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_resize_mode(parser, "crop")
     text = "images per batch (default: 16; 1 for hf:DIRECTORY)"
     add_options(parser, "batch-size", batch_size={"default": None, "help": text})
-    add_options(parser, *PHOTO_FIGURES, *BULK, "autocast", "dry-run")
+    add_options(parser, *PHOTO_FIGURES, "save", *BULK, "autocast", "dry-run")
     add_huggingface(parser)
     add_video(parser, "NAME.caption")
     return parser
@@ -260,6 +266,7 @@ def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
     if args.out is None:
         refuse_without(parser, args, without_folder(args, _IN_FILES))
     check_boxes(parser, args)
+    refuse_beside_table(parser, args, unused=_NOT_IN_TABLES)
     more = args.alignment or args.text_attention or args.head_overview
     check_figures(parser, args, _MIN_WIDTH_OF_MORE if more else MIN_WIDTH)
     if is_transformers(args.model):

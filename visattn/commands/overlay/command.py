@@ -25,6 +25,7 @@ from visattn.commands.options import (
     named_value,
     print_dry_run,
     real_number,
+    refuse_beside_table,
     refuse_unused,
     refuse_without,
     whole_number,
@@ -87,7 +88,7 @@ _MODES = {
 
 _TEXT_MODELS = ("hf:", "open_clip:")
 _STYLES = ("heat", "light", "blur", "contour")
-_KINDS = ("overlay", "rgba", "16bit", "sheet")
+_KINDS = ("overlay", "rgba", "16bit", "sheet", "table")
 
 
 _EXAMPLES = (
@@ -240,7 +241,8 @@ def _add_drawing(parser: CommandParser) -> None:
         choices=_KINDS,
         default=["overlay", "sheet"],
         help="PNG files: of each map, and a sheet of all maps of an image with their color scales "
-        "(default: overlay sheet); .npy and .json are always written",
+        "(default: overlay sheet), beside .npy and .json; or table, alone: parquet files with the "
+        "maps of 100 images each",
     )
     output.add_argument(
         "--all-heads", action="store_true", help="also draw every head of every layer"
@@ -339,6 +341,11 @@ def _refuse_without_effect(
     if not args.explorer:
         refuse_without(parser, args, ["top_classes"], "--explorer")
     check_figures(parser, args)
+    if "table" in args.save:
+        if len(args.save) > 1:
+            parser.error("--save table writes a table in place of files: name it alone")
+        refuse_beside_table(parser, args)
+        return
     if mode == "photos" and not (args.all_heads or "sheet" in args.save):
         refuse_without(parser, args, ["format"], "--save sheet or --all-heads")
         if args.figure is None:

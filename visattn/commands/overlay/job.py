@@ -123,6 +123,7 @@ class OverlayJob(Job[ImageMaps]):
     title = "Attention"
     columns = ("image", "method", "class or text", "score", "shown range")
     work = "explaining"
+    row_function = "MapImages"
 
     def __init__(self, args: argparse.Namespace, before: "OverlayJob | None" = None) -> None:
         self.index_of_one = args.explorer
@@ -504,6 +505,15 @@ class OverlayJob(Job[ImageMaps]):
             "highest": highest,
             "reason": info.empty,
         }
+
+    def row_labels(self) -> Sequence[Mapping[str, Any]]:
+        """Return the methods of the rows of an image."""
+        return [{"method": spec.key} for spec in self.runner.specs]
+
+    def result_rows(self, result: ImageMaps) -> Iterable[Mapping[str, Any]]:
+        """Yield the row of each map."""
+        for spec, each in zip(self.runner.specs, result.maps, strict=True):
+            yield {**each.to_row(), "method": spec.key, "error": each.info.empty}
 
     def problems(self, record: Record) -> Iterable[str]:
         """Yield why a map is empty."""
