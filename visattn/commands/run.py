@@ -6,7 +6,7 @@ in the same way are not computed again; files that visattn did not write are not
 """
 
 import argparse
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
@@ -47,7 +47,7 @@ from visattn.commands.records import (
 )
 from visattn.commands.schedulers import Share
 from visattn.commands.streams import Activity, RowPrinter, activity, print_where
-from visattn.commands.table_parts import TableParts
+from visattn.commands.table_parts import RowJob, TableParts
 from visattn.io.locations import Location, Source
 from visattn.io.safe_text import print_message
 from visattn.io.tables import csv_table, parquet_table
@@ -80,7 +80,7 @@ class _Written(NamedTuple):
     reason: str = ""
 
 
-class Job(ABC, Generic[Result]):
+class Job(RowJob, Generic[Result]):
     """What a command does to each image.
 
     Args:
@@ -105,8 +105,6 @@ class Job(ABC, Generic[Result]):
     """What is done to an image, for the line that shows the progress."""
     resizes: bool = True
     """Whether `--resize-mode` decides how a photo becomes the input of the model."""
-    row_function: str = ""
-    """The function of batches whose columns `--save table` has."""
     index_of_one: bool = False
     """Whether there is an index of a single image, too."""
     writes_shared: bool = True
@@ -125,10 +123,9 @@ class Job(ABC, Generic[Result]):
         if self.out is not None and "table" in getattr(args, "save", ()):
             self.parts_of_table = TableParts(self.out, self.all_names, self.shard)
             self.names = {path: self.all_names[path] for path in self.parts_of_table.paths}
-            parquet_table([])  # refuses before anything is computed
         self.overwrite = bool(getattr(args, "overwrite", False))
         self.parquet = bool(getattr(args, "parquet", False))
-        if self.parquet:
+        if self.parquet or self.parts_of_table is not None:
             parquet_table([])  # refuses before anything is computed
         boxes = self.writes_shared and hasattr(args, "boxes")
         self._boxes = BoxFile(args, self.all_names) if boxes else None
@@ -319,8 +316,8 @@ class Job(ABC, Generic[Result]):
         if self.writes_shared and done:
             self._report_boxed_letters()
             self._report_file(done[0])
-        if self.writes_shared and self.shard is not None:
-            self._report_other_shards()
+        if self.writes_shared and self.shard is not None and self.out is not None:
+            self._report_other_shards(self.out)
         return code
 
     def _run_table(self, parts: TableParts, batch_size: int) -> int:
@@ -331,15 +328,7 @@ class Job(ABC, Generic[Result]):
         with activity(self.work, len(self.names)) as self._activity:
             errors = parts.run(self, settings, batch_size)
         print_message(f"table: {parts.folder}")
-        return max(report_failures(self.skipped, [], len(self.names)), int(errors > 0))
-
-    def row_labels(self) -> Sequence[Mapping[str, Any]]:
-        """Return what a table says of the rows of an image without a result."""
-        return [{}]
-
-    def result_rows(self, result: Any) -> Iterable[Mapping[str, Any]]:
-        """Yield the rows of a result in a table."""
-        yield result.to_row()
+        return max(report_failures(self.skipped, {}, len(self.names)), int(errors > 0))
 
     def rows_of(
         self, paths: Sequence[Source], size: int
@@ -349,12 +338,11 @@ class Job(ABC, Generic[Result]):
             yield queued.path, [*self.result_rows(queued.result)]
             self._activity.advance()
 
-    def _report_other_shards(self) -> None:
+    def _report_other_shards(self, folder: Path) -> None:
         """Print how many images of other shards have no results yet."""
         others = [name for path, name in self.all_names.items() if path not in self.names]
-        if self.out is not None:
-            rest = describe_unfinished(self.out, map(self.stems, others))
-            print_message(f"of the {len(others):,} images of other shards {rest}")
+        rest = describe_unfinished(folder, map(self.stems, others))
+        print_message(f"of the {len(others):,} images of other shards {rest}")
 
     def draw_figure(self) -> "Figure | None":
         """Return the figure of `--figure` from what is in the folder; None without any map."""

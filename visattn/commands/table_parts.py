@@ -12,9 +12,10 @@ photos is not made again.
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from visattn.commands.files import create_folder
 from visattn.commands.schedulers import Share
@@ -28,27 +29,32 @@ _KEY = b"visattn"
 _NAME = re.compile(r"part-[0-9]{6}\.parquet")
 
 
-class RowJob(Protocol):
-    """What a job says of its results, as rows of a table."""
+class RowJob(ABC):
+    """A job whose results can be rows of a table."""
 
     command: str
-    row_function: str
+    row_function: str = ""
+    """The function of batches whose columns its table has."""
     skipped: list[str]
     overwrite: bool
 
+    @abstractmethod
     def digests(self, path: Source) -> dict[str, Any]:
         """Return what tells whether an image has changed."""
-        ...
 
-    def row_labels(self) -> Sequence[Mapping[str, Any]]:
-        """Return what is known of the rows of an image without a result."""
-        ...
-
+    @abstractmethod
     def rows_of(
         self, paths: Sequence[Source], size: int
     ) -> Iterable[tuple[Source, Sequence[Mapping[str, Any]]]]:
         """Yield the images that have results, with their rows."""
-        ...
+
+    def row_labels(self) -> Sequence[Mapping[str, Any]]:
+        """Return what is known of the rows of an image without a result."""
+        return [{}]
+
+    def result_rows(self, result: Any) -> Iterable[Mapping[str, Any]]:
+        """Yield the rows of a result."""
+        yield result.to_row()
 
 
 class TableParts:
