@@ -130,7 +130,8 @@ class AuditJob(Job["PhotoEvidence"]):
             raise ValueError("--masks needs a folder of photos: name one alone")
         else:
             images = read_annotated_images(folder, masks=args.masks, omit=args.out)
-        paths = {image.path.resolve(): image for image in images}
+        files = ((image.path, image) for image in images)
+        paths = {path.resolve(): image for path, image in files if isinstance(path, Path)}
         for name, source in self._sources.items():
             if isinstance(source, Path) and (image := paths.get(source.resolve())) is not None:
                 self._objects[name] = image
