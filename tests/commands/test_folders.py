@@ -73,6 +73,8 @@ def test_names_are_unique(paths: list[Path]) -> None:
 def test_a_unique_name_is_kept() -> None:
     beside = [Path("x/a.png"), Path("x/a.jpg")]
     assert list(result_names(beside).values()) == ["a", "a_2"]
+    two = [Path("x/a.png"), Path("x/a.jpg"), Path("y/a.png")]
+    assert list(result_names(two).values()) == ["x/a", "x/a_2", "y/a"]
     names = result_names([Path("x/dog.png"), Path("y/cat.png"), Path("z/cat.png")])
     assert list(names.values()) == ["dog", "y/cat", "z/cat"]
 

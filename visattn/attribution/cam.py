@@ -7,7 +7,7 @@ is one line: the formula, the layer around it, and its row in the table.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from visattn.attribution.layer_outputs import (
     activations_and_gradients,
+    gradients_of_targets,
     layer_activations,
     sum_levels,
 )
@@ -28,6 +29,8 @@ from visattn.recording.model_info import ExplainedModel
 from visattn.recording.operations import ModelOperations
 from visattn.recording.outputs import class_scores
 
+OF_TARGETS = "of_targets"
+"""Attribute of a method that explains several targets of an image in one forward pass."""
 _CANCELED = 1e-4  # of the products that were summed: what is left is rounding
 Formula = Callable[..., Tensor]
 """From activations, gradients and curvature, as it names them, and options to a map."""
@@ -62,16 +65,32 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
         layer: Layer = -1,
         **options: Any,
     ) -> Float[Tensor, "b gy gx"]:
-        feature_layer = resolve_feature_layer(explained, layer)
         if "gradients" not in named:
+            feature_layer = resolve_feature_layer(explained, layer)
             return formula(
                 layer_activations(explained, images, target, feature_layer)[0], **options
             )
+        [maps] = explain_targets(explained, images, [target], layer=layer, **options)
+        return maps
+
+    def explain_targets(
+        explained: ExplainedModel,
+        images: Float[Tensor, "b c y x"],
+        targets: Sequence[Target],
+        *,
+        layer: Layer = -1,
+        **options: Any,
+    ) -> list[Float[Tensor, "b gy gx"]]:
+        feature_layer = resolve_feature_layer(explained, layer)
         twice = "curvature" in named
-        levels = activations_and_gradients(explained, images, target, feature_layer, twice=twice)
-        return sum_levels(
-            [formula(*level, **options) for level in levels], explained, images, feature_layer
-        )
+        return [
+            sum_levels(
+                [formula(*level, **options) for level in levels], explained, images, feature_layer
+            )
+            for levels in gradients_of_targets(
+                explained, images, targets, feature_layer, twice=twice
+            )
+        ]
 
     # The options of a method are read from its signature, also those of the formula.
     signature = inspect.signature(explain)
@@ -84,6 +103,8 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
         parameter for parameter in named.values() if parameter.kind is parameter.KEYWORD_ONLY
     ]
     functools.update_wrapper(explain, formula)
+    if "gradients" in named:
+        vars(explain)[OF_TARGETS] = explain_targets
     vars(explain)["__signature__"] = signature.replace(parameters=[*own, *options])
     return explain
 

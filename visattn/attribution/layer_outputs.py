@@ -12,7 +12,7 @@ from torch.autograd import grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import grid_sample
 
-from visattn.attribution.targets import Target, target_values
+from visattn.attribution.targets import Target, check_one_per_image
 from visattn.recording.feature_layers import first_tensor, has_layout, to_grid
 from visattn.recording.frozen import frozen, internal_geometry
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
@@ -147,19 +147,57 @@ def activations_and_gradients(
         >>> torch.equal(gradients.flatten(), model[2].weight[4])
         True
     """
+    [levels] = gradients_of_targets(explained, images, [target], layer, twice=twice)
+    return levels
+
+
+def gradients_of_targets(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    targets: Sequence[Target],
+    layer: FeatureLayer,
+    *,
+    twice: bool = False,
+) -> list[list[tuple[Float[Tensor, "b d gy gx"], ...]]]:
+    """Return what `activations_and_gradients` does for each of several targets.
+
+    They share the forward pass; the backward passes go from the output to the layer.
+
+    Raises:
+        ValueError: If the layer does not run, or a target does not depend on it.
+    """
     with frozen(explained.model):
         # fused attention has no second derivative
         kernels = sdpa_kernel(SDPBackend.MATH) if twice else nullcontext()
         with kernels, _leaves(explained, layer) as leaves:
-            values = target_values(explained, images, target)
+            output = explained.forward(images)
+            values = [check_one_per_image(target(output), len(images)) for target in targets]
         leaves = leaves if layer.levels else leaves[-1:]
-        levels: list[tuple[Tensor, ...]] = []
-        if values.requires_grad:
-            gradients = grad(values.sum(), leaves, allow_unused=True, create_graph=twice)
-            for leaf, gradient in zip(leaves, gradients, strict=True):
-                if gradient is not None:
-                    further = (_curvature(leaf, gradient),) if twice else ()
-                    levels.append((leaf.detach(), gradient.detach(), *further))
+        return [
+            _levels(explained, layer, leaves, value, twice=twice, keep=len(values) > 1)
+            for value in values
+        ]
+
+
+def _levels(
+    explained: ExplainedModel,
+    layer: FeatureLayer,
+    leaves: Sequence[Tensor],
+    values: Float[Tensor, " b"],
+    *,
+    twice: bool,
+    keep: bool,
+) -> list[tuple[Tensor, ...]]:
+    """Return the levels of a layer with the gradients of one target; `keep` keeps the graph."""
+    levels: list[tuple[Tensor, ...]] = []
+    if values.requires_grad:
+        gradients = grad(
+            values.sum(), leaves, allow_unused=True, create_graph=twice, retain_graph=keep or twice
+        )
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            if gradient is not None:
+                further = (_curvature(leaf, gradient),) if twice else ()
+                levels.append((leaf.detach(), gradient.detach(), *further))
     if not levels:
         raise ValueError(
             "the target must depend on the layer of a class activation map, but it does not "

@@ -119,15 +119,18 @@ def result_names(
     """
     folders = {Path(root) for root in roots}
     parts = {source: _relative_parts(source, folders) for source in sources}
-    names = {source: "/".join(own) for source, (_, own) in parts.items()}
+    whole = {source: "/".join([*above, *own]).casefold() for source, (above, own) in parts.items()}
+    # a.jpg beside a.png: no folder tells them apart, so that one of them stands for both.
+    first: dict[str, Source] = {}
+    for source, path in whole.items():
+        first.setdefault(path, source)
+    names = {source: "/".join(parts[source][1]) for source in first.values()}
     deepest = max((len(above) for above, _ in parts.values()), default=0)
     for depth in range(1, deepest + 1):
         for source in _duplicates(names):
             above, own = parts[source]
             names[source] = "/".join([*above[-depth:], *own])
-    for source in _duplicates(names):  # a.jpg beside a.png
-        names[source] = "/".join(parts[source][1])
-    return _numbered(names, reserved)
+    return _numbered({source: names[first[path]] for source, path in whole.items()}, reserved)
 
 
 def _relative_parts(source: Source, roots: Collection[Path]) -> tuple[list[str], list[str]]:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from visattn.attribution.cam import OF_TARGETS
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import describe_model, read_by_target
 from visattn.attribution.gates import resolve_gate
@@ -109,8 +110,48 @@ def compute_maps(
     if method.needs == "tokens":
         explained = _read_by_target(explained, batch, target)
     values = method.function(explained, batch.inputs, resolved, **method_args)
-    values = values.detach().float().cpu()
     is_class = not (callable(target) or isinstance(target, DenseTarget))
+    return _placed(explained, batch, method, method_args, resolved, values, is_class=is_class)
+
+
+def compute_class_maps(
+    explained: ExplainedModel,
+    batch: PreparedImages,
+    method: Method,
+    classes: Sequence[Sequence[int | str]],
+    method_args: Mapping[str, Any],
+) -> list[list[AttentionMap]]:
+    """Return a map for each prepared image of the first of its classes, of the second and so on.
+
+    All share one forward pass. The method is a class activation map of gradients.
+
+    Args:
+        explained: The model.
+        batch: The images.
+        method: A method with `OF_TARGETS`.
+        classes: Lists of classes, one for each image.
+        method_args: Arguments of the method.
+    """
+    resolved = [resolve_target(list(each), explained) for each in classes]
+    maps = vars(method.function)[OF_TARGETS](explained, batch.inputs, resolved, **method_args)
+    return [
+        _placed(explained, batch, method, method_args, target, values, is_class=True)
+        for target, values in zip(resolved, maps, strict=True)
+    ]
+
+
+def _placed(
+    explained: ExplainedModel,
+    batch: PreparedImages,
+    method: Method,
+    method_args: Mapping[str, Any],
+    resolved: DescribedTarget,
+    values: Tensor,
+    *,
+    is_class: bool,
+) -> list[AttentionMap]:
+    """Return values of a method as maps with their place and info."""
+    values = values.detach().float().cpu()
     common = _common_info(explained, method, method_args, is_class=is_class)
     placement = _map_placement(explained, batch, method, method_args, values)
     if method.on_grid:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from visattn.attribution.cam import OF_TARGETS
 from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS, Method, get_method, supported_methods
@@ -21,6 +22,7 @@ from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.glimpses.glimpse_model import GlimpseModel
 from visattn.pipelines.attribution_maps import (
+    compute_class_maps,
     compute_maps,
     describe_at_size,
     report_empty,
@@ -331,14 +333,22 @@ class Explainer:
         Raises:
             ValueError: If the method does not fit.
         """
+        explained, chosen, options = self._checked(batch, method, target, method_args)
+        return compute_maps(explained, batch, chosen, target, options)
+
+    def _checked(
+        self, batch: PreparedImages, method: str, target: Any, method_args: Mapping[str, Any]
+    ) -> tuple[ExplainedModel, Method, dict[str, Any]]:
+        """Return model, method and its arguments for prepared images, after checking them."""
         chosen = get_method(method)
         explained = self.analyze(batch)
-        if isinstance(method_args.get("layer"), nn.Module):
-            method_args["layer"] = find_module_name(self.model, method_args["layer"])
-        self._check(explained, chosen, target, method_args)
-        if self.dense and chosen.needs == "features" and "layer" not in method_args:
+        options = dict(method_args)
+        if isinstance(options.get("layer"), nn.Module):
+            options["layer"] = find_module_name(self.model, options["layer"])
+        self._check(explained, chosen, target, options)
+        if self.dense and chosen.needs == "features" and "layer" not in options:
             explained = with_bottleneck(explained)
-        return compute_maps(explained, batch, chosen, target, method_args)
+        return explained, chosen, options
 
     def _maps(
         self,
@@ -382,7 +392,8 @@ class Explainer:
     ) -> list[list[AttentionMap]]:
         """Return for each prepared image a map of each of its targets, empty ones included.
 
-        Classes share the passes of the model: an image is copied for each of its classes.
+        Classes share the passes of the model: class activation maps take one pass per image; for
+        other methods an image is copied for each of its classes.
 
         Args:
             batch: The images.
@@ -400,6 +411,14 @@ class Explainer:
             single = first if alike else None
             maps = self.map(batch, method, single, **method_args)
             return [[each] * len(row) for each, row in zip(maps, targets, strict=True)]
+        are_classes = all(isinstance(each, int | str) for row in targets for each in row)
+        if are_classes and hasattr(get_method(method).function, OF_TARGETS):
+            # Images with fewer classes than others repeat their last one.
+            count = max(map(len, targets))
+            classes = [[row[min(i, len(row) - 1)] for row in targets] for i in range(count)]
+            explained, chosen, options = self._checked(batch, method, classes[0], method_args)
+            by_class = compute_class_maps(explained, batch, chosen, classes, options)
+            return [[by_class[i][n] for i in range(len(row))] for n, row in enumerate(targets)]
         pairs = [(image, each) for image, row in enumerate(targets) for each in row]
         groups: dict[object, list[int]] = {}
         for position, (_, target) in enumerate(pairs):
@@ -408,12 +427,12 @@ class Explainer:
         made: dict[int, AttentionMap] = {}
         for key, positions in groups.items():
             for start in range(0, len(positions), batch_size):
-                chosen = positions[start : start + batch_size]
-                of_copies = [pairs[position][1] for position in chosen]
+                part = positions[start : start + batch_size]
+                of_copies = [pairs[position][1] for position in part]
                 of_batch: Any = of_copies if key == "classes" else of_copies[0]
-                copies = batch.select([pairs[position][0] for position in chosen])
+                copies = batch.select([pairs[position][0] for position in part])
                 maps = self.map(copies, method, of_batch, **method_args)
-                made |= zip(chosen, maps, strict=True)
+                made |= zip(part, maps, strict=True)
         numbered = iter(range(len(pairs)))
         return [[made[next(numbered)] for _ in row] for row in targets]
 

@@ -185,6 +185,26 @@ class MapInfo:
                 record[key] = value.to_dict() if isinstance(value, Thing) else value
         return {**record, **self.more}
 
+    @property
+    def input_text(self) -> str:
+        """Size and colors of the input in words; "" if they are not known.
+
+        Example:
+            >>> made = {"size": [32, 40], "mean": [0.5], "std": [0.25], "source": "assumed: none"}
+            >>> MapInfo(more={"preprocessing": made}).input_text
+            'input 32 × 40, mean 0.5, std 0.25 (assumed)'
+        """
+        made = self.more.get("preprocessing", {})
+        size = " \N{MULTIPLICATION SIGN} ".join(map(str, made.get("size", ())))
+        colors = [
+            f"{name} {' '.join(f'{value:.3g}' for value in made[name])}"
+            for name in ("mean", "std")
+            if made.get(name)
+        ]
+        parts = [f"input {size}" if size else "", *colors]
+        assumed = " (assumed)" * str(made.get("source", "")).startswith("assumed")
+        return ", ".join(filter(None, parts)) + assumed
+
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "MapInfo":
         """Return the info of a record.

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 from visattn.commands.records import Record, plain_values
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from visattn.geometry.affine import Geometry
     from visattn.images.reader import LoadedImage
     from visattn.results.attention_map import AttentionMap
     from visattn.results.info import MapInfo
@@ -85,7 +89,7 @@ def read_map(path: Path, record: Record) -> "AttentionMap":
 
 
 def index_text(maps: "Sequence[AttentionMap]") -> str:
-    """Return the text of an index card: explained class, methods, failures.
+    """Return the text of an index card: explained class, methods, failures, input.
 
     Args:
         maps: One map per method.
@@ -96,7 +100,7 @@ def index_text(maps: "Sequence[AttentionMap]") -> str:
     failures = [
         f"{method_title(each)} not drawn: {each.info.empty}" for each in maps if each.info.empty
     ]
-    parts = [target_line(maps[0]), ", ".join(titles), *failures]
+    parts = [target_line(maps[0]), ", ".join(titles), *failures, maps[0].info.input_text]
     return " \N{MIDDLE DOT} ".join(filter(None, parts))
 
 
@@ -111,19 +115,34 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def _peak(values: "Float[Tensor, 'y x']", geometry: "Geometry") -> tuple[float, float]:
+    """Return the center of the highest cell on the photo; cells in the padding do not count."""
+    import torch
+
+    rows, columns = values.shape
+    height, width = geometry.input_size
+    step = torch.tensor([width / columns, height / rows], dtype=torch.float64)
+    grid = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).flip(1)
+    corners = [geometry.to_image((grid + offset) * step) for offset in (0.0, 1.0)]
+    low, high = torch.minimum(*corners), torch.maximum(*corners)
+    start, end = torch.tensor(geometry.region, dtype=torch.float64).view(2, 2)
+    outside = ((high <= start) | (low >= end)).any(1)
+    if bool(outside.all()):
+        outside[:] = False
+    best = int(values.flatten().masked_fill(outside, -torch.inf).argmax())
+    x, y = ((low + high) / 2)[best].clamp(start, end).tolist()
+    return x, y
+
+
 def _summary(attention_map: "AttentionMap") -> dict[str, Any]:
-    """Return minimum, maximum and mean of a map, and the image coordinates of its maximum."""
+    """Return minimum, maximum and mean of a map, and where on the photo its maximum lies."""
     import torch
 
     values = attention_map.values
     geometry = attention_map.geometry
     if not bool(torch.isfinite(values).all()) or geometry is None:
         return {}
-    row, column = divmod(int(values.argmax()), values.shape[-1])
-    height, width = geometry.input_size
-    cell = torch.tensor([[column + 0.5, row + 0.5]], dtype=torch.float64)
-    cell *= torch.tensor([width / values.shape[-1], height / values.shape[-2]])
-    [[x, y]] = geometry.to_image(cell).tolist()
+    x, y = _peak(values.flatten(0, -3).amax(0) if values.ndim > 2 else values, geometry)
     return {
         "min": float(values.min()),
         "max": float(values.max()),

@@ -242,6 +242,7 @@ class PageParts:
         paper: Its reference.
         switches: Markup of further drawing options; trusted.
         scales: Markup of options of the scale; trusted.
+        input: What is said of the input of the network, such as its size and colors.
     """
 
     template: str
@@ -255,6 +256,7 @@ class PageParts:
     paper: str = ""
     switches: str = ""
     scales: str = ""
+    input: str = ""
 
 
 def page_geometry(geometry: Geometry) -> dict[str, Any]:
@@ -325,6 +327,7 @@ def photo_page(
             "size": join_notes(
                 _sizes([each.pixels for each in images] or [image]),
                 "" if images else geometry.seen_text,
+                sanitize_text(parts.input, 300),
             ),
             **parts.texts,
         },

@@ -102,6 +102,7 @@ def explorer_html(
             texts={"title": sanitize_text(title, _TITLE)},
             styles=["explorer.css"],
             model=explained.info.name,
+            input=next((each.info.input_text for each in placed), ""),
         ),
         page,
     )
