@@ -409,3 +409,24 @@ def test_explainer_prepares_images_once_for_all_methods() -> None:
         explainer.map(batch, "gradcan")
     with pytest.raises(ValueError, match="has its class names already"):
         va.Explainer(analyze_model(model), class_names=CLASSES)
+
+
+def test_classes_share_the_forward_pass_of_class_activation_maps() -> None:
+    model, photos = cnn(), [photo(), photo(seed=1)]
+    single = {
+        name: [explain(model, photos, method, name) for method in ("gradcam", "layercam")]
+        for name in CLASSES
+    }
+    seen: list[int] = []
+    first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+    handle = first.register_forward_hook(lambda _, args, __: seen.append(len(args[0])))
+    rows = explain(model, photos, ["gradcam", "layercam"], [["cow", "cat", "dog"], ["dog"]])
+    handle.remove()
+    assert seen == [2, 2]  # a pass of both photos for each method
+    for image, names in enumerate((("cow", "cat", "dog"), ("dog",))):
+        for number, maps in enumerate(rows[image]):
+            assert [each.info.class_name for each in maps] == list(names)
+            for each, name in zip(maps, names, strict=True):
+                expected = single[name][number][image]
+                torch.testing.assert_close(each.values, expected.values, rtol=1e-4, atol=1e-6)
+                assert each.info.score == pytest.approx(expected.info.score, rel=1e-4)

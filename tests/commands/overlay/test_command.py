@@ -16,12 +16,16 @@ import visattn
 from visattn.attribution.methods import METHODS
 from visattn.cli import main
 from visattn.commands.overlay.command import main as overlay_main
+from visattn.commands.overlay.map_files import map_record
 from visattn.commands.overlay.methods import MapRunner
 from visattn.geometry.affine import Geometry
+from visattn.images.reader import read_image
+from visattn.images.resize import ResizeSpec
 from visattn.models.resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines import inputs
 from visattn.pipelines.explainer import methods_for
+from visattn.results.attention_map import AttentionMap
 from visattn.viz.heatmap import overlay
 
 Capsys = pytest.CaptureFixture[str]
@@ -280,17 +284,27 @@ def test_an_empty_map_is_reported_and_not_drawn(
         for parameter in model.head.parameters():
             parameter.zero_()
     visattn.save(model, tmp_path / "m.safetensors")
-    words = ("--method", "gradcam", "itti_koch")
+    words = ("--method", "gradcam", "layercam", "itti_koch")
     for _ in range(2):  # also after the run continues
         assert run(photos / "wide.png", tmp_path / "m.safetensors", tmp_path / "o", *words) == 1
         err = capsys.readouterr().err
         assert "wide.gradcam: the map is zero everywhere" in err
+        assert "1 of 1 images not written" in err
     assert "wide.gradcam.png" not in contents(tmp_path / "o")
     assert "wide.itti_koch.png" in contents(tmp_path / "o")
-    empty, drawn = csv.DictReader((tmp_path / "o" / "overlay.csv").read_text().splitlines())
+    empty, drawn, _ = csv.DictReader((tmp_path / "o" / "overlay.csv").read_text().splitlines())
     of_values = ("peak_x", "peak_y", "lowest", "highest")
     assert [empty[column] for column in of_values] == [""] * 4
     assert all(drawn[column] for column in of_values)
+
+
+def test_the_peak_of_a_map_lies_on_the_photo() -> None:
+    photo = read_image(np.zeros((20, 40, 3), np.uint8))
+    values = torch.zeros(4, 4)
+    values[0, 0], values[1, 2] = 9.0, 5.0  # the first row of cells lies in the padding
+    padded = ResizeSpec((40, 40), "pad").geometry((20, 40))
+    attention_map = AttentionMap(values, "layer4", "gradient", padded)
+    assert map_record("gradcam", photo, attention_map, None)["values"]["argmax"] == [25.0, 5.0]
 
 
 def test_a_failing_method_does_not_stop_the_others(

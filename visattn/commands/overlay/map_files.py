@@ -89,18 +89,25 @@ def read_map(path: Path, record: Record) -> "AttentionMap":
 
 
 def index_text(maps: "Sequence[AttentionMap]") -> str:
-    """Return the text of an index card: explained class, methods, failures, input.
+    """Return the text of an index card: explained class, methods, failures.
+
+    Size and colors of the input are named if they were assumed or passed, not if they are known to
+    be those of the model.
 
     Args:
         maps: One map per method.
     """
+    from visattn.pipelines.colors import PASSED_COLORS
     from visattn.viz.maps import method_title, target_line
 
     titles = [method_title(each) for each in maps if not each.info.empty]
     failures = [
         f"{method_title(each)} not drawn: {each.info.empty}" for each in maps if each.info.empty
     ]
-    parts = [target_line(maps[0]), ", ".join(titles), *failures, maps[0].info.input_text]
+    info = maps[0].info
+    source = str(info.more.get("preprocessing", {}).get("source", ""))
+    own = not source.startswith(("assumed", PASSED_COLORS))
+    parts = [target_line(maps[0]), ", ".join(titles), *failures, "" if own else info.input_text]
     return " \N{MIDDLE DOT} ".join(filter(None, parts))
 
 
