@@ -417,12 +417,12 @@ def test_classes_share_the_forward_pass_of_class_activation_maps() -> None:
         name: [explain(model, photos, method, name) for method in ("gradcam", "layercam")]
         for name in CLASSES
     }
-    seen: list[int] = []
+    batch_sizes: list[int] = []
     first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
-    handle = first.register_forward_hook(lambda _, args, __: seen.append(len(args[0])))
+    handle = first.register_forward_hook(lambda _, args, __: batch_sizes.append(len(args[0])))
     rows = explain(model, photos, ["gradcam", "layercam"], [["cow", "cat", "dog"], ["dog"]])
     handle.remove()
-    assert seen == [2, 2]  # a pass of both photos for each method
+    assert batch_sizes == [2, 2]  # a pass of both photos for each method
     for image, names in enumerate((("cow", "cat", "dog"), ("dog",))):
         for number, maps in enumerate(rows[image]):
             assert [each.info.class_name for each in maps] == list(names)
