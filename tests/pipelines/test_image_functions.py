@@ -175,8 +175,8 @@ def test_models_in_memory_and_unknown_drawings_are_refused(cnn: str) -> None:
 
 
 def test_captions_are_those_of_caption() -> None:
-    captions = va.CaptionImages("scenes-captioner", save=["page"], max_length=4)
-    batch = captions({"image": PHOTOS[:2]})
+    captions = va.CaptionImages("scenes-captioner", key="id", save=["page"], max_length=4)
+    batch = captions({"image": PHOTOS[:2], "id": ["the first", "the second"]})
     expected = va.caption(va.load("scenes-captioner"), PHOTOS[:2], max_length=4)
     assert batch["caption"] == [each.text for each in expected]
     assert batch["score"] == [each.score for each in expected]
@@ -184,6 +184,7 @@ def test_captions_are_those_of_caption() -> None:
         assert batch["map"][number].tolist() == caption.maps.values.flatten().tolist()
         assert batch["map_shape"][number] == list(caption.maps.values.shape)
         assert caption.words[0].encode() in batch["page"][number]
+    assert b"the second" in batch["page"][1]
 
 
 def test_questions_come_from_the_call_or_from_a_column(tmp_path: Path) -> None:

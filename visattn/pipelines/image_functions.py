@@ -201,7 +201,7 @@ class ImageFunction(ABC):
         labels = [self.labels(columns, number) for number in range(len(cells))]
         for number, cell in enumerate(cells):
             try:
-                images[number] = _read(cell)
+                images[number] = _read(cell, "" if self.key is None else columns[self.key][number])
             except (OSError, TypeError, ValueError) as error:
                 errors[number] = str(error)
         results = self._results([*images.values()], [labels[number] for number in images])
@@ -543,8 +543,8 @@ def _columns(batch: Any) -> tuple[Mapping[str, Sequence[Any]], Callable[[dict[st
     )
 
 
-def _read(cell: Any) -> LoadedImage:
-    """Return the photo of a cell.
+def _read(cell: Any, name: object) -> LoadedImage:
+    """Return the photo of a cell, which has this name if it has no path.
 
     Raises:
         OSError: If it cannot be reached.
@@ -558,7 +558,8 @@ def _read(cell: Any) -> LoadedImage:
         if source is None:
             raise ValueError("the cell has no bytes: pass a column of paths")
     image = read_image(photo_source(source) if isinstance(source, str) else source)
-    return replace(image, name=_path(cell)) if image.name == "image" and _path(cell) else image
+    known = _path(cell) or str(name)
+    return replace(image, name=known) if image.name == "image" and known else image
 
 
 def _path(cell: Any) -> str:
