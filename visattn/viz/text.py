@@ -265,7 +265,7 @@ def _system_fonts() -> list[Path]:
     from matplotlib.font_manager import fontManager, weight_dict
 
     def plainness(font: Any) -> tuple[Any, ...]:
-        weight = weight_dict.get(font.weight, font.weight)
+        weight: Any = weight_dict.get(font.weight, font.weight)
         return font.style != "normal", abs(weight - 400), "Sans" not in font.name, font.fname
 
     # Last Resort has a box for each letter of Unicode; matplotlib and macOS have a copy.

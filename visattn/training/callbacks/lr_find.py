@@ -191,8 +191,8 @@ def suggest_learning_rate(
     start = losses[:_WINDOW]
     # What diverges counts as a little worse than the start: else it would blur what is beside it.
     capped = np.minimum(losses, start.max() + np.ptp(start) + (start.mean() - losses.min()))
-    smoothed = savgol_filter(capped, _WINDOW, 1)
-    slopes = savgol_filter(capped, _WINDOW, 1, deriv=1)
+    smoothed = np.asarray(savgol_filter(capped, _WINDOW, 1))
+    slopes = np.asarray(savgol_filter(capped, _WINDOW, 1, deriv=1))
     lowest = int(smoothed.argmin())
     steepest = int(slopes[: lowest + 1].argmin())
     noise = float((capped - smoothed)[: lowest + 1].std())
