@@ -27,6 +27,7 @@ from visattn.viz.html.document import image_data_url
 
 _STAMP_PHOTOS, _MIN_STAMP_PHOTOS = 64, 16
 _MOST_CLASSES = 50
+_MIN_STAMPS = 5  # of a kind, for a median
 _CROPS, _CROP_PIXELS = 12, 112
 _CONTEXT = 3.5  # side of the crops in the report, in cells
 
@@ -97,23 +98,25 @@ def stamp_findings(evidence: Evidence, stamps: Sequence[Stamp]) -> list[Finding]
             continue
         units = [evidence.units[photos[row]] for row in rows]
         generator = np.random.default_rng([evidence.seed, class_index])
-        differences = np.stack([_specific(evidence, odds[row], photos[row], class_index, classes)
-                                for row in rows])  # fmt: skip
+        changes = [
+            _of_class(evidence, odds[row], photos[row], class_index, classes) for row in rows
+        ]
+        differences = _beyond_others(np.stack(changes), stamps)
         p_values = sign_flip_p(differences, generator)
-        changes = shares[rows, :, class_index].mean(0)
+        probabilities = shares[rows, :, class_index].mean(0)
         name = evidence.class_name(class_index)
         for number, stamp in enumerate(stamps):
             own = differences[:, number]
             low, high = crossed_interval(own[:, None], generator, units)
             effect = Effect(
-                float(own.mean()), low, high, float(changes[number]), float(p_values[number]),
+                float(own.mean()), low, high, float(probabilities[number]), float(p_values[number]),
                 len(rows),
             )  # fmt: skip
             findings.append(Finding("stamp", stamp.name, name, "not confirmed", effect))
     return _with_status(findings, evidence.min_effect)
 
 
-def _specific(
+def _of_class(
     evidence: Evidence,
     odds: Float[np.ndarray, "stamps k"],
     photo: int,
@@ -129,6 +132,22 @@ def _specific(
     others = [each for each in classes if each not in own]
     change = odds[:, class_index]
     return change - odds[:, others].mean(1) if others else change
+
+
+def _beyond_others(
+    changes: Float[np.ndarray, "photos stamps"], stamps: Sequence[Stamp]
+) -> Float[np.ndarray, "photos stamps"]:
+    """Return what each stamp changes beyond the median of the stamps of its kind.
+
+    Models call photos that are unlike those of their training by few of their classes: there any
+    stamp raises these, whatever it looks like.
+    """
+    specific = changes.copy()
+    for is_local in (True, False):
+        own = [number for number, stamp in enumerate(stamps) if stamp.is_local == is_local]
+        if len(own) >= _MIN_STAMPS:
+            specific[:, own] -= np.median(changes[:, own], axis=1, keepdims=True)
+    return specific
 
 
 def _spread_over_classes(evidence: Evidence, count: int) -> list[int]:

@@ -119,7 +119,8 @@ def _candidates(content: AuditContent) -> str:
     text = (
         "Patches with the most evidence that look alike to the model. The effect is the change of "
         "the log-odds of the class when they are pasted into photos of other classes, beside the "
-        "same place of a photo of the class without them. Tag each: " + _TAGS + "."
+        "same place of a photo of the class without them, and beside other places of their own "
+        "photos; the weaker of the two decides. Tag each: " + _TAGS + "."
     )
     cards = "".join(map(_card, patches)) or "<p>No group of patches is coherent enough.</p>"
     return f'<p class="note">{text}</p>{cards}'
@@ -222,7 +223,8 @@ def _stamps(content: AuditContent) -> str:
     )
     text = (
         "Artefacts put on photos of other classes: change of the log-odds of each class, in nats, "
-        "with its interval; what covers a part is compared with the same part blurred. Confirmed "
+        "with its interval, beyond the median of the stamps of its kind: some classes rise with "
+        "any of them. What covers a part is compared with the same part blurred. Confirmed "
         "effects are printed strong. Only these probes can show what a model learned from photos "
         "that are not in this set. Effects of color, blur and darkness also occur where a class "
         "has that color."
