@@ -109,10 +109,11 @@ def test_models_that_call_view_are_scored_in_their_own_layout() -> None:
     explained = ExplainedModel(model, small_cnn().info, model)
     target = resolve_target([1, 2], explained)
     with torch.no_grad():
-        score, count = variant_scorer(explained, x, target, internal_batch_size=3)
+        score, count, original = variant_scorer(explained, x, target, internal_batch_size=3)
         variants = torch.stack((x, -x))
         expected = torch.stack([model(part)[[0, 1], [1, 2]] for part in variants])
         torch.testing.assert_close(score(variants), expected)
+        torch.testing.assert_close(original, expected[:1])
     assert count == 1
 
 

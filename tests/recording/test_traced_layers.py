@@ -65,6 +65,11 @@ class Changed(nn.Module):
         return self.head(self.last(self.change(self.body(x))).mean((2, 3)))
 
 
+def by_value(x: Tensor) -> Tensor:
+    """Return features that are turned around on images, but not on zeros."""
+    return x.flip(2) if x.std() > 0.01 else x
+
+
 def shuffled(x: Tensor) -> Tensor:
     return x[:, :, torch.randperm(x.shape[2], generator=torch.Generator().manual_seed(1))]
 
@@ -73,6 +78,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "flipped": lambda x: x.flip(2),
     "shuffled": shuffled,
     "a corner": lambda x: x[:, :, :4, :6],
+    "by value": by_value,
     "rolled": lambda x: x.roll((4, 6), (2, 3)),
 }
 

@@ -61,7 +61,7 @@ def scorecam(
     used = varying if max_channels is None else varying & _most_varying(activations, max_channels)
     channels = _selected_first(used)
     with frozen(explained.model), torch.no_grad():
-        evaluate, count = variant_scorer(
+        evaluate, count, _ = variant_scorer(
             explained, images, target, internal_batch_size=internal_batch_size
         )
         # A constant channel is not run: its mask of zeros leaves the mean color, which is 0 here.

@@ -214,11 +214,10 @@ def occlusion(
     total = torch.zeros_like(images[:, 0])
     counts = torch.zeros_like(images[0, 0])
     with frozen(explained.model), torch.no_grad():
-        evaluate, chunk = variant_scorer(
+        evaluate, chunk, original = variant_scorer(
             explained, images, target, score_type=score_type,
             internal_batch_size=internal_batch_size,
         )  # fmt: skip
-        original = evaluate(images[None])
         for window_chunk in windows.to(images.device).split(chunk):
             masks = window_masks(window_chunk, size)
             decrease = original - evaluate(_masked_variants(images, masks.to(images), baseline))
@@ -268,7 +267,7 @@ def rise(
     baseline = baseline_image(images, explained.info, baselines)
     total = torch.zeros_like(images[:, 0])
     with frozen(explained.model), torch.no_grad():
-        evaluate, chunk = variant_scorer(
+        evaluate, chunk, _ = variant_scorer(
             explained, images, target, score_type=score_type,
             internal_batch_size=internal_batch_size,
         )  # fmt: skip
@@ -449,8 +448,8 @@ def variant_scorer(
     *,
     score_type: ScoreType = "logits",
     internal_batch_size: int | None = None,
-) -> tuple[VariantScorer, int]:
-    """Return the function that scores variants of images, and how many variants to give it at once.
+) -> tuple[VariantScorer, int, Float[Tensor, "1 b"]]:
+    """Return the function that scores variants of images, how many it takes, and their own scores.
 
     Variants of a CNN are laid out channels last, which makes convolutions faster, if the model
     takes them: one that calls `view` on its features does not. The target is called with the images
@@ -465,11 +464,13 @@ def variant_scorer(
         >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> model, images = torch.nn.Flatten(), torch.zeros(1, 1, 1, 2)
-        >>> score, count = variant_scorer(
+        >>> score, count, original = variant_scorer(
         ...     ExplainedModel(model, info, model), images, ClassTarget([1]), internal_batch_size=3
         ... )
         >>> score(torch.tensor([[0.0, 5.0], [7.0, 6.0]]).view(2, 1, 1, 1, 2)).tolist(), count
         ([[5.0], [6.0]], 3)
+        >>> original
+        tensor([[0.]])
     """
     size = images_per_batch(images) if internal_batch_size is None else internal_batch_size
     count = variants_per_batch(size, images)
@@ -484,14 +485,11 @@ def variant_scorer(
         return evaluate(variants.movedim(2, -1).contiguous().movedim(-1, 2))
 
     if explained.info.attention_layers:
-        evaluate(images[None])
-        return evaluate, count
+        return evaluate, count, evaluate(images[None])
     try:
-        channels_last(images[None])
+        return channels_last, count, channels_last(images[None])
     except RuntimeError:
-        evaluate(images[None])
-        return evaluate, count
-    return channels_last, count
+        return evaluate, count, evaluate(images[None])
 
 
 def evaluate_target(

@@ -320,14 +320,16 @@ class _PoolingSearch:
 
     def _last_spatial_bottleneck(self) -> Edge | None:
         # From the scores to the image, gradients are first those of a vector (the head) and then
-        # spread over a grid: where that begins, the model pools. 16 at a time, since most models
-        # pool within their last few tensors.
+        # spread over a grid: where that begins, the model pools. Most models pool within their last
+        # few tensors, and gradients of more take the backward pass through more of the model.
         edges = [edge for edge in self.graph.bottlenecks if edge not in self.inside_attention]
         if self.dense:  # dense scores are no features
             before_scores = (any(map(is_product, self.graph.downstream(edge))) for edge in edges)
             edges = list(compress(edges, before_scores))
-        for start in range(0, len(edges), 16):
-            chunk = edges[start : start + 16]
+        for chunk in (
+            edges[:4],
+            *(edges[start : start + 16] for start in range(4, len(edges), 16)),
+        ):
             for edge, gradient in zip(chunk, self.gradients(chunk), strict=True):
                 if self._is_spatial(gradient):
                     return edge

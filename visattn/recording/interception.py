@@ -290,7 +290,9 @@ def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:
         >>> sums_to_one(torch.tensor([[0.25, 0.75], [0.0, 0.0]])), sums_to_one(torch.ones(2, 2))
         (True, False)
     """
-    wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
+    # Unseen by modes that look for what the model itself detaches.
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
     sums = wide.sum(-1)
     tolerance = 1e-5 if weights.dtype in (torch.float32, torch.float64) else 2e-2
     error = torch.minimum((sums - 1).abs(), wide.abs().amax(-1))

@@ -252,7 +252,7 @@ def _probe_without_images(
     if internal_transform(model) is not None:  # its layers lie on another canvas than the input
         return None
     traced = probe_grids(model, input_size, channels)
-    quadrants = None if traced.error else quadrants_by_arithmetic(model, traced)
+    quadrants = quadrants_by_arithmetic(model, traced) if traced.by_shapes else None
     if quadrants is None:
         return None
     if traced.attends or any(isinstance(module, Tap) for module in model.modules()):

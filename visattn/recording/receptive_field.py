@@ -93,6 +93,15 @@ def _shape_only(name: str, args: Sequence[Any]) -> Any:
         left, right = args[-2:] if name != "addmm" else args[1:3]
         shape = (*left.shape[:-1], right.shape[-1])
         return torch.empty(shape, dtype=left.dtype, device="meta")
+    if name == "cat":
+        tensors = args[0]
+        first = tensors[0]
+        axis = args[1] % first.ndim if len(args) > 1 and first.ndim else 0
+        if any(tensor.ndim != first.ndim or tensor.dtype != first.dtype for tensor in tensors):
+            return None
+        shape = list(first.shape)
+        shape[axis : axis + 1] = [sum(tensor.shape[axis] for tensor in tensors)]
+        return torch.empty(shape, dtype=first.dtype, device="meta")
     if name == "convolution" and not args[6]:
         image = args[0]
         weight = args[1]
@@ -302,6 +311,8 @@ class TracedGrids:
         input_size: Height and width of the input.
         error: Why nothing could be traced; "" if it was.
         attends: Whether the model computes a softmax that may be attention.
+        by_shapes: Whether the model ran without reading a number, so that its way does not depend
+            on the image.
         scores: Where the class scores are in the output of the model.
     """
 
@@ -312,12 +323,14 @@ class TracedGrids:
         error: str = "",
         *,
         attends: bool = False,
+        by_shapes: bool = False,
         scores: OutputLayout | None = None,
     ) -> None:
         self.calls = calls
         self.input_size = input_size
         self.error = error
         self.attends = attends
+        self.by_shapes = by_shapes
         self.scores = scores or OutputLayout()
 
     def output(
@@ -449,7 +462,7 @@ def trace_grids(
             "", [ModuleTrace([], outputs, tracer.attention, [])]
         )  # `forward` need not call the model
         scores = detect_output_layout(output, shape[0])
-        return TracedGrids(calls, input_size, attends=tracer.attends, scores=scores)
+        return TracedGrids(calls, input_size, attends=tracer.attends, by_shapes=meta, scores=scores)
     return TracedGrids({}, input_size, errors[-1])
 
 

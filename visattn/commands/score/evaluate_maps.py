@@ -272,7 +272,7 @@ class MapEvaluator:
         if not {"insertion_deletion", "road"} & set(self.parts):
             return None
         with torch.no_grad():
-            score, count = variant_scorer(
+            score, count, _ = variant_scorer(
                 self.explained, inputs, ClassTarget(class_indices), score_type="probabilities"
             )
 
