@@ -98,7 +98,7 @@ class Patches:
         photos = np.repeat([index for index, _ in pairs], [len(each.cells) for _, each in pairs])
         photos = photos.astype(np.int64)
         cells = np.concatenate([each.cells for _, each in pairs] or [np.zeros((0, 2), np.int64)])
-        classes = np.array([rows[index].prediction for index in photos], dtype=np.int64)
+        classes = np.array([rows[index].prediction for index in photos.tolist()], dtype=np.int64)
         return cls(photos, cells, space(np.concatenate(features)), classes)
 
     def select(self, rows: Bool[np.ndarray, " n"]) -> "Patches":
@@ -134,7 +134,7 @@ class Candidate:
         """Return which patches belong to it."""
         if not len(patches.vectors):
             return np.zeros(0, dtype=bool)
-        return (patches.vectors @ self.centers.T >= self.radii).any(1)
+        return np.asarray((patches.vectors @ self.centers.T >= self.radii).any(1))
 
     def share_of(self, patches: Patches, photos: int) -> float:
         """Return in which share of the photos of the class one of these patches belongs to it."""

@@ -261,6 +261,7 @@ class Examiner:
             return output
 
         target = _PredictedClass(explained.info.output)
+        maps: list[AttentionMap] = []
         options = {"layer": _layer_name(layer)} if self.takes_layer else {}
         with intercept_layer(explained, layer, keep):
             if self.takes_layer:  # scores, features and map of one pass

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -63,7 +63,7 @@ class AuditReport:
         """
         maps, patches = io.BytesIO(), io.BytesIO()
         np.save(maps, self.maps.astype(np.float16))
-        np.savez(patches, **self.patches)
+        np.savez(patches, **cast("Any", dict(self.patches)))
         findings = json.dumps(self.content.to_dict(), allow_nan=False, indent=1) + "\n"
         files = {
             ROWS: csv_table(self.rows), MAPS: maps.getvalue(), PATCHES: patches.getvalue(),

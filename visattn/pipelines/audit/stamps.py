@@ -116,7 +116,7 @@ def _pasted(image: Image.Image, plate: Image.Image, at: np.ndarray, opacity: flo
     """Return a photo with a plate; 0, 0 is the upper left place and 1, 1 the lower right."""
     x = round(float(at[0]) * (image.width - plate.width))
     y = round(float(at[1]) * max(image.height - plate.height, 0))
-    mask = plate.getchannel("A").point(lambda level: round(level * opacity))
+    mask = plate.getchannel("A").point([round(level * opacity) for level in range(256)])
     drawn = image.copy()
     drawn.paste(plate.convert("RGB"), (x, y), mask)
     return drawn
