@@ -173,6 +173,7 @@ def test_training(stem: str, precision: str, tmp_path: Path) -> None:
     options = (
         "--trainer.callbacks+=loss_log.LossLog --trainer.limit_val_batches=0"
         " --trainer.max_steps=3 --trainer.max_epochs=3 --trainer.logger=false"
+        " --trainer.callbacks.last=3"
         f" --trainer.accelerator={'gpu' if DEVICE == 'cuda' else 'cpu'} --trainer.devices=1"
         f" --trainer.precision={precision}"
     )
