@@ -152,6 +152,7 @@ def test_options_are_passed_once(capsys: Capsys) -> None:
         ("--opacity 1 --opacity 0", "--opacity is passed twice: give it one value"),
         ("--target 1 --class 2", "--target and --class are one option: pass one of them"),
         ("--meth rise", "unrecognized arguments: --meth rise; did you mean --method?"),
+        ("--mean 0.5 0.4 0.3", "0.4 0.3; no option takes these words (several numbers"),
     ):
         assert main([*overlay.split(), *words.split()]) == 2
         assert message in capsys.readouterr().err

@@ -158,7 +158,7 @@ def test_a_video_model_explains_clips_of_frames(capsys: Capsys) -> None:
     assert main([*command, "--method", "all"]) == 0
     rows = [line.split("\t")[1:] for line in capsys.readouterr().out.splitlines()]
     expected = ["gradcam", "attention", "input_gradient"]
-    assert rows == [[name, "7 frames", "1 shots"] for name in expected]
+    assert rows == [[name, "7 frames", "1 shot"] for name in expected]
     assert len(movie("o/clip.attention.mp4")) == 7
     assert main([*command, "--method", "rise"]) == 1
     assert "supported methods: gradcam, attention, input_gradient" in capsys.readouterr().err

@@ -118,8 +118,11 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the error and the closest known option, and exit with code 2."""
         known = list(_option_names(self))
-        typed = re.findall(r"(?<!\S)--?[\w-]+", message) if "unrecognized" in message else []
+        unrecognized = "unrecognized arguments" in message
+        typed = re.findall(r"(?<!\S)--?[\w-]+", message) if unrecognized else []
         hints = dict.fromkeys(did_you_mean(name, known, n=1, otherwise="") for name in typed)
+        if unrecognized and not typed:
+            hints = ["no option takes these words (several numbers of an option: 1,2,3)"]
         hint = "".join(f"; {hint}" for hint in hints if hint)
         help_line = f"{self.prog} --help lists all options"
         self.exit(2, f"{self.prog}: error: {message}{hint}\n{help_line}\n")

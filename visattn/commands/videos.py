@@ -330,9 +330,9 @@ def _run_video(
             f"{job.source} is truncated: {result.num_missing} frames are missing at its end"
         )
     if job.label:
-        count = len(result.indices)
-        frames = f"{count} frame{'s' * (count != 1)}"
-        printer.print([job.source, job.label, frames, f"{len(result.shots)} shots"])
+        counts = {"frame": len(result.indices), "shot": len(result.shots)}
+        cells = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items()]
+        printer.print([job.source, job.label, *cells])
         return
     pairs = zip(result.seconds, result.classes, strict=True)
     printer.print(*([job.source, f"{seconds:.2f}", text] for seconds, text in pairs))

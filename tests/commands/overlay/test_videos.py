@@ -52,7 +52,7 @@ def test_a_video_gives_a_movie_a_sheet_and_a_record(
 ) -> None:
     clip()
     assert run("clip.mp4", "--every", "2") == 0
-    assert capsys.readouterr().out == "clip.mp4\tinput_gradient\t4 frames\t1 shots\n"
+    assert capsys.readouterr().out == "clip.mp4\tinput_gradient\t4 frames\t1 shot\n"
     record = json.loads(Path("maps/clip.input_gradient.json").read_text())
     assert (record["frames"], record["shots"], record["missing"]) == ([0, 2, 4, 6], [0], 0)
     with VideoReader("maps/clip.input_gradient.mp4") as movie:
