@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.viz.html.index_page import IndexRange
 
 INDEX = "index.html"
+_PAUSE = 1.0  # seconds between updates of the index, at least
 _MAX_TIME_SHARE = 0.1  # of the running time that is spent on updates of the index
 _PAGE_BYTES = 4_000_000  # of the cards of a page
 _PAGE_ENDS = (".methods.png", ".html")  # an image has one card: that with the most on its page
@@ -47,7 +48,8 @@ class FolderIndex:
     """Index pages and table of a folder, kept up to date while several processes write results.
 
     A long index is split into pages of about 4 MB, `index.html`, `index-2.html` and so on. A
-    record is read once, until it changes; thumbnails are not kept in memory.
+    record is read once, until it changes; the thumbnails of a page, those read last, are kept in
+    memory.
 
     Args:
         folder: The folder.
@@ -75,6 +77,8 @@ class FolderIndex:
         self.pages = pages
         self._rows = rows
         self._entries: dict[str, _IndexedRecord] = {}
+        self._thumbnails: dict[str, tuple[tuple[int, int], str]] = {}
+        self._kept_bytes = 0
         self._written: dict[int, tuple[object, tuple[int, int]]] = {}
         self._next_write = 0.0
         if pages:
@@ -88,7 +92,7 @@ class FolderIndex:
                 self._read_records()
                 self._write_pages()
             end = time.monotonic()
-            self._next_write = end + (end - start) / _MAX_TIME_SHARE
+            self._next_write = end + max(_PAUSE, (end - start) / _MAX_TIME_SHARE)
 
     def write(self) -> list[Row]:
         """Write the pages that changed; return the table of all results of the command."""
@@ -124,7 +128,17 @@ class FolderIndex:
         if card is None:
             return _IndexedRecord(state, None, 0, rows)
         size = len(index_card(card).encode())
+        self._keep_thumbnail(path.relative_to(self.folder).as_posix(), state, card.thumbnail)
         return _IndexedRecord(state, card._replace(thumbnail=""), size, rows)
+
+    def _keep_thumbnail(self, name: str, state: tuple[int, int], thumbnail: str) -> None:
+        """Keep the thumbnail of a card, in place of that read first if a page of them is kept."""
+        _, before = self._thumbnails.pop(name, (state, ""))
+        self._thumbnails[name] = state, thumbnail
+        self._kept_bytes += len(thumbnail) - len(before)
+        while self._kept_bytes > _PAGE_BYTES:
+            _, dropped = self._thumbnails.pop(next(iter(self._thumbnails)))
+            self._kept_bytes -= len(dropped)
 
     def _table(self) -> list[Row]:
         """Return the rows of all results, by the names of their records."""
@@ -205,6 +219,9 @@ class FolderIndex:
         return card
 
     def _with_thumbnail(self, name: str) -> Card:
+        state, thumbnail = self._thumbnails.get(name, (None, ""))
+        if state == self._entries[name].state:
+            return self._card(name)._replace(thumbnail=thumbnail)
         return Card(**read_json(self.folder / name)[CARD])
 
 

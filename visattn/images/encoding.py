@@ -1,33 +1,69 @@
 """PNG encoding of images."""
 
-import io
+import struct
+import zlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # imported when an image is encoded, not for the help of a command
     import numpy as np
 
 _LONGEST_OVERLAY = 2048  # pixels; a photo of 12 megapixels makes 3 instead of 11 MB
+_COLOR_TYPES = {1: 0, 3: 2, 4: 6}  # by the number of channels: gray, RGB, RGBA
+_INDEXED = 3
+# Each row minus the one above, photos compressed at level 1. Encoders that choose a filter for each
+# row, as Pillow and libpng, take two to three times as long for photos that are up to 9 % smaller.
+_NO_FILTER, _UP = 0, 2
+_PHOTO_LEVEL, _MAP_LEVEL = 1, 4  # smooth maps and masks gain a third by level 4
 
 
 def encode_png(pixels: "np.ndarray", palette: bytes | None = None) -> bytes:
-    """Return an image as PNG: gray with 8 or 16 bits, RGB or RGBA with 8.
+    """Return an image as PNG, the same bytes for equal pixels.
 
     Args:
-        pixels: The image.
+        pixels: The image: gray with 8 or 16 bits, RGB or RGBA with 8.
         palette: Colors of the 256 gray levels, which then are indices: the numbers stay the same.
+
+    Raises:
+        ValueError: If the image is of another kind.
 
     Example:
         >>> encode_png(np.zeros((2, 3), np.uint16))[1:4]
         b'PNG'
     """
-    from PIL import Image
+    import numpy as np
 
-    buffer = io.BytesIO()
-    image = Image.fromarray(pixels)
-    if palette is not None:
-        image.putpalette(palette)
-    image.save(buffer, "png", compress_level=4)
-    return buffer.getvalue()
+    height, width, channels = (*pixels.shape, 1)[:3]
+    bits = 8 * pixels.dtype.itemsize
+    kinds = {(8, 1), (16, 1), (8, 3), (8, 4)}
+    if pixels.dtype.kind != "u" or (bits, channels) not in kinds or not pixels.size:
+        raise ValueError(
+            "an image must be gray of uint8 or uint16, or RGB or RGBA of uint8, with a pixel at "
+            f"least, got {pixels.shape} of {pixels.dtype}"
+        )
+    big_endian = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder(">"))
+    rows = big_endian.view(np.uint8).reshape(height, -1)
+    filtered = np.empty((height, 1 + rows.shape[1]), np.uint8)
+    if palette is None:
+        filtered[:, 0] = _UP
+        filtered[0, 1:] = rows[0]
+        np.subtract(rows[1:], rows[:-1], out=filtered[1:, 1:])
+    else:
+        filtered[:, 0] = _NO_FILTER
+        filtered[:, 1:] = rows
+    level = _PHOTO_LEVEL if channels == 3 else _MAP_LEVEL
+    compressor = zlib.compressobj(level, memLevel=9)
+    data = compressor.compress(filtered.data) + compressor.flush()
+    kind = _COLOR_TYPES[channels] if palette is None else _INDEXED
+    header = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0)
+    colors = [] if palette is None else [_chunk(b"PLTE", palette)]
+    chunks = [_chunk(b"IHDR", header), *colors, _chunk(b"IDAT", data), _chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    """Return a chunk of a PNG file: its length, kind, content and checksum."""
+    checksum = zlib.crc32(content, zlib.crc32(kind))
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
 
 
 def encode_overlay(pixels: "np.ndarray") -> bytes:
@@ -40,12 +76,11 @@ def encode_overlay(pixels: "np.ndarray") -> bytes:
         >>> [int.from_bytes(png[start : start + 4], "big") for start in (16, 20)]
         [2048, 500]
     """
-    from PIL import Image
-
     if max(pixels.shape[:2]) <= _LONGEST_OVERLAY:
         return encode_png(pixels)
+    import numpy as np
+    from PIL import Image
+
     image = Image.fromarray(pixels)
     image.thumbnail((_LONGEST_OVERLAY, _LONGEST_OVERLAY), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    image.save(buffer, "png", compress_level=4)
-    return buffer.getvalue()
+    return encode_png(np.asarray(image))

@@ -1,7 +1,6 @@
 """Run folders: how they are made, and their newest usable checkpoint."""
 
 import fcntl
-import io
 import json
 import math
 import os
@@ -13,8 +12,8 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
-from PIL import Image
 
+from visattn.images.encoding import encode_png
 from visattn.io.atomic import atomic_write
 from visattn.models.saving.checkpoint import Progress, read_checkpoint, read_progress
 from visattn.training.checkpoint import check_resumable
@@ -258,10 +257,8 @@ class ScoreWriter(Callback):
         self._write_json(name, record)
 
     def _write_png(self, name: str, pixels: np.ndarray) -> None:
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, "png")
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(self.folder / name, buffer.getvalue())
+        atomic_write(self.folder / name, encode_png(pixels))
 
     def _write_json(self, name: str, content: Any) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

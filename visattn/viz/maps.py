@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from warnings import warn
 
 import numpy as np
 import torch
-from jaxtyping import UInt8, UInt16
+from jaxtyping import Float, UInt8, UInt16
 from PIL import Image
 
 from visattn.attribution.methods import METHODS
@@ -156,18 +156,31 @@ def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
 
 @dataclass(frozen=True, eq=False)
 class RenderedMap:
-    """A map at the size of its image, as three images.
+    """A map at the size of its image, as three images; the map alone is drawn when it is needed.
 
     Args:
         overlay: The map over the image.
-        rgba: The map alone, transparent where its value is low or the network did not see.
-        gray: Values from `vmin` (0) to `vmax` (65535), for a signed map from `-vmax`; 0 where the
-            network did not see.
+        values: The map at the size of the image.
+        scale: Its color scale.
+        colormap: Colormap of the map alone.
     """
 
     overlay: UInt8[np.ndarray, "y x 3"]
-    rgba: UInt8[np.ndarray, "y x 4"]
-    gray: UInt16[np.ndarray, "y x"]
+    values: Float[np.ndarray, "y x"]
+    scale: MapScale
+    colormap: str
+
+    @cached_property
+    def rgba(self) -> UInt8[np.ndarray, "y x 4"]:
+        """The map alone, transparent where its value is low or the network did not see."""
+        scale = self.scale
+        return map_to_rgba(self.values, vmin=scale.vmin, vmax=scale.vmax, colormap=self.colormap,
+                           signed=scale.signed)  # fmt: skip
+
+    @cached_property
+    def gray(self) -> UInt16[np.ndarray, "y x"]:
+        """Values from `vmin` to `vmax` as 0 to 65535, of a signed map from `-vmax`; unseen as 0."""
+        return _to_uint16(self.values, self.scale)
 
 
 def render_map(
@@ -198,9 +211,7 @@ def render_map(
     drawing = DrawOptions(**options, vmin=scale.vmin, vmax=scale.vmax)
     values = attention_map.resize_to_image(smooth=drawing.smooth is not False).numpy()
     blended = drawing.draw(pixels, values, signed=scale.signed)
-    rgba = map_to_rgba(values, vmin=scale.vmin, vmax=scale.vmax, colormap=drawing.colormap,
-                       signed=scale.signed)  # fmt: skip
-    return RenderedMap(draw_target(blended, attention_map), rgba, _to_uint16(values, scale))
+    return RenderedMap(draw_target(blended, attention_map), values, scale, drawing.colormap)
 
 
 def draw_target(

@@ -1,6 +1,5 @@
 """Attention maps as notebooks show them, without a photo: tiles with a color bar, gates as bars."""
 
-import io
 import math
 from itertools import pairwise
 
@@ -9,6 +8,7 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 
+from visattn.images.encoding import encode_png
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale, format_end
 from visattn.viz.canvas import ACCENT, MUTED, TEXT, TRACK, Canvas
@@ -39,9 +39,7 @@ def notebook_map(attention_map: AttentionMap) -> bytes | None:
         return None
     is_channel = attention_map.kind == "channel"
     figure = channel_bars(attention_map).paint() if is_channel else _tiles(attention_map)
-    buffer = io.BytesIO()
-    figure.save(buffer, "png")
-    return buffer.getvalue()
+    return encode_png(np.asarray(figure))
 
 
 def _title(attention_map: AttentionMap, shown: int) -> str:

@@ -1,14 +1,15 @@
 """Figures: drawings that become pixels at any scale, PDF, SVG, or a figure of matplotlib."""
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+import numpy as np
 from PIL import Image
 
+from visattn.images.encoding import encode_png
 from visattn.io.atomic import atomic_write
 from visattn.viz.canvas import Canvas
 from visattn.viz.vector import PIXELS_PER_INCH, matplotlib_figure, vector_bytes
@@ -75,9 +76,7 @@ class Figure:
             raise ValueError(f"the format of a figure must be png, pdf or svg, got {kind!r}")
         if kind != "png":
             return vector_bytes(self._detailed(), kind, self.zoom)
-        buffer = io.BytesIO()
-        self.image.save(buffer, "png", compress_level=4)
-        return buffer.getvalue()
+        return encode_png(np.asarray(self.image))
 
     def save(self, path: str | Path) -> None:
         """Write the figure into a file, whose suffix says the format.

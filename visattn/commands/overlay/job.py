@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.viz.rendering import Figure
 
 IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
+_ALONE = {"rgba": "rgba", "16bit": "gray"}  # images of a map without the photo
 _BATCH_SIZE = 16
 _DRAWING = ("normalize", "style", "colormap", "opacity", "interpolation")
 _PREPROCESSING = ("resize_mode", "align", "input_size", "text", "autocast")
@@ -383,7 +384,7 @@ class OverlayJob(Job[ImageMaps]):
         scale: "MapScale",
         boxes: "MapBoxes | None",
     ) -> "dict[str, np.ndarray]":
-        """Return the images of a map by the names of `--save`."""
+        """Return the overlay of a map, and its other images of `--save`, by their names there."""
         from visattn.viz.maps import outline_boxes, render_map
 
         drawn = render_map(
@@ -396,7 +397,8 @@ class OverlayJob(Job[ImageMaps]):
             smooth=self.args.interpolation == "bilinear",
         )
         outlined = outline_boxes(drawn.overlay, boxes)
-        return {"overlay": outlined, "rgba": drawn.rgba, "16bit": drawn.gray}
+        alone = {kind: getattr(drawn, _ALONE[kind]) for kind in self._kinds if kind in _ALONE}
+        return {"overlay": outlined, **alone}
 
     def _draw_pages(
         self,

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from visattn.results.attention_map import AttentionMap
     from visattn.results.info import MapInfo
     from visattn.results.scale import MapScale
+
+_version = cache(version)  # which reads and parses the metadata of the package
 
 
 def map_record(
@@ -41,8 +44,8 @@ def map_record(
         "metadata": plain_values(_finite(attention_map.info.to_dict())),
         "scale": None if scale is None else scale.to_dict(),
         "values": _summary(attention_map),
-        "visattn": version("visattn"),
-        "torch": version("torch"),
+        "visattn": _version("visattn"),
+        "torch": _version("torch"),
     }
 
 

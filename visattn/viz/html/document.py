@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from string import Template
@@ -25,6 +26,7 @@ from visattn.viz.text import join_notes, sanitize_text
 
 _BYTES_PER_PIXEL = 4  # upper bound for a JPEG; black-and-white noise takes 2.4
 _ENCODING = threading.Lock()
+_version = cache(version)  # which reads and parses the metadata of the package
 
 
 def render_page(
@@ -347,7 +349,7 @@ def photo_page(
 
 
 def _citation(parts: PageParts) -> dict[str, str]:
-    software = _SOFTWARE.format(version("visattn"))
+    software = _SOFTWARE.format(_version("visattn"))
     return {"method": parts.method, "paper": parts.paper, "software": software}
 
 

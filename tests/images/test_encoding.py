@@ -1,0 +1,49 @@
+"""PNG files that are written without Pillow."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from visattn.images.encoding import encode_overlay, encode_png
+
+RANDOM = np.random.default_rng(0)
+SIZE = (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "mode"),
+    [
+        (RANDOM.integers(0, 256, SIZE, np.uint8), "L"),
+        (RANDOM.integers(0, 65536, SIZE, np.uint16), "I;16"),
+        (RANDOM.integers(0, 256, (*SIZE, 3), np.uint8), "RGB"),
+        (RANDOM.integers(0, 256, (*SIZE, 4), np.uint8), "RGBA"),
+        (RANDOM.integers(0, 256, (*SIZE, 6), np.uint8)[:, ::-1, ::2], "RGB"),
+        (np.full((1, 1), 65534, ">u2"), "I;16"),
+    ],
+)
+def test_pixels_are_read_back(pixels: np.ndarray, mode: str) -> None:
+    image = Image.open(io.BytesIO(encode_png(pixels)))
+    assert image.mode == mode
+    np.testing.assert_array_equal(np.array(image), pixels)
+
+
+def test_numbers_of_a_palette_stay_and_have_its_colors() -> None:
+    numbers = RANDOM.integers(0, 256, SIZE, np.uint8)
+    palette = RANDOM.integers(0, 256, (256, 3), np.uint8)
+    image = Image.open(io.BytesIO(encode_png(numbers, palette.tobytes())))
+    assert image.mode == "P"
+    np.testing.assert_array_equal(np.array(image), numbers)
+    np.testing.assert_array_equal(np.array(image.convert("RGB")), palette[numbers])
+
+
+@pytest.mark.parametrize("pixels", [np.zeros((2, 3)), np.zeros((2, 3, 2), np.uint8)])
+def test_other_kinds_are_refused(pixels: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="an image must be gray of uint8 or uint16, or RGB"):
+        encode_png(pixels)
+
+
+def test_a_large_overlay_is_smaller() -> None:
+    image = Image.open(io.BytesIO(encode_overlay(np.zeros((4, 4096, 3), np.uint8))))
+    assert image.size == (2048, 2)
