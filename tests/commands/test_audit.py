@@ -6,7 +6,9 @@ from pathlib import Path
 import planted_photos as planted
 import pytest
 import torch
+from PIL import Image
 
+import visattn as va
 from visattn.cli import main
 
 Capsys = pytest.CaptureFixture[str]
@@ -62,6 +64,39 @@ def test_report_is_resumed_and_equal_in_shards(
         part = ["--budget", "0", "--shard", f"{number}/2", "--out", str(shards)]
         assert main([*run[:-2], *part]) == 0
     assert files(shards) == whole
+
+
+def test_objects_groups_stamps_and_another_model(
+    photos: Path, model: list[str], tmp_path: Path
+) -> None:
+    """Boxes may be those of more photos; without seeds of the other model nothing is judged."""
+    files = sorted(photos.rglob("*.png"))
+    half = [
+        {"image_id": n, "category_id": 1, "bbox": [0, 0, 64, 32]} for n in range(len(files) + 1)
+    ]
+    names = [*(str(file.relative_to(photos)) for file in files), "elsewhere.png"]
+    sized = [
+        {"id": n, "file_name": name, "height": 64, "width": 64} for n, name in enumerate(names)
+    ]
+    content = {"images": sized, "annotations": half, "categories": [{"id": 1, "name": "half"}]}
+    (tmp_path / "boxes.json").write_text(json.dumps(content))
+    table = [f"{name},{'AB'[n % 2]},p{n // 3}" for n, name in enumerate(names[:-1])]
+    (tmp_path / "groups.csv").write_text("\n".join(["image,camera,patient", *table]))
+    Image.new("RGB", (12, 6), "red").save(tmp_path / "logo.png")
+    run = ["audit", str(photos), *model]
+    first, second = (str(tmp_path / name) for name in ("first", "second"))
+    with_files = [
+        "--boxes", str(tmp_path / "boxes.json"), "--groups", str(tmp_path / "groups.csv"),
+        "--unit", "patient", "--stamp", str(tmp_path / "logo.png"), "--budget", "1400",
+    ]  # fmt: skip
+    assert main([*run, *with_files, "--out", first]) == 0
+    report = va.load_audit(first)
+    objects = [row for row in report.content.regions if row.region == "objects"]
+    assert [round(row.area, 2) for row in objects] == [0.5] * 3
+    assert {"camera: A", "camera: B"} <= {row.group for row in report.content.groups}
+    assert "logo.png" in {finding.name for finding in report.findings}
+    assert main([*run, "--budget", "0", "--against", first, "--out", second]) == 0
+    assert "cannot be judged" in Path(second, "report.html").read_text()
 
 
 def test_files_of_the_user_stay(photos: Path, model: list[str], tmp_path: Path) -> None:

@@ -125,7 +125,8 @@ class AuditJob(Job["PhotoEvidence"]):
         roots = [path for path in args.images if isinstance(path, Path) and path.is_dir()]
         folder = roots[0] if len(roots) == 1 else None
         if args.boxes is not None:
-            images = read_annotated_images(args.boxes, images=folder)
+            # Annotations of a whole data set may name more photos than those of the command.
+            images = read_annotated_images(args.boxes, images=folder, onerror=lambda _: None)
         elif folder is None:
             raise ValueError("--masks needs a folder of photos: name one alone")
         else:

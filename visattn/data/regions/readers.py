@@ -324,8 +324,8 @@ def read_annotated_images(
         masks: Folder of mask images with bright foreground, each with the name and size of its
             image; by default `masks` beside or in the folder of images.
         omit: A folder that is not searched for images, because results are written there.
-        onerror: Called with the error of each unreadable image or folder when a folder of images
-            with masks is searched; raised by default.
+        onerror: Called with the error of images that are missing, or of each unreadable image or
+            folder when a folder of images with masks is searched; raised by default.
 
     Raises:
         FileNotFoundError: If a file or a folder does not exist.
@@ -364,11 +364,13 @@ def read_coco_images(
     images: PathLike | None = None,
     *,
     keep_empty: bool = False,
+    onerror: Callable[[OSError | ImageError], object] | None = None,
 ) -> list[AnnotatedImage]:
     """Return the images of a COCO instances file that have objects, or all with `keep_empty`.
 
     The folder of the images is by default the one in the name of the file: `val2017` for
-    `annotations/instances_val2017.json`.
+    `annotations/instances_val2017.json`. Images that are not in it are left out if there is an
+    `onerror`.
 
     Raises:
         FileNotFoundError: If there is no such file or folder, or an image is not in it.
@@ -404,9 +406,17 @@ def read_coco_images(
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     pairs = [*zip(coco_images, files, strict=True)]
-    if missing := [image.file for image, file in pairs if not file.is_file()]:
-        raise FileNotFoundError(f"no image {format_names(missing, 1)} in {folder}")
-    annotated = [AnnotatedImage(each.file, file, each.size, each.objects) for each, file in pairs]
+    missing = {image.file: file for image, file in pairs if not file.is_file()}
+    if missing:
+        error = FileNotFoundError(f"no image {format_names([*missing], 1)} in {folder}")
+        if onerror is None:
+            raise error
+        onerror(error)
+    annotated = [
+        AnnotatedImage(each.file, file, each.size, each.objects)
+        for each, file in pairs
+        if each.file not in missing
+    ]
     return sorted(annotated, key=lambda image: image.name)
 
 
@@ -521,7 +531,7 @@ READERS = (
     Reader(
         "COCO instances (a JSON file, or annotations/instances_*.json)",
         lambda source: source.path.is_file(),
-        lambda source: read_coco_images(source.path, source.images),
+        lambda source: read_coco_images(source.path, source.images, onerror=source.onerror),
     ),
     Reader(
         "images with a folder masks",

@@ -122,7 +122,10 @@ def _candidates(content: AuditContent) -> str:
         "same place of a photo of the class without them, and beside other places of their own "
         "photos; the weaker of the two decides. Tag each: " + _TAGS + "."
     )
-    cards = "".join(map(_card, patches)) or "<p>No group of patches is coherent enough.</p>"
+    cards = (
+        "".join(map(_card, patches))
+        or "<p>No group of patches is coherent enough in the classes that were searched.</p>"
+    )
     return f'<p class="note">{text}</p>{cards}'
 
 
@@ -176,10 +179,10 @@ def _status(finding: Finding) -> str:
 def _effect_row(name: str, effect: Effect) -> Sequence[Cell]:
     return (
         (escape_text(name), ""),
-        (f"{effect.value:+.2f}", "number"),
-        (f"{effect.low:+.2f} to {effect.high:+.2f}", "number"),
+        (f"{effect.value:+z.2f}", "number"),
+        (f"{effect.low:+z.2f} to {effect.high:+z.2f}", "number"),
         (_range(effect), ""),
-        (f"{effect.probability:+.3f}", "number"),
+        (f"{effect.probability:+z.3f}", "number"),
         (f"{effect.p_value:.3f}", "number"),
         (str(effect.images), "number"),
     )
@@ -212,8 +215,8 @@ def _stamps(content: AuditContent) -> str:
         if effect is None:
             continue
         strongest[each.name] = max(strongest.get(each.name, -np.inf), effect.low)
-        text = f"{effect.value:+.1f}<small>{effect.low:+.1f} to {effect.high:+.1f}, P "
-        text += f"{effect.probability:+.2f}</small>"
+        text = f"{effect.value:+z.1f}<small>{effect.low:+z.1f} to {effect.high:+z.1f}, P "
+        text += f"{effect.probability:+z.2f}</small>"
         strong = "strong" if each.status == "confirmed" else "faint" * (effect.value <= 0)
         cells[each.name, each.class_name] = (text, f"number {strong}".strip())
     order = sorted(strongest, key=lambda name: -strongest[name])
@@ -275,7 +278,7 @@ def _groups(content: AuditContent) -> str:
             (row.measure, ""),
             (f"{row.photos:,}", "number"),
             (f"{row.others:,}", "number"),
-            (f"{100 * row.difference:+.1f}", "number"),
+            (f"{100 * row.difference:+z.1f}", "number"),
             (f"{row.p_value:.3f}", "number"),
         ]
         for row in ranked[:60]
@@ -320,7 +323,7 @@ def _comparison(content: AuditContent) -> str:
             (escape_text(row.class_name), ""),
             (row.region, ""),
             (f"{row.photos:,}", "number"),
-            (f"{100 * row.shift:+.1f}", "number"),
+            (f"{100 * row.shift:+z.1f}", "number"),
             ("" if row.spread is None else f"{100 * row.spread:.1f}", "number"),
             (row.verdict, ""),
         ]
