@@ -18,6 +18,7 @@ from visattn.recording.feature_pooling import ScoreTracer
 from visattn.recording.frozen import unrounded
 from visattn.recording.model_config import (
     ClassNames,
+    channels_error,
     input_size_hint,
     parse_class_names,
     parse_image_size,
@@ -120,6 +121,11 @@ def _measured_info(model: nn.Module, defaults: ModelDefaults, num_names: int) ->
     # The number of names tells which tensor has the classes.
     if num_names and (output.error or output.assumed or other):
         info = _cached_info(model, defaults, result, num_names)
+    # Without a batch axis, a network of volumes takes an image for a volume of three slices.
+    has_volumes = any(isinstance(module, nn.Conv3d) for module in model.modules())
+    reason = info.output.error and has_volumes and channels_error(model, size, len(defaults.mean))
+    if reason:
+        raise ValueError(reason)
     return info
 
 

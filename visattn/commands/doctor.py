@@ -34,6 +34,8 @@ EXTRAS = {
     "hf": "Hugging Face models from a directory",
     "hub": "models of visattn on the Hugging Face hub",
     "parquet": "tables of results as parquet",
+    "datasets": "training on tables of Hugging Face",
+    "remote": "photos and tables in stores and at URLs",
     "webdataset": "training on streamed shards",
     "heif": "photos in HEIC and HEIF files",
 }

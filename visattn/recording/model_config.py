@@ -72,7 +72,7 @@ def input_size_hint(
             "a model must take a batch of images as its only argument; wrap it in a module that "
             "does"
         )
-    if reason := _channels_error(model, default_size, channels):
+    if reason := channels_error(model, default_size, channels):
         return reason
     sizes = dict.fromkeys([default_size, *((size, size) for size in COMMON_SIZES)])
     working = [size for size in sizes if runs(model, channels, size)]
@@ -91,7 +91,7 @@ def input_size_hint(
     )
 
 
-def _channels_error(model: nn.Module, size: tuple[int, int], channels: int) -> str:
+def channels_error(model: nn.Module, size: tuple[int, int], channels: int) -> str:
     """Return why a model cannot take images, by the convolution at which it fails; "" if it can."""
     entered: list[tuple[str, nn.Module, torch.Size]] = []
 

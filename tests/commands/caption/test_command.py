@@ -463,7 +463,9 @@ def test_images_with_the_same_name_get_separate_files(
     names = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
     assert len(set(names)) == 6
     assert {"only_a", "only_b"} <= set(names)
-    assert {path.stem for path in (tmp_path / "out").glob("*.png")} == set(names)
+    out = tmp_path / "out"
+    written = {path.relative_to(out).with_suffix("").as_posix() for path in out.rglob("*.png")}
+    assert written == set(names)
 
 
 def test_progress_is_not_printed_on_stdout(
