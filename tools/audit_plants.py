@@ -170,7 +170,7 @@ def small_network(classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, classes))
 
 
-def mobile_network(weights: Path, classes: int) -> nn.Module:
+def mobile_network(weights: Path, classes: int) -> Any:
     """Return an ImageNet MobileNetV2 with a new classifier."""
     model = timm.create_model("mobilenetv2_100", num_classes=classes)
     state = {key: value for key, value in load_file(weights).items() if "classifier" not in key}

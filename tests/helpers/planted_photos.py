@@ -1,6 +1,7 @@
 """Drawn photos with planted artefacts, and a classifier with weights by hand that may use them."""
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -30,9 +31,10 @@ class ColorNet(nn.Module):
             [-1.0, -1.0, 2.0], [-1.0, 2.0, -1.0], [0.0, 0.0, 0.0],  # blue, green, nothing
             [1.0, 1.0, -2.0], [1.0, -2.0, 1.0], [1.0, -0.5, -0.5],  # yellow, magenta, reddish
         ])  # fmt: skip
-        self.features = nn.Sequential(nn.Conv2d(3, 16, 8, stride=8), nn.ReLU())
+        patches = nn.Conv2d(3, 16, 8, stride=8)
+        self.features = nn.Sequential(patches, nn.ReLU())
         self.head = nn.Linear(16, 3)
-        weight, bias = self.features[0].weight, self.features[0].bias
+        weight, bias = patches.weight, cast("Tensor", patches.bias)
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             weight[:6] = directions[:, :, None, None] / 64

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import planted_photos as planted
@@ -44,7 +44,7 @@ def on_plant(finding: va.Finding, color: tuple[int, int, int]) -> bool:
     """Whether the photos of a candidate have pixels of this color; clean ones have none."""
     photos, _ = planted.photos({planted.TAG: "tag", planted.FRAME: "frame"}[color])
     chosen = [photos[int(name.split()[1])] for name in finding.photos]
-    return np.mean([bool((pixels == color).all(2).any()) for pixels in chosen]) > 0.9
+    return bool(np.mean([(pixels == color).all(2).any() for pixels in chosen]) > 0.9)
 
 
 @pytest.mark.parametrize(
@@ -103,11 +103,12 @@ class Uniform(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 4, 8, stride=8), nn.ReLU())
+        patches = nn.Conv2d(3, 4, 8, stride=8)
+        self.features = nn.Sequential(patches, nn.ReLU())
         self.head = nn.Linear(4, 2)
         with torch.no_grad():
-            self.features[0].weight.fill_(1e-5)
-            self.features[0].bias.fill_(1.0)
+            patches.weight.fill_(1e-5)
+            nn.init.ones_(cast("Tensor", patches.bias))
             self.head.weight.copy_(torch.tensor([[1.0] * 4, [0.0] * 4]))
 
     def forward(self, images: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def segmentation(gates: int) -> Segmentation:
 
 
 def finding(share: float | None) -> Finding:
-    effect = Effect(**dict.fromkeys((each.name for each in fields(Effect)), 1.5))
+    effect = Effect(1.5, 1.25, 1.75, 0.25, 0.5, 16)
     return Finding("patches", "patches 1", "a", "confirmed", effect, {"paste": effect}, share,
                    ("a.jpg",), {"purity": 0.5}, ((0.25, 1.0),))  # fmt: skip
 
