@@ -92,7 +92,9 @@ def test_objects_groups_stamps_and_another_model(
     assert main([*run, *with_files, "--out", first]) == 0
     report = va.load_audit(first)
     objects = [row for row in report.content.regions if row.region == "objects"]
-    assert [round(row.area, 2) for row in objects] == [0.5] * 3
+    assert [round(row.area, 2) for row in objects] == [0.5] * 4
+    assert objects[0].class_name == "all photos"
+    assert objects[0].photos == sum(row.photos for row in objects[1:]) == len(files)
     assert {"camera: A", "camera: B"} <= {row.group for row in report.content.groups}
     assert "logo.png" in {finding.name for finding in report.findings}
     assert main([*run, "--budget", "0", "--against", first, "--out", second]) == 0

@@ -103,7 +103,7 @@ class RegionShare:
     """Share of the evidence for a class that lies in a region, beside four baselines.
 
     Args:
-        class_name: The predicted class.
+        class_name: The predicted class; `all photos` for all together.
         region: `objects` (boxes or masks), `border`, `corners` or `center`.
         photos: Number of photos.
         share: Mean share of the evidence.

@@ -14,6 +14,7 @@ from visattn.pipelines.audit.evidence import PhotoEvidence
 from visattn.pipelines.audit.statistics import benjamini_hochberg, sign_flip_p, within_class_p
 from visattn.results.audit import GroupDifference, RegionShare, RegionShift
 
+_ALL = "all photos"
 _MIN_PHOTOS = 5
 _MIN_GROUP = 10
 _MOST_VALUES = 12
@@ -52,8 +53,13 @@ class RegionTable:
         return self._fractions(row.geometry, _grid(row.areas))[name]
 
     def table(self, class_names: Callable[[int], str]) -> list[RegionShare]:
-        """Return the shares of each region for each predicted class with at least 5 photos."""
-        classes = sorted({row.prediction for row in self.rows})
+        """Return the shares of each region for all photos, and for each predicted class.
+
+        Those of fewer than 5 photos are left out.
+        """
+        classes: list[int | None] = [*sorted({row.prediction for row in self.rows})]
+        if len(classes) > 1:
+            classes.insert(0, None)
         table: list[RegionShare] = []
         for region in ("objects", *REGION_AREAS):
             values = [self._values(index, region) for index in range(len(self.rows))]
@@ -61,10 +67,11 @@ class RegionTable:
                 own = [
                     value
                     for row, value in zip(self.rows, values, strict=True)
-                    if row.prediction == each and value is not None
+                    if each in (None, row.prediction) and value is not None
                 ]
+                name = _ALL if each is None else class_names(each)
                 if len(own) >= _MIN_PHOTOS:
-                    table.append(self._row(class_names(each), region, np.array(own)))
+                    table.append(self._row(name, region, np.array(own)))
         return _corrected(table)
 
     def _values(self, index: int, region: str) -> tuple[float, ...] | None:
