@@ -124,7 +124,7 @@ def test_extras_are_those_of_the_project(simulate: Simulate, capsys: Capsys) -> 
     }
     assert {name: {row[0] for row in requirements("visattn", name)} for name in extras} == extras
     assert set(doctor.EXTRAS) == set(extras)
-    simulate(onnx="1.23.2", onnxscript="", onnxruntime="1.31.1", transformers="")
+    simulate(onnx="1.23.2", onnxscript="", onnxruntime="1.31.1", transformers="", tokenizers="")
     results = checks(capsys, 0)
     assert results["onnx"].message.startswith("export of models to ONNX: needs onnxscript")
     assert results["hf"].status == "info"
