@@ -131,24 +131,15 @@ def within_class_p(
     if not usable.any():
         return 0.0, 1.0
     values, members, classes = values[usable], members[usable], classes[usable]
-    slots = [np.flatnonzero(classes == each) for each in np.unique(classes)]
-
-    def difference(chosen: Bool[np.ndarray, " n"]) -> float:
-        total = 0.0
-        weight = 0.0
-        for rows in slots:
-            own = chosen[rows]
-            count = own.sum()
-            total += count * (values[rows][own].mean() - values[rows][~own].mean())
-            weight += count
-        return total / weight
-
-    observed = difference(members)
-    extreme = 0
     draws = _DRAWS // 4
-    for _ in range(draws):
-        shuffled = members.copy()
-        for rows in slots:
-            shuffled[rows] = members[rows][generator.permutation(len(rows))]
-        extreme += abs(difference(shuffled)) >= abs(observed) - 1e-12
-    return float(observed), (extreme + 1) / (draws + 1)
+    totals = np.zeros(1 + draws)  # of the group, then of random groups
+    for each in np.unique(classes):
+        rows = classes == each
+        own = np.repeat(members[rows][None], 1 + draws, axis=0)
+        own[1:] = generator.permuted(own[1:], axis=1)
+        count = own[0].sum()
+        inside = own @ values[rows]
+        totals += inside - count * (values[rows].sum() - inside) / (rows.sum() - count)
+    differences = totals / members.sum()
+    extreme = int((np.abs(differences[1:]) >= np.abs(differences[0]) - 1e-9).sum())
+    return float(differences[0]), (extreme + 1) / (draws + 1)
