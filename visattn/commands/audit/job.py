@@ -9,6 +9,7 @@ import csv
 import io
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,7 +185,7 @@ class AuditJob(Job["PhotoEvidence"]):
         """Return the evidence of photos."""
         by_source = {str(path): name for path, name in self.all_names.items()}
         names = [by_source[image.name] for image in images]
-        named = [_renamed(image, name) for image, name in zip(images, names, strict=True)]
+        named = [replace(image, name=name) for image, name in zip(images, names, strict=True)]
         return self.examiner(
             named,
             [self.labels[name] for name in names],
@@ -268,7 +269,7 @@ class AuditJob(Job["PhotoEvidence"]):
         return report.with_comparison(report.compare(load_audit(args.against), seeds))
 
     def _read_named(self, name: str) -> "LoadedImage":
-        return _renamed(self.read(self._sources[name]), name)
+        return replace(self.read(self._sources[name]), name=name)
 
     def _print(self, report: "AuditReport") -> bool:
         """Print confirmed findings; return whether one of them is above `--fail-on`."""
@@ -284,12 +285,6 @@ class AuditJob(Job["PhotoEvidence"]):
             printer.print((each.class_name, each.name, *numbers, f"{effect.probability:+.3f}"))
             failed |= self.args.fail_on is not None and effect.low >= self.args.fail_on
         return failed
-
-
-def _renamed(image: "LoadedImage", name: str) -> "LoadedImage":
-    from dataclasses import replace
-
-    return replace(image, name=name)
 
 
 def _read_groups(file: Path | None) -> dict[str, dict[str, str]]:

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,7 +80,7 @@ def audit(
     """Return where a model finds its evidence over many photos, and whether that matters.
 
     In one pass each photo gets its prediction, a map for the predicted class, and the features of
-    its three cells with the most evidence. Patches that look alike to the model are candidates.
+    its eight cells with the most evidence. Patches that look alike to the model are candidates.
     Each is then pasted into photos of other classes and removed from its own, beside the same edit
     with a patch of the same class without it. Artefacts of a bank are put on photos. What is
     reported is the change of the log-odds, with an interval.
@@ -147,8 +147,7 @@ def audit(
 
 def named_image(source: ImageLike, name: str) -> LoadedImage:
     """Return a photo under the name that it has in an audit."""
-    image = read_image(source)
-    return LoadedImage(image.pixels, image.orientation, name)
+    return replace(read_image(source), name=name)
 
 
 def _photo_names(photos: Sequence[ImageLike]) -> list[str]:

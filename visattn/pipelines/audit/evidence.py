@@ -1,6 +1,5 @@
 """The pass of an audit over photos: prediction, evidence in each cell, features at its maxima."""
 
-import base64
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from visattn.recording.frozen import without_grad
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
 from visattn.recording.outputs import OutputLayout, class_scores
 from visattn.results.attention_map import AttentionMap
+from visattn.results.records import pack_array, unpack_array
 
 CELLS = 8  # of a photo, with the most evidence: a frame has its own beside those of the object
 _MIN_GRID = 8  # rows and columns of the layer whose features tell patches apart
@@ -48,13 +48,16 @@ class CellSample:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sample as values of JSON."""
-        return {"cells": self.cells.tolist(), "features": encode_array(self.features, np.float16)}
+        return {
+            "cells": self.cells.tolist(),
+            "features": pack_array(self.features.astype(np.float16)),
+        }
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "CellSample":
         """Return the sample from the dictionary of `to_dict`."""
         cells = np.array(plain["cells"], dtype=np.int64).reshape(-1, 2)
-        return cls(cells, decode_array(plain["features"]).astype(np.float32))
+        return cls(cells, unpack_array(plain["features"]).astype(np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,7 @@ class PhotoEvidence:
         }  # fmt: skip
         for key in ("shares", "areas", "objects", "untrained"):
             values = getattr(self, key)
-            plain[key] = None if values is None else encode_array(values, np.float32)
+            plain[key] = None if values is None else pack_array(values.astype(np.float32))
         for key in ("top", "random", "untrained_top"):
             sample = getattr(self, key)
             plain[key] = None if sample is None else sample.to_dict()
@@ -117,30 +120,12 @@ class PhotoEvidence:
         values = dict(plain)
         for key in ("shares", "areas", "objects", "untrained"):
             known = values[key]
-            values[key] = None if known is None else decode_array(known).astype(np.float64)
+            values[key] = None if known is None else unpack_array(known).astype(np.float64)
         for key in ("top", "random", "untrained_top"):
             known = values[key]
             values[key] = None if known is None else CellSample.from_dict(known)
         values["geometry"] = Geometry.from_dict(values["geometry"])
         return cls(**values)
-
-
-def encode_array(values: np.ndarray, dtype: Any) -> dict[str, Any]:
-    """Return an array as values of JSON.
-
-    Example:
-        >>> decode_array(encode_array(np.ones((1, 2)), np.float16))
-        array([[1., 1.]], dtype=float16)
-    """
-    content = np.ascontiguousarray(values, dtype=dtype)
-    data = base64.b64encode(content.tobytes()).decode()
-    return {"shape": list(content.shape), "dtype": content.dtype.str, "data": data}
-
-
-def decode_array(plain: Mapping[str, Any]) -> np.ndarray:
-    """Return the array of `encode_array`."""
-    content = base64.b64decode(plain["data"], validate=True)
-    return np.frombuffer(content, dtype=np.dtype(plain["dtype"])).reshape(plain["shape"])
 
 
 def class_log_odds(

@@ -60,8 +60,7 @@ class Evidence:
     @property
     def counts(self) -> dict[int, int]:
         """Number of photos of each predicted class."""
-        classes, counts = np.unique([row.prediction for row in self.rows], return_counts=True)
-        return dict(zip(classes.tolist(), counts.tolist(), strict=True))
+        return _counts(self.rows)
 
 
 def stamp_findings(evidence: Evidence, stamps: Sequence[Stamp]) -> list[Finding]:
@@ -209,7 +208,7 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
         return []
     space = PatchSpace.fit(np.concatenate(features))
     patches = Patches.of(rows, search, space, lambda row: row.top)
-    counts = _counts(rows, search)
+    counts = _counts([rows[index] for index in search])
     others = Patches.of(rows, held_out, space, lambda row: row.top)
     few = [evidence.class_name(each) for each, n in counts.items() if n < 2 * MIN_PHOTOS]
     if few:
@@ -261,8 +260,8 @@ def _is_everywhere(effects: Mapping[str, Effect], min_effect: float) -> bool:
     return effects[PASTED].low >= min_effect and effects[LOCAL].value < min_effect
 
 
-def _counts(rows: Sequence[PhotoEvidence], chosen: Sequence[int]) -> dict[int, int]:
-    classes, counts = np.unique([rows[index].prediction for index in chosen], return_counts=True)
+def _counts(rows: Sequence[PhotoEvidence]) -> dict[int, int]:
+    classes, counts = np.unique([row.prediction for row in rows], return_counts=True)
     return dict(zip(classes.tolist(), counts.tolist(), strict=True))
 
 
