@@ -17,7 +17,7 @@ from visattn.cli import main
 from visattn.commands.model_option import file_digest
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.resnet import AttentionResNet
-from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving.checkpoint import read_model, read_progress
 from visattn.models.saving.load import load
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.training.classification.task import ClassificationTask
@@ -174,6 +174,25 @@ def run(config: Path) -> Path:
         patch.setattr("sys.argv", ["visattn"])
         assert main(["fit", "--config", str(config), "--run", str(folder)]) == 0
     return folder
+
+
+def test_a_run_records_how_it_was_trained_and_scored(config: Path, run: Path) -> None:
+    last = run / "checkpoints" / "last.ckpt"
+    assert (
+        main(["test", "--run", str(run), "--ckpt_path", str(last), "--data.batch_size", "5"]) == 0
+    )
+    text = (run / "run.json").read_text()
+    record = json.loads(text)
+    assert (record["config"], record["seed"]) == ("tiny", 42)
+    fit, test = record["fit"], record["test"]
+    steps = read_progress(last).step
+    assert (fit["steps"], fit["sessions"], fit["machine"]["device"]) == (steps, 1, "cpu")
+    assert fit["cpu_seconds"] > 0
+    assert fit["wall_seconds"] > 0
+    assert (test["checkpoint"], test["step"], test["images"]) == ("last", steps, {"test": 11})
+    assert test["data"] == {"data.init_args.batch_size": 5}
+    assert fit["commits"] == [test["commit"]]
+    assert str(config.parent) not in text
 
 
 def test_results_have_the_accuracy_of_each_class(config: Path, run: Path) -> None:

@@ -14,7 +14,7 @@ from visattn.cli import main
 from visattn.data.regions.segmentation import SceneSegmentation
 from visattn.data.scenes.dataset import Scenes
 from visattn.models.base import SmallEncoder
-from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving.checkpoint import read_model, read_progress
 from visattn.models.saving.load import load
 from visattn.models.unet import UNet
 from visattn.training.optim import OptimConfig
@@ -157,6 +157,8 @@ def test_a_run_is_trained_resumed_tested_and_exported(
     assert main([*fit, "--run", str(parts), "--trainer.max_steps", "3"]) == 0
     last = parts / "checkpoints" / "last.ckpt"
     assert main([*fit, "--run", str(parts), "--ckpt_path", str(last)]) == 0
+    record = json.loads((parts / "run.json").read_text())["fit"]
+    assert (record["sessions"], record["steps"]) == (2, read_progress(last).step)
     model = read_model(whole / "checkpoints" / "last.ckpt")
     assert isinstance(model, UNet)
     assert model.class_names == tuple(NAMES)

@@ -3,6 +3,7 @@
 Only the standard library is imported, so that usage errors are reported before Lightning loads.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -52,6 +53,17 @@ def find_config(name: str) -> Path:
         return config_directory() / f"{name}.yaml"
     hint = did_you_mean(name, configs, otherwise="visattn configs lists all")
     raise FileNotFoundError(f"there is no config {name!r}; {hint}")
+
+
+def config_digest(*texts: str) -> str:
+    r"""Return a digest of config files that comments and empty lines do not change.
+
+    Example:
+        >>> config_digest("seed: 7  # of the paper") == config_digest("# Scenes.\nseed: 7")
+        True
+    """
+    lines = [re.sub(r"(^|\s)#.*", "", line).rstrip() for line in "\n".join(texts).splitlines()]
+    return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()[:8]
 
 
 _CONFIG = ("--config", "-c")

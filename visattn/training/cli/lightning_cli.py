@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import yaml
 from lightning import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -19,7 +20,7 @@ from visattn import training
 from visattn.io.atomic import explained_disk_errors, remove_partial_files
 from visattn.io.safe_text import print_text
 from visattn.models.saving.checkpoint import read_checkpoint, read_progress
-from visattn.models.saving.runs import checkpoint_run
+from visattn.models.saving.runs import checkpoint_run, run_config
 from visattn.training.callbacks.checkpoints import (
     BestCheckpoint,
     LastCheckpoint,
@@ -30,10 +31,12 @@ from visattn.training.callbacks.guards import ExitOnSignal, SkipNonFiniteSteps
 from visattn.training.callbacks.lightning_callbacks import TrainingMetricCheck, prepare_callbacks
 from visattn.training.callbacks.lr_find import TRAINER_OPTIONS, LearningRateSweep
 from visattn.training.callbacks.progress import PROGRESS_SECONDS, progress_callback
+from visattn.training.callbacks.run_record import RunRecorder, changes
 from visattn.training.checkpoint import AtomicCheckpointIO, check_resumable
 from visattn.training.cli.arguments import expand_env_vars
 from visattn.training.cli.checks import check_trainer, score_table
 from visattn.training.cli.parser import Parser, configure_jsonargparse, report_user_errors
+from visattn.training.cli.yaml_safety import read_config
 from visattn.training.data_module import DataModule
 from visattn.training.distributed.fsdp import FSDP2Strategy, check_shardable
 from visattn.training.distributed.launcher import (
@@ -337,7 +340,8 @@ class TrainingCLI(LightningCLI):
         if options.logger is None:
             kwargs["logger"] = self._loggers() if fitting else False
         progress = progress_callback(options, seconds=config.progress_seconds)
-        callbacks = [ScoreWriter(self.run_dir), SameDataCheck(), *([progress] if progress else [])]
+        callbacks = [ScoreWriter(self.run_dir), RunRecorder(self.run_dir, self._source())]
+        callbacks += [SameDataCheck(), *([progress] if progress else [])]
         if self.sweep:
             callbacks = [self.sweep]
             kwargs |= TRAINER_OPTIONS
@@ -370,6 +374,19 @@ class TrainingCLI(LightningCLI):
             find_unused_parameters=getattr(self.model, "idle_parameters", False),
         )
         return trainer
+
+    def _source(self) -> dict[str, Any]:
+        """Return what `run.json` says about the settings."""
+        config = self.config[str(self.subcommand)]
+        if self.subcommand == "fit":
+            files = config.get("config") or []
+            name = Path(str(files[0])).stem if files else None
+            return {"config": name, "seed": config.seed_everything}
+        try:
+            trained = yaml.safe_load(read_config(run_config(self.run_dir)))
+        except FileNotFoundError:
+            return {}  # of a checkpoint without a run, or in another folder
+        return {"data": changes({"data": config.data.as_dict()}, {"data": trained.get("data")})}
 
     def _loggers(self) -> list[TensorBoardLogger | CSVLogger]:
         number = len(list(self.run_dir.glob("csv-*"))) + 1  # a resumed run keeps its old tables

@@ -1,0 +1,181 @@
+r"""Write the scores of training runs to docs/results/runs, from which the docs make tables.
+
+    python tools/record_runs.py runs/scenes_demo/1 runs/scenes_demo/2
+
+A run that was tested becomes a row of the CSV file of its config, with what it wrote itself: the
+settings that differ from the config as it comes with visattn today, seed, commit, machine, times
+and all scores of test.json and validate.json. It replaces the row of an earlier run with the same
+settings, seed and split; unknown fields stay empty. A run of a copied config, or of a version that
+wrote no run.json, needs --config NAME, the config that it is compared with.
+"""
+
+import argparse
+import contextlib
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from visattn.cli import main as visattn
+from visattn.commands.options import CommandParser
+from visattn.io.atomic import atomic_write
+from visattn.models.saving.runs import find_run, run_config
+from visattn.training.callbacks.run_record import RUN_RECORD, changes
+from visattn.training.cli.arguments import config_digest, find_config
+
+ROWS = Path(__file__).resolve().parents[1] / "docs" / "results" / "runs"
+KEY = ("overrides", "seed", "split")
+FIELDS = (
+    *KEY, "images", "checkpoint", "step", "steps", "wall_seconds", "cpu_seconds", "sessions",
+    "cpu", "threads", "device", "processes", "python", "torch", "commit", "scored", "config",
+)  # fmt: skip
+"""Columns before those of the scores; `config` is the digest of the config that `overrides` refers
+to: a row whose config was changed since is recognised by it."""
+UNCOMPARED = (
+    "config", "run", "seed_everything", "ckpt_path", "save_minutes", "save_steps", "timeout",
+    "progress_seconds", "trainer.enable_progress_bar", "trainer.enable_model_summary",
+    "trainer.log_every_n_steps", "data.init_args.num_workers", "data.init_args.download",
+    "data.init_args.feature_cache_dir",
+)  # fmt: skip
+"""Settings that change no weights."""
+SPLITS = {"test": "test", "validate": "validation"}
+
+
+def resolved(config: Path) -> dict[str, Any]:
+    """Return a config with all defaults of today."""
+    text, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(errors):
+        code = visattn(["fit", "--config", str(config), "--print_config"])
+    if code:
+        raise ValueError(f"{config} cannot be read: {errors.getvalue().strip()}")
+    return yaml.safe_load(text.getvalue())
+
+
+def overrides(run: Path, config: Path, tested: dict[str, Any]) -> str:
+    """Return the settings of a run that differ from a config, as `name=value`.
+
+    Args:
+        run: Folder of the run.
+        config: File of the config.
+        tested: Settings of the data that the test changed again.
+    """
+    own, base = resolved(run_config(run)), resolved(config)
+    trained = {key: value for key, value in changes(own, base).items() if key not in UNCOMPARED}
+    words = []
+    for prefix, values in (("", trained), ("test.", tested)):
+        for key, value in values.items():
+            name = key.replace(".init_args", "").removesuffix(".class_path")
+            text = value if isinstance(value, str) else json.dumps(value)
+            words.append(f"{prefix}{name}={text.replace(' ', '')}")
+    return " ".join(words)
+
+
+def rows_of(folder: Path, name: str | None) -> tuple[str, list[dict[str, str]]]:
+    """Return the config of a run, and a row for each split that was scored.
+
+    Args:
+        folder: Folder of the run.
+        name: The config; None for the one that the run names.
+    """
+    run = find_run(folder)
+    files = {part: run / f"{part}.json" for part in SPLITS if (run / f"{part}.json").is_file()}
+    if not files:
+        raise FileNotFoundError(f"{run} has no test.json; score it with visattn test --run {run}")
+    record: dict[str, Any] = {}
+    if (run / RUN_RECORD).is_file():
+        record = json.loads((run / RUN_RECORD).read_text(encoding="utf-8"))
+    name = name or record.get("config")
+    if name is None:
+        raise ValueError(f"{run} does not say its config in {RUN_RECORD}; pass --config NAME")
+    config = find_config(name)
+    fit = record.get("fit", {})
+    seed = record.get("seed", yaml.safe_load(run_config(run).read_text()).get("seed_everything"))
+    rows = []
+    for part, file in files.items():
+        scored = record.get(part, {})
+        written = datetime.fromtimestamp(int(file.stat().st_mtime), UTC).isoformat()
+        commits = [*fit.get("commits", ()), scored.get("commit")]
+        fields = {
+            **fit.get("machine", {}),
+            **fit.get("versions", {}),
+            **{key: fit.get(key) for key in ("steps", "sessions")},
+            **{key: round(fit[key]) for key in ("wall_seconds", "cpu_seconds") if key in fit},
+            **{key: scored.get(key) for key in ("checkpoint", "step")},
+            "images": next(iter((scored.get("images") or {"": None}).values())),
+            "commit": "+".join(dict.fromkeys(commit for commit in commits if commit)),
+            "scored": scored.get("date") or written,
+            "overrides": overrides(run, config, scored.get("data", {})),
+            "seed": seed,
+            "split": SPLITS[part],
+            "config": config_digest(config.read_text(encoding="utf-8")),
+        }
+        row = {key: "" if fields.get(key) is None else str(fields[key]) for key in FIELDS}
+        scores = json.loads(file.read_text(encoding="utf-8"))
+        numbers = {key: value for key, value in scores.items() if isinstance(value, int | float)}
+        row |= {key: f"{value:.6g}" for key, value in numbers.items() if math.isfinite(value)}
+        rows.append(row)
+    return name, rows
+
+
+def write_rows(file: Path, added: Sequence[dict[str, str]]) -> None:
+    """Add rows to a file in place of those with the same key, or of the same test."""
+    rows: list[dict[str, str]] = []
+    if file.is_file():
+        with file.open(encoding="utf-8", newline="") as lines:
+            rows = list(csv.DictReader(lines, strict=True))
+    for row in added:
+        same = [{key: row[key] for key in keys} for keys in (KEY, ("seed", "split", "scored"))]
+        rows = [old for old in rows if not any(each.items() <= old.items() for each in same)]
+        rows.append(row)
+    rows.sort(key=lambda row: (row["overrides"], row["split"], int(row["seed"] or -1)))
+    names = {key for row in rows for key, value in row.items() if value} - {*FIELDS}
+    text = io.StringIO()
+    table = csv.DictWriter(text, [*FIELDS, *sorted(names)], lineterminator="\n", restval="",
+                           extrasaction="ignore")  # fmt: skip
+    table.writeheader()
+    table.writerows(rows)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(file, text.getvalue())
+
+
+def record(runs: Sequence[Path], config: str | None = None, out: Path = ROWS) -> None:
+    """Write the rows of runs and print each; nothing is written if a run cannot be read."""
+    results = [rows_of(run, config) for run in runs]
+    for name, rows in results:
+        write_rows(out / f"{name}.csv", rows)
+        for row in rows:
+            words = [row["overrides"], f"seed {row['seed']}", row["split"], row["commit"]]
+            print(f"{name}: {', '.join(word for word in words if word)}")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    parser = CommandParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")
+    parser.add_argument("--config", metavar="NAME", help="their config, if they do not name one")
+    parser.add_argument("--out", type=Path, default=ROWS, help="folder of the rows (docs)")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the rows; return 0, or 2 if a run cannot be recorded."""
+    args = build_parser().parse_args(argv)
+    try:
+        record(args.runs, args.config, args.out)
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
