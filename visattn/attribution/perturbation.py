@@ -522,6 +522,7 @@ def evaluate_target(
     batch = variants.flatten(0, 1)
     parts = batch.split(internal_batch_size or max(1, len(batch)))
     scores = torch.cat([explained.scores(chunk) for chunk in parts])
+    target.keep_first(scores[: variants.shape[1]])
     if score_type == "probabilities":
         scores = probabilities(at_least_float32(scores), explained.info.output)
     return torch.stack([target(rows) for rows in scores.unflatten(0, variants.shape[:2])])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from visattn.attribution.dense_targets import BoxTarget, DenseTarget
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.targets import TargetLike, resolve_target
+from visattn.attribution.targets import TargetLike, is_function, resolve_target
 from visattn.io.argument_checks import LARGEST_SEED, check_argument
 from visattn.io.messages import did_you_mean
 from visattn.recording.analysis_cache import unchanged
@@ -167,7 +167,7 @@ class Method:
         """
         info = explained.info
         dense = isinstance(target, DenseTarget)
-        of_output = dense or callable(target)
+        of_output = dense or is_function(target)
         if self.needs == "texts" and not info.has_texts:
             return f"it {NO_TEXTS}"
         if self.needs == "boxes" and not isinstance(target, BoxTarget):
@@ -214,7 +214,7 @@ class Method:
                     check_argument(name, value, hints[name].annotation, _RANGES.get(name))
             except TypeError as error:  # from the command line, too, where it is no fault of code
                 raise ValueError(f"{self.name}: {error}") from error
-        if (callable(target) or isinstance(target, DenseTarget)) and "score_type" in args:
+        if (is_function(target) or isinstance(target, DenseTarget)) and "score_type" in args:
             raise ValueError(
                 "score_type= transforms class scores; a target function receives the output of the "
                 "model and computes any number from it: drop score_type="

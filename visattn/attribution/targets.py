@@ -1,7 +1,7 @@
 """Attribution targets: the score of a class, or any function of the output of a model."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -82,6 +82,8 @@ class ClassTarget:
         """Scores of the first call."""
         self.predicted: tuple[bool, ...] = ()
         """For a single score, whether its class is predicted in the first call."""
+        self.first_scores: Tensor | None = None
+        """Scores of all classes in the first call, `[b, k]`; never probabilities made of them."""
 
     def __call__(self, output: Any) -> Float[Tensor, " b"]:
         """Return the score of the class of each image.
@@ -94,6 +96,7 @@ class ClassTarget:
                 each image.
         """
         scores = class_scores(output, layout=self.layout)
+        self.keep_first(scores)
         if self.class_indices is None:
             self.class_indices = tuple(scores.argmax(1).tolist())
         selected = self.select(scores)
@@ -102,6 +105,11 @@ class ClassTarget:
             self.predicted = tuple((scores[:, 0] > least).tolist())
         self.initial_values = self.initial_values or tuple(selected.detach().tolist())
         return selected
+
+    def keep_first(self, scores: Float[Tensor, "b k"]) -> None:
+        """Keep the scores of the original images, if no earlier ones are kept."""
+        if self.first_scores is None:
+            self.first_scores = scores.detach()
 
     def indices(self, scores: Float[Tensor, "b k"]) -> Int[Tensor, " b"]:
         """Return the index of the class of each image, of scores that the target was called with.
@@ -137,6 +145,16 @@ class ClassTarget:
             more={"predicted": self.predicted[index]} if self.predicted else {},
             written=TARGET_KEYS,
         )
+
+
+def is_function(target: object) -> TypeGuard[Target]:
+    """Return whether a target is a function of the output of a model, not a class.
+
+    Example:
+        >>> is_function(ClassTarget([1])), is_function(1), is_function(lambda output: output[:, 1])
+        (False, False, True)
+    """
+    return callable(target) and not isinstance(target, ClassTarget)
 
 
 def class_name(index: int | None, names: Sequence[str]) -> str:

@@ -13,7 +13,12 @@ from visattn.attribution.explained_model import describe_model, read_by_target
 from visattn.attribution.gates import resolve_gate
 from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
 from visattn.attribution.methods import Method
-from visattn.attribution.targets import DescribedTarget, TargetLike, resolve_target
+from visattn.attribution.targets import (
+    DescribedTarget,
+    TargetLike,
+    is_function,
+    resolve_target,
+)
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.images.resize import ResizeMode
 from visattn.io.safe_text import print_message
@@ -110,7 +115,7 @@ def compute_maps(
     if method.needs == "tokens":
         explained = _read_by_target(explained, batch, target)
     values = method.function(explained, batch.inputs, resolved, **method_args)
-    is_class = not (callable(target) or isinstance(target, DenseTarget))
+    is_class = not (is_function(target) or isinstance(target, DenseTarget))
     return _placed(explained, batch, method, method_args, resolved, values, is_class=is_class)
 
 
@@ -191,7 +196,7 @@ def _read_by_target(
         return explained  # one tensor of scores: every function of it reads the same
     if isinstance(target, DenseTarget):
         return read_by_target(explained, batch.inputs, target.bind(explained, batch.geometries))
-    return read_by_target(explained, batch.inputs, target) if callable(target) else explained
+    return read_by_target(explained, batch.inputs, target) if is_function(target) else explained
 
 
 def _describe(explained: ExplainedModel, target: DescribedTarget, index: int) -> MapInfo:

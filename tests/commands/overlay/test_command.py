@@ -385,6 +385,31 @@ def test_nonfinite_weights_are_reported_and_not_drawn(
     assert "holds NaN or infinity in " in capsys.readouterr().err
 
 
+def test_the_passes_of_maps_also_give_the_probabilities(
+    cnn: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores: list[torch.Tensor] = []
+    classify, maps = AttentionResNet.classify, MapRunner.maps
+
+    def counted(self: AttentionResNet, images: torch.Tensor) -> torch.Tensor:
+        logits = classify(self, images)
+        scores.append(logits.detach())
+        return logits
+
+    def of_last_batch(self: MapRunner, batch: Any) -> Any:
+        scores.clear()
+        return maps(self, batch)
+
+    monkeypatch.setattr(AttentionResNet, "classify", counted)
+    monkeypatch.setattr(MapRunner, "maps", of_last_batch)
+    out = tmp_path / "out"
+    assert run(photos, cnn, out, "--method", "gradcam", "layercam", "--batch-size", "2") == 0
+    assert len(scores) == 2  # those of the last photo, after the analysis
+    record = json.loads((out / "deeper/dot.layercam.json").read_text())["metadata"]
+    share = scores[0].softmax(1)[0, record["target"]]
+    assert record["probability"] == float(share)
+
+
 @pytest.mark.parametrize("library", ["visattn", "timm"])
 def test_each_photo_is_preprocessed_once_for_all_methods_and_pages(
     library: str, vit: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from visattn.attribution.dense_targets import DenseTarget
     from visattn.attribution.methods import Method
+    from visattn.attribution.targets import ClassTarget
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.explainer import Explainer
     from visattn.pipelines.inputs import PreparedImages
@@ -271,14 +272,14 @@ class MapRunner:
         Raises:
             ValueError: If a class, layer or head does not exist, or all methods fail.
         """
-        scores = self._scores(batch)
-        results: list[list[AttentionMap]] = [[] for _ in batch.originals]
+        target = self._new_target()
+        made: list[tuple[Sequence[MapSpec], list[list[AttentionMap]]]] = []
         failures: list[Exception] = []
         groups = itertools.groupby(self.specs, key=lambda spec: spec.method_key)
         methods = [list(specs) for _, specs in groups]
         for specs in methods:
             try:
-                rows = self._maps_of_method(batch, specs, scores)
+                rows = self._maps_of_method(batch, specs, target)
             except Exception as error:  # noqa: BLE001 - an error in foreign code costs one method
                 failures.append(error)
                 if len(failures) == len(methods):
@@ -286,15 +287,23 @@ class MapRunner:
                 rows = [
                     [_failed_map(image, spec, error) for spec in specs] for image in batch.originals
                 ]
-            for position, (result, row) in enumerate(zip(results, rows, strict=True)):
-                for spec, attention_map in zip(specs, row, strict=True):
-                    described = self._describe(spec, scores, position)
-                    info = replace(attention_map.info, title=spec.title) | described
-                    result.append(replace(attention_map, info=info))
-        return results
+            made.append((specs, rows))
+        scores = self._scores(batch, target)
+        return [
+            [
+                replace(
+                    attention_map,
+                    info=replace(attention_map.info, title=spec.title)
+                    | self._describe(spec, scores, position),
+                )
+                for specs, rows in made
+                for spec, attention_map in zip(specs, rows[position], strict=True)
+            ]
+            for position in range(len(batch.originals))
+        ]
 
     def _maps_of_method(
-        self, batch: "PreparedImages", specs: Sequence[MapSpec], scores: "_Scores | None"
+        self, batch: "PreparedImages", specs: Sequence[MapSpec], target: "ClassTarget | None"
     ) -> "list[list[AttentionMap]]":
         """Return for each image a map per spec; the specs differ in their targets."""
         explainer, spec = self.explainer, specs[0]
@@ -303,7 +312,8 @@ class MapRunner:
             rows = [[each.target for each in specs]] * len(batch.originals)
             size = max(len(batch.originals), 1)
             return explainer.map_targets(batch, spec.method, rows, size, **arguments)
-        target = None if self.several or scores is None else scores.indices
+        if target is not None and target.first_scores is not None:
+            target = self._new_target(target.class_indices)  # the score is that of its own pass
         maps = explainer.map(batch, spec.method, self.dense or target, **arguments)
         return [[each] for each in maps]
 
@@ -328,20 +338,36 @@ class MapRunner:
             target=index, class_name=class_name(index, names), written=_OF_TARGET
         )
 
-    def _scores(self, batch: "PreparedImages") -> "_Scores | None":
-        """Return class and probabilities of each image; None for a model without class scores."""
-        import torch
+    def _new_target(self, indices: Sequence[int] | None = None) -> "ClassTarget | None":
+        """Return the target of a batch; None for a model without class scores, or several classes.
 
-        from visattn.attribution.targets import ClassTarget, probabilities
+        Without classes a target keeps those that it predicts in its first call, and the scores of
+        all classes there: the pass of a map serves both.
+
+        Args:
+            indices: Of the classes; None for those of the command line.
+        """
+        from visattn.attribution.targets import ClassTarget
 
         if not isinstance(self.target, ClassTarget):
             return None
-        with torch.no_grad():
-            scores = self.explained.scores(batch.inputs).float().cpu()
-        # A new one per batch: a target without classes keeps those that it predicts in its first
-        # call.
-        target = ClassTarget(self.target.class_indices)
-        target(scores)
+        return ClassTarget(indices or self.target.class_indices, self.target.layout)
+
+    def _scores(self, batch: "PreparedImages", target: "ClassTarget | None") -> "_Scores | None":
+        """Return class and probabilities of each image; None for a model without class scores."""
+        import torch
+
+        from visattn.attribution.targets import probabilities
+
+        if target is None:
+            return None
+        scores = target.first_scores
+        if scores is None:  # no method called it
+            with torch.no_grad():
+                scores = self.explained.scores(batch.inputs)
+        scores = scores.float().cpu()
+        if target.class_indices is None:
+            target(scores)
         shares = probabilities(scores, self.explained.info.output)
         return _Scores(target.indices(scores).tolist(), shares)
 
