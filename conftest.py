@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
-from shape_checks import check_shapes_alone
+from shape_checks import check_shapes_alone, forget_calls
 
 # The same cases in every run and no clock: a law that fails, fails for everybody.
 settings.register_profile("visattn", deadline=None, max_examples=25, derandomize=True)
@@ -74,3 +74,4 @@ def _afresh() -> None:
     """Start every test and example from the same global random state and number of threads."""
     torch.manual_seed(0)
     torch.set_num_threads(THREADS)  # tools change it; the tests after them would pay
+    forget_calls()

@@ -37,9 +37,10 @@ def test_occlusion_is_the_mean_decrease_over_all_windows_of_a_pixel() -> None:
             torch.testing.assert_close(result[row], total / counts)
 
 
-def test_occlusion_of_single_pixels_of_a_linear_model_is_their_contribution() -> None:
-    weights = torch.randn(4, 3, 5, 7, dtype=torch.float64)
-    explained, x = linear_model(weights), torch.randn(2, 3, 5, 7, dtype=torch.float64)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_occlusion_of_single_pixels_of_a_linear_model_is_their_contribution(channels: int) -> None:
+    weights = torch.randn(4, channels, 5, 7, dtype=torch.float64)
+    explained, x = linear_model(weights), torch.randn(2, channels, 5, 7, dtype=torch.float64)
     result = occlusion(
         explained, x, resolve_target(2, explained), sliding_window_size=1, score_type="logits"
     )

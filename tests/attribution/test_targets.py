@@ -16,6 +16,8 @@ def test_classes_are_given_by_index_name_or_one_for_each_image() -> None:
     assert resolve_target("dog", explained)(SCORES).tolist() == [5, 3, 1]
     assert resolve_target(["hen", 0, 1], explained)(SCORES).tolist() == [0, 7, 1]
     assert resolve_target((3,), explained)(SCORES).tolist() == [0, 6, 3]
+    pair = resolve_target([0, 3], explained)
+    assert [pair.describe(image, CLASSES).target for image in (0, 1)] == [0, 3]
 
 
 def test_the_prediction_of_the_first_call_is_kept() -> None:

@@ -92,12 +92,15 @@ def test_commands_of_the_pages_have_options_that_exist() -> None:
     assert unknown == []
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site; methods with random masks take few of them."""
+@pytest.fixture(scope="module", params=["basic", pytest.param("furo", marks=pytest.mark.slow)])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; methods with random masks take few of them.
+
+    The basic theme of Sphinx has the content of all pages, without the navigation of each.
+    """
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    command += ["-D", "gallery_draft=1", str(DOCS), str(out)]
+    command += ["-D", "gallery_draft=1", "-D", f"html_theme={request.param}", str(DOCS), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return out

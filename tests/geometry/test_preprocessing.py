@@ -52,7 +52,7 @@ SURE: dict[str, Any] = {
 }
 RANDOM: dict[str, Any] = {
     "crop": v1.RandomCrop(97),
-    "crop, padded": v1.RandomCrop((197, 700), padding=(3, 5), pad_if_needed=True),
+    "crop, padded": v1.RandomCrop((331, 700), padding=(3, 5), pad_if_needed=True),
     "second crop": v2.RandomCrop(97, padding=(11, 2, 3, 5)),
     "second crop, padded": v2.RandomCrop((700, 197), padding=7, pad_if_needed=True),
     "resized crop": v1.RandomResizedCrop((89, 97)),

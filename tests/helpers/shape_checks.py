@@ -1,7 +1,9 @@
 """Runtime shape checks of visattn's functions; pyproject.toml names this module."""
 
 import dataclasses
+import inspect
 import os
+from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Self, get_args
@@ -10,9 +12,12 @@ import jaxtyping
 import pytest
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
+from torch import Tensor
 
 _check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is accepted for a float
 _around = jaxtyping.jaxtyped
+_CHECKED_CALLS = 3
+_calls: Counter[Any] = Counter()
 
 
 def checked(thing: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,10 +55,11 @@ def _with_check(thing: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_shapes_alone() -> None:
-    """Let jaxtyping skip functions without shapes.
+    """Let jaxtyping skip functions without shapes, and calls like earlier ones of the same test.
 
-    That is most of it: to decorate a function takes a millisecond, to enter it thirty microseconds
-    each time. VISATTN_CHECK_ALL=1 has all functions checked, as `make test-all` does.
+    That is most of it: to decorate a function takes a millisecond, to enter it a hundred
+    microseconds each time, and loops call the same functions with the same shapes thousands of
+    times. VISATTN_CHECK_ALL=1 has all calls of all functions checked, as `make test-all` does.
     """
     if os.environ.get("VISATTN_CHECK_ALL", "0") == "0":
         pytest.MonkeyPatch().setattr(jaxtyping, "jaxtyped", around_shapes)
@@ -63,9 +69,39 @@ def around_shapes(*, typechecker: Any) -> Callable[[Any], Any]:
     """Decorate as jaxtyping does, but only functions with shapes."""
 
     def decorated(thing: Any) -> Any:
-        return _around(thing, typechecker=typechecker) if _says_shapes(thing) else thing
+        if not _says_shapes(thing):
+            return thing
+        checking = _around(thing, typechecker=typechecker)
+        return _at_first(thing, checking) if inspect.isfunction(thing) else checking
 
     return decorated
+
+
+def forget_calls() -> None:
+    """Check shapes anew, as each test does: what is checked depends on no test before it."""
+    _calls.clear()
+
+
+def _at_first(plain: Callable[..., Any], checking: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose first calls with the same shapes and types are checked."""
+
+    @wraps(plain)
+    def checked_at_first(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if jaxtyping.config.jaxtyping_disable:
+            return plain(*args, **kwargs)
+        key = (
+            plain,
+            *[(x.shape, x.dtype) if type(x) is Tensor else type(x) for x in args],
+            *[
+                (name, x.shape, x.dtype) if type(x) is Tensor else (name, type(x))
+                for name, x in kwargs.items()
+            ],
+        )
+        _calls[key] += 1
+        return (checking if _calls[key] <= _CHECKED_CALLS else plain)(*args, **kwargs)
+
+    return checked_at_first
 
 
 def _says_shapes(thing: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 import pytest
 import torch
 from jaxtyping import Float, TypeCheckError, jaxtyped
-from shape_checks import around_shapes, checked
+from shape_checks import around_shapes, checked, forget_calls
 from torch import Tensor
 
 from visattn.metrics.grounding import attention_correctness
@@ -63,3 +63,24 @@ def test_int_is_accepted_for_float() -> None:
 
 def test_annotations_are_unchanged() -> None:
     assert Scaled.by.__annotations__["return"] is Self
+
+
+def test_the_first_calls_with_the_same_shapes_are_checked() -> None:
+    shown: list[Tensor] = []
+
+    def last(x: Float[Tensor, " n"], count: int) -> Float[Tensor, " 2"]:
+        return shown.pop()
+
+    decorated: Any = around_shapes(typechecker=checked)(last)
+    shown += [torch.ones(3), *[torch.ones(2)] * 3]
+    for _ in range(3):
+        decorated(torch.ones(5), count=1)
+    assert decorated(torch.ones(5), count=1).shape == (3,)  # the fourth is not checked
+    for x in (torch.ones(7), torch.ones(5).requires_grad_().double()):  # other shapes and types are
+        shown.append(torch.ones(3))
+        with pytest.raises(TypeCheckError):
+            decorated(x, count=1)
+    forget_calls()
+    shown.append(torch.ones(3))
+    with pytest.raises(TypeCheckError):
+        decorated(torch.ones(5), count=1)

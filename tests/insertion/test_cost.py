@@ -69,6 +69,8 @@ def test_convolutions_and_gates_are_counted() -> None:
     assert count_macs(grouped, x, {})[""] == MACs(weighted=2 * 4 * 5 * 7 * 3 * 9)
     macs = count_macs(SqueezeExcite(6, reduction=2), x, {})[""]
     assert macs == MACs(weighted=2 * 2 * 6 * 3, elementwise=2 * 6 * 5 * 7)
+    two = count_macs(SqueezeExcite(2, reduction=1), x[:1, :2], {})[""]
+    assert two == MACs(weighted=2 * 2 * 2, elementwise=2 * 5 * 7)
 
 
 def test_costs_of_sites_and_the_rest_are_separate() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from host_models import UNet, image
-from torch import nn
+from torch import Tensor, nn
 
 from visattn.insertion.cost import summary
 from visattn.insertion.insertion import insert
@@ -44,6 +44,33 @@ def test_gate_receives_the_signal_and_starts_as_the_identity() -> None:
         gate(second, signal)
     assert torch.equal(recording.maps[0].values, expected.maps[0].values)
     assert all(".visattn.gate" in key for key in model.state_dict() if key not in bare.state_dict())
+
+
+def test_the_signal_may_have_its_channels_last() -> None:
+    class ChannelsLast(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).movedim(1, -1)
+
+    torch.manual_seed(0)
+    deep = ChannelsLast(5, 7, 2, stride=2)
+
+    class Skipping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.deep, self.skip = nn.Conv2d(3, 5, 1), deep, nn.Identity()
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            features = self.first(x)
+            return self.deep(features), self.skip(features)
+
+    model, x = Skipping().eval(), image()
+    insert(model, "gate", position="skip", signal="deep", example=x, reduction=3)
+    with record(model) as recording:
+        model(x)
+    features = model.first(x)
+    with record(gate := model.get_submodule("skip.visattn.gate")) as expected:
+        gate(features, deep(features).movedim(-1, 1))
+    assert torch.equal(recording.maps[0].values, expected.maps[0].values)
 
 
 def test_each_block_has_gradients_and_costs() -> None:

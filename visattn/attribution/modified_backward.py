@@ -235,11 +235,11 @@ def _batch_norm_bias(
     images: Tensor,
     mean: Tensor | None,
     var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,  # noqa: ARG001
-    eps: float = 1e-5,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,  # noqa: ARG001
+    eps: float,
 ) -> Tensor | None:
     """Return the shift of batch normalization by running statistics, including that of the mean."""
     if training or mean is None or var is None:
