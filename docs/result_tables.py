@@ -3,41 +3,36 @@
     ```{results} detection
     ```
 
-A cell of a measured column holds a value for each seed (`0.942 0.939 0.943`), from which mean and
-standard deviation are computed, or a published `mean ± s.d. (seeds)` where single values were not
-kept. The last column is the commit that recorded a row, and its date.
+A row names a config, and the settings in which its runs differ from it (`overrides`). A cell of a
+measured column names a score of these runs (`run_rows.py`): `test/error * 100`, or with a threshold
+`test/accuracy >= 0.9`, of which the share of seeds that reach it is shown. Time, parameters, commit
+and date come from the runs, too.
+
+Rows without runs, which are older, were typed: a cell holds a value for each seed (`0.942 0.939
+0.943`) or `mean ± s.d. (seeds)`, and the last column the commit that recorded it, and its date.
 """
 
 import csv
 import html
 import re
-import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from docutils import nodes
+from run_rows import RUNS, Figure, figure, is_current, measured, minutes, runs
 from sphinx.util.docutils import SphinxDirective
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PLAIN = {
-    "model", "config", "parameters", "data", "published", "time", "measured",
+    "model", "config", "overrides", "parameters", "data", "published", "time", "measured",
     "task", "compared with", "ratio of times", "rounds", "command",
 }  # fmt: skip
 """Columns that are printed as they stand; all others hold measured values of seeds."""
 SUMMARY = re.compile(r"(?P<mean>[\d.]+)(?: ± (?P<deviation>[\d.]+))? \((?P<seeds>\d+)\)")
-
-
-class Measured(NamedTuple):
-    """Mean over seeds, with as many digits as it was recorded with."""
-
-    mean: float
-    deviation: float | None
-    seeds: int
-    digits: int
-
-    def __str__(self) -> str:
-        mean = f"{self.mean:.{self.digits}f}"
-        return mean if self.deviation is None else f"{mean} ± {self.deviation:.{self.digits}f}"
+SCORE = re.compile(
+    r"(?P<key>[a-z]\w*/\w+)(?: \* (?P<factor>\d+))?(?: (?P<sign>>=|<=) (?P<limit>[\d.]+))?"
+)
+CONFIG = re.compile(r"`(\w+)`")
 
 
 def read(task: str) -> list[dict[str, str]]:
@@ -46,43 +41,92 @@ def read(task: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file, strict=True))
 
 
-def measured(cell: str) -> Measured | None:
-    """Return mean, standard deviation and number of seeds of a cell; None if it is empty."""
+def row_runs(row: dict[str, str]) -> list[dict[str, str]]:
+    """Return the runs of a row; none if it was typed."""
+    if not any(SCORE.fullmatch(cell) for cell in row.values()):
+        return []
+    if not (found := CONFIG.fullmatch(row["config"])):
+        raise ValueError(f"a row of scores needs a config, got {row['config']!r}")
+    overrides = row.get("overrides", "")
+    if not (rows := runs(found[1], overrides)):
+        raise ValueError(f"no run of {found[1]} {overrides} was recorded (tools/record_runs.py)")
+    return rows
+
+
+def result(row: dict[str, str], column: str) -> Figure | None:
+    """Return the figure of a cell; None if it is empty."""
+    cell = row[column]
     if not cell:
         return None
+    if score := SCORE.fullmatch(cell):
+        return figure(row_runs(row), score["key"], int(score["factor"] or 1))
     if match := SUMMARY.fullmatch(cell):
         mean, deviation = match["mean"], match["deviation"]
         digits = len(mean.partition(".")[2])
-        return Measured(
+        return Figure(
             float(mean), float(deviation) if deviation else None, int(match["seeds"]), digits
         )
     words = cell.split()
-    values = [float(word) for word in words]
     digits = min(len(word.partition(".")[2]) for word in words)
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return Measured(statistics.fmean(values), spread, len(values), digits)
+    return Figure.of([float(word) for word in words], digits)
+
+
+def cell_text(row: dict[str, str], column: str) -> str:
+    """Return what a measured cell shows: mean and deviation, of runs also the worst and a share."""
+    figure = result(row, column)
+    score = SCORE.fullmatch(row[column])
+    if figure is None or not score or figure.seeds == 1:
+        return str(figure or "").replace(" ", "\N{NO-BREAK SPACE}")
+    lines = [str(figure), f"worst {figure.worst:.{figure.digits}f}"]
+    if score["limit"]:
+        limit, values = float(score["limit"]), figure.values
+        reached = sum(
+            value >= limit if score["sign"] == ">=" else value <= limit for value in values
+        )
+        sign = "≥" if score["sign"] == ">=" else "≤"
+        lines.append(f"{reached} of {figure.seeds} {sign} {score['limit']}")
+    return "<br>".join(lines).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def table(task: str) -> tuple[list[str], list[list[str]]]:
     """Return heading and rows of a table, results first; columns without any entry are left out."""
     rows = read(task)
+    for row in rows:
+        row.update(_facts(row_runs(row)))
     columns = [column for column in rows[0] if any(row[column] for row in rows)]
     metrics = [column for column in columns if column not in PLAIN]
     heading = [columns[0], *metrics, *(["seeds"] if metrics else [])]  # what is read first, first
     heading += ["published"] if "published" in columns else []
-    heading += [name for name in columns if name not in heading and name != "measured"]
-    lines = []
-    for row in rows:
-        line = {column: row[column] for column in heading if column in PLAIN}
-        results = {column: measured(row[column]) for column in metrics}
-        line |= {column: str(each or "") for column, each in results.items()}
-        seeds = {each.seeds for each in results.values() if each}
-        trained = seeds if row.get("config") else set()  # others are controls
-        line["seeds"] = " to ".join(map(str, sorted({min(seeds), max(seeds)}))) if trained else ""
-        if row.get("parameters"):
-            line["parameters"] = f"{int(row['parameters']):,}"
-        lines.append([line[column] for column in heading] + [row["measured"]])
-    return [*heading, "commit, date"], lines
+    hidden = {*heading, "measured", "overrides"}
+    heading += [name for name in columns if name not in hidden]
+    return [*heading, "commit, date"], [_line(row, heading, metrics) for row in rows]
+
+
+def _facts(runs: list[dict[str, str]]) -> dict[str, str]:
+    """Return what the runs of a row say of themselves."""
+    if not runs:
+        return {}
+    parameters = {"parameters": runs[-1]["parameters"]} if runs[-1]["parameters"] else {}
+    return {**parameters, "time": minutes(runs), "measured": measured(runs)}
+
+
+def _line(row: dict[str, str], heading: list[str], metrics: list[str]) -> list[str]:
+    """Return a row of a table."""
+    line = {column: row[column] for column in heading if column in PLAIN}
+    line |= {column: cell_text(row, column) for column in metrics}
+    seeds = {each.seeds for column in metrics if (each := result(row, column))}
+    own = row_runs(row)
+    trained = seeds if row.get("config") else set()  # others are controls
+    line["seeds"] = " to ".join(map(str, sorted({min(seeds), max(seeds)}))) if trained else ""
+    if metrics and not own:
+        line["seeds"] = f"{line['seeds']}, typed".removeprefix(", ")
+    elif own and not is_current(CONFIG.findall(row["config"])[0], own[0]):
+        line["seeds"] += ", config changed since"
+    if row.get("overrides"):
+        line["config"] += f" `{row['overrides']}`"
+    if row.get("parameters"):
+        line["parameters"] = f"{int(row['parameters']):,}"
+    return [*(line[column] for column in heading), row["measured"]]
 
 
 class ResultTable(SphinxDirective):
@@ -93,6 +137,9 @@ class ResultTable(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return the table."""
         self.env.note_dependency(str(RESULTS / f"{self.arguments[0]}.csv"))
+        for row in read(self.arguments[0]):
+            for config in CONFIG.findall(row.get("config", "")):
+                self.env.note_dependency(str(RUNS / f"{config}.csv"))
         heading, rows = table(self.arguments[0])
         lines = ["| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
         lines += ["| " + " | ".join(row) + " |" for row in rows]
@@ -120,12 +167,12 @@ def comparisons() -> dict[str, list[Compared]]:
         ("captions_photos", "BLEU-4", "BLEU-4 on Flickr8k: higher is better"),
     ):
         for row in read(task):
-            result, number = measured(row[metric]), re.match(r"[\d.]+", row["published"])
-            if result and number:
+            mine, number = result(row, metric), re.match(r"[\d.]+", row["published"])
+            if mine and number:
                 name = row["config"].strip("`")
                 if name in [each.label for each in groups.get(label, [])]:
                     name += ", another run"
-                mean = round(result.mean, result.digits)
+                mean = round(mine.mean, mine.digits)
                 groups.setdefault(label, []).append(Compared(name, mean, float(number[0])))
     return groups
 

@@ -5,7 +5,8 @@ r"""Write the scores of training runs to docs/results/runs, from which the docs 
 A run that was tested becomes a row of the CSV file of its config, with what it wrote itself: the
 settings that differ from the config as it comes with visattn today, seed, commit, machine, times
 and all scores of test.json and validate.json. It replaces the row of an earlier run with the same
-settings, seed and split; unknown fields stay empty. A run of a copied config, or of a version that
+settings, seed and split; unknown fields stay empty. Figures that heads of configs and pages quote
+from the rows (docs/run_rows.py) are written anew. A run of a copied config, or of a version that
 wrote no run.json, needs --config NAME, the config that it is compared with.
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 
 import yaml
 
+from docs.run_rows import ROOT, RUNS, quoting, read_runs, renewed
 from visattn.cli import main as visattn
 from visattn.commands.options import CommandParser
 from visattn.io.atomic import atomic_write
@@ -30,14 +32,14 @@ from visattn.models.saving.runs import find_run, run_config
 from visattn.training.callbacks.run_record import RUN_RECORD, changes
 from visattn.training.cli.arguments import config_digest, find_config
 
-ROWS = Path(__file__).resolve().parents[1] / "docs" / "results" / "runs"
 KEY = ("overrides", "seed", "split")
 FIELDS = (
-    *KEY, "images", "checkpoint", "step", "steps", "wall_seconds", "cpu_seconds", "sessions",
-    "cpu", "threads", "device", "processes", "python", "torch", "commit", "scored", "config",
+    *KEY, "images", "checkpoint", "step", "steps", "parameters", "wall_seconds", "cpu_seconds",
+    "sessions", "cpu", "threads", "device", "processes", "python", "torch", "commit", "scored",
+    "settings",
 )  # fmt: skip
-"""Columns before those of the scores; `config` is the digest of the config that `overrides` refers
-to: a row whose config was changed since is recognised by it."""
+"""Columns before those of the scores; `settings` is the digest of the config that `overrides`
+refers to: by it, rows are recognized whose config was changed since."""
 UNCOMPARED = (
     "config", "run", "seed_everything", "ckpt_path", "save_minutes", "save_steps", "timeout",
     "progress_seconds", "trainer.enable_progress_bar", "trainer.enable_model_summary",
@@ -67,7 +69,13 @@ def overrides(run: Path, config: Path, tested: dict[str, Any]) -> str:
         tested: Settings of the data that the test changed again.
     """
     own, base = resolved(run_config(run)), resolved(config)
-    trained = {key: value for key, value in changes(own, base).items() if key not in UNCOMPARED}
+    trained = {
+        key: value
+        for key, value in changes(own, base).items()
+        if key not in UNCOMPARED
+        and (key, value) != ("data.init_args.seed", own["seed_everything"])
+        and not (".lr_mults." in key and value == 1.0)  # written by versions of before
+    }
     words = []
     for prefix, values in (("", trained), ("test.", tested)):
         for key, value in values.items():
@@ -105,7 +113,7 @@ def rows_of(folder: Path, name: str | None) -> tuple[str, list[dict[str, str]]]:
         fields = {
             **fit.get("machine", {}),
             **fit.get("versions", {}),
-            **{key: fit.get(key) for key in ("steps", "sessions")},
+            **{key: fit.get(key) for key in ("steps", "sessions", "parameters")},
             **{key: round(fit[key]) for key in ("wall_seconds", "cpu_seconds") if key in fit},
             **{key: scored.get(key) for key in ("checkpoint", "step")},
             "images": next(iter((scored.get("images") or {"": None}).values())),
@@ -114,7 +122,7 @@ def rows_of(folder: Path, name: str | None) -> tuple[str, list[dict[str, str]]]:
             "overrides": overrides(run, config, scored.get("data", {})),
             "seed": seed,
             "split": SPLITS[part],
-            "config": config_digest(config.read_text(encoding="utf-8")),
+            "settings": config_digest(config.read_text(encoding="utf-8")),
         }
         row = {key: "" if fields.get(key) is None else str(fields[key]) for key in FIELDS}
         scores = json.loads(file.read_text(encoding="utf-8"))
@@ -145,7 +153,7 @@ def write_rows(file: Path, added: Sequence[dict[str, str]]) -> None:
     atomic_write(file, text.getvalue())
 
 
-def record(runs: Sequence[Path], config: str | None = None, out: Path = ROWS) -> None:
+def record(runs: Sequence[Path], config: str | None = None, out: Path = RUNS) -> None:
     """Write the rows of runs and print each; nothing is written if a run cannot be read."""
     results = [rows_of(run, config) for run in runs]
     for name, rows in results:
@@ -153,6 +161,18 @@ def record(runs: Sequence[Path], config: str | None = None, out: Path = ROWS) ->
         for row in rows:
             words = [row["overrides"], f"seed {row['seed']}", row["split"], row["commit"]]
             print(f"{name}: {', '.join(word for word in words if word)}")
+    if out == RUNS:
+        renew()
+
+
+def renew() -> None:
+    """Write the figures that configs and pages quote as the rows have them now."""
+    read_runs.cache_clear()
+    for file, config in quoting().items():
+        text = file.read_text(encoding="utf-8")
+        if (new := renewed(text, config)) != text:
+            atomic_write(file, new)
+            print(f"{file.relative_to(ROOT)}: figures renewed")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -162,7 +182,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")
     parser.add_argument("--config", metavar="NAME", help="their config, if they do not name one")
-    parser.add_argument("--out", type=Path, default=ROWS, help="folder of the rows (docs)")
+    parser.add_argument("--out", type=Path, default=RUNS, help="folder of the rows (docs)")
     return parser
 
 

@@ -13,13 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from docs.run_rows import RUNS
+from tools.record_runs import record
 from visattn.cli import main as visattn
 from visattn.commands.options import CommandParser
-
-if __package__:
-    from tools.record_runs import ROWS, record
-else:
-    from record_runs import ROWS, record
 
 
 def train(config: str, seed: int, run: Path, extra: Sequence[str]) -> None:
@@ -42,7 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("config", metavar="CONFIG", help="name of a config (visattn configs)")
     parser.add_argument("--seeds", nargs="+", type=int, required=True)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder (runs)")
-    parser.add_argument("--out", type=Path, default=ROWS, help="folder of the rows (docs)")
+    parser.add_argument("--out", type=Path, default=RUNS, help="folder of the rows (docs)")
     return parser
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from equations import block_equation
-from result_tables import PLAIN, measured, read, table
+from result_tables import PLAIN, cell_text, read, result, row_runs, table
+from run_rows import figure, quoting, renewed
 
 from visattn.blocks import block_info, list_blocks
 
@@ -24,20 +25,46 @@ def test_the_page_is_short_and_shows_every_table() -> None:
 def test_rows_are_complete_and_say_when_they_were_measured(task: str) -> None:
     heading, rows = table(task)
     assert {len(row) for row in rows} == {len(heading)}
+    assert all(re.fullmatch(r"[0-9a-f]{8} \d{4}-\d{2}-\d{2}", row[-1]) for row in rows), rows
     for row in read(task):
-        assert re.fullmatch(r"[0-9a-f]{8} \d{4}-\d{2}-\d{2}", row["measured"]), row
-        results = [measured(row[column]) for column in row if column not in PLAIN]
+        assert bool(row["measured"]) != bool(row_runs(row)), f"{row}: typed, or of runs"
+        results = [result(row, column) for column in row if column not in PLAIN]
         assert any(results) or "ratio of times" in row, row
 
 
 def test_mean_deviation_and_seeds_of_a_cell() -> None:
-    cells = {each: measured(each) for each in ("0.94 0.82 0.99", "2.42", "81.5 ± 1.7 (3)", "")}
-    assert [(str(each), each.seeds) if each else None for each in cells.values()] == [
+    cells = [result({"a": each}, "a") for each in ("0.94 0.82 0.99", "2.42", "81.5 ± 1.7 (3)", "")]
+    assert [(str(each), each.seeds) if each else None for each in cells] == [
         ("0.92 ± 0.09", 3),
         ("2.42", 1),
         ("81.5 ± 1.7", 3),
         None,
     ]
+
+
+def test_cells_of_runs_show_the_worst_seed_and_how_many_reach_a_threshold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [{"test/accuracy": value, "test/error": value} for value in ("0.95", "0.9", "0.5", "")]
+    monkeypatch.setattr("result_tables.runs", lambda *_: rows)
+    shown = {}
+    for cell in ("test/accuracy >= 0.9", "test/error * 100 <= 60", "test/accuracy", "test/other"):
+        text = cell_text({"config": "`scenes_demo`", "a": cell}, "a")
+        shown[cell] = text.replace("\N{NO-BREAK SPACE}", " ")
+    assert shown == {
+        "test/accuracy >= 0.9": "0.783 ± 0.247<br>worst 0.500<br>2 of 3 ≥ 0.9",
+        "test/error * 100 <= 60": "78.3 ± 24.7<br>worst 95.0<br>1 of 3 ≤ 60",
+        "test/accuracy": "0.783 ± 0.247<br>worst 0.500",
+        "test/other": "",
+    }
+    assert str(figure([{"a": "0.9997"}, {"a": "0.9999"}], "a")) == "0.9998 ± 0.0001"
+
+
+def test_quoted_figures_are_those_of_the_runs() -> None:
+    texts = {file: (file.read_text(), config) for file, config in quoting().items()}
+    stale = [file.name for file, (text, config) in texts.items() if renewed(text, config) != text]
+    assert stale == [], "python tools/record_runs.py renews figures"
+    assert sum("# Runs: " in text for text, _ in texts.values()) >= 2
 
 
 def test_configs_of_the_tables_exist() -> None:

@@ -51,24 +51,24 @@ class RunRecorder(Callback):
         """Begin a session."""
         self._before = self._read()
         self._started, self._started_cpu = time.monotonic(), _cpu_seconds()
-        self._write_fit(trainer)
+        self._write_fit(trainer, pl_module)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Write the time that the session has taken so far."""
-        self._write_fit(trainer)
+        self._write_fit(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the time of the session."""
-        self._write_fit(trainer)
+        self._write_fit(trainer, pl_module)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Write the time until training was interrupted."""
         if trainer.state.fn == "fit":
-            self._write_fit(trainer)
+            self._write_fit(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write what `visattn validate` scored."""
@@ -80,7 +80,7 @@ class RunRecorder(Callback):
         splits = getattr(trainer, "datamodule").test_splits  # noqa: B009
         self._write_score(trainer, splits, trainer.limit_test_batches)
 
-    def _write_fit(self, trainer: Trainer) -> None:
+    def _write_fit(self, trainer: Trainer, pl_module: LightningModule) -> None:
         past = self._before.get("fit", {})
         best = next(
             (b for b in trainer.checkpoint_callbacks if isinstance(b, BestCheckpoint)), None
@@ -91,6 +91,9 @@ class RunRecorder(Callback):
             "started": past.get("started") or _now(),
             "sessions": past.get("sessions", 0) + 1,
             "steps": trainer.global_step,
+            "parameters": sum(
+                each.numel() for each in pl_module.get_submodule("model").parameters()
+            ),
             "wall_seconds": past.get("wall_seconds", 0) + time.monotonic() - self._started,
             "cpu_seconds": past.get("cpu_seconds", 0) + _cpu_seconds() - self._started_cpu,
             "best": None if best is None or score is None else {best.monitor: float(score)},
@@ -129,11 +132,13 @@ class RunRecorder(Callback):
 def leaves(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values of nested mappings, with names such as `trainer.max_steps`.
 
+    Empty mappings have none.
+
     Example:
-        >>> dict(leaves({"trainer": {"max_steps": 7}, "seed": [1, 2]}))
+        >>> dict(leaves({"trainer": {"max_steps": 7}, "seed": [1, 2], "data": {}}))
         {'trainer.max_steps': 7, 'seed': [1, 2]}
     """
-    if isinstance(settings, dict) and settings:
+    if isinstance(settings, dict):
         for key, value in settings.items():
             yield from leaves(value, f"{name}.{key}" if name else str(key))
     else:
