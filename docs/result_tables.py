@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from docutils import nodes
-from run_rows import RUNS, Figure, figure, is_current, measured, minutes, runs
+from run_rows import RUNS, Figure, figure, is_current, measured, runs, times
 from sphinx.util.docutils import SphinxDirective
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -107,7 +107,7 @@ def _facts(runs: list[dict[str, str]]) -> dict[str, str]:
     if not runs:
         return {}
     parameters = {"parameters": runs[-1]["parameters"]} if runs[-1]["parameters"] else {}
-    return {**parameters, "time": minutes(runs), "measured": measured(runs)}
+    return {**parameters, "time": times(runs), "measured": measured(runs)}
 
 
 def _line(row: dict[str, str], heading: list[str], metrics: list[str]) -> list[str]:

@@ -61,10 +61,9 @@ def read_runs(config: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines, strict=True))
 
 
-def runs(config: str, overrides: str = "", split: str = "test") -> list[dict[str, str]]:
+def runs(config: str, overrides: str = "") -> list[dict[str, str]]:
     """Return the rows of a config, of its settings of today; without any, of the last ones."""
-    wanted = {"overrides": overrides, "split": split}
-    rows = [row for row in read_runs(config) if wanted.items() <= row.items()]
+    rows = [row for row in read_runs(config) if row["overrides"] == overrides]
     current = [row for row in rows if is_current(config, row)]
     last = max((row["scored"], row["settings"]) for row in rows)[1] if rows else ""
     return current or [row for row in rows if row["settings"] == last]
@@ -90,12 +89,16 @@ def figure(rows: list[dict[str, str]], key: str, factor: float = 1) -> Figure | 
     return Figure.of(values, max(0, digits - scale), low=bool(ERRORS.search(key)))
 
 
-def minutes(rows: list[dict[str, str]]) -> str:
-    """Return how long the trainings took, such as `12 to 24 min`."""
-    times = sorted(round(float(row["wall_seconds"]) / 60) for row in rows if row["wall_seconds"])
-    if not times:
-        return ""
-    return f"{times[0]} min" if times[0] == times[-1] else f"{times[0]} to {times[-1]} min"
+def times(rows: list[dict[str, str]]) -> str:
+    """Return how long the trainings took, such as `12 to 24 min, 9 to 10 min of CPU`."""
+    words = []
+    for column, suffix in (("wall_seconds", ""), ("cpu_seconds", " of CPU")):
+        seconds = [float(row[column]) for row in rows if row[column]]
+        unit, size = ("s", 1) if max(seconds, default=0) < 180 else ("min", 60)
+        ends = [round(end(seconds) / size) for end in (min, max) if seconds]
+        if ends:
+            words.append(f"{' to '.join(map(str, dict.fromkeys(ends)))} {unit}{suffix}")
+    return ", ".join(words)
 
 
 def measured(rows: list[dict[str, str]]) -> str:
@@ -120,9 +123,11 @@ def renewed(text: str, config: str = "") -> str:
     """
 
     def sentence(name: str, key: str) -> str:
-        if (result := figure(runs(name), key)) is None:
+        rows = runs(name)
+        if (result := figure(rows, key)) is None:
             raise ValueError(f"no run of {name} has {key}; record one (tools/record_runs.py)")
-        return result.sentence()
+        changed = "" if is_current(name, rows[0]) else ", config changed since"
+        return f"{result.sentence()}{changed}"
 
     if config:
         return _LINE.sub(lambda m: f"# Runs: {m['key']} {sentence(config, m['key'])}", text)

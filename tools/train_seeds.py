@@ -19,14 +19,14 @@ from visattn.cli import main as visattn
 from visattn.commands.options import CommandParser
 
 
-def train(config: str, seed: int, run: Path, extra: Sequence[str]) -> None:
-    """Train and test a run, unless that is done; resume it if it was interrupted."""
-    if (run / "test.json").is_file():
+def train(config: str, seed: int, run: Path, score: str, extra: Sequence[str]) -> None:
+    """Train and score a run, unless that is done; resume it if it was interrupted."""
+    if (run / f"{score}.json").is_file():
         print(f"{run} is done")
         return
     fit = ["fit", "--config", config, "--seed_everything", str(seed), "--run", str(run)]
     # `last` begins a run that has no checkpoint yet.
-    for words in ([*fit, "--ckpt_path", "last", *extra], ["test", "--run", str(run)]):
+    for words in ([*fit, "--ckpt_path", "last", *extra], [score, "--run", str(run)]):
         if visattn(words) != 0:
             raise RuntimeError(f"visattn {' '.join(words)} failed, see above")
 
@@ -38,6 +38,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("config", metavar="CONFIG", help="name of a config (visattn configs)")
     parser.add_argument("--seeds", nargs="+", type=int, required=True)
+    parser.add_argument(
+        "--score",
+        choices=("test", "validate"),
+        default="test",
+        help="command after training (test)",
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder (runs)")
     parser.add_argument("--out", type=Path, default=RUNS, help="folder of the rows (docs)")
     return parser
@@ -52,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     for seed in args.seeds:
         run = args.runs / Path(args.config).stem / f"{seed}{suffix}"
         try:
-            train(args.config, seed, run, extra)
+            train(args.config, seed, run, args.score, extra)
             record([run], out=args.out)
         except (OSError, ValueError, RuntimeError) as error:
             print(error, file=sys.stderr)

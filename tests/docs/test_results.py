@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from equations import block_equation
 from result_tables import PLAIN, cell_text, read, result, row_runs, table
-from run_rows import figure, quoting, renewed
+from run_rows import figure, quoting, renewed, runs, times
 
 from visattn.blocks import block_info, list_blocks
+from visattn.training.cli.arguments import config_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -25,7 +26,9 @@ def test_the_page_is_short_and_shows_every_table() -> None:
 def test_rows_are_complete_and_say_when_they_were_measured(task: str) -> None:
     heading, rows = table(task)
     assert {len(row) for row in rows} == {len(heading)}
-    assert all(re.fullmatch(r"[0-9a-f]{8} \d{4}-\d{2}-\d{2}", row[-1]) for row in rows), rows
+    assert all(re.fullmatch(r"[0-9a-f]{8}(-dirty)? \d{4}-\d{2}-\d{2}", row[-1]) for row in rows), (
+        rows
+    )
     for row in read(task):
         assert bool(row["measured"]) != bool(row_runs(row)), f"{row}: typed, or of runs"
         results = [result(row, column) for column in row if column not in PLAIN]
@@ -58,6 +61,11 @@ def test_cells_of_runs_show_the_worst_seed_and_how_many_reach_a_threshold(
         "test/other": "",
     }
     assert str(figure([{"a": "0.9997"}, {"a": "0.9999"}], "a")) == "0.9998 ± 0.0001"
+    seconds = [
+        {"wall_seconds": "700", "cpu_seconds": "57"},
+        {"wall_seconds": "1418", "cpu_seconds": ""},
+    ]
+    assert times(seconds) == "12 to 24 min, 57 s of CPU"
 
 
 def test_quoted_figures_are_those_of_the_runs() -> None:
@@ -65,6 +73,33 @@ def test_quoted_figures_are_those_of_the_runs() -> None:
     stale = [file.name for file, (text, config) in texts.items() if renewed(text, config) != text]
     assert stale == [], "python tools/record_runs.py renews figures"
     assert sum("# Runs: " in text for text, _ in texts.values()) >= 2
+
+
+def test_runs_of_a_changed_config_count_until_there_are_new_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digest = config_digest((ROOT / "configs" / "scenes_demo.yaml").read_text())
+    old, last, new, other = (
+        {"overrides": "", "scored": scored, "settings": settings, "a": score}
+        for scored, settings, score in (
+            ("1", "x", "1"),
+            ("2", "y", "2"),
+            ("0", digest, "3"),
+            ("3", "z", "4"),
+        )
+    )
+    rows = [old, last, {**other, "overrides": "x=1"}]
+    monkeypatch.setattr("run_rows.read_runs", lambda _: rows)
+    line = "# Runs: a"
+    assert runs("scenes_demo") == [last]
+    assert renewed(line, "scenes_demo") == "# Runs: a 2.000 (1 seed), config changed since"
+    rows.append(new)
+    assert runs("scenes_demo") == [new]
+    assert renewed(line, "scenes_demo") == "# Runs: a 3.000 (1 seed)"
+    marked = "<!-- runs scenes_demo a -->?<!-- -->"
+    assert renewed(f"It is {marked}.") == f"It is {marked.replace('?', '3.000 (1 seed)')}."
+    with pytest.raises(ValueError, match="no run of scenes_demo has b; record one"):
+        renewed("# Runs: b 0.5", "scenes_demo")
 
 
 def test_configs_of_the_tables_exist() -> None:
