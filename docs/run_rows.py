@@ -4,7 +4,9 @@ A row holds the scores of one run (`tools/record_runs.py`). What quotes a figure
 rows, and a test compares the two: lines in the heads of configs, and marked figures in Markdown.
 
     # Runs: test/accuracy_relational 0.956 ± 0.031, worst 0.928 (4 seeds)
-    <!-- runs CONFIG test/accuracy -->0.956 ± 0.031, worst 0.928 (4 seeds)<!-- -->
+    Accuracy: <!-- runs CONFIG test/accuracy -->0.956 ± 0.031, worst 0.928 (4 seeds)<!-- -->
+
+The mark does not begin a line, which would end the paragraph there.
 """
 
 import csv
@@ -119,7 +121,7 @@ def renewed(text: str, config: str = "") -> str:
         config: Name of the config; empty for a page.
 
     Raises:
-        ValueError: If no run of a config was recorded, or none has the score.
+        ValueError: If no run of a config was recorded, none has the score, or a mark begins a line.
     """
 
     def sentence(name: str, key: str) -> str:
@@ -131,7 +133,16 @@ def renewed(text: str, config: str = "") -> str:
 
     if config:
         return _LINE.sub(lambda m: f"# Runs: {m['key']} {sentence(config, m['key'])}", text)
+    if "\n<!-- runs " in text:
+        raise ValueError(
+            "a line begins with <!-- runs, which ends its paragraph; join it to the last"
+        )
     return _MARK.sub(lambda m: f"{m[1]}{sentence(m['config'], m['key'])}", text)
+
+
+def lacks_figures(text: str, config: str) -> bool:
+    """Return whether a config has runs with its own settings, and its head quotes none of them."""
+    return bool(config and runs(config)) and not _LINE.search(text)
 
 
 def quoting() -> dict[Path, str]:

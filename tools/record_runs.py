@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from docs.run_rows import ROOT, RUNS, quoting, read_runs, renewed
+from docs.run_rows import ROOT, RUNS, lacks_figures, quoting, read_runs, renewed
 from visattn.cli import main as visattn
 from visattn.commands.options import CommandParser
 from visattn.io.atomic import atomic_write
@@ -173,6 +173,8 @@ def renew() -> None:
         if (new := renewed(text, config)) != text:
             atomic_write(file, new)
             print(f"{file.relative_to(ROOT)}: figures renewed")
+        if lacks_figures(text, config):
+            print(f"{file.relative_to(ROOT)}: write '# Runs: SCORE' in place of typed figures")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -148,11 +148,12 @@ def leaves(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def changes(settings: Any, base: Any) -> dict[str, Any]:
     """Return the values of settings that differ from those of a base; None for missing ones.
 
-    Of an absolute path only the name counts, so that it is the same on each machine.
+    Of a path from the root, the home or a variable only the name counts, which is the same on each
+    machine.
 
     Example:
-        >>> changes({"data": {"root": "/here/photos", "seed": 7}}, {"data": {"root": "photos"}})
-        {'data.seed': 7}
+        >>> changes({"root": "/here/photos", "seed": 7}, {"root": "${DATA}/photos"})
+        {'seed': 7}
     """
     new, old = ({key: _portable(value) for key, value in leaves(part)} for part in (settings, base))
     names = sorted(new.keys() | old.keys())
@@ -164,7 +165,7 @@ def _portable(value: Any) -> Any:
         return [_portable(each) for each in value]
     if isinstance(value, dict):
         return {key: _portable(each) for key, each in value.items()}
-    is_path = isinstance(value, str) and Path(value).is_absolute()
+    is_path = isinstance(value, str) and value.startswith(("/", "~", "$"))
     return Path(value).name if is_path else value
 
 
