@@ -48,8 +48,20 @@ TEST_METRICS = {
         f"test/{name}" for name in ("miou", "miou_foreground", "dice", "boundary_iou", "loss")
     },
 }
-CHEAPER = {"flowers_mobilenetv2_cbam": "--model.classifier.img_size=[64,64]"}
+CHEAPER = {
+    "coco_detr": "--model.detector.encoder.img_size=[64,64]",
+    "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[64,64]",
+    "scenes_transformer": "--model.captioner.encoder.channels=16",
+    "scenes_unet_supervised": "--model.segmenter.encoder.img_size=[64,64] --data.image_size=64",
+}
 """Options beside those with which the losses of the net are computed."""
+THIN = {
+    "TransformerCaptioner": "--model.captioner.embed_dim=24",
+    "ShowAttendTell": "--model.captioner.embed_dim=8 --model.captioner.hidden_size=16"
+    " --model.captioner.attention_dim=8",
+}
+THIN["KnowingWhenToLook"] = THIN["ShowAttendTell"]
+"""Widths of captioners, which no test looks at."""
 BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule", "SequenceRecognitionTask"}
 # Scores over so few photos come with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
@@ -177,6 +189,8 @@ def test_configs_of_shards_differ_in_their_data_paths_only(shards: str, files: s
 
 def small_run(config: Path) -> list[str]:
     cheaper = CHEAPER.get(config.stem, "").split()
+    if captioner := settings(config.stem)["model"]["init_args"].get("captioner"):
+        cheaper += THIN.get(captioner["class_path"], "").split()
     if class_path(config) in ("CaptionDataModule", "ShardCaptionDataModule"):
         cheaper += ["--model.captioner.encoder.img_size=[64,64]"]
         cheaper += ["--model.captioner.encoder.name=resnet18"] if "coco" in config.stem else []

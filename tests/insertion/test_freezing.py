@@ -103,6 +103,20 @@ def test_norms_without_weights_inside_the_blocks_learn_their_statistics() -> Non
     assert [norm.running_mean.equal(b) for norm, b in zip(inside, before, strict=True)] == [False]  # pyright: ignore[reportOptionalMemberAccess]
 
 
+def test_a_module_with_a_block_behind_it_stays_in_eval_mode() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("level", torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.get_buffer("level") if self.training else x
+
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 1), Noisy()), torch.rand(2, 3, 5, 7)
+    va.insert(model, "se", position="1", example=x, freeze=True)
+    assert torch.equal(model.train()(x), model.eval()(x))
+
+
 def test_copies_keep_their_norms_frozen() -> None:
     net = copy.deepcopy(frozen_net())
     before = statistics(net).clone()

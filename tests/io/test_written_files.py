@@ -75,10 +75,10 @@ def test_what_a_killed_writer_began_is_completed_or_left_undone(tmp_path: Path, 
     while killed_at(step, lambda: write_files(tmp_path, names, "new")):
         left = {name: text for name, text in content(tmp_path).items() if text != "mine"}
         torn += left not in (old, new)
-        # a process that completes it may be killed, too
-        inner = 0
+        # a process that completes it may be killed, too; every step of it, in turns
+        inner = step % 3
         while killed_at(inner, lambda: finish_replacements(tmp_path)):
-            inner += 1
+            inner += 3
         completed.append(content(tmp_path))
         write_files(tmp_path, previous, "old")  # what is there is still known as its own
         assert {path.name for path in tmp_path.iterdir()} == {*old, "notes.md", RECORD}

@@ -1,5 +1,6 @@
 """Softmax outputs are tracked up to the product with the values."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ from torch import Tensor, nn
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.blocks import CBAM
+from visattn.recording.attention_call import AttentionCall
+from visattn.recording.interception import sums_to_one
 from visattn.recording.recorder import record
-from visattn.recording.word_rows import WordRows
+from visattn.recording.word_rows import WordRows, largest_score, row_tolerance
 
 GRID = (3, 5)
 
@@ -215,3 +218,15 @@ def test_attention_beside_taps_is_recorded() -> None:
         record(net, layers=[-1]),
     ):
         net(X)
+
+
+def test_rows_may_differ_by_the_rounding_of_their_numbers_and_scores() -> None:
+    half = torch.full((1, 3), 0.335).half()
+    assert sums_to_one(half)
+    assert not sums_to_one(1.2 * half)
+    queries, keys = torch.full((1, 1, 3, 4), 2.0), torch.full((1, 1, 5, 4), -3.0)
+    call = AttentionCall((1, 1, 3, 5), queries, keys)  # scores of -24 / sqrt(4)
+    assert largest_score(call, slice(2)) == 12
+    assert largest_score(replace(call, scale=-0.25), slice(2)) == 6
+    assert row_tolerance(half, 1e5) == pytest.approx(0.0677, abs=1e-4)
+    assert row_tolerance(half.float(), 1e5) == pytest.approx(0.0477, abs=1e-4)

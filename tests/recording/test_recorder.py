@@ -173,6 +173,9 @@ def test_recordings_with_different_requests_get_their_own_rows() -> None:
     assert torch.equal(complete.weights[1], WEIGHTS)
     for recording in (selected, again):
         assert torch.equal(recording.weights[0], WEIGHTS[:, [2]][:, :, [6, 1]])
+    with record(model), record(model, queries=[-1]) as last:
+        model(WEIGHTS[:, :, :5])  # fewer queries than keys
+    assert torch.equal(last.weights[0], WEIGHTS[:, :, 4:5])
 
 
 def test_layers_are_selected_by_index_and_name() -> None:

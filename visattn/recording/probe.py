@@ -250,8 +250,7 @@ class ModelProbe:
         if prefix:
             return "its windows contain tokens that are not part of the grid"
         # Shifted windows are rolled: the first window begins at the token that was moved there.
-        start = int(windows[0, 0])
-        shift = divmod(start, grid[1]) if start > 0 else (0, 0)
+        shift = divmod(max(int(windows[0, 0]), 0), grid[1])
         window = rectangular_window_size(windows, grid[1])
         layer = AttentionLayer(
             site, grid, heads, window_size=window, shift_size=shift if window else (0, 0)

@@ -115,7 +115,7 @@ def split_prefix_tokens(
             known = [grid for grid in observed_grids if allow_coarser or grid[0] * grid[1] == count]
             if observed_grids and not known:
                 continue
-            if count > 0 and (grid := infer_grid(count, image_size, known)) is not None:
+            if (grid := infer_grid(count, image_size, known)) is not None:
                 return prefix, grid
     return None
 
