@@ -17,12 +17,11 @@ from visattn.commands.options import (
     StoreOnce,
     batch_size,
     count,
-    output_name,
-    output_path,
     real_number,
     seed,
     whole_number,
 )
+from visattn.commands.output_option import output_name, output_path
 
 Capsys = pytest.CaptureFixture[str]
 INVALID_NUMBERS = (

@@ -9,7 +9,7 @@ import pytest
 from command_sandbox import fill
 
 from visattn.cli import main
-from visattn.commands.options import check_writable
+from visattn.commands.output_option import check_writable
 
 Capsys = pytest.CaptureFixture[str]
 SCORED = "score maps --model cnn.safetensors --data photos --masks masks --methods gradcam"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from index_cards import folder_cards, parse_index_page
 
-from visattn.commands import index as folder_index
-from visattn.commands.index import FolderIndex, card_image
-from visattn.commands.records import Origin, Part, ResultFolder
+from visattn.commands import index as folder_index, outputs
+from visattn.commands.index import FolderIndex, Row, card_image
+from visattn.commands.records import Origin, Part, Record, ResultFolder
 from visattn.results.cards import Card
 
 CARD = card_image(np.zeros((11, 13, 3), np.uint8))
@@ -18,14 +18,14 @@ CARD = card_image(np.zeros((11, 13, 3), np.uint8))
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that is set by hand, and advances by a second when an index is written."""
-    now, written = [100.0], folder_index.atomic_write
+    now, written = [100.0], outputs.atomic_write
 
     def write(path: Path, content: bytes) -> None:
         now[0] += path.name == folder_index.INDEX
         written(path, content)
 
     monkeypatch.setattr(folder_index.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(folder_index, "atomic_write", write)
+    monkeypatch.setattr(outputs, "atomic_write", write)
     return now
 
 
@@ -40,13 +40,20 @@ class ImageIndex(FolderIndex):
     """An index that is written when its context is left, as in a run."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "Captions", "caption", lambda record: [record["row"]])
+        self.folder = folder
+        super().__init__(folder, "Captions", "caption", {"caption": self}.get)
+
+    def table(self, record: Record) -> list[Row]:
+        return [record["row"]]
+
+    def seen_share(self, record: Record) -> None:
+        del record
 
     def __enter__(self) -> "ImageIndex":
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self.write()
+        self.write([])
 
 
 def add(index: ImageIndex, name: str, card: str = CARD) -> None:
@@ -185,9 +192,9 @@ def test_unchanged_pages_are_not_written_again(
         for name in "abcdefgh":
             add(index, name)
     written: list[str] = []
-    write = folder_index.atomic_write
+    write = outputs.atomic_write
     monkeypatch.setattr(
-        folder_index,
+        outputs,
         "atomic_write",
         lambda path, content: written.append(path.name) or write(path, content),
     )
@@ -203,5 +210,5 @@ def test_a_foreign_page_is_not_replaced(tmp_path: Path) -> None:
     for name in "abc":
         add(index, name)
     with pytest.raises(ValueError, match=r"an index-2\.html that visattn did not write"):
-        add(index, "d"), index.write()
+        add(index, "d"), index.write([])
     assert (tmp_path / "index-2.html").read_text() == "my page"

@@ -15,6 +15,7 @@ from PIL import Image
 
 from visattn.commands import records
 from visattn.commands.index import Row, card_image
+from visattn.commands.outputs import FolderOutput
 from visattn.commands.records import Part, Record, ResultFolder
 from visattn.commands.run import Job
 from visattn.images.reader import LoadedImage
@@ -178,14 +179,14 @@ def test_a_failing_write_leaves_the_earlier_result(
     out = tmp_path / "out"
     MeanJob(images, out).run()
     before = {name: (out / name).read_bytes() for name in files(out)}
-    prepare = ResultFolder._prepare
+    stage = FolderOutput.stage
 
-    def full(folder: ResultFolder, content: bytes | Path) -> Path:
+    def full(folder: FolderOutput, content: bytes | Path) -> Path:
         if content == b"40.0":  # of image b
             raise OSError(28, "No space left on device")
-        return prepare(folder, content)
+        return stage(folder, content)
 
-    monkeypatch.setattr(ResultFolder, "_prepare", full)
+    monkeypatch.setattr(FolderOutput, "stage", full)
     assert MeanJob(images, out, scale=2).run() == 1
     assert "b.png: " in capsys.readouterr().err
     assert (out / "b.json").read_bytes() == before["b.json"]

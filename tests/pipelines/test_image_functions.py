@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import visattn as va
-from visattn.io.web import write_url
+from visattn.io.stores import write_url
 from visattn.models import SPECIAL_TOKENS, AttentionResNet, SmallEncoder, StackedAttentionNetwork
 
 PHOTOS = [

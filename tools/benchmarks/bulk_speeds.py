@@ -53,7 +53,7 @@ def index_figure(*, photos: int) -> SpeedFigure:
                 part = Part(stem, {}, {f"{stem}.jpg": b""}, card)
                 results.write(part, Origin("overlay", f"{stem}.jpg", {}, {}))
         begin = time.process_time()
-        FolderIndex(folder, "Attention", "overlay", lambda _: ()).write()
+        FolderIndex(folder, "Attention", "overlay", {}.get).write([])
         seconds = time.process_time() - begin
         sizes = [page.stat().st_size for page in folder.glob("*.html")]
     amounts = {"CPU seconds": seconds, "pages": len(sizes), "largest, MB": max(sizes) / 1e6}

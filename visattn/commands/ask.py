@@ -254,12 +254,14 @@ class AnswersJob(ModelJob["list[Answer]"]):
             best = answer["answers"][0]
             yield answer["question"], f"{best['answer']} ({100 * best['probability']:.0f} %)"
 
-    def geometry(self, record: Record) -> Any:
+    @staticmethod
+    def geometry(record: Record) -> Any:
         """Return the geometry of the maps of a photo, which is that of all of them."""
         answers = record["questions"]
         return next((answer["geometry"] for answer in answers if "geometry" in answer), None)
 
-    def table(self, record: Record) -> Iterable[Row]:
+    @staticmethod
+    def table(record: Record) -> Iterable[Row]:
         """Yield each question, with its answer and probability."""
         for answer in record["questions"]:
             yield {"question": answer["question"], **answer["answers"][0]}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.options import OUTPUT, CommandParser, real_number, refuse_without
+from visattn.commands.output_option import output_path
 from visattn.io.atomic import atomic_write
 from visattn.io.locations import Source
 from visattn.io.safe_text import read_json
@@ -26,7 +27,7 @@ def add_boxes(parser: CommandParser) -> None:
     group = parser.group(OUTPUT)
     group.add_argument(
         "--boxes",
-        type=Path,
+        type=output_path,
         metavar="FILE",
         help="also write boxes around the high parts of each map as COCO JSON, in pixels of the "
         "upright photo, and draw them",

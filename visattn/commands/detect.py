@@ -216,7 +216,8 @@ class DetectionJob(ModelJob["Detections"]):
         """Return how many objects of each class there are."""
         return [(count_classes([detection["class"] for detection in record["objects"]]),)]
 
-    def table(self, record: Record) -> Iterable[Row]:
+    @staticmethod
+    def table(record: Record) -> Iterable[Row]:
         """Yield class, score, box and query of each object."""
         for detection in record["objects"]:
             left, top, right, bottom = detection["box"]

@@ -12,9 +12,9 @@ from visattn.commands.options import (
     CommandParser,
     add_overwrite,
     add_resize_mode,
-    output_name,
     refuse_without,
 )
+from visattn.commands.output_option import output_name
 from visattn.commands.streams import activity, print_row
 from visattn.io.written_files import WrittenFiles, replace_files
 from visattn.models.saving.bundled import find_bundled_model, is_model_name, list_bundled_models

@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.options import OUTPUT, CommandParser, output_path
+from visattn.commands.options import OUTPUT, CommandParser
+from visattn.commands.output_option import output_path
 from visattn.io.locations import Source
 from visattn.io.messages import format_names
 from visattn.io.written_files import WrittenFiles, replace_files

@@ -76,11 +76,11 @@ def folder_lock(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def check_no_overwrite(folder: Path, files: Iterable[str], images: Iterable[Source]) -> None:
+def check_no_overwrite(folder: Path | str, files: Iterable[str], images: Iterable[Source]) -> None:
     """Check that no output file would replace an input image.
 
     Args:
-        folder: Value of `--out`.
+        folder: Value of `--out`, a folder or a URL.
         files: Names of the output files.
         images: Input images.
 
@@ -91,12 +91,24 @@ def check_no_overwrite(folder: Path, files: Iterable[str], images: Iterable[Sour
         >>> check_no_overwrite(Path("out"), ["dog.png"], [Path("photos/dog.png")])
     """
     # Unlike resolve, realpath accepts link loops.
-    inputs = {os.path.realpath(path) for path in images if isinstance(path, Path)}
+    inputs = {
+        os.path.realpath(path) if isinstance(path, Path) else _plain_url(str(path))
+        for path in images
+    }
     for file in files:
-        if os.path.realpath(folder / file) in inputs:
+        if isinstance(folder, str):
+            written = f"{_plain_url(folder)}/{file}"
+        else:
+            written = os.path.realpath(folder / file)
+        if written in inputs:
             raise ValueError(
                 f"--out {folder} would overwrite the input image {file}; choose another folder"
             )
+
+
+def _plain_url(url: str) -> str:
+    """Return a URL as it is compared: memory:///a/ is memory://a."""
+    return url.replace(":///", "://").rstrip("/")
 
 
 def result_names(
@@ -182,7 +194,11 @@ PIXELS_PER_BATCH = 64_000_000
 
 
 def find_input_images(
-    paths: Sequence[PathLike], out: Path | None, skipped: list[str], *, keep_missing: bool = False
+    paths: Sequence[PathLike],
+    out: Path | str | None,
+    skipped: list[str],
+    *,
+    keep_missing: bool = False,
 ) -> list[Source]:
     """Return the images of sources, without those in the output folder.
 
@@ -190,7 +206,7 @@ def find_input_images(
 
     Args:
         paths: Files, folders, archives, tables and URLs of the command line.
-        out: Output folder, if there is one.
+        out: Output folder or URL, if there is one.
         skipped: Receives the reasons why folders could not be listed.
         keep_missing: Whether a file that does not exist is skipped when it is read.
 
@@ -212,21 +228,35 @@ def find_input_images(
             print_message(f"skipped {folder}: results of visattn; to include it, give its path")
         return is_result
 
-    if out is not None and os.path.isdir(out):  # noqa: PTH112 (raises nothing)
-        for path in paths:
-            if os.path.isdir(path) and out.samefile(path):  # noqa: PTH112
-                raise ValueError(
-                    f"--out {out} is searched for images: the next run would read the results as "
-                    f"photos; choose another folder, for instance {Path(path) / 'results'}"
-                )
-    return find_sources(
+    for path in paths:
+        if out is not None and _is_same_place(out, path):
+            raise ValueError(
+                f"--out {out} is searched for images: the next run would read the results as "
+                f"photos; choose another folder, for instance {os.fspath(path)}/results"
+            )
+    found = find_sources(
         paths,
         keep_missing=keep_missing,
-        omit=out,
+        omit=out if isinstance(out, Path) else None,
         skip=skip,
         onerror=lambda error: skipped.append(f"{error.filename}: {error.strerror}"),
         report=print_message,
     )
+    if not isinstance(out, str):
+        return found
+    inside = f"{_plain_url(out)}/"
+    photos = [each for each in found if not _plain_url(str(each)).startswith(inside)]
+    if not photos:
+        raise FileNotFoundError(f"there is no photo beside those in --out {out}")
+    return photos
+
+
+def _is_same_place(out: Path | str, path: PathLike) -> bool:
+    """Whether a source is the output folder or URL."""
+    if isinstance(out, str):
+        return _plain_url(out) == _plain_url(os.fspath(path))
+    are_folders = os.path.isdir(out) and os.path.isdir(path)  # noqa: PTH112 (raises nothing)
+    return are_folders and out.samefile(path)
 
 
 def read_images(
@@ -273,6 +303,7 @@ def map_in_threads(
     *,
     ahead: int = 0,
     report: Callable[[Key, Value], object] = lambda _item, _result: None,
+    threads: int | None = None,
 ) -> Iterator[tuple[Key, Callable[[], Value]]]:
     """Yield each item with a function that waits for its result, or raises its error.
 
@@ -286,6 +317,7 @@ def map_in_threads(
             items are made.
         report: Called with each item and its result, in the order of the items, as soon as the
             result is there: in a thread, so that it need not wait for the next item to be made.
+        threads: Number of threads; None is one per core.
 
     Example:
         >>> [(item, result()) for item, result in map_in_threads(abs, [-3, 2], report=print)]
@@ -293,7 +325,7 @@ def map_in_threads(
         2 2
         [(-3, 3), (2, 2)]
     """
-    num_threads = thread_count()
+    num_threads = thread_count() if threads is None else threads
     waiting: deque[tuple[Key, Future[Value]]] = deque()
     reports = _ReportsInOrder(report)
     remaining = iter(items)

@@ -183,7 +183,8 @@ class GlimpseJob(ModelJob["ScanPath"]):
         """Return class and probability."""
         return [(record["class"], f"{record['probability']:.3f}")]
 
-    def table(self, record: Record) -> Iterable[Row]:
+    @staticmethod
+    def table(record: Record) -> Iterable[Row]:
         """Return class and probability."""
         return [{name: record[name] for name in ("class", "probability")}]
 
@@ -213,13 +214,16 @@ class GlimpseJob(ModelJob["ScanPath"]):
         """Compute the coverage anew if earlier runs or other shards have finished the rest."""
         from visattn.viz.scanpaths.coverage import Coverage
 
-        records = {path: self.out / f"{name}.json" for path, name in self.all_names.items()}
-        missing = (path for path, record in records.items() if not record.is_file())
+        if self.out is None:
+            return False
+        self.out.refresh()
+        present = self.out.exists
+        missing = (path for path, name in self.all_names.items() if not present(f"{name}.json"))
         if any(True for _ in read_images(missing, [], strict=False)):
             return False  # another command is at work
         # Records do not hold what the network saw, of which the coverage is the mean.
         self.coverage = Coverage(self.coverage.policy)
-        for batch in batched(read_images(records, [], strict=False), batch_size):
+        for batch in batched(read_images(self.all_names, [], strict=False), batch_size):
             with autocast(self.args):
                 for scan in self.infer([image for _, image in batch]):
                     self.coverage.add(scan)

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from visattn.commands.options import RUN, CommandParser, add_options, output_name, output_path
+from visattn.commands.options import RUN, CommandParser, add_options
+from visattn.commands.output_option import output_name, output_path
 from visattn.io.locations import Source
 
 

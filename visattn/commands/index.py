@@ -1,16 +1,17 @@
 """Index and table of an output folder, made from the records of its results."""
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from visattn.commands.files import folder_lock
+from visattn.commands.files import map_in_threads
+from visattn.commands.outputs import INDEX, Output, open_output
 from visattn.commands.records import CARD, PROVENANCE, Record
-from visattn.io.atomic import atomic_write
-from visattn.io.safe_text import read_json
+from visattn.io.safe_text import decode_utf8, parse_json
+from visattn.io.tables import csv_table, parquet_table
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -19,7 +20,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.geometry.affine import Box
     from visattn.viz.html.index_page import IndexRange
 
-INDEX = "index.html"
+SEEN = "seen_share"
 _PAUSE = 1.0  # seconds between updates of the index, at least
 _MAX_TIME_SHARE = 0.1  # of the running time that is spent on updates of the index
 _PAGE_BYTES = 4_000_000  # of the cards of a page
@@ -35,12 +36,25 @@ Row = Mapping[str, object]
 """A row of the table: values by the names of their columns."""
 
 
+class RecordKind(Protocol):
+    """What the table says of the records of a command."""
+
+    def table(self, record: Record, /) -> Iterable[Row]:
+        """Yield the rows of a record, without the name of the image."""
+        ...
+
+    def seen_share(self, record: Record, /) -> float | None:
+        """Return which share of a photo the model saw; None if that is not known."""
+        ...
+
+
 class _IndexedRecord(NamedTuple):
     """What is kept of a record: its card without the thumbnail, and its rows."""
 
-    state: tuple[int, int]
+    state: object
     card: Card | None = None
     size: int = 0
+    command: str = ""
     rows: tuple[Row, ...] = ()
 
 
@@ -52,11 +66,11 @@ class FolderIndex:
     memory.
 
     Args:
-        folder: The folder.
+        out: The folder, or a store; or its path.
         title: Heading of the pages.
-        command: The command whose results the table lists.
-        rows: Returns the rows of a record.
-        pages: Whether there are index pages, besides the table.
+        command: What the pages are searched for is what its cards say.
+        kind_of: Returns what says the rows of the records of a command; None if they have none.
+        pages: Whether there are index pages, besides the tables.
 
     Raises:
         ValueError: If the folder has an index.html that visattn did not write.
@@ -64,74 +78,110 @@ class FolderIndex:
 
     def __init__(
         self,
-        folder: Path,
+        out: Output | Path,
         title: str,
         command: str,
-        rows: Callable[[Record], Iterable[Row]],
+        kind_of: Callable[[str], RecordKind | None],
         *,
         pages: bool = True,
     ) -> None:
-        self.folder = folder
+        self.out = open_output(out) if isinstance(out, Path) else out
         self.title = title
         self.command = command
+        self._kind_of = kind_of
         self.pages = pages
-        self._rows = rows
         self._entries: dict[str, _IndexedRecord] = {}
-        self._thumbnails: dict[str, tuple[tuple[int, int], str]] = {}
+        self._thumbnails: dict[str, tuple[object, str]] = {}
         self._kept_bytes = 0
-        self._written: dict[int, tuple[object, tuple[int, int]]] = {}
+        self._written: dict[int, tuple[object, object]] = {}
         self._next_write = 0.0
         if pages:
-            check_index(folder)
+            check_index(self.out)
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands whose results were read."""
+        return sorted({entry.command for entry in self._entries.values() if entry.command})
 
     def refresh(self) -> None:
         """Write the pages that changed, unless that would take too much of the running time."""
         if self.pages and time.monotonic() >= self._next_write:
             start = time.monotonic()
-            with folder_lock(self.folder):
-                self._read_records()
+            with self.out.lock():
+                self.read()
                 self._write_pages()
             end = time.monotonic()
             self._next_write = end + max(_PAUSE, (end - start) / _MAX_TIME_SHARE)
 
-    def write(self) -> list[Row]:
-        """Write the pages that changed; return the table of all results of the command."""
-        with folder_lock(self.folder):  # another process may write the same pages
-            self._read_records()
+    def write(
+        self, commands: Iterable[str], *, parquet: bool = False, overwrite: bool = False
+    ) -> None:
+        """Write the pages that changed, and tables of all results.
+
+        Args:
+            commands: Commands that have a table.
+            parquet: Whether the tables are written as parquet, too.
+            overwrite: Whether tables of the user are replaced.
+
+        Raises:
+            FileExistsError: If there is such a table.
+            OSError: If a file cannot be written.
+        """
+        with self.out.lock():  # another process may write the same pages
+            self.read()
             if self.pages:
                 self._write_pages()
-        return self._table()
+        for command in commands:
+            rows = self._table(command)
+            tables = {"csv": csv_table(rows)}
+            if parquet:
+                tables["parquet"] = parquet_table(rows)
+            for suffix, content in tables.items():
+                name = f"{command}.{suffix}"
+                self.out.write_shared(name, content, key=name, overwrite=overwrite)
 
-    def _read_records(self) -> None:
+    def read(self) -> None:
         """Read the records that are new or changed."""
-        entries: dict[str, _IndexedRecord] = {}
-        for path in record_files(self.folder):
-            name = path.relative_to(self.folder).as_posix()
-            state = _file_state(path)
-            known = self._entries.get(name)
-            entries[name] = known if known and known.state == state else self._read(path, state)
-        self._entries = entries
+        states = self.out.records()
+        entries = self._entries
+        changed = [
+            name for name in states if name not in entries or entries[name].state != states[name]
+        ]
+        entries = {name: entries[name] for name in states if name in entries}
+        for name, content in self._contents(changed):
+            entries[name] = self._read(name, states[name], content)
+        self._entries = {name: entries[name] for name in states}
 
-    def _read(self, path: Path, state: tuple[int, int]) -> _IndexedRecord:
+    def _contents(self, names: Iterable[str]) -> Iterator[tuple[str, Callable[[], bytes]]]:
+        """Yield files with what reads them: from afar many at once."""
+        if self.out.readers is None:
+            return ((name, partial(self.out.read, name)) for name in names)
+        return map_in_threads(self.out.read, names, threads=self.out.readers)
+
+    def _read(self, name: str, state: object, content: Callable[[], bytes]) -> _IndexedRecord:
         from visattn.viz.html.index_page import index_card
 
         try:
-            record = read_json(path)
+            record = parse_json(decode_utf8(content()))
             made = record[PROVENANCE]
+            if not self.out.renames and not all(map(self.out.exists, made["files"])):
+                return _IndexedRecord(state)  # its files are still being uploaded
             card = None if record.get(CARD) is None else Card(**record[CARD])
             if card is not None and ".." in card.page.split("/"):
                 return _IndexedRecord(state)  # its page is not in the folder
-            rows = tuple(self._rows(record)) if made["command"] == self.command else ()
+            kind = self._kind_of(made["command"])
+            command = "" if kind is None else made["command"]
+            rows = () if kind is None else tuple(_table_rows(kind, record))
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             # Kept without card and rows, so that it is read again only when it changes.
             return _IndexedRecord(state)  # of something else, or just being replaced
         if card is None:
-            return _IndexedRecord(state, None, 0, rows)
+            return _IndexedRecord(state, None, 0, command, rows)
         size = len(index_card(card).encode())
-        self._keep_thumbnail(path.relative_to(self.folder).as_posix(), state, card.thumbnail)
-        return _IndexedRecord(state, card._replace(thumbnail=""), size, rows)
+        self._keep_thumbnail(name, state, card.thumbnail)
+        return _IndexedRecord(state, card._replace(thumbnail=""), size, command, rows)
 
-    def _keep_thumbnail(self, name: str, state: tuple[int, int], thumbnail: str) -> None:
+    def _keep_thumbnail(self, name: str, state: object, thumbnail: str) -> None:
         """Keep the thumbnail of a card, in place of that read first if a page of them is kept."""
         _, before = self._thumbnails.pop(name, (state, ""))
         self._thumbnails[name] = state, thumbnail
@@ -140,11 +190,12 @@ class FolderIndex:
             _, dropped = self._thumbnails.pop(next(iter(self._thumbnails)))
             self._kept_bytes -= len(dropped)
 
-    def _table(self) -> list[Row]:
-        """Return the rows of all results, by the names of their records."""
+    def _table(self, command: str) -> list[Row]:
+        """Return the rows of all results of a command, by the names of their records."""
         from visattn.viz.html.index_page import index_order
 
-        names = sorted(self._entries, key=lambda name: index_order(Card(name, "", "", "")))
+        own = (name for name, entry in self._entries.items() if entry.command == command)
+        names = sorted(own, key=lambda name: index_order(Card(name, "", "", "")))
         return [row for name in names for row in self._entries[name].rows]
 
     def _layout(self) -> list[list[str]]:
@@ -153,9 +204,9 @@ class FolderIndex:
 
         best: dict[tuple[str, str], str] = {}
         for name, entry in sorted(self._entries.items()):
-            if entry.card is None or not (self.folder / entry.card.page).is_file():
+            if entry.card is None or not self.out.exists(entry.card.page):
                 continue
-            key = (str(Path(name).parent), entry.card.name)
+            key = (str(PurePosixPath(name).parent), entry.card.name)
             if key not in best or _rank(entry.card) > _rank(self._card(best[key])):
                 best[key] = name
         order = sorted(best.values(), key=lambda name: index_order(self._card(name)))
@@ -172,32 +223,31 @@ class FolderIndex:
 
     def _write_pages(self) -> None:
         """Write the pages whose cards or links have changed, and remove those beyond the last."""
-        from visattn.images.reader import is_index_page
         from visattn.viz.html.index_page import IndexRange, index_file, numbered_index_page
 
         layout = self._layout()
-        if not layout[0] and not (self.folder / INDEX).exists():
+        if not layout[0] and not self.out.exists(INDEX):
             return
         ranges = [IndexRange.of([self._card(name) for name in page]) for page in layout]
         for number, (names, signature) in enumerate(
             zip(layout, self._signatures(layout, ranges), strict=True), start=1
         ):
-            path = self.folder / index_file(number)
-            written, state = self._written.get(number, (None, None))
-            if path.exists() and (written, state) == (signature, _file_state(path)):
+            file = index_file(number)
+            present = self.out.exists(file)
+            if present and self._written.get(number) == (signature, self.out.state(file)):
                 continue
             entries = [self._with_thumbnail(name) for name in names]
             shown = ranges if number == 1 else ranges[: number + 1]
             search = _SEARCHED.get(self.command, "texts")
             page = numbered_index_page(entries, number, shown, title=self.title, search=search)
             content = page.encode()
-            _check_page(path)
-            if not path.is_file() or path.read_bytes() != content:
-                atomic_write(path, content)
-            self._written[number] = (signature, _file_state(path))
+            _check_page(self.out, file)
+            if not present or self.out.read(file) != content:
+                self.out.write(file, content)
+            self._written[number] = (signature, self.out.state(file))
         number = len(layout) + 1
-        while is_index_page(path := self.folder / index_file(number)):
-            path.unlink()
+        while _is_index_page(self.out, file := index_file(number)):
+            self.out.remove(file)
             number += 1
 
     def _signatures(
@@ -222,41 +272,59 @@ class FolderIndex:
         state, thumbnail = self._thumbnails.get(name, (None, ""))
         if state == self._entries[name].state:
             return self._card(name)._replace(thumbnail=thumbnail)
-        return Card(**read_json(self.folder / name)[CARD])
+        return Card(**self.out.read_json(name)[CARD])
 
 
-def check_index(folder: Path) -> None:
-    """Refuse a folder with an index that visattn did not write.
+def _table_rows(kind: RecordKind, record: Record) -> Iterator[Row]:
+    """Yield the rows of a record with the name of its image, its files and what was seen."""
+    made = record[PROVENANCE]
+    more: dict[str, object] = {"files": "; ".join(made["files"])}
+    if (share := kind.seen_share(record)) is not None:
+        more = {SEEN: share, **more}
+    return ({"image": made["image"], **row, **more} for row in kind.table(record))
+
+
+def check_index(out: Output) -> None:
+    """Refuse a folder or store with an index that visattn did not write.
 
     Raises:
         ValueError: If there is one.
 
     Example:
-        >>> check_index(Path("no_such_folder"))
+        >>> check_index(open_output(Path("no_such_folder")))
     """
-    _check_page(folder / INDEX)
+    _check_page(out, INDEX)
 
 
-def has_index(folder: Path) -> bool:
-    """Return whether a folder has an index of visattn.
+def has_index(out: Output) -> bool:
+    """Return whether a folder or store has an index of visattn.
 
     Example:
-        >>> has_index(Path("no_such_folder"))
+        >>> has_index(open_output(Path("no_such_folder")))
         False
     """
-    from visattn.images.reader import is_index_page
-
-    return is_index_page(folder / INDEX)
+    return _is_index_page(out, INDEX)
 
 
-def _check_page(path: Path) -> None:
+def _is_index_page(out: Output, name: str) -> bool:
+    """Return whether a file is an index page of visattn."""
+    from visattn.images.reader import GENERATOR, HEAD_OF_PAGE
+
+    if not out.exists(name):
+        return False
+    try:
+        with out.open(name) as page:
+            return GENERATOR in page.read(HEAD_OF_PAGE)
+    except (OSError, ValueError):
+        return False
+
+
+def _check_page(out: Output, name: str) -> None:
     """Refuse to replace a page that visattn did not write."""
-    from visattn.images.reader import is_index_page
-
-    if os.path.lexists(path) and not is_index_page(path):
+    if out.exists(name) and not _is_index_page(out, name):
         raise ValueError(
-            f"--out {path.parent} has an {path.name} that visattn did not write and will not "
-            "replace; choose another folder"
+            f"--out {out} has an {name} that visattn did not write and will not replace; choose "
+            "another folder"
         )
 
 
@@ -295,47 +363,19 @@ def crop_to(image: "np.ndarray", region: "Box") -> "np.ndarray":
     return cut if cut.size else image
 
 
-def record_files(folder: Path) -> Iterator[Path]:
-    """Yield the JSON files of a folder, and of those below that have no index of their own.
-
-    Example:
-        >>> list(record_files(Path("no_such_folder")))
-        []
-    """
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".") and not Path(parent, name, INDEX).exists()
-        ]
-        for name in files:
-            if name.endswith(".json") and not name.startswith("."):
-                yield Path(parent, name)
-
-
-def describe_unfinished(folder: Path, stems: Iterable[Iterable[str]]) -> str:
+def describe_unfinished(written: Collection[str], stems: Iterable[Iterable[str]]) -> str:
     """Return how many images have no results yet, as the end of a sentence.
 
     Args:
-        folder: The output folder.
+        written: The records of the output folder.
         stems: Stems of the records of each image.
 
     Example:
-        >>> describe_unfinished(Path("no_such_folder"), [["dog"], ["cat"]])
-        '2 have no results yet'
+        >>> describe_unfinished(["cat.json"], [["dog"], ["cat"]])
+        '1 have no results yet'
     """
-    written = {path.relative_to(folder).as_posix() for path in record_files(folder)}
-    missing = sum(not {f"{stem}.json" for stem in of_image} <= written for of_image in stems)
+    missing = sum(any(f"{stem}.json" not in written for stem in each) for each in stems)
     return f"{missing:,} have no results yet" if missing else "all have results"
-
-
-def _file_state(path: Path) -> tuple[int, int]:
-    """Return what changes whenever a file is replaced: its inode, and the time of its writing."""
-    try:
-        status = path.stat()
-    except OSError:
-        return 0, 0
-    return status.st_ino, status.st_mtime_ns
 
 
 def _rank(card: Card) -> int:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face directory
-_DIGEST_LENGTH = 16  # hexadecimal digits
+DIGEST_LENGTH = 16  # hexadecimal digits
 
 
 def file_digest(path: Source) -> str:
@@ -48,9 +48,9 @@ def file_digest(path: Source) -> str:
     from visattn.io.safe_text import open_regular_file
 
     if not isinstance(path, Path):
-        return path.sha256()[:_DIGEST_LENGTH]
+        return path.sha256()[:DIGEST_LENGTH]
     with open_regular_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGEST_LENGTH]
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
 
 
 def weights_origin(weights: str) -> str | dict[str, str]:
@@ -128,7 +128,7 @@ def user_code_digest(model: str) -> str:
     digests = [file_digest(path) for path in (file, *others)]
     if len(digests) == 1:
         return digests[0]
-    return hashlib.sha256("".join(digests).encode()).hexdigest()[:_DIGEST_LENGTH]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def _loaded_files(folder: Path) -> set[Path]:

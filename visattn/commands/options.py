@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import os
 import re
 import sys
 from collections import Counter
@@ -10,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 
+from visattn.commands.output_option import check_writable, output_place
 from visattn.commands.schedulers import shard
 from visattn.commands.streams import print_lines
 from visattn.io.messages import did_you_mean
@@ -260,37 +260,6 @@ def height_width(text: str) -> tuple[int, int]:
     return height, width
 
 
-def output_name(text: str) -> str:
-    """Return the name of an output file or folder.
-
-    Raises:
-        argparse.ArgumentTypeError: If it is empty, which would be the current directory.
-
-    Example:
-        >>> output_name("maps/new")
-        'maps/new'
-        >>> output_name("")
-        Traceback (most recent call last):
-        argparse.ArgumentTypeError: must name a file or folder, got '': is a variable unset? ...
-    """
-    if not text.strip():
-        raise argparse.ArgumentTypeError(
-            f"must name a file or folder, got {text!r}: is a variable unset? The current directory "
-            "is ."
-        )
-    return text
-
-
-def output_path(text: str) -> Path:
-    """Return the path of an output file or folder, as `output_name` accepts it.
-
-    Example:
-        >>> output_path("maps/new").as_posix()
-        'maps/new'
-    """
-    return Path(output_name(text))
-
-
 _PIXELS = {"": 1.0, "px": 1.0, "in": 96.0, "mm": 96 / 25.4}
 _NARROWEST, _WIDEST = 100, 20_000
 
@@ -323,7 +292,7 @@ _GROUP_OF = {
 }
 """Groups of shared options; the others belong to the run."""
 SHARED: Mapping[str, Mapping[str, Any]] = {
-    "out": {"type": output_path, "metavar": "DIR", "help": "output folder"},
+    "out": {"type": output_place, "metavar": "DIR", "help": "output folder or URL of a store"},
     "strict": {
         "action": "store_true", "help": "stop at the first unreadable image (default: skip)",
     },
@@ -587,13 +556,20 @@ def refuse_beside_table(
             parser.error(f"{option} draws or adds files, which --save table does not write")
 
 
-def print_dry_run(reads: Iterable[str], folder: Path | None, files: Sequence[str]) -> int:
+def print_dry_run(
+    reads: Iterable[str],
+    folder: Path | str | None,
+    files: Sequence[str],
+    *,
+    present: Callable[[str], bool] | None = None,
+) -> int:
     """Print a line for each input and each file that a command would write; return 0.
 
     Args:
         reads: Descriptions of the inputs.
-        folder: Output folder; None if no files would be written to one.
+        folder: Output folder or URL; None if no files would be written to one.
         files: Names of the output files; absolute ones do not lie in the folder.
+        present: Whether a store has a file of a name.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -606,11 +582,16 @@ def print_dry_run(reads: Iterable[str], folder: Path | None, files: Sequence[str
         0
     """
     lines = [f"reads   {line}" for line in reads]
-    if folder is not None:
+    if isinstance(folder, Path):
         check_writable(folder)
-    paths = [Path(folder or "") / name for name in files if folder or Path(name).is_absolute()]
-    lines += [f"writes  {path}{' (overwrites)' * path.exists()}" for path in paths]
-    if not paths:
+    for name in files:
+        path = Path(folder or "") / name
+        known = path.exists() if present is None or path.is_absolute() else present(name)
+        if isinstance(folder, str) and not path.is_absolute():
+            path = f"{folder}/{name}"
+        if folder or Path(name).is_absolute():
+            lines.append(f"writes  {path}{' (overwrites)' * known}")
+    if not any(line.startswith("writes") for line in lines):
         lines.append("writes  nothing without --out DIR")
     print_lines(["dry run: nothing is written", *lines])
     return 0
@@ -625,28 +606,3 @@ def describe_model(model: "nn.Module", source: object) -> str:
     """
     count = sum(parameter.numel() for parameter in model.parameters())
     return f"{source}: {type(model).__name__}, {count:,} parameters"
-
-
-def check_writable(folder: Path) -> None:
-    """Check that files could be written into a folder, without creating it.
-
-    Args:
-        folder: Value of `--out`.
-
-    Raises:
-        OSError: If they could not.
-
-    Example:
-        >>> check_writable(Path(__file__))
-        Traceback (most recent call last):
-        OSError: --out ...options.py cannot be written: ...options.py is not a folder; choose ...
-    """
-    absolute = folder.absolute()
-    nearest = next(path for path in (absolute, *absolute.parents) if path.exists())
-    problem = ""
-    if not nearest.is_dir():
-        problem = f"{nearest} is not a folder"
-    elif not os.access(nearest, os.W_OK | os.X_OK):
-        problem = f"{nearest} is not writable"
-    if problem:
-        raise OSError(f"--out {folder} cannot be written: {problem}; choose another folder")

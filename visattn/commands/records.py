@@ -12,25 +12,22 @@ A result is replaced in this order, so that a process may be killed at any momen
     STEM.json  <- the record of the new result
 """
 
-import itertools
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from visattn.commands.files import create_folder, folder_lock
-from visattn.commands.model_option import file_digest
-from visattn.io.atomic import explained_disk_errors, flush, temporary_folder
+from visattn.commands.outputs import Output, Staged, content_digest, open_output
 from visattn.io.messages import format_names
-from visattn.io.safe_text import read_json
 from visattn.results.cards import Card
 
 Record = Mapping[str, Any]
 """Values of STEM.json."""
 PROVENANCE, CARD = "provenance", "card"
+IDENTITY = "image_identity"
+"""Key of what a store says of an image: if it is the same, the image need not be read."""
 _UNFINISHED = "unfinished"
 _NO_RECORD = "no record of visattn owns it"
 
@@ -72,10 +69,15 @@ class Origin(NamedTuple):
 
 
 class ResultFolder(AbstractContextManager["ResultFolder"]):
-    """A folder of results; results can be written within its context.
+    """The results of a folder or a store; they can be written within its context.
+
+    A store cannot rename, so that each file of a new result is uploaded once, its record first: a
+    result is finished when all files of its record are there. One that is replaced is marked as
+    unfinished before, as in a folder.
 
     Args:
-        path: The folder.
+        out: The place; or a folder.
+        overwrite: Whether files that a store has already are uploaded again.
 
     Example:
         >>> origin = Origin("caption", "dog.jpg", {"image_sha256": "1"}, {"k": 5}, ["dog.txt"])
@@ -83,17 +85,14 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         ...     folder.write(Part("dog", {"caption": "a dog"}, {"dog.txt": b"a dog"}), origin)
         >>> folder.finished("dog", origin)["caption"]
         'a dog'
-        >>> _ = (folder.path / "dog.txt").write_text("edited")
+        >>> folder.out.write("dog.txt", b"edited")
         >>> folder.finished("dog", origin), folder.foreign("dog", origin)
         (None, {'dog.txt': 'it changed since'})
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._digests: dict[tuple[object, ...], str] = {}
-        self._context = ExitStack()
-        self._numbers = itertools.count()
-        self._temporary: Path | None = None
+    def __init__(self, out: Output | Path, *, overwrite: bool = False) -> None:
+        self.out = open_output(out) if isinstance(out, Path) else out
+        self.overwrite = overwrite
 
     def __enter__(self) -> "ResultFolder":
         """Create the folder.
@@ -101,13 +100,12 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         Raises:
             OSError: If it cannot be written.
         """
-        create_folder(self.path)
-        self._temporary = self._context.enter_context(temporary_folder(self.path / "visattn"))
+        self.out.__enter__()
         return self
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Remove temporary files."""
-        self._context.close()
+        self.out.__exit__(None, None, None)
 
     def read(self, stem: str) -> Record | None:
         """Return the record of a result; None if there is none of visattn.
@@ -116,7 +114,7 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
             stem: Name of the record.
         """
         try:
-            record = read_json(self.path / f"{stem}.json")
+            record = self.out.read_json(f"{stem}.json")
         except (OSError, ValueError):
             return None
         known = isinstance(record, dict) and _is_provenance(record.get(PROVENANCE))
@@ -139,14 +137,14 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         made = record[PROVENANCE] if record is not None else {}
         if not made or _UNFINISHED in made or made["command"] != origin.command:
             return None
-        if any(made.get(key) != value for key, value in origin.digests.items()):
+        if _is_changed(made, origin):
             return None
         if not same(made.get("settings"), origin.settings):
             return None
         files = made["files"]
         if not {*origin.files} <= {*files, *made.get("absent", ())}:
             return None
-        complete = all(self.digest(name) == digest for name, digest in files.items())
+        complete = all(self.out.holds(name, digest) for name, digest in files.items())
         return record if complete else None
 
     def foreign(self, stem: str, origin: Origin) -> dict[str, str]:
@@ -157,7 +155,7 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
             origin: What the result would be made from; its settings are not read.
         """
         file = f"{stem}.json"
-        present = [name for name in (file, *origin.files) if os.path.lexists(self.path / name)]
+        present = [name for name in (file, *origin.files) if self.out.exists(name)]
         if not present:
             return {}
         record = self.read(stem)
@@ -168,10 +166,9 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         made = record[PROVENANCE]
         if made["command"] != origin.command:
             return {file: f"it holds results of visattn {made['command']}"}
-        changed = any(made.get(key) != value for key, value in origin.digests.items())
         # An image that changed under its own path is computed again; the results of another image
         # that happens to have this name stay.
-        if changed and made.get("image") != origin.image:
+        if _is_changed(made, origin) and made.get("image") != origin.image:
             return {file: f"it holds results of {made.get('image')}"}
         own = made["files"]
         reasons: dict[str, str] = {}
@@ -179,7 +176,7 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         for name in present[present[0] == file :]:
             if name not in own:
                 reasons[name] = _NO_RECORD
-            elif _UNFINISHED not in made and self.digest(name) != own[name]:
+            elif _UNFINISHED not in made and not self.out.holds(name, own[name]):
                 reasons[name] = "it changed since"
         return reasons
 
@@ -195,7 +192,7 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         foreign: dict[str, str] = {}
         for stem, origin in origins.items():
             foreign |= self.foreign(stem, origin)
-        refuse_foreign(self.path, foreign)
+        refuse_foreign(self.out, foreign)
 
     def write(self, part: Part, origin: Origin) -> None:
         """Write a result and its record.
@@ -210,78 +207,70 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
             OSError: If a file cannot be written; the earlier result stays then.
         """
         file = f"{part.stem}.json"
-        with explained_disk_errors(self.path):
-            new = {name: self._prepare(content) for name, content in part.files.items()}
+        out = self.out
+        with out.errors():
+            new = {name: out.stage(content) for name, content in part.files.items()}
             made: dict[str, Any] = {
                 "command": origin.command,
                 "image": origin.image,
                 **origin.digests,
                 "settings": origin.settings,
-                "files": {name: file_digest(new[name]) for name in new},
+                "files": {name: content_digest(new[name]) for name in new},
             }
             if absent := [name for name in origin.files if name not in new]:
                 made["absent"] = absent
             card = {} if part.card is None else {CARD: part.card._asdict()}
-            last = self._prepare(_encode({**part.record, **card, PROVENANCE: made}))
-            folders = dict.fromkeys((self.path / name).parent for name in (file, *new))
-            for folder in folders:
-                folder.mkdir(parents=True, exist_ok=True)
-            with folder_lock(self.path):  # two processes may write the same result
+            record = {**part.record, **card, PROVENANCE: made}
+            last = out.stage(_encode(record))
+            with out.lock():  # two processes may write the same result
                 before = self.read(part.stem)
-                old = dict(before[PROVENANCE]["files"]) if before is not None else {}
-                unfinished = {**made, _UNFINISHED: True, "files": {**old, **made["files"]}}
-                self._prepare(_encode({PROVENANCE: unfinished})).replace(self.path / file)
-                for name, path in new.items():
-                    path.replace(self.path / name)
-                for name in old.keys() - new.keys():
-                    if self.digest(name) == old[name]:
-                        (self.path / name).unlink(missing_ok=True)
-                last.replace(self.path / file)
+                if out.renames or not self._upload_new(file, last, new, before == record):
+                    self._replace(file, last, new, made, before)
             # Now the new names are on the disk, too.
-            for folder in folders:
-                flush(folder)
+            out.flush((file, *new))
+
+    def _upload_new(
+        self, file: str, record: Staged, new: Mapping[str, Staged], unchanged: bool
+    ) -> bool:
+        """Upload a result if none is there, or complete one that was interrupted."""
+        present = {name for name in (file, *new) if self.out.exists(name)}
+        if present and (self.overwrite or not unchanged):
+            return False
+        for name, content in {file: record, **new}.items():
+            if name not in present:
+                self.out.place(content, name)
+        return True
+
+    def _replace(
+        self,
+        file: str,
+        record: Staged,
+        new: Mapping[str, Staged],
+        made: Mapping[str, Any],
+        before: Record | None,
+    ) -> None:
+        """Replace a result, which is unfinished meanwhile."""
+        old = dict(before[PROVENANCE]["files"]) if before is not None else {}
+        unfinished = {**made, _UNFINISHED: True, "files": {**old, **made["files"]}}
+        self.out.place(self.out.stage(_encode({PROVENANCE: unfinished})), file)
+        for name, content in new.items():
+            self.out.place(content, name)
+        for name in old.keys() - new.keys():
+            if self.out.holds(name, old[name]):
+                self.out.remove(name)
+        self.out.place(record, file)
 
     def _is_older(self, file: str) -> bool:
         """Whether a record is one that does not name its files yet, and owns all of its name."""
         try:
-            record = read_json(self.path / file)
+            record = self.out.read_json(file)
             made = record.get(PROVENANCE, record)
             return "image_sha256" in made and (made is not record or "drawing" in record)
         except (OSError, ValueError, TypeError, AttributeError):
             return False
 
-    def _prepare(self, content: bytes | Path) -> Path:
-        """Write a temporary file, or take one that was written, to the disk."""
-        if self._temporary is None:
-            raise ValueError("results are written within the context of their folder")
-        if isinstance(content, Path):
-            path = content
-        else:
-            path = self._temporary / str(next(self._numbers))
-            path.write_bytes(content)
-        flush(path)
-        return path
 
-    def digest(self, name: str) -> str:
-        """Return the digest of a file; "" if it is no regular file.
-
-        A file is read once, until it changes.
-
-        Args:
-            name: Its path in the folder.
-        """
-        path = self.path / name
-        try:
-            status = path.lstat()
-            key = (name, status.st_ino, status.st_size, status.st_mtime_ns)
-            if key not in self._digests:
-                self._digests[key] = file_digest(path)
-        except (OSError, ValueError):
-            return ""
-        return self._digests[key]
-
-
-def refuse_foreign(folder: Path, foreign: Mapping[str, str]) -> None:
+def refuse_foreign(folder: object, foreign: Mapping[str, str]) -> None:
     """Refuse to replace files.
 
     Args:
@@ -308,6 +297,12 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
         {'size': [3, 4], 'file': 'a'}
     """
     return json.loads(json.dumps(values, default=str))
+
+
+def _is_changed(made: Mapping[str, Any], origin: Origin) -> bool:
+    """Whether the content of an image has changed; a copy of it has another identity."""
+    digests = origin.digests.items()
+    return any(made.get(key) != value for key, value in digests if key != IDENTITY)
 
 
 def _is_provenance(value: object) -> bool:

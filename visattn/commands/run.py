@@ -9,49 +9,31 @@ import argparse
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from visattn.commands.boxes import BoxFile, join_boxes
-from visattn.commands.figure_file import FigureFile
+from visattn.commands.boxes import join_boxes
 from visattn.commands.files import (
     PIXELS_PER_BATCH,
-    check_no_overwrite,
     count_on_interrupt,
-    find_input_images,
     map_in_threads,
     report_failures,
-    result_names,
-    select_shard,
 )
 from visattn.commands.image_options import describe_images
+from visattn.commands.image_results import ImageResults
 from visattn.commands.index import (
     INDEX,
-    FolderIndex,
-    Row,
-    check_index,
-    describe_unfinished,
-    has_index,
 )
-from visattn.commands.model_option import autocast, file_digest
+from visattn.commands.model_option import autocast
 from visattn.commands.options import describe_model, print_dry_run
 from visattn.commands.records import (
-    PROVENANCE,
-    Origin,
     Part,
     Record,
-    ResultFolder,
     plain_values,
-    refuse_foreign,
 )
-from visattn.commands.schedulers import Share
 from visattn.commands.streams import Activity, RowPrinter, activity, print_where
-from visattn.commands.table_parts import RowJob, TableParts
+from visattn.commands.table_parts import TableParts
 from visattn.io.locations import Location, Source
 from visattn.io.safe_text import print_message
-from visattn.io.tables import csv_table, parquet_table
-from visattn.io.written_files import WrittenFiles, replace_files
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn
@@ -60,7 +42,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.viz.rendering import Figure
 
 Result = TypeVar("Result")
-_SEEN = "seen_share"
+SEEN = "seen_share"
 _WHOLE = 0.995  # share of a photo that is printed as 100 %
 
 
@@ -80,7 +62,7 @@ class _Written(NamedTuple):
     reason: str = ""
 
 
-class Job(RowJob, Generic[Result]):
+class Job(ImageResults, Generic[Result]):
     """What a command does to each image.
 
     Args:
@@ -92,68 +74,16 @@ class Job(RowJob, Generic[Result]):
         ValueError: If a file would overwrite an image, or an index is not one of visattn.
     """
 
-    command: str
-    title: str = "Captions"
-    """Heading of the index."""
-    kinds: tuple[str, ...] = ()
-    """Files of an image besides its record, with `{}` for its name."""
-    reserved: str = "index"
-    """A name that no image may have."""
     columns: tuple[str, ...] = ("image",)
     """Headings of the printed rows."""
     work: str = "computing"
     """What is done to an image, for the line that shows the progress."""
     resizes: bool = True
     """Whether `--resize-mode` decides how a photo becomes the input of the model."""
-    index_of_one: bool = False
-    """Whether there is an index of a single image, too."""
-    writes_shared: bool = True
-    """Whether index, table and boxes of all images are written."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
-        self.out = args.out
-        self.skipped: list[str] = []
-        paths = self.find()
-        # Images get their names before they are divided, so that all shards agree on them.
-        self.all_names = result_names(paths, self.roots, reserved=self.reserved)
-        self.shard: Share | None = getattr(args, "shard", None)
-        self.names = select_shard(self.all_names, self.shard)
-        self.parts_of_table: TableParts | None = None
-        if self.out is not None and "table" in getattr(args, "save", ()):
-            self.parts_of_table = TableParts(self.out, self.all_names, self.shard)
-            self.names = {path: self.all_names[path] for path in self.parts_of_table.paths}
-        self.overwrite = bool(getattr(args, "overwrite", False))
-        self.parquet = bool(getattr(args, "parquet", False))
-        if self.parquet or self.parts_of_table is not None:
-            parquet_table([])  # refuses before anything is computed
-        boxes = self.writes_shared and hasattr(args, "boxes")
-        self._boxes = BoxFile(args, self.all_names) if boxes else None
-        figure = self.writes_shared and getattr(args, "figure", None) is not None
-        self._figure_file = FigureFile(args, self.all_names) if figure else None
-        self._known_digests: dict[Source, dict[str, Any]] = {}
-        self._checked = False
+        super().__init__(args)
         self._activity = Activity()
-        self.folder: ResultFolder | None = None
-        self.has_index = False
-        if self.out is not None and self.parts_of_table is None:
-            self.folder = ResultFolder(self.out)
-            several = len(self.all_names) > 1 or self.index_of_one
-            self.has_index = self.writes_shared and (several or has_index(self.out))
-            if self.has_index:
-                check_index(self.out)
-
-    @property
-    def roots(self) -> "Sequence[Path | str]":
-        """What was searched for images: their results get the subfolders that they have there."""
-        return getattr(self.args, "images", ())
-
-    def find(self) -> Sequence[Source]:
-        """Return the images of the command line."""
-        missing = getattr(self.args, "files_from", None) is not None
-        return find_input_images(
-            self.args.images, self.args.out, self.skipped, keep_missing=missing
-        )
 
     def read(self, path: Source) -> Any:
         """Read an image, in a thread.
@@ -165,19 +95,6 @@ class Job(RowJob, Generic[Result]):
 
         return read_image(path, display=getattr(self.args, "display", None))
 
-    def digests(self, path: Source) -> dict[str, Any]:
-        """Return what tells whether an image has changed since an earlier run."""
-        return {"image_sha256": file_digest(path)}
-
-    def stems(self, name: str) -> list[str]:
-        """Return the stems of the results of an image; each has a record."""
-        return [name]
-
-    def files(self, name: str, stem: str) -> list[str]:
-        """Return the files that a result may have, besides its record."""
-        del name
-        return [kind.format(stem) for kind in self.kinds]
-
     @abstractmethod
     def load(self) -> "tuple[nn.Module, str]":
         """Load the model on its device; return it with its file or name.
@@ -186,19 +103,6 @@ class Job(RowJob, Generic[Result]):
             FileNotFoundError: If a file, directory or run does not exist.
             ValueError: If it is a model of another kind, or an option does not fit it.
         """
-
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """Return model and options; with others, a result is computed again."""
-
-    def settings_of(self, name: str, stem: str) -> dict[str, Any]:
-        """Return settings that the results of an image do not share."""
-        del name, stem
-        return {}
-
-    def is_same(self, saved: Any, settings: Mapping[str, Any]) -> bool:
-        """Whether a result with these saved settings need not be computed again."""
-        return saved == settings
 
     @abstractmethod
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Result | Exception]":
@@ -215,20 +119,6 @@ class Job(RowJob, Generic[Result]):
             ValueError: If the result cannot be drawn.
         """
 
-    @abstractmethod
-    def rows(self, record: Record) -> Iterable[Sequence[object]]:
-        """Yield the printed rows of a record, without the name of the image."""
-
-    def table(self, record: Record) -> Iterable[Row]:
-        """Yield the rows of a record in the table, without the name of the image."""
-        del record
-        return ()
-
-    def problems(self, record: Record) -> Iterable[str]:
-        """Yield why a result is incomplete, although it was written."""
-        del record
-        return ()
-
     def finish(self, result: Result | None, records: Sequence[Record]) -> None:
         """Receive result and records of each image in order.
 
@@ -236,19 +126,6 @@ class Job(RowJob, Generic[Result]):
             result: None if an earlier run finished the image.
             records: Its records.
         """
-
-    def main_file(self, name: str) -> str | None:
-        """Return the file of an image to open first; None if there is none.
-
-        Args:
-            name: Name of the image.
-        """
-        files = [file for stem in self.stems(name) for file in self.files(name, stem)]
-        return min(files, key=lambda file: not file.endswith(".html"), default=None)
-
-    def extra_files(self) -> list[str]:
-        """Return files of all images together, besides index and table."""
-        return []
 
     def run(self, *, batch_size: int = 1) -> int:
         """Process all images; return the exit code.
@@ -289,7 +166,7 @@ class Job(RowJob, Generic[Result]):
 
         with ExitStack() as stack:
             stack.enter_context(count_on_interrupt(done, len(self.names)))
-            index = self._open_folder(stack)
+            index = self.open_folder(stack)
             self._activity = stack.enter_context(activity(self.work, len(self.names)))
             # No name may hold the iterators: after an error their threads would go on.
             for queued, written in map_in_threads(
@@ -297,6 +174,7 @@ class Job(RowJob, Generic[Result]):
                 self._infer(self._batches(self.names, batch_size)),
                 ahead=batch_size,
                 report=report,
+                threads=self.threads,
             ):
                 records, reason = written()
                 name = self.names[queued.path]
@@ -308,16 +186,16 @@ class Job(RowJob, Generic[Result]):
                 self._add_boxes(queued.path, records)
                 if index is not None:
                     index.refresh()
-        if self._boxes is not None:
-            self._boxes.write()
+        if self.boxes_file is not None:
+            self.boxes_file.write()
         if self.writes_shared:
             self._report_seen(shares)
         code = max(self._write_figure(), report_failures(self.skipped, failures, len(self.names)))
         if self.writes_shared and done:
             self._report_boxed_letters()
             self._report_file(done[0])
-        if self.writes_shared and self.shard is not None and self.out is not None:
-            self._report_other_shards(self.out)
+        if self.writes_shared and self.shard is not None:
+            self.report_other_shards()
         return code
 
     def _run_table(self, parts: TableParts, batch_size: int) -> int:
@@ -327,7 +205,7 @@ class Job(RowJob, Generic[Result]):
         settings = plain_values({**self._settings, "results": of_image})
         with activity(self.work, len(self.names)) as self._activity:
             errors = parts.run(self, settings, batch_size)
-        print_message(f"table: {parts.folder}")
+        print_message(f"table: {parts.out}")
         return max(report_failures(self.skipped, {}, len(self.names)), int(errors > 0))
 
     def rows_of(
@@ -338,38 +216,19 @@ class Job(RowJob, Generic[Result]):
             yield queued.path, [*self.result_rows(queued.result)]
             self._activity.advance()
 
-    def _report_other_shards(self, folder: Path) -> None:
-        """Print how many images of other shards have no results yet."""
-        others = [name for path, name in self.all_names.items() if path not in self.names]
-        rest = describe_unfinished(folder, map(self.stems, others))
-        print_message(f"of the {len(others):,} images of other shards {rest}")
-
     def draw_figure(self) -> "Figure | None":
         """Return the figure of `--figure` from what is in the folder; None without any map."""
         raise NotImplementedError
 
     def _write_figure(self) -> int:
         """Write the file of `--figure`; return 0, or 1 if there is nothing to draw."""
-        if self._figure_file is None:
+        if self.figure_file is None:
             return 0
         if (drawn := self.draw_figure()) is None:
-            print_message(f"{self._figure_file.path} is not written: no photo has maps")
+            print_message(f"{self.figure_file.path} is not written: no photo has maps")
             return 1
-        self._figure_file.write(drawn)
+        self.figure_file.write(drawn)
         return 0
-
-    def seen_share(self, record: Record) -> float | None:
-        """Return which share of a photo the model saw, in [0, 1]; None if that is not known."""
-        geometry = self.geometry(record)
-        if not isinstance(geometry, dict):
-            return None
-        left, top, right, bottom = geometry["region"]
-        height, width = geometry["image_size"]
-        return round((right - left) * (bottom - top) / (height * width), 4)
-
-    def geometry(self, record: Record) -> Any:
-        """Return the geometry in a record; None if there is none, or several photos have one."""
-        return record.get("geometry")
 
     def _report_seen(self, shares: Sequence[float]) -> None:
         """Print which share of the photos the model saw, if it did not see all of them."""
@@ -396,16 +255,20 @@ class Job(RowJob, Generic[Result]):
     def _report_file(self, name: str) -> None:
         """Print which file to open."""
         file = INDEX if self.has_index else self.main_file(name)
-        if self.out is not None and file is not None and (self.out / file).is_file():
-            print_where(self.out / file)
+        if self.out is None:
+            return
+        if not self.out.renames:
+            print_message(f"index and table of all results: visattn index {self.out}")
+        elif file is not None and self.out.exists(file):
+            print_where(self.out.where(file))
 
     def _add_boxes(self, path: Source, records: Sequence[Record]) -> None:
         """Add the boxes of an image to their file, also if an earlier run finished it."""
         several = [record["boxes"] for record in records if "boxes" in record]
-        if self._boxes is not None and several:
+        if self.boxes_file is not None and several:
             from visattn.results.map_boxes import MapBoxes
 
-            self._boxes.add(path, join_boxes([MapBoxes.from_dict(boxes) for boxes in several]))
+            self.boxes_file.add(path, join_boxes([MapBoxes.from_dict(boxes) for boxes in several]))
 
     def dry_run(self, model: "nn.Module", source: str) -> int:
         """Print what would be read and written; return 0.
@@ -419,177 +282,16 @@ class Job(RowJob, Generic[Result]):
         """
         self.check_files()
         reads = [describe_images([*self.names]), describe_model(model, source), *self.notes()]
-        return print_dry_run(reads, self.out, self.output_files())
+        return print_dry_run(
+            reads,
+            self.args.out,
+            self.output_files(),
+            present=None if self.out is None else self.out.exists,
+        )
 
     def notes(self) -> list[str]:
         """Return more lines of a dry run on what would be read."""
         return []
-
-    def output_files(self) -> list[str]:
-        """Return the files that a run writes."""
-        files: list[str] = []
-        if self.parts_of_table is not None:
-            files = self.parts_of_table.files()
-        elif self.out is not None:
-            for name in self.names.values():
-                for stem in self.stems(name):
-                    files += [*self.files(name, stem), f"{stem}.json"]
-            files += [*[INDEX] * self.has_index, *self.shared_files()]
-        whole = (getattr(self.args, name, None) for name in ("boxes", "figure"))
-        return [*files, *(str(path.absolute()) for path in whole if path is not None)]
-
-    def check_files(self) -> None:
-        """Refuse to replace files that visattn did not write, before anything is computed.
-
-        Raises:
-            FileExistsError: If there are such files.
-            ValueError: If a file would overwrite an input image.
-        """
-        if self._boxes is not None:
-            self._boxes.check()
-        if self._figure_file is not None:
-            self._figure_file.check()
-        if self.out is None:
-            return
-        check_no_overwrite(self.out, self.output_files(), self.all_names)
-        if self.overwrite or not self.out.is_dir():
-            return
-        if self.parts_of_table is not None:
-            self.parts_of_table.check(self.command)
-            return
-        WrittenFiles.read(self.out).check(self.shared_files())
-        foreign: dict[str, str] = {}
-        for _, reasons in map_in_threads(self._foreign, self.names):
-            foreign |= reasons()
-        refuse_foreign(self.out, foreign)
-        self._checked = True
-
-    def index_link(self, name: str) -> str | None:
-        """Return the link from the page of an image to the index; None without an index.
-
-        Args:
-            name: Name of the image.
-        """
-        return "../" * name.count("/") + INDEX if self.has_index else None
-
-    def write_shared(self, name: str, content: bytes, *, key: str = "") -> None:
-        """Write a file of all images together.
-
-        Args:
-            name: Its name.
-            content: Its content.
-            key: What it replaces, if an earlier run has written it under another name.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
-        if self.out is None:
-            return
-        path = self.out / name
-        if path.is_file() and path.read_bytes() == content:
-            return
-        with replace_files(self.out, key or name, overwrite=self.overwrite) as part:
-            (part / name).write_bytes(content)
-
-    def shared_files(self) -> list[str]:
-        """Return the files of all images, besides the index."""
-        tables = [f"{self.command}.csv", *[f"{self.command}.parquet"] * self.parquet]
-        return [*tables, *self.extra_files()]
-
-    def _foreign(self, path: Source) -> dict[str, str]:
-        """Return the files that the results of an image may not replace, with the reasons."""
-        name = self.names[path]
-        foreign = dict[str, str]()
-        files = {stem: self.files(name, stem) for stem in self.stems(name)}
-        every = [file for stem in files for file in (f"{stem}.json", *files[stem])]
-        if self.folder is None or not any((self.folder.path / file).exists() for file in every):
-            return {}
-        try:
-            digests = self._digests(path)
-        except (OSError, ValueError):  # reported when the image is read
-            return {}
-        if isinstance(path, Location):
-            path.release()
-        for stem, names in files.items():
-            origin = Origin(self.command, str(path), digests, {}, names)
-            foreign |= self.folder.foreign(stem, origin)
-        return foreign
-
-    def _open_folder(self, stack: ExitStack) -> FolderIndex | None:
-        """Open the output folder, if there is one; return its index, written at the end."""
-        if self.folder is None:
-            return None
-
-        def rows(record: Record) -> Iterator[Row]:
-            made = record[PROVENANCE]
-            more: dict[str, object] = {"files": "; ".join(made["files"])}
-            if (share := self.seen_share(record)) is not None:
-                more = {_SEEN: share, **more}
-            return ({"image": made["image"], **row, **more} for row in self.table(record))
-
-        stack.enter_context(self.folder)
-        if not self.writes_shared:
-            return None
-        index = FolderIndex(
-            self.folder.path,
-            self.title,
-            self.command,
-            rows,
-            pages=self.has_index,
-        )
-        stack.callback(self._write_index, index)
-        return index
-
-    def _write_index(self, index: FolderIndex) -> None:
-        """Write the index, and the table of all results of the command in the folder."""
-        rows = index.write()
-        self.write_shared(f"{self.command}.csv", csv_table(rows))
-        if self.parquet:
-            self.write_shared(f"{self.command}.parquet", parquet_table(rows))
-
-    @cached_property
-    def _settings(self) -> dict[str, Any]:
-        return plain_values(self.settings())
-
-    def origin(self, path: Source, stem: str) -> Origin:
-        """Return what a result is made from now.
-
-        Args:
-            path: The image.
-            stem: Stem of the result.
-        """
-        name = self.all_names[path]
-        settings = {**self._settings, **plain_values(self.settings_of(name, stem))}
-        files = self.files(name, stem)
-        return Origin(self.command, str(path), self._digests(path), settings, files)
-
-    def _digests(self, path: Source) -> dict[str, Any]:
-        """Return the digests of an image, which is read once for all its results."""
-        if path not in self._known_digests:
-            self._known_digests[path] = self.digests(path)
-        return self._known_digests[path]
-
-    def finished(self, path: Source) -> tuple[Record, ...] | None:
-        """Return the records of an image that an earlier run finished in the same way, else None.
-
-        Args:
-            path: The image.
-        """
-        records: list[Record] = []
-        for stem in self.stems(self.all_names[path]):
-            if self.folder is None:
-                return None
-            try:
-                origin = self.origin(path, stem)
-                record = self.folder.finished(stem, origin, self.is_same)
-                if record is None:
-                    return None
-                # A record of another version fails here, where its image can be computed again.
-                _ = [*self.rows(record)], [*self.problems(record)]
-            except (OSError, ValueError, LookupError, TypeError, AttributeError):
-                return None  # the image cannot be read, or the record is of another version
-            records.append(record)
-        return tuple(records)
 
     def _read(self, path: Source) -> _QueuedImage:
         """Read an image, or the records of a finished one, in a thread."""
@@ -608,7 +310,7 @@ class Job(RowJob, Generic[Result]):
         from visattn.images.video import VideoError
 
         batch: list[_QueuedImage] = []
-        for _, result in map_in_threads(self._read, paths):
+        for _, result in map_in_threads(self._read, paths, threads=self.threads):
             try:
                 batch.append(result())
             except (ImageError, VideoError) as error:
@@ -661,7 +363,7 @@ class Job(RowJob, Generic[Result]):
             parts += self.parts(self.names[queued.path], queued.image, queued.result)
             for part in parts:
                 if (share := self.seen_share(part.record)) is not None:
-                    part.record[_SEEN] = share
+                    part.record[SEEN] = share
             if self.folder is not None:
                 for part in parts:
                     self.folder.write(part, self.origin(queued.path, part.stem))

@@ -128,7 +128,8 @@ class SegmentationJob(ModelJob["Segmentation"]):
         """Return the share of each class in percent."""
         return [(_percent(record["shares"]),)]
 
-    def table(self, record: Record) -> Iterable[Row]:
+    @staticmethod
+    def table(record: Record) -> Iterable[Row]:
         """Return the share of each class."""
         return [record["shares"]]
 

@@ -14,10 +14,11 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from visattn.commands.files import create_folder
+from visattn.commands.files import map_in_threads
+from visattn.commands.outputs import Output
+from visattn.commands.records import IDENTITY
 from visattn.commands.schedulers import Share
 from visattn.commands.streams import RowPrinter
 from visattn.io.locations import Location, Source
@@ -37,6 +38,11 @@ class RowJob(ABC):
     """The function of batches whose columns its table has."""
     skipped: list[str]
     overwrite: bool
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """Threads that read images."""
 
     @abstractmethod
     def digests(self, path: Source) -> dict[str, Any]:
@@ -61,13 +67,14 @@ class TableParts:
     """The parts of a table in a folder, and those of them that a command writes.
 
     Args:
-        folder: The folder.
+        out: The folder or store.
         names: Name of each image of all commands.
         shard: The share of this command; None for all.
     """
 
-    def __init__(self, folder: Path, names: Mapping[Source, str], shard: Share | None) -> None:
-        self.folder = folder
+    def __init__(self, out: Output, names: Mapping[Source, str], shard: Share | None) -> None:
+        self.out = out
+        self._origins: dict[str, dict[str, Any] | None] = {}
         self.names = names
         paths = [*names]
         starts = range(0, len(paths), PART_SIZE)
@@ -96,18 +103,18 @@ class TableParts:
         Raises:
             FileExistsError: If there are any.
         """
-        for file in sorted(self.folder.glob("part-*.parquet")):
-            made = read_origin(file)
+        for file in self.out.find("part-*.parquet"):
+            made = self._origin(file)
             if made is None:
                 reason = "visattn did not write it"
             elif made.get("command") != command:
                 reason = f"it holds results of visattn {made.get('command')}"
-            elif _NAME.fullmatch(file.name) and int(file.stem[5:]) >= self._count:
+            elif _NAME.fullmatch(file) and int(file[5:11]) >= self._count:
                 reason = "it is of an earlier run with more photos"
             else:
                 continue
             raise FileExistsError(
-                f"--out {self.folder} holds {file.name}, which does not belong to the table: "
+                f"--out {self.out} holds {file}, which does not belong to the table: "
                 f"{reason}; choose another folder, or remove it"
             )
 
@@ -122,34 +129,43 @@ class TableParts:
         Raises:
             OSError: If the folder cannot be written.
         """
-        create_folder(self.folder)
+        with self.out:
+            return self._run(job, settings, size)
+
+    def _run(self, job: RowJob, settings: Mapping[str, Any], size: int) -> int:
         printer = RowPrinter(("file", "images", "errors"), self.files())
         total = 0
         for number, paths in self.own.items():
-            file = self.folder / part_name(number)
+            file = part_name(number)
             origin = {"command": job.command, "settings": settings, "of": _digest(job, paths)}
-            made = None if job.overwrite else read_origin(file)
+            made = None if job.overwrite else self._origin(file)
             errors = 0 if made is None else made.get("errors", 0)
             if made is None or {**made, "errors": 0} != {**origin, "errors": 0}:
                 errors = self._write(file, job, paths, origin, size)
             total += errors
-            printer.print((file.name, len(paths), errors))
-        missing = [n for n in self.others if not (self.folder / part_name(n)).is_file()]
+            printer.print((file, len(paths), errors))
         if self.others:
+            self.out.refresh()
+            missing = [n for n in self.others if not self.out.exists(part_name(n))]
             rest = f"{len(missing):,} are not written yet" if missing else "all are written"
             print_message(f"of the {len(self.others):,} parts of other shards {rest}")
         return total
 
+    def _origin(self, file: str) -> dict[str, Any] | None:
+        """Return what a part was made of, which is read once."""
+        if file not in self._origins:
+            self._origins[file] = read_origin(self.out, file)
+        return self._origins[file]
+
     def _write(
         self,
-        file: Path,
+        file: str,
         job: RowJob,
         paths: Sequence[Source],
         origin: Mapping[str, Any],
         size: int,
     ) -> int:
         """Write a part; return the number of images without a result."""
-        from visattn.io.atomic import atomic_write
         from visattn.pipelines import image_functions
         from visattn.results.rows import arrow_table, empty_cell, encode_table
 
@@ -172,7 +188,7 @@ class TableParts:
         made = arrow_table({name: [row[name] for row in table] for name in columns})
         errors = len(paths) - len(rows)
         note = json.dumps({**origin, "errors": errors})
-        atomic_write(file, encode_table(made.replace_schema_metadata({_KEY: note})))
+        self.out.write(file, encode_table(made.replace_schema_metadata({_KEY: note})))
         return errors
 
 
@@ -186,12 +202,15 @@ def part_name(number: int) -> str:
     return f"part-{number:06}.parquet"
 
 
-def read_origin(file: Path) -> dict[str, Any] | None:
+def read_origin(out: Output, name: str) -> dict[str, Any] | None:
     """Return what a part was made of; None if there is no part of visattn."""
     from pyarrow import ArrowException, parquet
 
     try:
-        metadata = parquet.read_metadata(file).metadata or {}
+        if not out.exists(name):
+            return None
+        with out.open(name) as file:
+            metadata = parquet.read_metadata(file).metadata or {}
         made = parse_json(metadata[_KEY].decode())
     except (OSError, ValueError, LookupError, ArrowException):
         return None
@@ -200,13 +219,19 @@ def read_origin(file: Path) -> dict[str, Any] | None:
 
 def _digest(job: RowJob, paths: Iterable[Source]) -> str:
     """Return a digest of images, by their names and contents."""
-    digest = hashlib.sha256()
-    for path in paths:
+
+    def known_of(path: Source) -> dict[str, Any]:
+        if isinstance(path, Location) and (identity := path.identity):
+            return {IDENTITY: identity}
         try:
-            known = job.digests(path)
+            return job.digests(path)
         except (OSError, ValueError):
-            known = {}  # reported when it is read
-        if isinstance(path, Location):
-            path.release()
-        digest.update(json.dumps([str(path), known], default=str).encode())
+            return {}  # reported when it is read
+        finally:
+            if isinstance(path, Location):
+                path.release()
+
+    digest = hashlib.sha256()
+    for path, known in map_in_threads(known_of, paths, threads=job.threads):
+        digest.update(json.dumps([str(path), known()], default=str).encode())
     return digest.hexdigest()

@@ -16,6 +16,7 @@ from visattn.commands.files import (
 from visattn.commands.image_options import resolve_images
 from visattn.commands.model_option import file_digest, model_settings
 from visattn.commands.options import describe_model, print_dry_run, real_number, whole_number
+from visattn.commands.output_option import require_folder
 from visattn.commands.records import Origin, Part, ResultFolder, plain_values
 from visattn.commands.streams import RowPrinter, activity, print_where
 from visattn.io.atomic import temporary_folder
@@ -224,6 +225,7 @@ def run_model_videos(
     """
     endings = (*VIDEO_SUFFIXES, ".json")
     files = [f"{name}.{kind}{end}" for name in sources.values() for end in endings]
+    require_folder(args.out, "videos")
     check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
     with activity("loading the model"):
         model, weights = load(args)

@@ -41,7 +41,8 @@ MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
 MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
 
 _THUMBNAIL = 640  # pixels
-_HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
+HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
+GENERATOR = b'<meta name="generator" content="visattn">'
 _EXIF_TRANSPOSE = {  # EXIF orientation -> operation that makes the stored pixels upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -617,6 +618,6 @@ def is_index_page(path: Path) -> bool:
     """
     try:
         with open_regular_file(path) as page:
-            return b'<meta name="generator" content="visattn">' in page.read(_HEAD_OF_PAGE)
+            return GENERATOR in page.read(HEAD_OF_PAGE)
     except (OSError, ValueError):
         return False

@@ -24,8 +24,9 @@ from visattn.io.locations import Location, Source, Unreadable
 from visattn.io.messages import format_names
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file
+from visattn.io.stores import is_url
 from visattn.io.tables import is_table, table_files
-from visattn.io.web import is_url, url_file, url_files
+from visattn.io.web import url_file, url_files
 
 PathLike = str | os.PathLike[str]
 _MAX_LIST_BYTES = 2**28

@@ -32,7 +32,11 @@ class Location(ABC):
         self.source = tuple(source)
         self.relative = relative
         self._content: bytes | None = None
+        self._sha256 = ""
         self._lock = threading.Lock()
+
+    is_remote = False
+    """Whether reading it waits for another machine."""
 
     @abstractmethod
     def fetch(self, max_bytes: int) -> bytes:
@@ -52,6 +56,11 @@ class Location(ABC):
         return 0
 
     @property
+    def identity(self) -> str:
+        """What changes whenever the file is replaced; "" if that is known only by reading it."""
+        return ""
+
+    @property
     def name(self) -> str:
         """Its file name."""
         return self.relative.name
@@ -68,10 +77,20 @@ class Location(ABC):
             OSError: If it cannot be reached.
             ValueError: If it is too long, or no plain file.
         """
+        if self._sha256:
+            return self._sha256
         content = self.fetch(max_bytes)
         with self._lock:
             self._content = content
         return hashlib.sha256(content).hexdigest()
+
+    def recall(self, sha256: str) -> None:
+        """Set the digest, or the start of it, which an earlier run computed.
+
+        Args:
+            sha256: The digest of this version of the file.
+        """
+        self._sha256 = sha256
 
     def read_bytes(self, max_bytes: int) -> bytes:
         """Return the content, which is not kept.

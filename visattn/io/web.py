@@ -1,4 +1,4 @@
-"""Files on the web and in stores, read by their URLs.
+"""Files on the web, read by their URLs.
 
 A URL is what the user typed or listed, so any host is read, also one of the own network. A redirect
 is what a server says: it may not lead from a public host to a private one.
@@ -9,34 +9,19 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from visattn.io.archives import ARCHIVE_SUFFIXES
-from visattn.io.locations import Location, check_length, folder_order
+from visattn.io.locations import Location, check_length
+from visattn.io.stores import store_file, store_files
 
 _TIMEOUT = 20.0  # seconds without an answer
 _MAX_SECONDS = 300.0  # of a file; else a server may send a byte every 19 seconds
 _CHUNK = 2**16
 _TABLES = (".parquet", ".arrow")
-_EXTRAS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs",
-           "abfs": "adlfs", "hf": "huggingface_hub", "sftp": "paramiko", "ssh": "paramiko",
-           "smb": "smbprotocol"}  # fmt: skip
-"""What reads the stores of fsspec that need a further package."""
-
-
-def is_url(text: str) -> bool:
-    """Return whether a source is a URL.
-
-    Example:
-        >>> is_url("https://example.org/a.jpg"), is_url("photos/a.jpg")
-        (True, False)
-    """
-    return "://" in text
 
 
 def url_files(url: str) -> list[Location]:
@@ -60,7 +45,7 @@ def url_files(url: str) -> list[Location]:
         raise ValueError(f"{url} is an archive or a table: download it, and pass the file")
     if parts.scheme.lower() in ("http", "https"):
         return [WebFile(url)]
-    return _store_files(url)
+    return store_files(url)
 
 
 def url_file(url: str) -> Location:
@@ -76,28 +61,7 @@ def url_file(url: str) -> Location:
     """
     if urlsplit(url).scheme.lower() in ("http", "https"):
         return WebFile(url)
-    store, path = _open_store(url)
-    return _StoreFile(url, store, path, PurePosixPath(PurePosixPath(path).name))
-
-
-def write_url(url: str, content: bytes) -> None:
-    """Write a file of a store in one upload: it is there complete, or not at all.
-
-    Raises:
-        ImportError: If a package is missing.
-        OSError: If the store does not take it.
-        ValueError: If the scheme is unknown, or no store.
-
-    Example:
-        >>> write_url("memory://results/a.txt", b"a dog")
-        >>> url_file("memory://results/a.txt").read_bytes(9)
-        b'a dog'
-    """
-    if urlsplit(url).scheme.lower() in ("http", "https"):
-        raise ValueError(f"{url} is on the web, where nothing can be written: name a store")
-    store, path = _open_store(url)
-    with _store_errors(f"{url} cannot be written"):
-        store.pipe_file(path, content)
+    return store_file(url)
 
 
 class WebFile(Location):
@@ -113,6 +77,8 @@ class WebFile(Location):
         >>> WebFile("https://example.org/dogs/1.jpg").source
         ('example.org', 'dogs')
     """
+
+    is_remote = True
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -201,70 +167,3 @@ def _opener() -> urllib.request.OpenerDirector:
     ):
         opener.add_handler(handler)
     return opener
-
-
-class _StoreFile(Location):
-    """A file of a store that fsspec reads."""
-
-    def __init__(self, address: str, store: Any, path: str, relative: PurePosixPath) -> None:
-        parts = PurePosixPath(path).parts
-        source = parts[: len(parts) - len(relative.parts)]
-        super().__init__(address, [part for part in source if part != "/"], relative)
-        self._store = store
-        self._path = path
-
-    def fetch(self, max_bytes: int) -> bytes:
-        with _store_errors(f"{self.address} cannot be read"), self._store.open(self._path) as file:
-            content = file.read(max_bytes + 1)
-        check_length(len(content), max_bytes)
-        return content
-
-
-@contextmanager
-def _store_errors(problem: str) -> Iterator[None]:
-    """Raise the errors of a store, each of which has some of its own, as those of files."""
-    try:
-        yield
-    except (OSError, ValueError, ImportError):
-        raise
-    except Exception as error:
-        raise OSError(f"{problem}: {type(error).__name__}: {error}") from error
-
-
-def _open_store(url: str) -> tuple[Any, str]:
-    """Return a store and a path in it.
-
-    Raises:
-        ImportError: If a package is missing.
-        ValueError: If the scheme is unknown.
-    """
-    scheme = urlsplit(url).scheme.lower()
-    try:
-        import fsspec
-    except ImportError as error:
-        raise ImportError(f"{url} is read by fsspec: pip install fsspec") from error
-    if scheme not in fsspec.available_protocols() or scheme in ("file", "local"):
-        raise ValueError(f"{url} is no URL that is read: http, https, s3, gs, hf, memory, ...")
-    try:
-        with _store_errors(f"{url} cannot be reached"):
-            return fsspec.core.url_to_fs(url)
-    except ImportError as error:
-        package = _EXTRAS.get(scheme, "what the message names")
-        raise ImportError(f"{url} needs {package} ({error}): pip install {package}") from error
-
-
-def _store_files(url: str) -> list[Location]:
-    store, path = _open_store(url)
-    with _store_errors(f"{url} cannot be listed"):
-        files = store.find(path)
-    if not files:
-        raise FileNotFoundError(f"{url} does not exist; give image files or folders")
-    single = files == [path]
-    listed: list[Location] = []
-    for each in files:
-        relative = PurePosixPath(PurePosixPath(each).name if single else each[len(path) :])
-        relative = PurePosixPath(*[part for part in relative.parts if part not in ("/", "..")])
-        address = str(store.unstrip_protocol(each))
-        if not any(part.startswith(".") for part in relative.parts):
-            listed.append(_StoreFile(address, store, each, relative))
-    return sorted(listed, key=lambda file: folder_order(file.relative))

@@ -65,18 +65,10 @@ class WrittenFiles(NamedTuple):
         """
         finish_replacements(folder)
         try:
-            content = parse_json(decode_utf8(read_bytes_bounded(folder / RECORD, _MAX_BYTES)))
-            if content["format"] != _FORMAT:
-                return cls(folder, {})
-            sets = {
-                str(key): {
-                    str(name): [str(digest) for digest in known] for name, known in files.items()
-                }
-                for key, files in content["sets"].items()
-            }
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            content = read_bytes_bounded(folder / RECORD, _MAX_BYTES)
+        except (OSError, ValueError):
             return cls(folder, {})
-        return cls(folder, sets)
+        return cls(folder, parse_sets(content))
 
     def foreign(self, names: Collection[str]) -> list[str]:
         """Return which of these files exist and were not written by visattn, or changed since."""
@@ -115,8 +107,33 @@ class WrittenFiles(NamedTuple):
     def write(self, folder: Path | None = None) -> None:
         """Write the record."""
         remove_partial_files(folder or self.folder, RECORD)
-        content: dict[str, Any] = {"format": _FORMAT, "sets": self.sets}
-        atomic_write((folder or self.folder) / RECORD, json.dumps(content) + "\n")
+        atomic_write((folder or self.folder) / RECORD, encode_sets(self.sets))
+
+
+def parse_sets(content: bytes) -> dict[str, dict[str, list[str]]]:
+    """Return the sets of files in a record; none if it is not one of visattn.
+
+    Example:
+        >>> parse_sets(encode_sets({"a": {"a.png": ["5f"]}})), parse_sets(b"[]")
+        ({'a': {'a.png': ['5f']}}, {})
+    """
+    try:
+        record = parse_json(decode_utf8(content))
+        if record["format"] != _FORMAT:
+            return {}
+        return {
+            str(key): {
+                str(name): [str(digest) for digest in known] for name, known in files.items()
+            }
+            for key, files in record["sets"].items()
+        }
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def encode_sets(sets: Mapping[str, Any]) -> bytes:
+    """Return the content of a record of sets of files."""
+    return json.dumps({"format": _FORMAT, "sets": sets}).encode() + b"\n"
 
 
 @contextmanager

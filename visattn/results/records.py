@@ -6,6 +6,7 @@ import math
 import re
 import zipfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -184,9 +185,9 @@ def _numbers(loaded: dict[str, Any], key: str) -> list[float] | None:
 
 
 def read_array(
-    path: Path, name: str = "maps", *, max_values: int = MAX_BYTES
+    path: Path | IO[bytes], name: str = "maps", *, max_values: int = MAX_BYTES
 ) -> Shaped[np.ndarray, "..."]:
-    """Return the array of a .npy file, or the only or named array of a .npz file.
+    """Return the array of a .npy file, or the only or named array of a .npz file; or of one opened.
 
     The size in the header is compared with the size of the file before memory is allocated. A
     header of 10^12 numbers and a few kilobytes that decompress to gigabytes are both refused.
@@ -202,7 +203,7 @@ def read_array(
         >>> read_array(file).shape
         (2, 7, 7)
     """
-    with open_regular_file(path) as file:
+    with open_regular_file(path) if isinstance(path, Path) else nullcontext(path) as file:
         return _read_binary(file, name, max_values)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from visattn.io.atomic import atomic_write
-from visattn.io.web import is_url, write_url
+from visattn.io.stores import is_url, write_url
 
 COLUMNS = {
     "path": "string", "method": "string", "class": "string", "score": "float64",

@@ -123,6 +123,7 @@ class AuditJob(Job["PhotoEvidence"]):
             return
         from visattn.data.regions.readers import read_annotated_images
 
+        out = args.out if isinstance(args.out, Path) else None
         roots = [path for path in args.images if isinstance(path, Path) and path.is_dir()]
         folder = roots[0] if len(roots) == 1 else None
         if args.boxes is not None:
@@ -131,7 +132,7 @@ class AuditJob(Job["PhotoEvidence"]):
         elif folder is None:
             raise ValueError("--masks needs a folder of photos: name one alone")
         else:
-            images = read_annotated_images(folder, masks=args.masks, omit=args.out)
+            images = read_annotated_images(folder, masks=args.masks, omit=out)
         files = ((image.path, image) for image in images)
         paths = {path.resolve(): image for path, image in files if isinstance(path, Path)}
         for name, source in self._sources.items():
@@ -236,7 +237,7 @@ class AuditJob(Job["PhotoEvidence"]):
             self.write_shared(name, content)
         failed = self._print(report)
         if self.out is not None:
-            print_where(self.out / _FILES[0])
+            print_where(self.out.where(_FILES[0]))
         return max(code, int(failed))
 
     def _report(self) -> "AuditReport":

@@ -134,7 +134,8 @@ class CaptionJob(ModelJob["Caption"]):
         """Return the caption."""
         return [(record["caption"],)]
 
-    def table(self, record: Record) -> Iterable[Row]:
+    @staticmethod
+    def table(record: Record) -> Iterable[Row]:
         """Return the caption with its scores."""
         best = {name: record[name] for name in ("caption", "score", "finished")}
         return [{**best, "words": len(record["words"]), "log_prob": sum(record["log_probs"])}]

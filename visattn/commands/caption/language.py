@@ -276,7 +276,7 @@ class TransformersJob(CaptionJob):
         self.photos: list[Source] = []
         super().__init__(args, (".caption.mp4", ".caption.png") if self.videos else ())
         if self.out is not None and args.together:
-            check_no_overwrite(self.out, self.output_files(), self.photos)
+            check_no_overwrite(args.out, self.output_files(), self.photos)
 
     def find(self) -> Sequence[Source]:
         """Return the photos or videos of the command line; of photos together the first."""

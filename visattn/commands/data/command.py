@@ -17,11 +17,11 @@ from visattn.commands.options import (
     add_options,
     add_overwrite,
     count,
-    output_path,
     print_dry_run,
     seed,
     whole_number,
 )
+from visattn.commands.output_option import output_path
 from visattn.commands.streams import activity, print_row
 from visattn.images.encoding import encode_png
 from visattn.io.atomic import atomic_write

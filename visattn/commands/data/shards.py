@@ -9,12 +9,12 @@ from visattn.commands.options import (
     Mode,
     add_options,
     count,
-    output_path,
     print_dry_run,
     refuse_unused,
     seed,
     whole_number,
 )
+from visattn.commands.output_option import output_path
 from visattn.commands.streams import activity, print_row
 from visattn.results.kinds import CaptionFormat, Split
 

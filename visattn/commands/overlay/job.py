@@ -239,7 +239,7 @@ class OverlayJob(Job[ImageMaps]):
         if self.folder is None or (records := Job.finished(self, path)) is None:
             return []
         pairs = zip(self.stems(self.names[path]), records, strict=True)
-        return [(read_map(self.folder.path / f"{stem}.npy", record), record)
+        return [(read_map(self.folder.out, f"{stem}.npy", record), record)
                 for stem, record in pairs]  # fmt: skip
 
     def draw_figure(self) -> "Figure | None":
@@ -489,7 +489,8 @@ class OverlayJob(Job[ImageMaps]):
         shown = "-" if row["score"] is None else f"{row['score']:.3f}"
         yield row["method"], target, shown, f"{row['lowest']:.3g} to {row['highest']:.3g}"
 
-    def table(self, record: Record) -> Iterable[dict[str, Any]]:
+    @staticmethod
+    def table(record: Record) -> Iterable[dict[str, Any]]:
         """Yield method, class or text, its score, displayed range and peak of a map."""
         info = read_info(record)
         scale = record["scale"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from visattn.commands.boxes import BoxFile, boxes_of
 from visattn.commands.files import create_folder
 from visattn.commands.options import figure_options, figure_settings
+from visattn.commands.output_option import require_folder
 from visattn.images.encoding import encode_overlay
 from visattn.io.atomic import atomic_write
 from visattn.io.written_files import WrittenFiles, replace_files
@@ -49,6 +50,7 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
             "unflatten the last axis with --map-shape"
         )
     saved.words = words or [str(number) for number in range(1, len(maps) + 1)]
+    require_folder(args.out, "figures of --maps")
     single_file = args.out.suffix.lower() in _FIGURES and not args.out.is_dir()
     paths = [args.out] if single_file else _output_paths(args.out, saved.words, args.format)
     _check_format(args, single_map=single_file and len(maps) == 1)
