@@ -125,6 +125,6 @@ def test_a_dry_run_downloads_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Ca
 
 def test_an_unwritable_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_writable(tmp_path / "a" / "b")
-    monkeypatch.setattr("visattn.commands.options.os.access", lambda _path, _mode: False)
+    monkeypatch.setattr("visattn.commands.output_option.os.access", lambda _path, _mode: False)
     with pytest.raises(OSError, match=r"--out .*a/b cannot be written: .* is not writable"):
         check_writable(tmp_path / "a" / "b")

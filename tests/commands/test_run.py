@@ -56,7 +56,8 @@ class MeanJob(Job[float]):
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         return [(f"{record['mean']:.1f}",)]
 
-    def table(self, record: Record) -> Iterable[Row]:
+    @staticmethod
+    def table(record: Record) -> Iterable[Row]:
         return [{"mean": record["mean"]}]
 
 

@@ -25,7 +25,7 @@ OUT = "memory://bucket/maps"
 
 
 class Requests:
-    """What is asked of the store: uploads by name, reads, listings; the n-th upload may fail."""
+    """Requests to the store: uploads by name, reads, listings; the n-th upload may fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = fsspec.filesystem("memory")

@@ -234,7 +234,7 @@ def find_input_images(
                 f"--out {out} is searched for images: the next run would read the results as "
                 f"photos; choose another folder, for instance {os.fspath(path)}/results"
             )
-    found = find_sources(
+    photos = find_sources(
         paths,
         keep_missing=keep_missing,
         omit=out if isinstance(out, Path) else None,
@@ -243,9 +243,9 @@ def find_input_images(
         report=print_message,
     )
     if not isinstance(out, str):
-        return found
+        return photos
     inside = f"{_plain_url(out)}/"
-    photos = [each for each in found if not _plain_url(str(each)).startswith(inside)]
+    photos = [each for each in photos if not _plain_url(str(each)).startswith(inside)]
     if not photos:
         raise FileNotFoundError(f"there is no photo beside those in --out {out}")
     return photos

@@ -1,4 +1,4 @@
-"""Where commands write their results: a folder of the disk, or a store of objects.
+"""Places of results: a folder of the disk, or a store of objects.
 
 Both show the same files to whoever reads them. They differ in how files come to be there: a folder
 is locked and its files are renamed into place, an object of a store appears by one upload.
@@ -343,12 +343,12 @@ class StoreOutput(Output):
         with self._lock:
             if self._listed is None:
                 start = self.store.path.rstrip("/") + "/"
-                found = self.store.find()
-                if self.store.path in found:
+                objects = self.store.find()
+                if self.store.path in objects:
                     raise ValueError(f"--out {self.url} is an object: choose another name")
                 self._listed = {
                     path.removeprefix(start): object_identity(info)
-                    for path, info in found.items()
+                    for path, info in objects.items()
                     if path.startswith(start)
                 }
             return self._listed

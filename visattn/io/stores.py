@@ -143,7 +143,7 @@ class StoreFile(Location):
         store: The store.
         path: Its path there.
         relative: Its path below what was listed.
-        info: What the store says of it; it is asked when that is needed.
+        info: What the store says of it; None if that is to be looked up when it is needed.
 
     Example:
         >>> write_url("memory://photos/a.jpg", b"a dog")
@@ -271,7 +271,6 @@ def write_url(url: str, content: bytes) -> None:
         >>> store_file("memory://results/a.txt").read_bytes(9)
         b'a dog'
     """
-    check_writable_url(url)
     store = Store(url)
     store.write(store.path, content)
 
@@ -317,6 +316,8 @@ def _open(url: str) -> tuple[Any, str]:
         import fsspec
     except ImportError as error:
         raise ImportError(f"{url} is read by fsspec: pip install fsspec") from error
+    if scheme in ("http", "https"):
+        raise ValueError(f"{url} is on the web, where nothing can be written: name a store")
     if scheme not in fsspec.available_protocols() or scheme in ("file", "local"):
         raise ValueError(f"{url} is no URL that is read: http, https, s3, gs, hf, memory, ...")
     try:
