@@ -63,8 +63,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "zzz",
             "unknown command 'zzz'; choose from demo, fit, validate, test, caption, overlay, "
-            "glimpse, ask, detect, segment, export, audit, score, models, configs, blocks, data, "
-            "doctor",
+            "glimpse, ask, detect, segment, export, audit, score, index, models, configs, blocks, "
+            "data, doctor",
         ),
         ("--verison", "unknown option '--verison'; did you mean --version?"),
         ("-q", "unknown option '-q'; choose from --help, --version, --debug"),

@@ -2,9 +2,13 @@
 
 import json
 import os
+import shutil
+import socket
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ import visattn as va
 from visattn.cli import main
 from visattn.commands.outputs import StoreOutput
 from visattn.commands.records import Origin, Part, ResultFolder
+from visattn.io.stores import Store, write_url
 from visattn.models.resnet import AttentionResNet
 
 fsspec = pytest.importorskip("fsspec")
@@ -265,3 +270,53 @@ def outputs_in_threads(folder: ResultFolder, origins: list[Origin]) -> list[Any]
 
     numbers = range(len(origins))
     return [get() for _, get in map_in_threads(finished, numbers, threads=folder.out.readers)]
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty bucket of a server on this machine."""
+    server = os.environ.get("VISATTN_MOTO") or shutil.which("moto_server")
+    if server is None:
+        pytest.skip("needs the server of moto: VISATTN_MOTO=.../bin/moto_server")
+    fs = pytest.importorskip("pyarrow.fs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    for name in names:
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    with subprocess.Popen([server, "-p", str(port)], stderr=subprocess.DEVNULL) as process:
+        try:
+            options = {"scheme": "http", "endpoint_override": f"127.0.0.1:{port}"}
+            client = fs.S3FileSystem(allow_bucket_creation=True, **options)
+            for _ in range(120):
+                with suppress(OSError):
+                    client.create_dir("bucket")
+                    break
+                time.sleep(0.5)
+            yield "s3://bucket"
+        finally:
+            process.terminate()
+
+
+@pytest.mark.s3
+def test_s3_by_pyarrow(bucket: str, photos: Path, cnn: str, tmp_path: Path, capsys: Capsys) -> None:
+    for name, content in contents(photos).items():
+        write_url(f"{bucket}/photos/{name}", content)
+    source, out = f"{bucket}/photos", f"{bucket}/maps"
+    assert overlay(photos, cnn, tmp_path / "out") == 0
+    rows = capsys.readouterr().out
+    for _ in range(2):
+        assert overlay(source, cnn, out, "--shard", "1/2") == 0
+        assert overlay(source, cnn, out, "--shard", "2/2") == 0
+        assert capsys.readouterr().out == rows
+    assert main(["index", out]) == 0
+    store = Store(out)
+    written = {path.removeprefix("bucket/maps/") for path in store.find()}
+    assert {name for name in written if name} == {*contents(tmp_path / "out")}
+    for name, content in contents(tmp_path / "out").items():
+        if name.endswith((".npy", ".png")):
+            assert store.read(f"bucket/maps/{name}", 2**20) == content
+    assert overlay(source, cnn, f"{bucket}x/maps") == 1
+    assert "NO_SUCH_BUCKET" in capsys.readouterr().err

@@ -41,6 +41,7 @@ BASES = {
     "score words": "score words --weights captioner.safetensors --data no_such",
     "data scenes": "data scenes --count 0",
     "data shards": "data shards --photos none",
+    "index": "index none",
     "models": "models none",
     "configs": "configs none",
     "blocks": "blocks none",

@@ -357,6 +357,8 @@ def _are_drawn_scenes(args: argparse.Namespace) -> bool:
         return True
     images = getattr(args, "images", None)
     paths = images if isinstance(images, list) else []
+    if not all(isinstance(path, Path) for path in paths):
+        return False  # of a store, whose photos are anyone's
     folders = {path if path.is_dir() else path.parent for path in paths}
     drawn = (WrittenFiles.read(folder).sets.keys() & {"scenes", "shapes"} for folder in folders)
     return bool(folders) and all(drawn)

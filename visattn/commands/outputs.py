@@ -35,7 +35,7 @@ from visattn.io.stores import Store, check_writable_url, object_identity
 from visattn.io.written_files import RECORD, WrittenFiles, encode_sets, parse_sets, replace_files
 
 INDEX = "index.html"
-_READERS = 32  # an answer of a store takes 20 to 100 ms, whatever the cores do
+_READERS = 64  # an answer of a store takes 20 to 100 ms, whatever the cores do
 _KEPT_BYTES = 2**28  # of records that were read, which are needed twice
 _CLAIM = ".visattn-run-"
 

@@ -19,7 +19,8 @@ _EXTRAS = {"s3": "pyarrow", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": 
            "smb": "smbprotocol"}  # fmt: skip
 """What reads the stores of fsspec that need a further package."""
 _WRITABLE = ("memory", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _VERSIONS = ("ETag", "etag", "e_tag", "md5Hash", "content_md5", "blob_id", "CRC", "mtime",
              "LastModified", "last_modified", "updated", "created")  # fmt: skip
 """What stores say of an object that changes with its content, the surest first."""
@@ -342,7 +343,10 @@ def _s3_by_arrow(bucket: str, _pid: int) -> Any:
     from pyarrow.fs import S3FileSystem, resolve_s3_region
 
     options: dict[str, Any] = {}
-    if not any(map(os.environ.get, _REGIONS)):
+    if endpoint := next(filter(None, map(os.environ.get, _ENDPOINTS)), ""):
+        parts = urlsplit(endpoint)
+        options = {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+    elif not any(map(os.environ.get, _REGIONS)):
         options["region"] = resolve_s3_region(bucket)
     try:
         client = S3FileSystem(allow_delayed_open=True, **options)  # one request per small object
