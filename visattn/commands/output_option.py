@@ -107,7 +107,7 @@ def check_writable(folder: Path) -> None:
     Example:
         >>> check_writable(Path(__file__))
         Traceback (most recent call last):
-        OSError: --out ...options.py cannot be written: ...options.py is not a folder; choose ...
+        OSError: --out ...option.py cannot be written: ...option.py is not a folder; choose ...
     """
     absolute = folder.absolute()
     nearest = next(path for path in (absolute, *absolute.parents) if path.exists())
