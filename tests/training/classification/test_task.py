@@ -178,9 +178,9 @@ def run(config: Path) -> Path:
 
 def test_a_run_records_how_it_was_trained_and_scored(config: Path, run: Path) -> None:
     last = run / "checkpoints" / "last.ckpt"
-    assert (
-        main(["test", "--run", str(run), "--ckpt_path", str(last), "--data.batch_size", "5"]) == 0
-    )
+    scored = ["--run", str(run), "--ckpt_path", str(last)]
+    assert main(["test", *scored, "--data.batch_size", "5"]) == 0
+    assert main(["validate", *scored, "--trainer.limit_val_batches", "1"]) == 0
     text = (run / "run.json").read_text()
     record = json.loads(text)
     assert (record["config"], record["seed"]) == ("tiny", 42)
@@ -191,6 +191,7 @@ def test_a_run_records_how_it_was_trained_and_scored(config: Path, run: Path) ->
     assert fit["wall_seconds"] > 0
     assert (test["checkpoint"], test["step"], test["images"]) == ("last", steps, {"test": 11})
     assert test["data"] == {"data.init_args.batch_size": 5}
+    assert (record["validate"]["images"], record["validate"]["data"]) == (None, {})
     assert fit["commits"] == [test["commit"]]
     assert str(config.parent) not in text
 

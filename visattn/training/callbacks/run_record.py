@@ -102,7 +102,7 @@ class RunRecorder(Callback):
         }
         self._write(trainer, {**self.source, **self._before, "fit": part})
 
-    def _write_score(self, trainer: Trainer, splits: tuple[str, ...], limit: float) -> None:
+    def _write_score(self, trainer: Trainer, splits: tuple[str, ...], limit: float | None) -> None:
         name = "test" if trainer.state.fn == "test" else "validate"
         source = dict(self.source)
         datasets = getattr(trainer, "datamodule").datasets  # noqa: B009
@@ -115,7 +115,8 @@ class RunRecorder(Callback):
             "date": _now(),
             "checkpoint": checkpoint.stem,
             "step": read_progress(checkpoint).step,
-            "images": images if limit == 1.0 else None,
+            # Of Lightning's limits 1.0 is everything, and 1 a batch.
+            "images": images if isinstance(limit, float) and limit == 1.0 else None,
             "data": source.pop("data", {}),
         }
         self._write(trainer, {**source, **self._read(), name: part})

@@ -384,9 +384,10 @@ class TrainingCLI(LightningCLI):
             return {"config": name, "seed": config.seed_everything}
         try:
             trained = yaml.safe_load(read_config(run_config(self.run_dir)))
-        except FileNotFoundError:
-            return {}  # of a checkpoint without a run, or in another folder
-        return {"data": changes({"data": config.data.as_dict()}, {"data": trained.get("data")})}
+        except (FileNotFoundError, ValueError):
+            return {}  # a checkpoint without a readable config beside it
+        data = trained.get("data") if isinstance(trained, dict) else None
+        return {"data": changes({"data": config.data.as_dict()}, {"data": data})}
 
     def _loggers(self) -> list[TensorBoardLogger | CSVLogger]:
         number = len(list(self.run_dir.glob("csv-*"))) + 1  # a resumed run keeps its old tables
