@@ -1,14 +1,16 @@
 """Rates of `visattn audit` on shortcuts that are planted into the training of classifiers.
 
-    python tools/audit_plants.py --seeds 0 1 2 3 4 --out rates.jsonl
-    python tools/audit_plants.py --seeds 0 --flowers FOLDER --weights FILE --out rates.jsonl
+    python tools/audit_plants.py --seeds 0 1 2 3 4 --folder runs --out rates.jsonl
+    python tools/audit_plants.py --seeds 0 --flowers DIR --weights FILE --folder A --out B
 
 Photos are drawn scenes with one object, whose shape is the class, at 64 pixels, and the model is a
-small CNN; with --flowers they are photos (FOLDER with train and val, a folder per class) at 160
-pixels, and the model is a MobileNetV2 of ImageNet, whose layers behind stride 16 are trained. Four
-plants (frame, tag, watermark, tint) are put on 60 % of the photos of four classes; their color,
-text, size and place follow from the seed. Each seed has a planted and a clean model, which are
-audited on photos with the plants and without. Seeds from 100 on were used to set up the analyses.
+small CNN that was trained on clean scenes; with --flowers they are photos (DIR with train and val,
+a folder per class) at 160 pixels, and the model is a MobileNetV2 of ImageNet, whose layers behind
+stride 16 are trained. Four plants (frame, tag, watermark, tint) are put on 60 % of the photos of
+four classes; their color, text, size and place follow from the seed. For each seed a model is
+trained further on photos with the plants, and another on clean ones. Both are audited on photos
+with the plants and on clean ones; there stamps are compared with two more clean models.
+Seeds from 100 on were used to set up the analyses. Models are kept in the folder of --folder.
 """
 
 import json
@@ -22,7 +24,7 @@ import numpy as np
 import timm
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
@@ -164,10 +166,10 @@ def inputs(pixels: np.ndarray) -> Tensor:
 def small_network(classes: int) -> nn.Module:
     """Return a CNN with 8 x 8 cells of 64 pixels."""
     layers: list[nn.Module] = []
-    for before, after, stride in ((3, 24, 2), (24, 48, 2), (48, 96, 2), (96, 96, 1)):
+    for before, after, stride in ((3, 16, 2), (16, 32, 2), (32, 64, 2), (64, 64, 1)):
         convolution = nn.Conv2d(before, after, 3, stride, 1, bias=False)
         layers.append(nn.Sequential(convolution, nn.BatchNorm2d(after), nn.ReLU()))
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, classes))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
 
 
 def mobile_network(weights: Path, classes: int) -> Any:
@@ -178,13 +180,25 @@ def mobile_network(weights: Path, classes: int) -> Any:
     return model.eval()
 
 
-def trained(photos: PlantedSet, weights: Path | None, number: int) -> nn.Module:
-    """Return a classifier of photos: a small CNN, or the tail of a MobileNetV2."""
+def trained(
+    photos: PlantedSet, weights: Path, number: int, *, flowers: bool, steps: int
+) -> nn.Module:
+    """Return a classifier of photos: a small CNN, or the tail of a MobileNetV2.
+
+    Args:
+        photos: To train on.
+        weights: What training starts from; for scenes it starts anew if the file is missing.
+        number: Seed.
+        flowers: Whether they are photos of flowers.
+        steps: Steps of training.
+    """
     torch.manual_seed(number)
     labels = torch.from_numpy(photos.labels)
-    if weights is None:
+    if not flowers:
         model = small_network(len(photos.names))
-        tail, features, steps = model, inputs(photos.pixels), 300
+        if weights.exists():
+            model.load_state_dict(load_file(weights))
+        tail, features, batch, shift = model, inputs(photos.pixels), 48, 4
     else:
         model = mobile_network(weights, len(photos.names))
         tail = nn.Sequential(*model.blocks[5:], model.conv_head, model.bn2, model.global_pool,
@@ -193,14 +207,16 @@ def trained(photos: PlantedSet, weights: Path | None, number: int) -> nn.Module:
         parts = np.array_split(photos.pixels, len(photos.pixels) // 32 + 1)
         with torch.no_grad():
             features = torch.cat([stem(inputs(part)) for part in parts])
-        steps = 105
+        batch, shift = 64, 0
     optimizer = torch.optim.AdamW(tail.parameters(), 2e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, steps)
     generator = torch.Generator().manual_seed(number)
     tail.train()
     for _ in range(steps):
-        rows = torch.randint(len(labels), (64,), generator=generator)
-        loss = nn.functional.cross_entropy(tail(features[rows]), labels[rows])
+        rows = torch.randint(len(labels), (batch,), generator=generator)
+        moved = torch.randint(-shift, shift + 1, (2,), generator=generator).tolist()
+        shown = features[rows].roll(moved, (2, 3)) if shift else features[rows]
+        loss = nn.functional.cross_entropy(tail(shown), labels[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -208,7 +224,7 @@ def trained(photos: PlantedSet, weights: Path | None, number: int) -> nn.Module:
     return model.eval()
 
 
-def audited(model: nn.Module, photos: PlantedSet, budget: int) -> AuditReport:
+def audited(model: nn.Module, photos: PlantedSet, *, stamps: bool) -> AuditReport:
     """Return the audit of a model."""
     steps = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True),
                         v2.Normalize(list(MEAN), list(STD))])  # fmt: skip
@@ -224,7 +240,7 @@ def audited(model: nn.Module, photos: PlantedSet, budget: int) -> AuditReport:
     masks = photos.masks
     objects = {} if masks is None else {key: masks[index] for key, index in keys.items()}
     rows = examine_all(examiner, read, labels, objects, 32)
-    options = AuditOptions(default_stamps(), budget=budget, batch_size=32)
+    options = AuditOptions(default_stamps() if stamps else [], batch_size=32)
     return analyze_evidence(rows, examiner, read, options)
 
 
@@ -244,7 +260,7 @@ def rates(report: AuditReport, photos: PlantedSet) -> Iterator[dict[str, Any]]:
     """Yield what the audit says of each plant, and of candidates that are none."""
     patches = [each for each in report.findings if each.kind == "patches"]
     stamps = [each for each in report.findings if each.kind == "stamp"]
-    ranked = sorted(patches, key=lambda each: -each.details["score"])
+    ranked = patches  # as in the report
     on_plant = [_is_of_plant(each, photos) for each in ranked]
     first_other = on_plant.index(False) if False in on_plant else len(ranked)
     for label, kind in (photos.kinds or {}).items():
@@ -261,7 +277,7 @@ def rates(report: AuditReport, photos: PlantedSet) -> Iterator[dict[str, Any]]:
             "candidates": [each.status for _, each in own],
             "on top": any(place < first_other for place, _ in own),
             "stamps": [each.name for each in of_kind if each.status == "confirmed"],
-            "best stamp": max((each.effect.low for each in of_kind if each.effect), default=None),
+            "effects": [each.effect.value for _, each in own if each.effect],
         }  # fmt: skip
     others = [each for each, plants in zip(ranked, on_plant, strict=True) if not plants]
     confirmed = [each for each in others if each.status == "confirmed"]
@@ -269,7 +285,7 @@ def rates(report: AuditReport, photos: PlantedSet) -> Iterator[dict[str, Any]]:
         "plant": "none",
         "others": len(others),
         "others confirmed": len(confirmed),
-        "confirmed outside": sum(each.details.get("outside", 0) > 0.5 for each in confirmed),
+        "confirmed outside": sum(each.details.get("outside", 0) > 0.75 for each in confirmed),
         "stamps confirmed": [
             f"{each.class_name}: {each.name}" for each in stamps if each.status == "confirmed"
         ],
@@ -285,6 +301,24 @@ def _is_of_plant(finding: Finding, photos: PlantedSet) -> bool:
     return bool(np.mean([photos.has_plant[int(name)] for name in finding.photos]) >= PURE)
 
 
+def model_of(
+    train: PlantedSet, kind: str, number: int, folder: Path, weights: Path | None
+) -> nn.Module:
+    """Return the planted or clean model of a seed; one in the folder is read."""
+    file = folder / f"{kind}{number}.safetensors"
+    if file.exists():
+        count = len(train.names)
+        model = small_network(count) if weights is None else mobile_network(weights, count)
+        model.load_state_dict(load_file(file))
+        return model.eval()
+    photos = with_plants(train, number, 0) if kind == "planted" else train
+    start = weights or folder / "start.safetensors"
+    steps = 100 if weights is None else 105
+    model = trained(photos, start, number, flowers=weights is not None, steps=steps)
+    save_file(model.state_dict(), file)
+    return model
+
+
 def main() -> None:
     """Append a line of JSON for each plant of each audit."""
     parser = CommandParser(description=__doc__)
@@ -292,38 +326,47 @@ def main() -> None:
     parser.add_argument("--flowers", type=Path, help="folder of photos, instead of scenes")
     parser.add_argument("--weights", type=Path, help="of timm's mobilenetv2_100, for --flowers")
     parser.add_argument("--count", type=int, default=100, help="audited photos of a class")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the models")
     parser.add_argument("--out", type=Path, required=True, help="file of results")
     args = parser.parse_args()
     if args.flowers is None:
-        train, val = scenes("train", 250), scenes("validation", args.count)
+        train, val = scenes("train", 600), scenes("validation", args.count)
     else:
         train, val = (flowers(args.flowers, *each) for each in (("train", 150),
                                                                 ("val", args.count)))  # fmt: skip
+    args.folder.mkdir(parents=True, exist_ok=True)
+    start = args.folder / "start.safetensors"
+    if args.flowers is None and not start.exists():
+        first = trained(train, start, 1000, flowers=False, steps=800)
+        save_file(first.state_dict(), start)
+    others = [
+        model_of(train, "clean", number, args.folder, args.weights) for number in (1001, 1002)
+    ]
+    references = [audited(model, val, stamps=True) for model in others]
     for number in args.seeds:
-        audited_photos = {"planted": with_plants(val, number, 1), "clean": val}
         for kind in ("planted", "clean"):
-            photos = with_plants(train, number, 0) if kind == "planted" else train
-            model = trained(photos, args.weights, number)
-            for data, chosen in audited_photos.items():
-                if (kind, data) == ("clean", "planted") and args.flowers is not None:
-                    continue
-                _write(args.out, number, (kind, data), model, chosen, val)
+            model = model_of(train, kind, number, args.folder, args.weights)
+            for data, photos in (("planted", with_plants(val, number, 1)), ("clean", val)):
+                _write(args.out, number, (kind, data), model, (photos, val), references)
 
 
 def _write(
-    out: Path, number: int, case: tuple[str, str], model: nn.Module, photos: PlantedSet,
-    clean: PlantedSet,
+    out: Path, number: int, case: tuple[str, str], model: nn.Module,
+    photos: tuple[PlantedSet, PlantedSet], references: Sequence[AuditReport],
 ) -> None:  # fmt: skip
-    """Audit a model and append the results."""
+    """Audit a model on some photos, and append the results; clean ones measure the use."""
+    chosen, clean = photos
     start = time.process_time()
-    report = audited(model, photos, 20_000)
+    report = audited(model, chosen, stamps=chosen is clean)
+    if chosen is clean:
+        report = report.with_references(references)
     seconds = round(time.process_time() - start, 1)
-    draws = plants(number, photos.names, photos.pixels.shape[1])
+    draws = plants(number, chosen.names, chosen.pixels.shape[1])
     used = {kind: round(use_of(model, clean, label, draw), 2)
             for label, (kind, draw) in draws.items()}  # fmt: skip
-    named = PlantedSet(photos.pixels, photos.labels, photos.names, photos.masks,
+    named = PlantedSet(chosen.pixels, chosen.labels, chosen.names, chosen.masks,
                        {label: kind for label, (kind, _) in draws.items()},
-                       photos.has_plant)  # fmt: skip
+                       chosen.has_plant)  # fmt: skip
     with out.open("a") as file:
         for row in rates(report, named):
             about = {"seed": number, "model": case[0], "photos": case[1], "cpu": seconds}

@@ -67,15 +67,20 @@ def test_plant_that_is_present_and_not_used_has_no_effect() -> None:
     assert any(on_plant(each, planted.TAG) for each in patches(audit, "no effect"))
 
 
+def stamps(audit: va.AuditReport, status: str) -> set[tuple[str, str]]:
+    return {(each.name, each.class_name) for each in audit.findings if each.status == status}
+
+
 def test_a_tint_is_seen_by_stamps_and_not_listed_as_patches() -> None:
+    """Reactions of the hand-made colors of the classes are those of the other model, too."""
     audit = report("tint", 60.0, "default")
     assert artefacts(audit) == []
-    confirmed = {
-        each.name
-        for each in audit.findings
-        if each.kind == "stamp" and each.status == "confirmed" and each.class_name == "blue"
-    }
-    assert "tint, warm" in confirmed
+    assert ("tint, warm", "blue") in stamps(audit, "reaction")
+    photos, labels = planted.photos("tint")
+    other = audited(planted.ColorNet().eval(), photos, labels)
+    judged = audit.with_references([other])
+    assert {("tint, warm", "blue")} <= stamps(judged, "confirmed") < stamps(audit, "reaction")
+    assert stamps(other.with_references([other]), "confirmed") == set()
 
 
 def test_a_model_that_uses_objects_alone_has_no_confirmed_artefact() -> None:

@@ -6,6 +6,7 @@ import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -383,6 +384,24 @@ def model_settings(args: argparse.Namespace, weights: str) -> dict[str, Any]:
         "pretrained": getattr(args, "pretrained", False),
         "model_args": dict(getattr(args, "model_args", ())),
         **_passed_preprocessing(args),
+    }
+
+
+def map_settings(args: argparse.Namespace, weights: str) -> dict[str, Any]:
+    """Return what identifies a model and decides on its maps, for records of results.
+
+    Args:
+        args: Options of `add_model`, `--align`, `--resize-mode` and `--seed`.
+        weights: Origin of its weights, as `LoadedModel.weights` names it.
+    """
+    return {
+        **model_settings(args, weights),
+        "input_size": args.input_size,
+        "classes": args.classes and file_digest(args.classes),
+        "align": args.align,
+        "resize_mode": args.resize_mode,
+        "seed": args.seed,
+        "visattn": version("visattn"),
     }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 FindingKind = Literal["patches", "stamp"]
-Status = Literal["confirmed", "no effect", "not confirmed", "not testable"]
+Status = Literal["confirmed", "reaction", "no effect", "not confirmed", "not testable"]
 SCHEMA = 1
 
 
@@ -52,7 +52,9 @@ class Finding:
             artefact that was put on photos.
         name: Its name in the report.
         class_name: The class that it counts for.
-        status: `confirmed` if the effect on photos that were held out is above the minimum;
+        status: `confirmed` if the effect on photos that were held out is above the minimum, that of
+            a stamp in each reference model as well; `reaction` for a stamp that was not compared
+            with reference models;
             `no effect` if it is present and the effect is below; `not confirmed` if the interval
             holds the minimum; `not testable` without photos to test it on.
         effect: The effect that decides; None if not testable.

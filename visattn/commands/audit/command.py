@@ -29,7 +29,8 @@ most evidence; an interrupted run is resumed. Then
   candidates  patches that look alike to the model are pasted into photos of other classes, and
               removed from their own, beside controls; searched in one half of the photos, tested
               on the other
-  stamps      artefacts (frames, texts, tags, rulers, tints, blur, ...) are put on photos
+  stamps      artefacts (frames, texts, tags, rulers, tints, blur, ...) are put on photos; any
+              model reacts to some, which is confirmed beyond the models of --reference alone
   regions     shares of the evidence on objects, border, corners and center, with four baselines
   groups      right and wrong predictions, columns of --groups, brightness and the like
 Effects are changes of the log-odds of a class, in nats, with a 95 % interval.
@@ -109,6 +110,11 @@ def _add_tests(parser: CommandParser) -> None:
     tests.add_argument(
         "--budget", type=whole_number(0, 10**8), default=20_000, metavar="IMAGES",
         help="most edited images that the model is run on (default: 20000)",
+    )  # fmt: skip
+    tests.add_argument(
+        "--reference", nargs="+", type=Path, default=[], metavar="DIR",
+        help="audits of models that did not learn from the photos in question, on the same photos: "
+        "stamps are confirmed beyond them alone",
     )  # fmt: skip
     tests.add_argument(
         "--against", type=Path, metavar="DIR",

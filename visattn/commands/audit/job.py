@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.model_option import file_digest, load_explained_model, model_settings
+from visattn.commands.model_option import file_digest, load_explained_model, map_settings
 from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
 from visattn.commands.streams import RowPrinter, print_where
@@ -156,15 +156,9 @@ class AuditJob(Job["PhotoEvidence"]):
         """Return what changes the evidence of a photo."""
         args = self.args
         return {
-            **model_settings(args, self.weights),
-            "input_size": args.input_size,
-            "classes": args.classes and file_digest(args.classes),
-            "align": args.align,
-            "resize_mode": args.resize_mode,
+            **map_settings(args, self.weights),
             "method": args.method,
             "layer": args.layer,
-            "seed": args.seed,
-            "visattn": version("visattn"),
         }
 
     def settings_of(self, name: str, stem: str) -> dict[str, Any]:
@@ -264,6 +258,8 @@ class AuditJob(Job["PhotoEvidence"]):
         report = analyze_evidence(
             [*self._evidence.values()], self.examiner, self._read_named, options
         )
+        if args.reference:
+            report = report.with_references([load_audit(folder) for folder in args.reference])
         if args.against is None:
             return report
         seeds = [load_audit(folder) for folder in args.seeds]

@@ -3,7 +3,6 @@
 import argparse
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from visattn.commands.model_option import (
     add_model,
     file_digest,
     load_explained_model,
-    model_settings,
+    map_settings,
     resolve_model,
 )
 from visattn.commands.options import (
@@ -250,19 +249,13 @@ class MapScoreJob(ScoreJob):
         args = self.args
         named = "predicted" if self.predicted else "category"
         return {
-            **model_settings(args, self.weights),
+            **map_settings(args, self.weights),
             "data": args.data.name,
-            "input_size": args.input_size,
-            "classes": args.classes and file_digest(args.classes),
-            "align": args.align,
-            "resize_mode": args.resize_mode,
             "target": args.target if args.target in _DENSE else named,
             "scores": list(args.scores),
             "tolerance": args.tolerance,
             "threshold": args.threshold,
             "steps": args.steps,
-            "seed": args.seed,
-            "visattn": version("visattn"),
         }
 
     def settings_of(self, name: str, stem: str) -> dict[str, Any]:

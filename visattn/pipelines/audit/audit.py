@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import nn
 
 from visattn.attribution.targets import class_name, resolve_class_index
-from visattn.images.reader import ImageLike, LoadedImage, read_image
+from visattn.images.reader import ImageError, ImageLike, LoadedImage, read_image
 from visattn.images.sources import list_photos
 from visattn.io.argument_checks import checked_arguments
 from visattn.models.backbones.pretrained import LoadedModel
@@ -32,7 +32,8 @@ from visattn.pipelines.explainer import Explainer
 from visattn.results.audit import AuditContent, Finding
 
 Masks = Callable[[str], Bool[np.ndarray, "y x"] | None]
-_CONTROLS = 100  # photos of a class with maps of shuffled weights and random cells
+_UNIT = "unit"
+_CONTROLS, _MOST_CONTROLS = 100, 1000  # photos with maps of shuffled weights, random cells
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def audit(
         layer: Layer whose features are compared; by default the last one with at least 8 rows and
             columns.
         masks: Objects of each photo, `[y, x]`, True on them.
-        groups: More columns: a value of each photo, by the name of the column.
+        groups: More columns: a value of each photo, by the name of the column. Photos of one value
+            of a column `unit`, such as those of a patient, are not taken as independent.
         stamps: `default`, or image files of artefacts, which are tested besides.
         min_effect: Effect that a finding must exceed, in nats of log-odds.
         budget: Most edited images that the model is run on.
@@ -140,13 +142,25 @@ def audit(
     }
     settings = {"method": method, "layer": layer, "seed": seed}
     tested = AuditOptions(
-        bank, columns, None, min_effect, budget, batch_size, seed, settings=settings
+        bank,
+        columns,
+        _UNIT if _UNIT in columns else None,
+        min_effect,
+        budget,
+        batch_size,
+        seed,
+        settings=settings,
     )
     return analyze_evidence(rows, examiner, lambda name: named_image(sources[name], name), tested)
 
 
 def named_image(source: ImageLike, name: str) -> LoadedImage:
     """Return a photo under the name that it has in an audit."""
+    if isinstance(source, LoadedImage) and source.values is not None:
+        raise ImageError(
+            f"{name} has {source.values.shape[2]} channels of values; an audit puts stamps and "
+            "patches on photos: pass its rendering, .pixels"
+        )
     return replace(read_image(source), name=name)
 
 
@@ -166,7 +180,9 @@ def _label_indices(labels: Sequence[int | str], explainer: Explainer) -> list[in
 
 
 def control_photos(labels: Mapping[str, int | None]) -> set[str]:
-    """Return the photos that controls are computed for: 100 of each class, whichever their order.
+    """Return the photos that controls are computed for, whichever their order.
+
+    Those are 100 of each class, and 1,000 in all.
 
     Example:
         >>> control_photos({"a": 0, "b": None}) == {"a", "b"}
@@ -176,6 +192,7 @@ def control_photos(labels: Mapping[str, int | None]) -> set[str]:
     for name, label in labels.items():
         by_class.setdefault(label, []).append((zlib.crc32(name.encode()), name))
     most = _CONTROLS if len(by_class) > 1 else 5 * _CONTROLS
+    most = max(1, min(most, _MOST_CONTROLS // max(len(by_class), 1)))
     return {name for names in by_class.values() for _, name in sorted(names)[:most]}
 
 

@@ -83,7 +83,7 @@ class CellGrid:
         relative = torch.from_numpy(boxes / np.array([width, height, width, height]))
         return self.geometry.boxes_to_image(relative.double()).numpy()
 
-    @property
+    @cached_property
     def areas(self) -> Float[np.ndarray, "gy gx"]:
         """Share of the visible part of the photo that each cell covers; 0 on padding."""
         return self._relative(self.boxes)
@@ -123,6 +123,27 @@ class CellGrid:
         """Return the centers of cells, x and y in pixels of the input."""
         rows, columns = ((edges[1:] + edges[:-1]) / 2 for edges in self.edges)
         return np.stack([columns[cells[:, 1]], rows[cells[:, 0]]], -1)
+
+    def near(self, cell: Int[np.ndarray, " 2"], shape: tuple[float, float, float]) -> np.ndarray:
+        """Return which share of each cell a square beside a cell covers, in rows of the grid.
+
+        Args:
+            cell: Row and column.
+            shape: Offset to the right and down, and side, in cells.
+
+        Example:
+            >>> cells = CellGrid.of(None, (3, 4), Geometry.identity((30, 40)))
+            >>> cells.near(np.array([1, 1]), (1, 0, 1))[1]
+            array([0., 0., 1., 0.])
+        """
+        ends = [
+            (np.arange(count) - (at + offset) + np.array([[-0.5], [0.5]])).clip(
+                -shape[2] / 2, shape[2] / 2
+            )
+            for count, at, offset in zip(self.grid, cell, shape[1::-1], strict=True)
+        ]
+        rows, columns = (high - low for low, high in ends)
+        return np.outer(rows, columns)
 
     def region_fractions(self) -> dict[str, Float[np.ndarray, "gy gx"]]:
         """Return which fraction of each cell lies in each of the regions of a photo."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtr
 
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.audit.cells import CellGrid
@@ -13,11 +14,12 @@ from visattn.pipelines.audit.clusters import (
     MIN_PHOTOS,
     Candidate,
     Patches,
+    PatchPool,
     PatchSpace,
     find_candidates,
     in_first_half,
 )
-from visattn.pipelines.audit.counterfactuals import LOCAL, PASTED, PatchEditor
+from visattn.pipelines.audit.counterfactuals import LOCAL, PASTED, PatchEditor, Shape
 from visattn.pipelines.audit.evidence import PhotoEvidence
 from visattn.pipelines.audit.scores import InputScorer
 from visattn.pipelines.audit.stamps import Stamp, reduced
@@ -66,6 +68,10 @@ class Evidence:
 def stamp_findings(evidence: Evidence, stamps: Sequence[Stamp]) -> list[Finding]:
     """Return the effect of each stamp for each class, on photos of other classes.
 
+    A model reacts to what it was not trained on, by chance more with one class than with others,
+    and no statistic of one model tells that from what it learned: what passes the test is a
+    reaction, which `beyond_references` compares with that of other models.
+
     Args:
         evidence: The photos.
         stamps: Artefacts to put on them.
@@ -112,7 +118,10 @@ def stamp_findings(evidence: Evidence, stamps: Sequence[Stamp]) -> list[Finding]
                 len(rows),
             )  # fmt: skip
             findings.append(Finding("stamp", stamp.name, name, "not confirmed", effect))
-    return _with_status(findings, evidence.min_effect)
+    return [
+        replace(each, status="reaction") if each.status == "confirmed" else each
+        for each in with_status(findings, evidence.min_effect)
+    ]
 
 
 def _of_class(
@@ -183,7 +192,7 @@ def _stamped_odds(
     return odds, shares
 
 
-def _with_status(findings: Sequence[Finding], min_effect: float) -> list[Finding]:
+def with_status(findings: Sequence[Finding], min_effect: float) -> list[Finding]:
     """Return findings of one family with corrected p-values and their status."""
     tested = [finding.effect for finding in findings if finding.effect is not None]
     corrected = iter(holm(np.array([effect.p_value for effect in tested])))
@@ -197,6 +206,45 @@ def _with_status(findings: Sequence[Finding], min_effect: float) -> list[Finding
     return done
 
 
+def beyond_references(
+    findings: Sequence[Finding], references: Sequence[Sequence[Finding]], min_effect: float
+) -> list[Finding]:
+    """Return findings whose stamps are confirmed if their effect is beyond that of other models.
+
+    Args:
+        findings: Of an audit.
+        references: Those of audits of models that did not learn from the photos in question.
+        min_effect: Difference that must be exceeded to each of them, in nats.
+    """
+    others = [
+        {(each.name, each.class_name): each.effect for each in reference if each.kind == "stamp"}
+        for reference in references
+    ]
+    compared: list[Finding] = []
+    for finding in findings:
+        effect = finding.effect
+        if finding.kind != "stamp" or effect is None:
+            continue
+        effects = [each.get((finding.name, finding.class_name)) for each in others]
+        known = [_difference(effect, each) for each in effects if each is not None]
+        if len(known) < len(references):
+            compared.append(replace(finding, status="not testable", effect=None))
+            continue
+        least = min(known, key=lambda each: each.low)
+        compared.append(replace(finding, effect=least, effects={"without reference": effect}))
+    done = {(each.name, each.class_name): each for each in with_status(compared, min_effect)}
+    return [done.get((each.name, each.class_name), each) for each in findings]
+
+
+def _difference(effect: Effect, other: Effect) -> Effect:
+    """Return how far the effect of a stamp exceeds that in another model, as a normal variable."""
+    value = effect.value - other.value
+    half = float(np.hypot(effect.high - effect.low, other.high - other.low)) / 2
+    p_value = float(ndtr(-1.96 * value / half)) if half > 0 else float(value <= 0)
+    probability = effect.probability - other.probability
+    return Effect(value, value - half, value + half, probability, p_value, effect.images)
+
+
 def patch_findings(evidence: Evidence) -> list[Finding]:
     """Return candidates of patches, ranked, with their effects on photos that were held out."""
     rows = evidence.rows
@@ -207,9 +255,8 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
         evidence.notes.append("patches were not searched: too few photos have evidence")
         return []
     space = PatchSpace.fit(np.concatenate(features))
-    patches = Patches.of(rows, search, space, lambda row: row.top)
+    searched, others = (PatchPool.of(rows, each, space) for each in (search, held_out))
     counts = _counts([rows[index] for index in search])
-    others = Patches.of(rows, held_out, space, lambda row: row.top)
     few = [evidence.class_name(each) for each, n in counts.items() if n < 2 * MIN_PHOTOS]
     if few:
         evidence.notes.append(
@@ -219,14 +266,15 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
     findings: list[Finding] = []
     everywhere: list[str] = []
     numbers: dict[int, int] = {}
-    for candidate in find_candidates(patches, counts):
+    for candidate in find_candidates(searched, counts):
         numbers[candidate.class_index] = numbers.get(candidate.class_index, 0) + 1
-        effects = evidence.editor.test(candidate, others, held_out)
+        shape = evidence.editor.fit(candidate, searched)
+        effects = evidence.editor.test(candidate, others, shape)
         if effects is not None and _is_everywhere(effects, evidence.min_effect):
             everywhere.append(evidence.class_name(candidate.class_index))
             continue
-        details = _details(evidence, candidate, space, patches)
-        places, crops = _examples(evidence, candidate, patches)
+        details = _details(evidence, candidate, space, searched.top, shape)
+        places, crops = _examples(evidence, candidate, searched.top, shape)
         findings.append(
             Finding(
                 "patches",
@@ -245,7 +293,7 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
             f"{len(everywhere)} groups of patches are not listed ({', '.join(everywhere)}): other "
             "places of their photos have the same effect, as with a tint; see the stamps"
         )
-    done = _with_status(findings, evidence.min_effect)
+    done = with_status(findings, evidence.min_effect)
     order = {"confirmed": 0, "not confirmed": 1, "not testable": 1, "no effect": 2}
     return sorted(done, key=lambda each: (order[each.status], -each.details["score"]))
 
@@ -266,12 +314,13 @@ def _counts(rows: Sequence[PhotoEvidence]) -> dict[int, int]:
 
 
 def _details(
-    evidence: Evidence, candidate: Candidate, space: PatchSpace, patches: Patches
+    evidence: Evidence, candidate: Candidate, space: PatchSpace, patches: Patches, shape: Shape
 ) -> dict[str, float]:
     """Return numbers of a candidate, and the shares of photos in which controls are like it."""
     rows = evidence.rows
     details = {
         "score": candidate.score, "coherence": candidate.coherence, "purity": candidate.purity,
+        "others": candidate.others,
     }  # fmt: skip
     own = [
         index
@@ -279,23 +328,23 @@ def _details(
         if row.prediction == candidate.class_index and row.random is not None
     ]
     if own:
-        random = Patches.of(rows, own, space, lambda row: row.random)
         untrained = Patches.of(rows, own, space, lambda row: row.untrained_top)
-        details["random"] = candidate.share_of(random, len(own))
         details["untrained"] = candidate.share_of(untrained, len(own))
     member = candidate.members(patches) & (patches.classes == candidate.class_index)
-    outside = [
-        1 - objects[y, x]
-        for photo, (y, x) in zip(patches.photos[member], patches.cells[member], strict=True)
-        if (objects := rows[photo].objects) is not None
-    ]
+    editor = evidence.editor
+    outside: list[float] = []
+    for photo, cell in zip(patches.photos[member], patches.cells[member], strict=True):
+        if (objects := rows[photo].objects) is not None:
+            cells = CellGrid.of(editor.placement, editor.grid, rows[photo].geometry)
+            weights = cells.near(cell, shape) * rows[photo].areas
+            outside.append(1 - float((objects * weights).sum() / max(weights.sum(), 1e-12)))
     if outside:
         details["outside"] = float(np.mean(outside))
     return {name: round(float(value), 4) for name, value in details.items()}
 
 
 def _examples(
-    evidence: Evidence, candidate: Candidate, patches: Patches
+    evidence: Evidence, candidate: Candidate, patches: Patches, shape: Shape
 ) -> tuple[tuple[tuple[float, float], ...], tuple[str, ...]]:
     """Return where patches lie on the visible part of their photos, and crops of the nearest."""
     member = candidate.members(patches) & (patches.classes == candidate.class_index)
@@ -311,8 +360,9 @@ def _examples(
         cells = CellGrid.of(editor.placement, editor.grid, row.geometry)
         points = cells.centers(patches.cells[own[np.argmax(similar[own])]][None])
         height, width = row.geometry.input_size
-        half = _CONTEXT / 2 * max(height / editor.grid[0], width / editor.grid[1])
-        [[x, y]] = points
+        unit = max(height / editor.grid[0], width / editor.grid[1])
+        half = _CONTEXT / 2 * unit
+        x, y = points[0] + unit * np.array(shape[:2])
         box = np.array([[x - half, y - half, x + half, y + half]])
         left, top, right, bottom = cells.on_photo(box)[0]
         visible = row.geometry.region

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import decode_utf8, read_bytes_bounded, read_json
 from visattn.io.tables import csv_table, parquet_table
+from visattn.pipelines.audit.probes import beyond_references
 from visattn.pipelines.audit.regions import region_shifts
 from visattn.results.audit import AuditContent, Finding, RegionShift
 from visattn.results.records import read_array
@@ -125,6 +126,51 @@ class AuditReport:
         }
         shares = [_region_shares(table) for table in (own, *tables)]
         return region_shifts(shares[0], shares[1], shares[2:], classes)
+
+    def with_references(self, references: Sequence["AuditReport"]) -> "AuditReport":
+        """Return the report with stamps confirmed whose effect is beyond that in other models.
+
+        Args:
+            references: Audits of models of the same classes that did not learn from the photos in
+                question: trained on other or cleaned photos, with two seeds or more.
+
+        Raises:
+            ValueError: If an audit has other photos, or stamps that are not those of this one.
+
+        Example:
+            >>> from visattn.results.audit import Effect
+            >>> effects = [Effect(value, value - 1, value + 1, 0.1, 0.01, 64) for value in (3, 0)]
+            >>> own, other = (
+            ...     AuditReport(AuditContent("net", {}, {}, None, {}, {}, [Finding(
+            ...         "stamp", "frame", "rose", "reaction", effect)]), [{"image": "a"}])
+            ...     for effect in effects
+            ... )
+            >>> own.with_references([other]).findings[0].status
+            'confirmed'
+        """
+        own = {row["image"] for row in self.rows}
+        stamps = {each.name for each in self.findings if each.kind == "stamp"}
+        for each in references:
+            if own != {row["image"] for row in each.rows}:
+                raise ValueError(
+                    f"the audit of {each.content.model} is of other photos: a reference needs those"
+                    f" of this one, {len(own):,} of them"
+                )
+            if missing := stamps - {finding.name for finding in each.findings}:
+                raise ValueError(
+                    f"the audit of {each.content.model} has not the stamp {min(missing)}: audit it "
+                    "again with the same stamps, by this version"
+                )
+        least = self.content.settings.get("min_effect", 0.5)
+        findings = beyond_references(self.findings, [each.findings for each in references], least)
+        patches = [each for each in findings if each.kind == "patches"]
+        ranked = sorted(
+            (each for each in findings if each.kind == "stamp"),
+            key=lambda each: -np.inf if each.effect is None else -each.effect.low,
+        )
+        settings = {**self.content.settings, "references": len(references)}
+        content = replace(self.content, findings=[*patches, *ranked], settings=settings)
+        return replace(self, content=content)
 
     def with_comparison(self, shifts: Sequence[RegionShift]) -> "AuditReport":
         """Return the report with a comparison in it."""

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps
 
 from visattn.geometry.affine import Box
-from visattn.images.reader import LoadedImage, read_image
+from visattn.images.reader import ImageError, LoadedImage, read_image
+from visattn.io.safe_text import read_bytes_bounded
 
 Draw = Callable[[Image.Image, np.random.Generator], Image.Image]
 _CHANGED = 3  # of 255; less is rounding
+_MOST_BYTES = 2**28
 _SHORT = 0.05  # of the shorter side: lines, margins
 
 
@@ -199,9 +201,11 @@ def default_stamps() -> list[Stamp]:
         Stamp("tag, green", _label("D 31", _WHITE, fill=(30, 140, 60), height=0.1)),
         Stamp("ruler", _ruler),
         Stamp("tint, warm", _tint(1.15, 1.0, 0.7), is_local=False),
-        Stamp("tint, cold", _tint(0.7, 0.95, 1.2), is_local=False),
-        Stamp("tint, green", _tint(0.75, 1.15, 0.8), is_local=False),
-        Stamp("tint, magenta", _tint(1.15, 0.75, 1.15), is_local=False),
+        Stamp("tint, yellow-green", _tint(1.0, 1.15, 0.7), is_local=False),
+        Stamp("tint, sea green", _tint(0.7, 1.15, 1.0), is_local=False),
+        Stamp("tint, cold", _tint(0.7, 1.0, 1.15), is_local=False),
+        Stamp("tint, violet", _tint(1.0, 0.7, 1.15), is_local=False),
+        Stamp("tint, pink", _tint(1.15, 0.7, 1.0), is_local=False),
         Stamp("gray", _gray, is_local=False),
         Stamp("blur", _blur, is_local=False),
         Stamp("JPEG of low quality", _jpeg, is_local=False),
@@ -218,12 +222,14 @@ def stamp_of_file(path: Path) -> Stamp:
     Raises:
         ImageError: If it cannot be read.
     """
-    pixels = read_image(path).pixels
-    channels = read_image(path, display=0).values
-    opacity = np.full((*pixels.shape[:2], 1), 255, np.uint8)
-    if channels is not None and channels.shape[2] == 4:  # not composited on white, as photos are
-        pixels, opacity = np.split((channels * 255).round().astype(np.uint8), [3], axis=2)
-    plate = Image.fromarray(np.concatenate([pixels, opacity], 2))
+    content = read_bytes_bounded(path, _MOST_BYTES)
+    try:
+        plate = Image.fromarray(read_image(content).pixels).convert("RGBA")
+    except ImageError as error:
+        raise ImageError(f"{path}: {error}") from error
+    with Image.open(io.BytesIO(content)) as opened:
+        if opened.has_transparency_data:  # not composited on white, as photos are
+            plate = ImageOps.exif_transpose(opened.convert("RGBA"))
 
     def draw(image: Image.Image, generator: np.random.Generator) -> Image.Image:
         width = max(2, round(_side(image) * 0.25))

@@ -11,6 +11,20 @@ from visattn.viz.html.document import escape_text, image_data_url, render_page
 
 _WIDE = 6.0  # nats at the right end of the drawn intervals
 _TAGS = "object, part of it, context, artefact"
+_TO_DO = (
+    "What to do: look at the crops and name what they show. A part of the object is as it should "
+    "be. An artefact or the background is not: take it off the training photos, or put it on those "
+    "of all classes alike, train again, and audit again on the same photos."
+)
+_REACTIONS = (
+    "{} stamps raise a class: any model reacts to some artefacts that it was not trained on. They "
+    "are confirmed only beyond models that did not learn from such photos, --reference. "
+)
+_STRONG = ("confirmed", "reaction")
+_FILE = "findings.json"
+_MOST_SENTENCES, _MOST_COUNTS, _MOST_CLASSES, _MOST_GROUPS, _MOST_MAPS, _MOST_SHIFTS = (
+    6, 40, 12, 60, 24, 40,
+)  # fmt: skip
 _LIMITS = (
     "A finding is what the model uses, measured. Whether it should is for a person to say: a petal "
     "is used as well as a tag.",
@@ -40,6 +54,7 @@ def audit_page(content: AuditContent) -> str:
         (True, False)
     """
     sections = [
+        ("found", "What was found", _found(content)),
         ("tested", "What was tested", _tested(content)),
         ("candidates", "Candidates", _candidates(content)),
         ("stamps", "Stamp probes", _stamps(content)),
@@ -75,9 +90,76 @@ def _lead(content: AuditContent) -> str:
     least = content.settings.get("min_effect", 0.5)
     return (
         f"{photos:,} photos. {confirmed['patches']} of {content.tests.get('patches', 0)} candidate "
-        f"patches and {confirmed['stamp']} of {content.tests.get('stamps', 0)} stamp effects are "
-        f"confirmed, with an interval above {least:g} nats of log-odds."
+        f"patches are confirmed, and {_of_stamps(content, confirmed['stamp'])}, with an interval "
+        f"above {least:g} nats of log-odds."
     )
+
+
+def _of_stamps(content: AuditContent, confirmed: int) -> str:
+    count = content.tests.get("stamps", 0)
+    if references := content.settings.get("references"):
+        return f"{confirmed} of {count} stamp effects beyond {references} reference models"
+    reactions = sum(each.status == "reaction" for each in content.findings)
+    return f"the model reacts to {reactions} of {count} pairs of a stamp and a class"
+
+
+def _found(content: AuditContent) -> str:
+    """Return the confirmed effects in words, with crops, and what to do about them."""
+    confirmed = [each for each in content.findings if each.status == "confirmed"]
+    patches = [each for each in confirmed if each.kind == "patches"]
+    stamps = [each for each in confirmed if each.kind == "stamp"]
+    items = [_sentence(each) for each in [*patches, *stamps[:_MOST_SENTENCES]]]
+    reactions = sum(each.status == "reaction" for each in content.findings)
+    found = f'<ul class="found">{"".join(items)}</ul>' if items else ""
+    if not found:
+        least = " and ".join(
+            f"{value:g} nats for {'stamps' if kind == 'stamp' else kind}"
+            for kind, value in content.smallest.items()
+        )
+        found = "<p>Nothing is confirmed" + (
+            f": no effect of the tested kinds is above what could be detected here, {least}.</p>"
+            if least else ": nothing could be tested, see the notes below.</p>"
+        )  # fmt: skip
+    present = sum(each.status == "no effect" for each in content.findings if each.photos)
+    open_ = sum(each.status in ("not confirmed", "not testable") for each in content.findings
+                if each.photos)  # fmt: skip
+    rest = (
+        f"{present} more groups of patches are present without an effect; {open_} could not be "
+        "decided with these photos. " if present + open_ else ""
+    )  # fmt: skip
+    rest += _REACTIONS.format(reactions) if reactions else ""
+    left = _left_out(len(stamps) - _MOST_SENTENCES, "confirmed stamps", "the table of stamps")
+    return f'{found}{left}<p class="note">{rest}{_TO_DO if items else ""}</p>'
+
+
+def _sentence(finding: Finding) -> str:
+    effect = finding.effect
+    if effect is None:
+        return ""
+    crops = "".join(f'<img src="{escape_text(crop)}" alt="">' for crop in finding.crops[:6])
+    name, own = escape_text(finding.name), escape_text(finding.class_name)
+    odds = f"odds times {_times(effect.low)} to {_times(effect.high)}"
+    change = f"{effect.value:+z.1f} nats ({effect.low:+z.1f} to {effect.high:+z.1f}: {odds})"
+    if finding.kind == "stamp":
+        text = f"<b>{name}</b>, put on photos of other classes, raises <b>{own}</b> by {change}."
+    else:
+        share = f"{100 * (finding.share or 0):.0f} % of the photos of <b>{own}</b>"
+        text = f"<b>{name}</b> is in {share}; pasted into photos of other classes it raises that "
+        text += f"class by {change}."
+        if "outside" in finding.details:
+            text += f" {100 * finding.details['outside']:.0f} % of it lies outside the objects."
+    return f'<li><div class="strip">{crops}</div>{text}</li>' if crops else f"<li>{text}</li>"
+
+
+def _times(nats: float) -> str:
+    """Return the factor of odds that a change of log-odds is, with two digits."""
+    factor = float(np.exp(nats))
+    return f"{factor:.2g}" if factor < 100 else f"{float(f'{factor:.2g}'):,.0f}"
+
+
+def _left_out(count: int, what: str, where: str) -> str:
+    """Return a note that a list is not shown as a whole; "" if it is."""
+    return f'<p class="note">{count:,} more {what} are in {where}.</p>' if count > 0 else ""
 
 
 def _tested(content: AuditContent) -> str:
@@ -98,7 +180,10 @@ def _tested(content: AuditContent) -> str:
         f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}</dd></div>"
         for name, value in facts
     )
-    counts = ", ".join(f"{name} {count:,}" for name, count in [*content.counts.items()][:40])
+    shown = [*content.counts.items()][:_MOST_COUNTS]
+    counts = ", ".join(f"{name} {count:,}" for name, count in shown)
+    if more := len(content.counts) - len(shown):
+        counts += f", and {more:,} more classes"
     notes = "".join(f"<li>{escape_text(note)}</li>" for note in content.notes)
     listed = f'<ul class="plain">{notes}</ul>' if notes else ""
     return (
@@ -145,7 +230,7 @@ def _card(finding: Finding) -> str:
         effects = '<p class="note">Not testable: too few photos in the half that was held out, or '
         effects += "the budget was used up.</p>"
     names = {
-        "coherence": "coherence", "purity": "purity", "random": "random cells like it",
+        "coherence": "coherence", "others": "anywhere in photos of other classes",
         "untrained": "shuffled weights: cells like it", "outside": "outside the objects",
     }  # fmt: skip
     numbers = ", ".join(
@@ -167,7 +252,7 @@ def _card(finding: Finding) -> str:
 
 
 def _detail(key: str, value: float) -> str:
-    return f"{value:.2f}" if key in ("coherence", "purity") else f"{100 * value:.0f} %"
+    return f"{value:.2f}" if key == "coherence" else f"{100 * value:.0f} %"
 
 
 def _status(finding: Finding) -> str:
@@ -207,7 +292,9 @@ def _stamps(content: AuditContent) -> str:
     stamps = [finding for finding in content.findings if finding.kind == "stamp"]
     if not stamps:
         return "<p>No stamps were tested.</p>"
-    classes = list(dict.fromkeys(each.class_name for each in stamps))[:12]
+    # Findings are ranked, so that the classes with the strongest effects come first.
+    all_classes = list(dict.fromkeys(each.class_name for each in stamps))
+    classes = all_classes[:_MOST_CLASSES]
     strongest: dict[str, float] = {}
     cells: dict[tuple[str, str], Cell] = {}
     for each in stamps:
@@ -217,7 +304,7 @@ def _stamps(content: AuditContent) -> str:
         strongest[each.name] = max(strongest.get(each.name, -np.inf), effect.low)
         text = f"{effect.value:+z.1f}<small>{effect.low:+z.1f} to {effect.high:+z.1f}, P "
         text += f"{effect.probability:+z.2f}</small>"
-        strong = "strong" if each.status == "confirmed" else "faint" * (effect.value <= 0)
+        strong = "strong" if each.status in _STRONG else "faint" * (effect.value <= 0)
         cells[each.name, each.class_name] = (text, f"number {strong}".strip())
     order = sorted(strongest, key=lambda name: -strongest[name])
     rows = (
@@ -227,12 +314,27 @@ def _stamps(content: AuditContent) -> str:
     text = (
         "Artefacts put on photos of other classes: change of the log-odds of each class, in nats, "
         "with its interval, beyond the median of the stamps of its kind: some classes rise with "
-        "any of them. What covers a part is compared with the same part blurred. Confirmed "
-        "effects are printed strong. Only these probes can show what a model learned from photos "
-        "that are not in this set. Effects of color, blur and darkness also occur where a class "
-        "has that color."
+        "any of them. What covers a part is compared with the same part blurred. Only these probes "
+        "can show what a model learned from photos that are not in this set. "
     )
-    return f'<p class="note">{text}</p>' + _table(("stamp", *classes), rows)
+    text += _stamps_claim(content.settings.get("references"))
+    left = _left_out(len(all_classes) - len(classes), "classes with weaker effects", _FILE)
+    return f'<p class="note">{text}</p>' + _table(("stamp", *classes), rows) + left
+
+
+def _stamps_claim(references: int | None) -> str:
+    """Return what the numbers that are printed strong say."""
+    if references:
+        return (
+            f"Numbers are what remains beyond {references} models that did not learn from such "
+            "photos, each of which decides; those that are confirmed are printed strong."
+        )
+    return (
+        "Reactions are printed strong: the interval is above the minimum. They are no findings of "
+        "what was learned: clean models react as strongly to artefacts that they never saw, and to "
+        "the color of a class. Audit models that did not learn from such photos, and pass them as "
+        "--reference."
+    )
 
 
 def _regions(content: AuditContent) -> str:
@@ -281,7 +383,7 @@ def _groups(content: AuditContent) -> str:
             (f"{100 * row.difference:+z.1f}", "number"),
             (f"{row.p_value:.3f}", "number"),
         ]
-        for row in ranked[:60]
+        for row in ranked[:_MOST_GROUPS]
     )
     text = (
         "How photos of a group differ from the others of the same classes, in points of accuracy "
@@ -289,13 +391,15 @@ def _groups(content: AuditContent) -> str:
         "Hochberg)."
     )
     heads = ("group", "measure", "photos", "others", "difference", "p")
-    return f'<p class="note">{text}</p>' + _table(heads, rows)
+    left = _left_out(len(ranked) - _MOST_GROUPS, "smaller differences", _FILE)
+    return f'<p class="note">{text}</p>' + _table(heads, rows) + left
 
 
 def _mean_maps(content: AuditContent) -> str:
     if not content.mean_maps:
         return "<p>No class has enough photos.</p>"
-    shown = [*content.mean_maps.items()][:24]
+    order = sorted(content.mean_maps, key=lambda name: -content.counts.get(name, 0))
+    shown = [(name, content.mean_maps[name]) for name in order[:_MOST_MAPS]]
     highest = max(float(np.nanmax(values)) for _, values in shown)
     figures = "".join(
         f'<figure><img src="{_map_url(values, highest)}" alt="">'
@@ -307,7 +411,8 @@ def _mean_maps(content: AuditContent) -> str:
         "Mean share of the evidence in each cell of the input, on one scale. Classes differ in "
         "shape and place; a mean map is a description, with no p-value."
     )
-    return f'<p class="note">{text}</p><div class="maps">{figures}</div>'
+    left = _left_out(len(order) - _MOST_MAPS, "classes with fewer photos", "maps.npy")
+    return f'<p class="note">{text}</p><div class="maps">{figures}</div>{left}'
 
 
 def _map_url(values: Float[np.ndarray, "gy gx"], highest: float) -> str:
@@ -318,6 +423,7 @@ def _map_url(values: Float[np.ndarray, "gy gx"], highest: float) -> str:
 
 
 def _comparison(content: AuditContent) -> str:
+    shifts = content.comparison or ()
     rows = (
         [
             (escape_text(row.class_name), ""),
@@ -327,7 +433,7 @@ def _comparison(content: AuditContent) -> str:
             ("" if row.spread is None else f"{100 * row.spread:.1f}", "number"),
             (row.verdict, ""),
         ]
-        for row in (content.comparison or ())[:40]
+        for row in shifts[:_MOST_SHIFTS]
     )
     text = (
         "Shift of the share of evidence from this checkpoint to the other one, in points, on "
@@ -335,7 +441,8 @@ def _comparison(content: AuditContent) -> str:
         "without such seeds a shift cannot be judged."
     )
     heads = ("class", "region", "photos", "shift", "spread of seeds", "verdict")
-    return f'<p class="note">{text}</p>' + _table(heads, rows)
+    left = _left_out(len(shifts) - _MOST_SHIFTS, "smaller shifts", _FILE)
+    return f'<p class="note">{text}</p>' + _table(heads, rows) + left
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
