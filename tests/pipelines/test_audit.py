@@ -68,7 +68,8 @@ def test_plant_that_is_present_and_not_used_has_no_effect() -> None:
 
 
 def stamps(audit: va.AuditReport, status: str) -> set[tuple[str, str]]:
-    return {(each.name, each.class_name) for each in audit.findings if each.status == status}
+    own = (each for each in audit.findings if (each.kind, each.status) == ("stamp", status))
+    return {(each.name, each.class_name) for each in own}
 
 
 def test_a_tint_is_seen_by_stamps_and_not_listed_as_patches() -> None:

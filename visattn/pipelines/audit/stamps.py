@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from visattn.geometry.affine import Box
-from visattn.images.reader import ImageError, LoadedImage, read_image
-from visattn.io.safe_text import read_bytes_bounded
+from visattn.images.reader import LoadedImage, read_header, read_image
 
 Draw = Callable[[Image.Image, np.random.Generator], Image.Image]
 _CHANGED = 3  # of 255; less is rounding
-_MOST_BYTES = 2**28
 _SHORT = 0.05  # of the shorter side: lines, margins
 
 
@@ -222,14 +220,12 @@ def stamp_of_file(path: Path) -> Stamp:
     Raises:
         ImageError: If it cannot be read.
     """
-    content = read_bytes_bounded(path, _MOST_BYTES)
-    try:
-        plate = Image.fromarray(read_image(content).pixels).convert("RGBA")
-    except ImageError as error:
-        raise ImageError(f"{path}: {error}") from error
-    with Image.open(io.BytesIO(content)) as opened:
-        if opened.has_transparency_data:  # not composited on white, as photos are
-            plate = ImageOps.exif_transpose(opened.convert("RGBA"))
+    is_transparent = read_header(path).mode == "RGBA"
+    image = read_image(path, display=0 if is_transparent else None)
+    if image.values is None:
+        plate = Image.fromarray(image.pixels).convert("RGBA")
+    else:  # not composited on white, as photos are
+        plate = Image.fromarray((image.values * 255).round().astype(np.uint8))
 
     def draw(image: Image.Image, generator: np.random.Generator) -> Image.Image:
         width = max(2, round(_side(image) * 0.25))

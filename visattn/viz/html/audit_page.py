@@ -110,13 +110,13 @@ def _found(content: AuditContent) -> str:
     stamps = [each for each in confirmed if each.kind == "stamp"]
     items = [_sentence(each) for each in [*patches, *stamps[:_MOST_SENTENCES]]]
     reactions = sum(each.status == "reaction" for each in content.findings)
-    found = f'<ul class="found">{"".join(items)}</ul>' if items else ""
-    if not found:
+    listed = f'<ul class="found">{"".join(items)}</ul>' if items else ""
+    if not listed:
         least = " and ".join(
             f"{value:g} nats for {'stamps' if kind == 'stamp' else kind}"
             for kind, value in content.smallest.items()
         )
-        found = "<p>Nothing is confirmed" + (
+        listed = "<p>Nothing is confirmed" + (
             f": no effect of the tested kinds is above what could be detected here, {least}.</p>"
             if least else ": nothing could be tested, see the notes below.</p>"
         )  # fmt: skip
@@ -129,7 +129,7 @@ def _found(content: AuditContent) -> str:
     )  # fmt: skip
     rest += _REACTIONS.format(reactions) if reactions else ""
     left = _left_out(len(stamps) - _MOST_SENTENCES, "confirmed stamps", "the table of stamps")
-    return f'{found}{left}<p class="note">{rest}{_TO_DO if items else ""}</p>'
+    return f'{listed}{left}<p class="note">{rest}{_TO_DO if items else ""}</p>'
 
 
 def _sentence(finding: Finding) -> str:
