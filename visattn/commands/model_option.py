@@ -6,7 +6,6 @@ import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -387,21 +386,17 @@ def model_settings(args: argparse.Namespace, weights: str) -> dict[str, Any]:
     }
 
 
-def map_settings(args: argparse.Namespace, weights: str) -> dict[str, Any]:
-    """Return what identifies a model and decides on its maps, for records of results.
+def input_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what else decides on inputs and places of maps, for records of results.
 
     Args:
-        args: Options of `add_model`, `--align`, `--resize-mode` and `--seed`.
-        weights: Origin of its weights, as `LoadedModel.weights` names it.
+        args: Options of `add_model`, `--align` and `--resize-mode`.
     """
     return {
-        **model_settings(args, weights),
         "input_size": args.input_size,
         "classes": args.classes and file_digest(args.classes),
         "align": args.align,
         "resize_mode": args.resize_mode,
-        "seed": args.seed,
-        "visattn": version("visattn"),
     }
 
 

@@ -14,7 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.model_option import file_digest, load_explained_model, map_settings
+from visattn.commands.model_option import (
+    file_digest,
+    input_settings,
+    load_explained_model,
+    model_settings,
+)
 from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
 from visattn.commands.streams import RowPrinter, print_where
@@ -156,9 +161,12 @@ class AuditJob(Job["PhotoEvidence"]):
         """Return what changes the evidence of a photo."""
         args = self.args
         return {
-            **map_settings(args, self.weights),
+            **model_settings(args, self.weights),
+            **input_settings(args),
             "method": args.method,
             "layer": args.layer,
+            "seed": args.seed,
+            "visattn": version("visattn"),
         }
 
     def settings_of(self, name: str, stem: str) -> dict[str, Any]:

@@ -3,14 +3,16 @@
 import argparse
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.model_option import (
     add_model,
     file_digest,
+    input_settings,
     load_explained_model,
-    map_settings,
+    model_settings,
     resolve_model,
 )
 from visattn.commands.options import (
@@ -249,13 +251,16 @@ class MapScoreJob(ScoreJob):
         args = self.args
         named = "predicted" if self.predicted else "category"
         return {
-            **map_settings(args, self.weights),
+            **model_settings(args, self.weights),
             "data": args.data.name,
+            **input_settings(args),
             "target": args.target if args.target in _DENSE else named,
             "scores": list(args.scores),
             "tolerance": args.tolerance,
             "threshold": args.threshold,
             "steps": args.steps,
+            "seed": args.seed,
+            "visattn": version("visattn"),
         }
 
     def settings_of(self, name: str, stem: str) -> dict[str, Any]:
