@@ -275,7 +275,7 @@ def _merged(candidates: Sequence[Candidate], anywhere: Patches) -> list[Candidat
         present = [_presence(anywhere, each.class_index, each.centers, each.radii)[0]
                    for each in (first, second)]  # fmt: skip
         vary = all(each.any() and not each.all() for each in present)
-        return vary and bool(np.corrcoef(*present)[0, 1] >= _TOGETHER)
+        return vary and bool(np.corrcoef(present[0], present[1])[0, 1] >= _TOGETHER)
 
     merged: list[Candidate] = []
     for each in sorted(candidates, key=lambda candidate: -candidate.score):
