@@ -103,6 +103,10 @@ def test_a_wrapped_model_gets_the_pixels_that_it_expects() -> None:
     inner = model_defaults(wrappers["normalizing"])
     assert (inner.mean, inner.std, inner.mean_color) == ((0.0,) * 3, (1.0,) * 3, HALVES[0])
     assert inner.source == "the network normalizes images"
+    resizing = torchvision.models.detection.transform.GeneralizedRCNNTransform
+    detector = nn.Sequential(resizing(48, 64, [0.3] * 3, [0.2] * 3), nn.Conv2d(3, 5, 3))
+    inner = model_defaults(detector)
+    assert (inner.mean, inner.std, inner.mean_color) == ((0.0,) * 3, (1.0,) * 3, (0.3,) * 3)
 
 
 def test_several_inner_models_must_expect_the_same_colors() -> None:

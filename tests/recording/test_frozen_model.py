@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from visattn.recording.frozen import frozen, with_grad
+from visattn.recording.frozen import frozen, in_float32, with_grad
 
 
 def mixed() -> nn.Module:
@@ -46,3 +46,11 @@ def test_gradients_are_enabled_inside_no_grad_and_inference_mode(mode: type) -> 
             [gradient] = torch.autograd.grad(model(inputs).sum(), [inputs])
     assert gradient.shape == (5, 2)
     assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_half_precision_is_changed_in_place_and_computed_in_float32() -> None:
+    half = torch.ones(2, dtype=torch.float16)
+    for func, dtype in ((torch.Tensor.add_, torch.float16), (torch.Tensor.__add__, torch.float32)):
+        _, [first, *_], _ = in_float32(func, (half, 1), {})
+        assert first.dtype == dtype
+        assert (first is half) == (dtype == torch.float16)

@@ -16,14 +16,17 @@ from visattn.recording.read_rows import GradientEverywhere, shares_of_rows
 
 GRID, PATCHES, WIDTH = (3, 5), 15, 24
 FACTORS = torch.linspace(1, 4, PATCHES)
-PREFIX = {"class": 1, "distilled": 2, "registers": 3}
+PREFIX = {"class": 1, "distilled": 2, "registers": 3, "none": 0}
+OPTIONS = {
+    "registers": {"reg_tokens": 2},
+    "none": {"class_token": False, "global_pool": "avg"},
+}
 
 
 def encoder(kind: str = "class", **options: Any) -> Any:
     name = "deit_tiny_distilled_patch16_224" if kind == "distilled" else "vit_tiny_patch16_224"
     small = {"depth": 2, "embed_dim": WIDTH, "num_heads": 2, "img_size": (48, 80), "num_classes": 0}
-    registers = {"reg_tokens": 2} if kind == "registers" else {}
-    return timm.create_model(name, **{**small, **registers, **options})
+    return timm.create_model(name, **{**small, **OPTIONS.get(kind, {}), **options})
 
 
 class Classifier(nn.Module):
@@ -50,6 +53,11 @@ def plane(model: Any, tokens: Tensor) -> Tensor:
 
 def concatenated(model: Any, tokens: Tensor) -> Tensor:
     return model.wide(torch.cat((tokens[:, 0], model.patches(tokens).mean(1)), -1))
+
+
+def weighted_plane(model: Any, tokens: Tensor) -> Tensor:
+    """Channels are last, and only behind tanh the pooling is linear."""
+    return (FACTORS.view(*GRID, 1) * model.head(tokens.tanh().unflatten(1, GRID))).sum((1, 2))
 
 
 def soft_pool(model: Any, tokens: Tensor) -> Tensor:
@@ -79,6 +87,7 @@ HEADS: dict[str, tuple[str, Callable[[Any, Tensor], Tensor], list[float], Tensor
                                [PATCHES / 3], ONES, "mixture"),
     "weighted": ("class", lambda m, t: m.head((FACTORS[:, None] * m.patches(t)).sum(1)), [0],
                  FACTORS, "mixture"),
+    "weighted plane": ("none", weighted_plane, [], FACTORS, "mixture"),
     "norm in between": ("class", lambda m, t: m.head(layer_norm(t, (WIDTH,)).mean(1)), [1], ONES,
                         "mixture"),
     "two heads": ("distilled", lambda m, t: m.head(t[:, 0]) + m.wide(t[:, 1].repeat(1, 2)), [1, 1],
@@ -113,6 +122,25 @@ def test_rows_are_those_that_the_head_reads(name: str) -> None:
     changed.diagonal().mT.copy_(50 * torch.randn(len(expected), WIDTH))
     differs = (read(model, changed) - read(model, tokens)).abs().amax(1) > 1e-6
     assert torch.equal(differs, shares(info) > 0)
+
+
+class Transposed(nn.Module):
+    """Attention whose weights stand on the right of the values; the last token is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, WIDTH, 16, 16), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.stem(x).flatten(2).mT
+        weights = (tokens @ tokens.mT).softmax(-1)
+        return self.head((tokens.mT @ weights.mT).mT[:, -1])
+
+
+def test_rows_of_transposed_weights_are_read() -> None:
+    torch.manual_seed(0)
+    info = analyze_model(Transposed().eval(), (48, 80)).info
+    assert shares(info).tolist() == torch.eye(PATCHES)[-1].tolist()
 
 
 def test_zero_initialized_heads_and_constant_scores() -> None:

@@ -281,6 +281,8 @@ def resample_level(
     Example:
         >>> resample_level(torch.tensor([[[0.0, 1.0]]]), (1, 4), (8, 16))
         tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
+        >>> resample_level(torch.arange(13.0)[None, None], (1, 2), (8, 100))  # cells of 8 pixels
+        tensor([[[2.6250, 8.8750]]])
     """
     axes: list[Tensor] = []
     for count, length, side in zip(values.shape[1:], grid, canvas, strict=True):
