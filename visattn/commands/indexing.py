@@ -11,6 +11,7 @@ from visattn.commands.options import CommandParser, add_options
 from visattn.commands.output_option import output_place
 from visattn.commands.outputs import INDEX, open_output
 from visattn.commands.streams import activity, print_where
+from visattn.io.safe_text import print_message
 from visattn.io.tables import parquet_table
 
 if TYPE_CHECKING:
@@ -69,7 +70,10 @@ def main(argv: Sequence[str]) -> int:
         if len(commands) == 1 and (kind := _kind(commands[0])) is not None:
             index.title, index.command = kind.title, commands[0]
         index.write(commands, parquet=args.parquet, overwrite=args.overwrite)
-    print_where(out.where(INDEX))
+    if out.renames:
+        print_where(out.where(INDEX))
+    else:
+        print_message(f"written: {out.where(INDEX)}; a copy of the store in a folder can be opened")
     return 0
 
 

@@ -297,6 +297,8 @@ def check_writable_url(url: str) -> None:
         raise ValueError(
             f"{url} is no store in which files appear whole, by one upload each: {advice}"
         )
+    if scheme != "memory" and not urlsplit(url).netloc:
+        raise ValueError(f"{url} names no bucket: {scheme}://BUCKET/FOLDER")
 
 
 @contextmanager
@@ -362,6 +364,9 @@ def _find_by_arrow(files: Any, path: str) -> dict[str, Mapping[str, Any]]:
     listed = [own]
     if own.type != FileType.File:
         listed = files.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
+    bucket = path.partition("/")[0]
+    if not listed and files.get_file_info([bucket])[0].type == FileType.NotFound:
+        raise FileNotFoundError(f"there is no bucket {bucket}, or you may not see it")
     return {
         each.path: {"size": each.size, "mtime": each.mtime_ns}
         for each in listed
