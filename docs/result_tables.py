@@ -26,6 +26,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 PLAIN = {
     "model", "config", "overrides", "parameters", "data", "published", "time", "measured",
     "task", "compared with", "ratio of times", "rounds", "command",
+    "map", "network", "first, s", "later, s", "MB", "difference",
 }  # fmt: skip
 """Columns that are printed as they stand; all others hold measured values of seeds."""
 SUMMARY = re.compile(r"(?P<mean>[\d.]+)(?: ± (?P<deviation>[\d.]+))? \((?P<seeds>\d+)\)")

@@ -1,6 +1,6 @@
 """Benchmark visattn against plain implementations and other libraries, in interleaved rounds.
 
-    python tools/benchmark.py                 training steps and beam search of captioners
+    python tools/benchmark.py                 training steps, and beam search of captioners
     python tools/benchmark.py training        one of them
     python tools/benchmark.py blocks          all blocks, against timm and plain code; hours
     python tools/benchmark.py blocks --only se cbam --table docs/notes/blocks_speed.md
@@ -9,6 +9,8 @@
     python tools/benchmark.py transformers --only growth --table docs/notes/attention_growth.md
     python tools/benchmark.py maps            Grad-CAM, recording, overlays, RISE; minutes
     python tools/benchmark.py first           first maps of networks in new processes; minutes
+    python tools/benchmark.py peers --table docs/results/peers.csv
+                                              maps beside those of other libraries; minutes
     python tools/benchmark.py gradients --weights runs/scenes_soft/1/checkpoints/best.ckpt
                                               gradient noise of hard attention; a minute
     python tools/benchmark.py words           captions of vision-language models; minutes
@@ -22,6 +24,7 @@
     python tools/benchmark.py gpu --table FILE   all that needs a GPU, as a table; 20 minutes;
                                               without a GPU a dry run of small sizes; a minute
 
+With one thread, seconds are CPU time, which other processes lengthen less than the clock.
 Timings are noisy: compare the median ratio and its range over the rounds rather than seconds. Each
 comparison also checks that both implementations return the same.
 """
@@ -31,19 +34,25 @@ import dataclasses
 import json
 import platform
 import statistics
+import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks import caption_speeds, caption_transformer_speeds
+from benchmarks import caption_speeds, caption_transformer_speeds, training_speeds
 from benchmarks.caption_speeds import Comparison
+from benchmarks.clocks import clock
 
 from visattn.commands.options import CommandParser
 
-COMPARISONS = caption_speeds.COMPARISONS | caption_transformer_speeds.COMPARISONS
+COMPARISONS = (
+    caption_speeds.COMPARISONS
+    | caption_transformer_speeds.COMPARISONS
+    | training_speeds.COMPARISONS
+)
 
 
 def time_comparison(comparison: Comparison, rounds: int) -> dict[str, object]:
@@ -51,9 +60,9 @@ def time_comparison(comparison: Comparison, rounds: int) -> dict[str, object]:
     seconds: dict[str, list[float]] = {"plain": [], "ours": []}
     for _ in range(rounds):
         for name, run in (("plain", comparison.plain), ("ours", comparison.ours)):
-            begin = time.perf_counter()
+            begin = clock()
             run()
-            seconds[name].append(time.perf_counter() - begin)
+            seconds[name].append(clock() - begin)
     ratios = [slow / fast for slow, fast in zip(seconds["plain"], seconds["ours"], strict=True)]
     return {
         "comparison": comparison.title,
@@ -86,13 +95,14 @@ def build_parser() -> argparse.ArgumentParser:
                            help="digits of the epoch (60000; 0: none)")  # fmt: skip
     add("--only", nargs="+", metavar="PART",
         help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
-        "gradcam, channels, rows, extraction, overlay, perturbation; first: cnns, vits; "
+        "gradcam, channels, rows, extraction, overlay, perturbation, changed; first: cnns, vits; "
+        "peers: cams, channels, pixels, attention; "
         "words: tiny, base; bulk: "
         "overlays, index; scores: rewards, removal; "
         "data: reading, memory, opening; step: vit, ram, captioner; loader: small, "
         "large; gpu: step, vit, loader, rise, gradcam, overlay, kernels, epochs")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
-        "the scaling of attention with its plot")  # fmt: skip
+        "the scaling of attention with its plot; for peers, a CSV file")  # fmt: skip
     gradients = parser.add_argument_group("gradients")
     gradients.add_argument("--weights", nargs="+", type=Path, metavar="FILE",
                            help="checkpoints of captioners of scenes")  # fmt: skip
@@ -251,6 +261,27 @@ def time_first_maps(args: argparse.Namespace, parser: argparse.ArgumentParser) -
     return report(first_maps(parts, rounds=args.rounds), args.out)
 
 
+def time_peers(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Compare maps with those of other libraries; the rows so far are written after each."""
+    from benchmarks.peer_speeds import CASES, peer_rows, write_table
+
+    parts = selected_parts(args, parser, tuple(CASES))
+    rows = []
+    for row in peer_rows(parts, rounds=args.rounds):
+        rows.append(row)
+        print(*row.cells().values(), sep=" | ", flush=True)
+        if args.table:
+            write_table(rows, args.table, commit_and_date())
+    return 0
+
+
+def commit_and_date() -> str:
+    """Return the commit and today's date, as tables of results have them."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return f"{commit} {datetime.now(UTC):%Y-%m-%d}"
+
+
 def selected_parts(
     args: argparse.Namespace, parser: argparse.ArgumentParser, known: Sequence[str]
 ) -> Sequence[str]:
@@ -277,6 +308,7 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "transformers": time_transformers,
     "maps": time_maps,
     "first": time_first_maps,
+    "peers": time_peers,
     "words": time_words,
     "gradients": measure_gradients,
     "data": time_data,

@@ -13,7 +13,7 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(TOOLS)
     speeds = importlib.import_module("benchmarks.perturbation_speeds")
     for name, value in {
-        "CNNS": ("test_efficientnet",),
+        "NETWORKS": ("test_efficientnet",),
         "SIDE": 32,
         "WINDOW": 16,
         "STEPS": 3,

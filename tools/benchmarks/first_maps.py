@@ -33,6 +33,7 @@ CASES = {
 }
 """Parts: pairs of a method and a network, of torchvision or timm."""
 SIDE, LATER = 224, 5
+PLAIN = "plain"  # a forward pass in place of a method
 _ENGINE = "_engine_run_backward"
 _PEER = """
 import sys, time, torch
@@ -60,6 +61,9 @@ class FirstMap(NamedTuple):
         forward: Forward passes of the first map, its own included.
         images: Images in them.
         backward: Backward passes, or parts of them.
+        plain: Seconds of a later forward pass alone, which no map undercuts.
+        plain_first: Those of the first one of a process, which no map of a second process
+            undercuts.
         grad_cam: Seconds of grad-cam's first map; None if it has none.
     """
 
@@ -69,6 +73,7 @@ class FirstMap(NamedTuple):
     second: float | None
     later: float
     plain: float
+    plain_first: float
     forward: int
     images: int
     backward: int
@@ -79,15 +84,16 @@ class FirstMap(NamedTuple):
         peer = "" if self.grad_cam is None else f"{self.grad_cam:.2f}"
         ratio = "" if self.grad_cam is None else f"{self.first / self.grad_cam:.2f}"
         second = "" if self.second is None else f"{self.second:.2f}"
-        seconds = f"{self.first:.2f} | {second} | {self.later:.3f} | {self.plain:.2f}"
+        plain = f"{self.plain_first:.3f} | {self.plain:.3f}"
+        seconds = f"{self.first:.2f} | {second} | {self.later:.3f} | {plain}"
         passes = f"{self.forward} ({self.images}) | {self.backward}"
         return f"| {self.method} | {self.network} | {seconds} | {passes} | {peer} | {ratio} |"
 
 
 HEAD = (
-    "| method | network | first, s | second process | later | plain forward | forward passes "
-    "(images) | backward | grad-cam's first | ours / theirs |\n"
-    "|---|---|---|---|---|---|---|---|---|---|"
+    "| method | network | first, s | second process | later | first plain forward | plain forward "
+    "| forward passes (images) | backward | grad-cam's first | ours / theirs |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -98,13 +104,15 @@ def first_maps(parts: Sequence[str], *, rounds: int) -> Iterator[FirstMap]:
         for _ in range(rounds):
             with TemporaryDirectory() as folder:
                 run, again = (_in_process(method, network, folder) for _ in range(2))
+                bare = _in_process(PLAIN, network, folder)
             peer = _peer_seconds(method, network)
-            runs.append(run | {"second": again["first"]} | ({"peer": peer} if peer else {}))
+            others = {"second": again["first"], "plain_first": bare["first"]}
+            runs.append(run | others | ({"peer": peer} if peer else {}))
         middle = {name: median(run[name] for run in runs) for name in runs[0]}
-        counts = [int(middle[name]) for name in ("forward", "images", "backward")]
+        counts = tuple(int(middle[name]) for name in ("forward", "images", "backward"))
         yield FirstMap(
             *(method, network, middle["first"], middle["second"], middle["later"]),
-            *(middle["plain"], counts[0], counts[1], counts[2], middle.get("peer")),
+            *(middle["plain"], middle["plain_first"], *counts, middle.get("peer")),
         )
 
 
@@ -145,12 +153,14 @@ def build(network: str) -> nn.Module:
 def measure(method: str, network: str) -> dict[str, float]:
     """Return CPU seconds of the first map, of later ones, and the passes of the first.
 
-    `plain` is a later forward pass alone, which no map undercuts.
+    Of the method `plain`, only those of the first forward pass.
     """
-    from visattn.attribution.methods import METHODS
-
     model = build(network)
     image = torch.randn(1, 3, SIDE, SIDE)
+    if method == PLAIN:
+        with torch.no_grad():
+            return {"first": _seconds(lambda: model(image))}
+    from visattn.attribution.methods import METHODS
 
     def run(model: nn.Module = model) -> Tensor:
         return METHODS[method](model, image, 1)

@@ -13,9 +13,10 @@ from torch.nn.functional import interpolate
 from torchvision.models import get_model
 
 from benchmarks.cam_speeds import cam_speed
+from benchmarks.changed_shares import ChangedShare, changed_share
 from benchmarks.clocks import in_turn
 from benchmarks.map_memories import METHODS, forward_with_maps, map_memory
-from benchmarks.perturbation_speeds import perturbation_figures
+from benchmarks.perturbation_speeds import NETWORKS, network, perturbation_figures
 from benchmarks.transformer_speeds import SECONDS, SpeedFigure, recording_speed
 from visattn.attribution.cam import gradcam
 from visattn.attribution.explained_model import analyze_model
@@ -23,13 +24,14 @@ from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
 from visattn.viz.heatmap import overlay
 
-PARTS = ("gradcam", "channels", "rows", "extraction", "overlay", "perturbation")
+PARTS = ("gradcam", "channels", "rows", "extraction", "overlay", "perturbation", "changed")
 CNN, IMAGES, SIDE = "resnet50", 16, 224
 VIT, VIT_IMAGES = "vit_base_patch16_224", 8
 PHOTO = (3024, 4032)  # 12 megapixels
+WINDOW = 32  # pixels, that of occlusion by default
 
 
-def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[SpeedFigure]:
+def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[SpeedFigure | ChangedShare]:
     """Measure one part after the other.
 
     Raises:
@@ -48,6 +50,9 @@ def map_figures(parts: Sequence[str], *, rounds: int) -> Iterator[SpeedFigure]:
         yield overlay_speed(rounds)
     if "perturbation" in parts:
         yield from perturbation_figures(rounds=rounds)
+    if "changed" in parts:
+        for name in NETWORKS:
+            yield changed_share(name, *network(name, 1), WINDOW)
 
 
 # ------------------------------------------------------------------ Grad-CAM

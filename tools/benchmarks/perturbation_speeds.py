@@ -28,23 +28,27 @@ from visattn.metrics.faithfulness import (
     pixel_ranks,
 )
 
-CNNS, PHOTOS, SIDE, MASKS, STEPS, LABEL = ("mobilenetv2_100", "resnet18"), 4, 224, 16, 7, 1
+NETWORKS = (
+    "mobilenetv2_100", "resnet18", "resnet50", "densenet121", "efficientnet_b0", "convnext_tiny",
+    "vit_tiny_patch16_224",
+)  # fmt: skip
+PHOTOS, SIDE, MASKS, STEPS, LABEL = 4, 224, 16, 7, 1
 WINDOW = SIDE // 4
 
 
 def perturbation_figures(*, rounds: int) -> Iterator[SpeedFigure]:
-    """Time RISE and occlusion of two CNNs.
+    """Time RISE and occlusion of several networks.
 
     Raises:
         AssertionError: If the maps differ.
     """
-    for name in CNNS:
+    for name in NETWORKS:
         yield rise_figure(name, rounds)
         yield occlusion_figure(name, rounds)
 
 
 def rise_figure(name: str, rounds: int) -> SpeedFigure:
-    """Time RISE of a CNN."""
+    """Time RISE of a network."""
     model, images = network(name)
     explained, target = analyze_model(model, (SIDE, SIDE)), ClassTarget([LABEL])
     grids = rise_grids(MASKS, num_cells=7, keep_probability=0.5, seed=0)
@@ -58,7 +62,7 @@ def rise_figure(name: str, rounds: int) -> SpeedFigure:
 
 
 def occlusion_figure(name: str, rounds: int) -> SpeedFigure:
-    """Time occlusion of a CNN."""
+    """Time occlusion of a network."""
     model, images = network(name)
     explained, target = analyze_model(model, (SIDE, SIDE)), ClassTarget([LABEL])
     windows = occlusion_windows((SIDE, SIDE), window_size=(WINDOW, WINDOW), stride=(WINDOW, WINDOW))
@@ -79,7 +83,7 @@ def removal_figure(*, rounds: int) -> SpeedFigure:
     Raises:
         AssertionError: If the areas differ.
     """
-    model, images = network(CNNS[0], photos=8)
+    model, images = network(NETWORKS[0], photos=8)
     schedule = PerturbationSchedule(steps=STEPS)
     ranks = pixel_ranks(torch.rand(len(images), 7, 7), (SIDE, SIDE), range(len(images)))
     count = max(1, images_per_batch(images) // len(images))
@@ -103,7 +107,7 @@ def removal_figure(*, rounds: int) -> SpeedFigure:
         )  # fmt: skip
         return torch.stack([areas["insertion"], areas["deletion"]])
 
-    title = f"insertion and deletion, {CNNS[0]}, {len(images)} photos, {STEPS} steps"
+    title = f"insertion and deletion, {NETWORKS[0]}, {len(images)} photos, {STEPS} steps"
     return timed(title, rounds, plain, ours)
 
 
