@@ -110,7 +110,7 @@ def detr_training() -> Comparison:
 
 
 class PlainDetr(nn.Module):
-    """The same DETR from layers of `torch.nn`, with encoder, heads and weights of ours."""
+    """The same DETR from layers of `torch.nn`, with the encoder, heads and weights of `model`."""
 
     def __init__(self, model: DETR) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class PlainDetr(nn.Module):
 
 
 def packed_attention(own: Any) -> nn.MultiheadAttention:
-    """Return torch's attention with the weights of ours."""
+    """Return torch's attention with the same weights."""
     attention = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
     parts = (own.query, own.key, own.value)
     attention.in_proj_weight.data.copy_(torch.cat([part.weight for part in parts]))
