@@ -73,7 +73,9 @@ def discard_lowest(
     if not 0 <= ratio < 1:
         raise ValueError(f"ratio must be in [0, 1), got {ratio}")
     free = weights[:, :, num_kept_columns:].flatten(1)
-    lowest = free.argsort(dim=1, stable=True)[:, : int(ratio * free.shape[1])]
+    if not (count := int(ratio * free.shape[1])):
+        return weights  # sorting takes longer than attention itself
+    lowest = free.argsort(dim=1, stable=True)[:, :count]
     remaining = free.scatter(1, lowest, 0.0).view_as(weights[:, :, num_kept_columns:])
     return torch.cat((weights[:, :, :num_kept_columns], remaining), 2)
 
