@@ -191,6 +191,9 @@ def test_interval_covers_donors_and_recipients() -> None:
 def test_saved_report_is_loaded_and_compared(tmp_path: Path) -> None:
     audit = report("tag", 160.0)
     audit.save(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "random cells like it" in page
+    assert "pairs of a stamp" not in page  # none was tested
     loaded = va.load_audit(tmp_path)
     assert [each.to_dict() for each in loaded.findings] == [
         each.to_dict() for each in audit.findings

@@ -182,7 +182,8 @@ def _label_indices(labels: Sequence[int | str], explainer: Explainer) -> list[in
 def control_photos(labels: Mapping[str, int | None]) -> set[str]:
     """Return the photos that controls are computed for, whichever their order.
 
-    Those are 100 of each class, and 1,000 in all.
+    Those are 100 of each class, fewer if there are more than ten classes: 1,000 in all, or one of
+    each class. Of a single class they are 500.
 
     Example:
         >>> control_photos({"a": 0, "b": None}) == {"a", "b"}

@@ -124,27 +124,6 @@ class CellGrid:
         rows, columns = ((edges[1:] + edges[:-1]) / 2 for edges in self.edges)
         return np.stack([columns[cells[:, 1]], rows[cells[:, 0]]], -1)
 
-    def near(self, cell: Int[np.ndarray, " 2"], shape: tuple[float, float, float]) -> np.ndarray:
-        """Return which share of each cell a square beside a cell covers, in rows of the grid.
-
-        Args:
-            cell: Row and column.
-            shape: Offset to the right and down, and side, in cells.
-
-        Example:
-            >>> cells = CellGrid.of(None, (3, 4), Geometry.identity((30, 40)))
-            >>> cells.near(np.array([1, 1]), (1, 0, 1))[1]
-            array([0., 0., 1., 0.])
-        """
-        ends = [
-            (np.arange(count) - (at + offset) + np.array([[-0.5], [0.5]])).clip(
-                -shape[2] / 2, shape[2] / 2
-            )
-            for count, at, offset in zip(self.grid, cell, shape[1::-1], strict=True)
-        ]
-        rows, columns = (high - low for low, high in ends)
-        return np.outer(rows, columns)
-
     def region_fractions(self) -> dict[str, Float[np.ndarray, "gy gx"]]:
         """Return which fraction of each cell lies in each of the regions of a photo."""
         left, top, right, bottom = self.geometry.region

@@ -11,12 +11,11 @@ from scipy.cluster.hierarchy import linkage
 from visattn.pipelines.audit.evidence import CellSample, PhotoEvidence
 
 MIN_PHOTOS = 10
-_MIN_SHARE, _MIN_PURITY = 0.05, 0.6
+_MIN_SHARE, _MIN_PURITY = 0.05, 0.5
 _DIMENSIONS = 32
 _MOST_PATCHES = 2000  # of a class, which are clustered; the rest is assigned
 _PER_CLASS = 3  # candidates, before those of the same photos are merged
 _SAME_PHOTOS = 0.75  # intersection over union
-_TOGETHER = 0.6  # correlation of the photos that have them anywhere
 _NEAR = 10  # percentile of the members' similarities, above which a patch belongs to a cluster
 
 
@@ -108,32 +107,6 @@ class Patches:
 
 
 @dataclass(frozen=True, eq=False)
-class PatchPool:
-    """Patches of one half of the photos.
-
-    Args:
-        indices: Indices of these photos.
-        top: Their cells with the most evidence.
-        anywhere: Other cells of those of them that have controls.
-    """
-
-    indices: Sequence[int]
-    top: Patches
-    anywhere: Patches
-
-    @classmethod
-    def of(
-        cls, rows: Sequence[PhotoEvidence], indices: Sequence[int], space: PatchSpace
-    ) -> "PatchPool":
-        """Return the patches of photos, from all of them, their indices, and a space."""
-        top, anywhere = (
-            Patches.of(rows, indices, space, sample)
-            for sample in (lambda row: row.top, lambda row: row.random)
-        )
-        return cls(indices, top, anywhere)
-
-
-@dataclass(frozen=True, eq=False)
 class Candidate:
     """Patches of one class that look alike, in one place of the photos or in several.
 
@@ -142,20 +115,16 @@ class Candidate:
         centers: Mean unit vector of each cluster.
         radii: Least similarity of a patch that belongs to each cluster.
         coherence: Mean cosine similarity of two of its patches, of the best cluster.
-        others: Share of the photos of other classes that have such a patch anywhere.
-        purity: Share of the photos of its class that have one, over the sum of that and `others`:
-            1/2 for what is as frequent in all classes, such as a plain background.
-        share: Share of the photos of the class with such a patch at a maximum of the evidence.
+        purity: Share of the class among all patches that are as near.
+        share: Share of the photos of the class.
         photos: Indices of these photos, nearest first.
-        score: (Coherence times (2 purity - 1)) squared times the root of the share, by which
-            candidates are ranked.
+        score: Coherence squared times the root of the share, by which candidates are ranked.
     """
 
     class_index: int
     centers: Float[np.ndarray, "m d"]
     radii: Float[np.ndarray, " m"]
     coherence: float
-    others: float
     purity: float
     share: float
     photos: tuple[int, ...]
@@ -173,24 +142,24 @@ class Candidate:
         return len(np.unique(patches.photos[own])) / max(photos, 1)
 
 
-def find_candidates(pool: PatchPool, counts: dict[int, int]) -> list[Candidate]:
+def find_candidates(patches: Patches, counts: dict[int, int]) -> list[Candidate]:
     """Return the candidates of all classes, ranked by coherence and share.
 
     Args:
-        pool: Patches of the photos of the search, in the order of their names.
+        patches: Cells with the most evidence, in the order of the names of their photos.
         counts: Number of photos of each class; of those with fewer than 20 none are searched.
     """
     ranked: list[Candidate] = []
     for class_index, count in sorted(counts.items()):
         if count < 2 * MIN_PHOTOS:
             continue
-        own = pool.top.select(pool.top.classes == class_index)
+        own = patches.select(patches.classes == class_index)
         if len(own.photos) < 2:
             continue
         nodes = _best_nodes(own, count)
-        candidates = [_candidate(pool.anywhere, own, class_index, count, node) for node in nodes]
+        candidates = [_candidate(patches, own, class_index, count, node) for node in nodes]
         pure = [each for each in candidates if each.purity >= _MIN_PURITY]
-        ranked += _merged([each for each in pure if len(each.photos) >= MIN_PHOTOS], pool.anywhere)
+        ranked += _merged([each for each in pure if len(each.photos) >= MIN_PHOTOS])
     return sorted(ranked, key=lambda each: -each.score)
 
 
@@ -233,59 +202,36 @@ def _score(coherence: float, share: float) -> float:
 
 
 def _candidate(
-    anywhere: Patches, own: Patches, class_index: int, count: int, rows: Int[np.ndarray, " n"]
+    patches: Patches, own: Patches, class_index: int, count: int, rows: Int[np.ndarray, " n"]
 ) -> Candidate:
     total = own.vectors[rows].sum(0)
     center = total / np.linalg.norm(total).clip(1e-12)
     radius = float(np.percentile(own.vectors[rows] @ center, _NEAR))
-    inside, others = _presence(anywhere, class_index, center[None], np.array([radius]))
-    purity = (inside.mean() if len(inside) else 1.0) + 1e-9
-    purity = float(purity / (purity + others + 1e-9))
+    near = patches.vectors @ center >= radius
+    purity = float((patches.classes[near] == class_index).mean()) if near.any() else 0.0
     similar = own.vectors @ center
     order = np.argsort(-similar, kind="stable")
     photos = tuple(dict.fromkeys(own.photos[order[similar[order] >= radius]].tolist()))
     share = len(photos) / count
     coherence = _coherence(total, len(rows))
     return Candidate(
-        class_index, center[None], np.array([radius]), coherence, others, purity, share, photos,
-        _score(coherence, share) * max(2 * purity - 1, 0.0) ** 2,
+        class_index, center[None], np.array([radius]), coherence, purity, share, photos,
+        _score(coherence, share),
     )  # fmt: skip
 
 
-def _presence(
-    anywhere: Patches, class_index: int, centers: Float[np.ndarray, "m d"],
-    radii: Float[np.ndarray, " m"],
-) -> tuple[Bool[np.ndarray, " photos"], float]:  # fmt: skip
-    """Return which photos of a class have a patch anywhere, and the share of those of others."""
-    near = (anywhere.vectors @ centers.T >= radii).any(1)
-    photos, first, number = np.unique(anywhere.photos, return_index=True, return_inverse=True)
-    has = np.zeros(len(photos), dtype=bool)
-    np.logical_or.at(has, number, near)
-    own = anywhere.classes[first] == class_index
-    return has[own], float(has[~own].mean()) if (~own).any() else 0.0
-
-
-def _merged(candidates: Sequence[Candidate], anywhere: Patches) -> list[Candidate]:
-    """Return candidates of which those on the same photos are one: the sides of a frame."""
-
-    def is_one(first: Candidate, second: Candidate) -> bool:
-        both = {*first.photos} & {*second.photos}
-        if len(both) >= _SAME_PHOTOS * len({*first.photos} | {*second.photos}):
-            return True
-        present = [_presence(anywhere, each.class_index, each.centers, each.radii)[0]
-                   for each in (first, second)]  # fmt: skip
-        vary = all(each.any() and not each.all() for each in present)
-        return vary and bool(np.corrcoef(present[0], present[1])[0, 1] >= _TOGETHER)
-
+def _merged(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates of which those on the same photos are one: the corners of a frame."""
     merged: list[Candidate] = []
     for each in sorted(candidates, key=lambda candidate: -candidate.score):
         for number, best in enumerate(merged):
-            if is_one(best, each):
+            both = {*best.photos} & {*each.photos}
+            if len(both) >= _SAME_PHOTOS * len({*best.photos} | {*each.photos}):
                 merged[number] = Candidate(
                     best.class_index,
                     np.concatenate([best.centers, each.centers]),
                     np.concatenate([best.radii, each.radii]),
-                    best.coherence, best.others, best.purity, best.share, best.photos, best.score,
+                    best.coherence, best.purity, best.share, best.photos, best.score,
                 )  # fmt: skip
                 break
         else:

@@ -12,25 +12,16 @@ from torch import Tensor
 from visattn.geometry.placement import GridPlacement
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.audit.cells import CellGrid
-from visattn.pipelines.audit.clusters import Candidate, PatchPool
+from visattn.pipelines.audit.clusters import Candidate, Patches
 from visattn.pipelines.audit.evidence import PhotoEvidence
 from visattn.pipelines.audit.scores import InputScorer
 from visattn.pipelines.audit.statistics import crossed_interval, sign_flip_p
 from visattn.results.audit import Effect
 
-_DONORS, _RECIPIENTS, _ELSEWHERE = 12, 8, 3
+_DONORS, _RECIPIENTS, _ELSEWHERE = 12, 6, 3
 _MIN_DONORS, _MIN_RECIPIENTS, _MIN_CONTROLS = 5, 4, 3
-_FIT_DONORS, _FIT_RECIPIENTS = 4, 2
-_CLEARLY_MORE = 1.0  # nats
+_CELLS = 2.5  # side of a patch, in cells: a larger one would hold the object itself
 Box = tuple[int, int, int, int]
-Shape = tuple[float, float, float]
-"""Where a patch lies beside the cell with the evidence, to the right and down, and its side, in
-cells."""
-# Features look further than their cell, so that the evidence may lie beside what causes it. Larger
-# patches would hold the object itself.
-_SHAPES: tuple[Shape, ...] = (
-    (0, 0, 2.5), (0, 0, 1.5), (0, 0, 4), (1.5, 0, 3), (-1.5, 0, 3), (0, 1.5, 3), (0, -1.5, 3),
-)  # fmt: skip
 PASTED, LOCAL, MOVED, REMOVED = (
     "pasted at its place", "beside other places of its photo", "pasted elsewhere", "removed",
 )  # fmt: skip
@@ -68,51 +59,21 @@ class PatchEditor:
     _inputs: dict[int, Float[Tensor, "c y x"]] = field(default_factory=dict, init=False)
     _seen: dict[int, Box] = field(default_factory=dict, init=False)
 
-    def fit(self, candidate: Candidate, searched: PatchPool) -> Shape:
-        """Return the patch beside the cells of a candidate that raises its class most.
-
-        It is the one around the cell unless another has a clearly larger effect.
-
-        Args:
-            candidate: Whose cells.
-            searched: Patches of the search; photos of the test have no part in the choice.
-        """
-        recipients = self._recipients(candidate.class_index, searched.indices)[:_FIT_RECIPIENTS]
-        generator = np.random.default_rng(self.seed)
-        values: list[float] = []
-        for shape in _SHAPES:
-            donors = self._donors(candidate, searched, shape)[:_FIT_DONORS]
-            controls = self._controls(candidate, searched, donors)
-            count = 2 * len(donors) * len(recipients)
-            if not controls or not count or count > self.scorer.left:
-                break
-            same = [
-                _Source(photo, each.boxes) for photo, each in zip(controls, donors, strict=True)
-            ]
-            fixed = [[donor.boxes for donor in donors] for _ in recipients]
-            [effect] = self._paste(
-                candidate.class_index, (donors, same), recipients, fixed, generator
-            )
-            values.append(effect.value)
-        self._inputs = {}
-        best = int(np.argmax(values)) if values else 0
-        return _SHAPES[best if values and values[best] > values[0] + _CLEARLY_MORE else 0]
-
     def test(
-        self, candidate: Candidate, held_out: PatchPool, shape: Shape
+        self, candidate: Candidate, patches: Patches, held_out: Sequence[int]
     ) -> dict[str, Effect] | None:
         """Return the effects of the edits; None without enough photos, or beyond the budget.
 
         Args:
             candidate: What to test.
-            held_out: Patches of the photos that were held out.
-            shape: Patch beside each cell.
+            patches: Cells with the most evidence of the photos that were held out.
+            held_out: Indices of these photos.
         """
         first = zlib.crc32(self.rows[candidate.photos[0]].name.encode())
         generator = np.random.default_rng([self.seed, candidate.class_index, first])
-        donors = self._donors(candidate, held_out, shape)
-        controls = self._controls(candidate, held_out, donors)
-        recipients = self._recipients(candidate.class_index, held_out.indices)
+        donors = self._donors(candidate, patches)
+        controls = self._controls(candidate, patches, held_out, donors)
+        recipients = self._recipients(candidate.class_index, held_out)
         few = len(donors) < _MIN_DONORS or len(recipients) < _MIN_RECIPIENTS or not controls
         count = len(donors) * (3 * len(recipients) + 2 * _ELSEWHERE + 2)
         if few or count > self.scorer.left:
@@ -139,46 +100,44 @@ class PatchEditor:
         self._inputs = {}
         return effects
 
-    def _donors(self, candidate: Candidate, pool: PatchPool, shape: Shape) -> list[_Source]:
-        """Return the photos with its patches, nearest first, and all places where they have it."""
-        patches = pool.top
+    def _donors(self, candidate: Candidate, patches: Patches) -> list[_Source]:
         own = candidate.members(patches) & (patches.classes == candidate.class_index)
         similar = (patches.vectors @ candidate.centers.T - candidate.radii).max(1, initial=-2)
         order = sorted(
             {int(photo) for photo in patches.photos[own]},
             key=lambda photo: -similar[own & (patches.photos == photo)].max(),
         )
-        anywhere = candidate.members(pool.anywhere)
-        donors: list[_Source] = []
-        for photo in order[:_DONORS]:
-            cells = [
-                *patches.cells[own & (patches.photos == photo)].tolist(),
-                *pool.anywhere.cells[anywhere & (pool.anywhere.photos == photo)].tolist(),
-            ]
-            boxes = dict.fromkeys(self._box(photo, np.array(cell), shape) for cell in cells)
-            donors.append(_Source(photo, tuple(boxes)))
-        return donors
+        return [
+            _Source(
+                photo,
+                tuple(
+                    self._box(photo, cell)
+                    for cell in patches.cells[own & (patches.photos == photo)]
+                ),
+            )
+            for photo in order[:_DONORS]
+        ]
 
     def _controls(
-        self, candidate: Candidate, pool: PatchPool, donors: Sequence[_Source]
+        self,
+        candidate: Candidate,
+        patches: Patches,
+        held_out: Sequence[int],
+        donors: Sequence[_Source],
     ) -> list[int]:
         """Return a photo for each donor: of its class without the patch, else of another class."""
-        near = {
-            photo
-            for patches in (pool.top, pool.anywhere)
-            for photo in patches.photos[candidate.members(patches)].tolist()
-        }
-        others = [index for index in pool.indices if index not in near]
+        near = {*patches.photos[candidate.members(patches)].tolist()}
+        others = [index for index in held_out if index not in near]
         same = [index for index in others if self.rows[index].prediction == candidate.class_index]
         chosen = same if len(same) >= _MIN_CONTROLS else others
         if not chosen:
             return []
         return [chosen[number % len(chosen)] for number in range(len(donors))]
 
-    def _recipients(self, class_index: int, indices: Sequence[int]) -> list[int]:
+    def _recipients(self, class_index: int, held_out: Sequence[int]) -> list[int]:
         """Return photos of other classes, of each in turn."""
         by_class: dict[int, list[int]] = {}
-        for index in indices:
+        for index in held_out:
             row = self.rows[index]
             if class_index not in (row.prediction, row.label):
                 by_class.setdefault(row.prediction, []).append(index)
@@ -200,13 +159,12 @@ class PatchEditor:
         self._seen[photo] = int(left), int(top), int(right), int(bottom)
         return self._seen[photo]
 
-    def _box(self, photo: int, cell: np.ndarray, shape: Shape) -> Box:
-        """Return the patch beside a cell, in pixels of the input."""
+    def _box(self, photo: int, cell: np.ndarray) -> Box:
+        """Return the patch around a cell, in pixels of the input."""
         cells = CellGrid.of(self.placement, self.grid, self.rows[photo].geometry)
         [[x, y]] = cells.centers(cell[None])
         height, width = cells.geometry.input_size
-        unit = max(height / self.grid[0], width / self.grid[1])
-        x, y, side = x + shape[0] * unit, y + shape[1] * unit, round(shape[2] * unit)
+        side = round(_CELLS * max(height / self.grid[0], width / self.grid[1]))
         return self._fitted(photo, (round(x - side / 2), round(y - side / 2)), (side, side))
 
     def _fitted(self, photo: int, corner: tuple[int, int], size: tuple[int, int]) -> Box:
@@ -253,17 +211,16 @@ class PatchEditor:
             places: Where the patches of each donor go on each recipient.
             generator: Random numbers of intervals.
         """
-        scores: list[tuple[np.ndarray, np.ndarray]] = []
+        pasted: list[Tensor] = []
         for photo, of_donors in zip(recipients, places, strict=True):
-            pasted: list[Tensor] = []
             for number, boxes in enumerate(of_donors):
                 for source in (each[number] for each in sources):
                     edited = self._input(photo).clone()
                     for origin, box in zip(source.boxes, boxes, strict=True):
                         self._copy(source.photo, origin, edited, self._onto(photo, box))
                     pasted.append(edited)
-            scores.append(self._score(pasted, class_index, len(sources)))
-        return self._effects(scores, sources[0], recipients, generator)
+        shape = (len(recipients), len(sources[0]), len(sources))
+        return self._effects(pasted, class_index, shape, sources[0], recipients, generator)
 
     def _onto(self, photo: int, box: Box) -> Box:
         return self._fitted(photo, (box[0], box[1]), (box[2] - box[0], box[3] - box[1]))
@@ -287,29 +244,26 @@ class PatchEditor:
                 for box in boxes:
                     fill_smoothly(image, box)
                 edited.append(image)
-        scores = [self._score(edited, class_index, 2)]
-        return self._effects(scores, donors, [donors[0].photo], generator)[0]
-
-    def _score(
-        self, inputs: Sequence[Float[Tensor, "c y x"]], class_index: int, edits: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return log-odds and probability of a class on inputs, `[donors, edits]`."""
-        odds, shares = self.scorer.log_odds(torch.stack(list(inputs)))
-        return odds[:, class_index].reshape(-1, edits), shares[:, class_index].reshape(-1, edits)
+        shape = (1, len(donors), 2)
+        recipients = [donors[0].photo]
+        return self._effects(edited, class_index, shape, donors, recipients, generator)[0]
 
     def _effects(
         self,
-        scores: Sequence[tuple[np.ndarray, np.ndarray]],
+        inputs: Sequence[Float[Tensor, "c y x"]],
+        class_index: int,
+        shape: tuple[int, int, int],
         donors: Sequence[_Source],
         recipients: Sequence[int],
         generator: np.random.Generator,
     ) -> list[Effect]:
-        """Return the effect of the first edit beside each of the others, from those of photos."""
-        odds, shares = (np.stack([each[part] for each in scores]) for part in (0, 1))
+        """Return the effect of the first edit of each pair beside each of the others."""
+        scores = self.scorer.log_odds(torch.stack(list(inputs)))
+        odds, shares = (each[:, class_index].reshape(shape) for each in scores)
         rows = [self.units[index] for index in recipients]
         columns = [self.units[donor.photo] for donor in donors]
         effects: list[Effect] = []
-        for control in range(1, odds.shape[2]):
+        for control in range(1, shape[2]):
             differences = odds[..., 0] - odds[..., control]
             low, high = crossed_interval(differences, generator, rows, columns)
             p_value = float(sign_flip_p(differences.mean(0)[:, None], generator)[0])

@@ -28,7 +28,6 @@ from visattn.recording.outputs import OutputLayout, class_scores
 from visattn.results.attention_map import AttentionMap
 from visattn.results.records import pack_array, unpack_array
 
-_RANDOM_CELLS = 100
 CELLS = 8  # of a photo, with the most evidence: a frame has its own beside those of the object
 _MIN_GRID = 8  # rows and columns of the layer whose features tell patches apart
 _MOST_LOG_ODDS = 36.0  # 1 - p is not known better in float64
@@ -78,7 +77,7 @@ class PhotoEvidence:
         top: Cells with the most evidence.
         attributes: Brightness, contrast, saturation, aspect ratio, share that the model saw.
         regions: Share of the evidence in the regions of a photo.
-        random: Up to 100 cells drawn at random, for controls.
+        random: Cells drawn at random, for controls.
         untrained: Share of the evidence in each cell after the weights behind the layer of the
             features were shuffled.
         untrained_top: Its cells with the most evidence.
@@ -290,8 +289,8 @@ class Examiner:
 
     def _random_cells(self, name: str, cells: CellGrid) -> Int[np.ndarray, "n 2"]:
         generator = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
-        visible = np.argwhere(cells.is_visible)
-        return generator.permutation(visible)[:_RANDOM_CELLS]
+        order = generator.random(cells.grid) * cells.is_visible
+        return separate_maxima(order, CELLS)
 
 
 @dataclass(frozen=True, eq=False)

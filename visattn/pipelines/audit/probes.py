@@ -14,12 +14,11 @@ from visattn.pipelines.audit.clusters import (
     MIN_PHOTOS,
     Candidate,
     Patches,
-    PatchPool,
     PatchSpace,
     find_candidates,
     in_first_half,
 )
-from visattn.pipelines.audit.counterfactuals import LOCAL, PASTED, PatchEditor, Shape
+from visattn.pipelines.audit.counterfactuals import LOCAL, PASTED, PatchEditor
 from visattn.pipelines.audit.evidence import PhotoEvidence
 from visattn.pipelines.audit.scores import InputScorer
 from visattn.pipelines.audit.stamps import Stamp, reduced
@@ -255,26 +254,26 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
         evidence.notes.append("patches were not searched: too few photos have evidence")
         return []
     space = PatchSpace.fit(np.concatenate(features))
-    searched, others = (PatchPool.of(rows, each, space) for each in (search, held_out))
+    patches = Patches.of(rows, search, space, lambda row: row.top)
     counts = _counts([rows[index] for index in search])
+    others = Patches.of(rows, held_out, space, lambda row: row.top)
     few = [evidence.class_name(each) for each, n in counts.items() if n < 2 * MIN_PHOTOS]
     if few:
         evidence.notes.append(
-            f"patches were not searched in {len(few)} classes with fewer than {2 * MIN_PHOTOS} "
-            f"photos in the half that is searched: {', '.join(few[:8])}"
+            f"classes in which patches were not searched, with fewer than {2 * MIN_PHOTOS} photos "
+            f"in the half that is searched: {len(few)} ({', '.join(few[:8])})"
         )
     findings: list[Finding] = []
     everywhere: list[str] = []
     numbers: dict[int, int] = {}
-    for candidate in find_candidates(searched, counts):
+    for candidate in find_candidates(patches, counts):
         numbers[candidate.class_index] = numbers.get(candidate.class_index, 0) + 1
-        shape = evidence.editor.fit(candidate, searched)
-        effects = evidence.editor.test(candidate, others, shape)
+        effects = evidence.editor.test(candidate, others, held_out)
         if effects is not None and _is_everywhere(effects, evidence.min_effect):
             everywhere.append(evidence.class_name(candidate.class_index))
             continue
-        details = _details(evidence, candidate, space, searched.top, shape)
-        places, crops = _examples(evidence, candidate, searched.top, shape)
+        details = _details(evidence, candidate, space, patches)
+        places, crops = _examples(evidence, candidate, patches)
         findings.append(
             Finding(
                 "patches",
@@ -290,8 +289,8 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
         )  # fmt: skip
     if everywhere:
         evidence.notes.append(
-            f"{len(everywhere)} groups of patches are not listed ({', '.join(everywhere)}): other "
-            "places of their photos have the same effect, as with a tint; see the stamps"
+            f"groups of patches that are not listed: {len(everywhere)} ({', '.join(everywhere)}); "
+            "other places of their photos have the same effect, as with a tint; see the stamps"
         )
     done = with_status(findings, evidence.min_effect)
     order = {"confirmed": 0, "not confirmed": 1, "not testable": 1, "no effect": 2}
@@ -314,13 +313,12 @@ def _counts(rows: Sequence[PhotoEvidence]) -> dict[int, int]:
 
 
 def _details(
-    evidence: Evidence, candidate: Candidate, space: PatchSpace, patches: Patches, shape: Shape
+    evidence: Evidence, candidate: Candidate, space: PatchSpace, patches: Patches
 ) -> dict[str, float]:
     """Return numbers of a candidate, and the shares of photos in which controls are like it."""
     rows = evidence.rows
     details = {
         "score": candidate.score, "coherence": candidate.coherence, "purity": candidate.purity,
-        "others": candidate.others,
     }  # fmt: skip
     own = [
         index
@@ -328,23 +326,23 @@ def _details(
         if row.prediction == candidate.class_index and row.random is not None
     ]
     if own:
+        random = Patches.of(rows, own, space, lambda row: row.random)
         untrained = Patches.of(rows, own, space, lambda row: row.untrained_top)
+        details["random"] = candidate.share_of(random, len(own))
         details["untrained"] = candidate.share_of(untrained, len(own))
     member = candidate.members(patches) & (patches.classes == candidate.class_index)
-    editor = evidence.editor
-    outside: list[float] = []
-    for photo, cell in zip(patches.photos[member], patches.cells[member], strict=True):
-        if (objects := rows[photo].objects) is not None:
-            cells = CellGrid.of(editor.placement, editor.grid, rows[photo].geometry)
-            weights = cells.near(cell, shape) * rows[photo].areas
-            outside.append(1 - float((objects * weights).sum() / max(weights.sum(), 1e-12)))
+    outside = [
+        1 - objects[y, x]
+        for photo, (y, x) in zip(patches.photos[member], patches.cells[member], strict=True)
+        if (objects := rows[photo].objects) is not None
+    ]
     if outside:
         details["outside"] = float(np.mean(outside))
     return {name: round(float(value), 4) for name, value in details.items()}
 
 
 def _examples(
-    evidence: Evidence, candidate: Candidate, patches: Patches, shape: Shape
+    evidence: Evidence, candidate: Candidate, patches: Patches
 ) -> tuple[tuple[tuple[float, float], ...], tuple[str, ...]]:
     """Return where patches lie on the visible part of their photos, and crops of the nearest."""
     member = candidate.members(patches) & (patches.classes == candidate.class_index)
@@ -360,9 +358,8 @@ def _examples(
         cells = CellGrid.of(editor.placement, editor.grid, row.geometry)
         points = cells.centers(patches.cells[own[np.argmax(similar[own])]][None])
         height, width = row.geometry.input_size
-        unit = max(height / editor.grid[0], width / editor.grid[1])
-        half = _CONTEXT / 2 * unit
-        x, y = points[0] + unit * np.array(shape[:2])
+        half = _CONTEXT / 2 * max(height / editor.grid[0], width / editor.grid[1])
+        [[x, y]] = points
         box = np.array([[x - half, y - half, x + half, y + half]])
         left, top, right, bottom = cells.on_photo(box)[0]
         visible = row.geometry.region

@@ -17,7 +17,7 @@ _TO_DO = (
     "of all classes alike, train again, and audit again on the same photos."
 )
 _REACTIONS = (
-    "{} stamps raise a class: any model reacts to some artefacts that it was not trained on. They "
+    "Reactions to stamps: {}. Any model reacts to some artefacts that it was not trained on; they "
     "are confirmed only beyond models that did not learn from such photos, --reference. "
 )
 _STRONG = ("confirmed", "reaction")
@@ -90,17 +90,18 @@ def _lead(content: AuditContent) -> str:
     least = content.settings.get("min_effect", 0.5)
     return (
         f"{photos:,} photos. {confirmed['patches']} of {content.tests.get('patches', 0)} candidate "
-        f"patches are confirmed, and {_of_stamps(content, confirmed['stamp'])}, with an interval "
-        f"above {least:g} nats of log-odds."
+        f"patches are confirmed{_of_stamps(content, confirmed['stamp'])}, with an interval above "
+        f"{least:g} nats of log-odds."
     )
 
 
 def _of_stamps(content: AuditContent, confirmed: int) -> str:
-    count = content.tests.get("stamps", 0)
+    if not (count := content.tests.get("stamps", 0)):
+        return ""
     if references := content.settings.get("references"):
-        return f"{confirmed} of {count} stamp effects beyond {references} reference models"
+        return f", and {confirmed} of {count} stamp effects beyond {references} reference models"
     reactions = sum(each.status == "reaction" for each in content.findings)
-    return f"the model reacts to {reactions} of {count} pairs of a stamp and a class"
+    return f", and the model reacts to {reactions} of {count} pairs of a stamp and a class"
 
 
 def _found(content: AuditContent) -> str:
@@ -124,8 +125,8 @@ def _found(content: AuditContent) -> str:
     open_ = sum(each.status in ("not confirmed", "not testable") for each in content.findings
                 if each.photos)  # fmt: skip
     rest = (
-        f"{present} more groups of patches are present without an effect; {open_} could not be "
-        "decided with these photos. " if present + open_ else ""
+        f"Groups of patches that are not confirmed: {present} present without an effect, {open_} "
+        "undecided with these photos. " if present + open_ else ""
     )  # fmt: skip
     rest += _REACTIONS.format(reactions) if reactions else ""
     left = _left_out(len(stamps) - _MOST_SENTENCES, "confirmed stamps", "the table of stamps")
@@ -159,7 +160,7 @@ def _times(nats: float) -> str:
 
 def _left_out(count: int, what: str, where: str) -> str:
     """Return a note that a list is not shown as a whole; "" if it is."""
-    return f'<p class="note">{count:,} more {what} are in {where}.</p>' if count > 0 else ""
+    return f'<p class="note">Further {what}: {count:,}, in {where}.</p>' if count > 0 else ""
 
 
 def _tested(content: AuditContent) -> str:
@@ -183,7 +184,7 @@ def _tested(content: AuditContent) -> str:
     shown = [*content.counts.items()][:_MOST_COUNTS]
     counts = ", ".join(f"{name} {count:,}" for name, count in shown)
     if more := len(content.counts) - len(shown):
-        counts += f", and {more:,} more classes"
+        counts += f", and {more:,} more"
     notes = "".join(f"<li>{escape_text(note)}</li>" for note in content.notes)
     listed = f'<ul class="plain">{notes}</ul>' if notes else ""
     return (
@@ -230,7 +231,7 @@ def _card(finding: Finding) -> str:
         effects = '<p class="note">Not testable: too few photos in the half that was held out, or '
         effects += "the budget was used up.</p>"
     names = {
-        "coherence": "coherence", "others": "anywhere in photos of other classes",
+        "coherence": "coherence", "purity": "purity", "random": "random cells like it",
         "untrained": "shuffled weights: cells like it", "outside": "outside the objects",
     }  # fmt: skip
     numbers = ", ".join(
@@ -252,7 +253,7 @@ def _card(finding: Finding) -> str:
 
 
 def _detail(key: str, value: float) -> str:
-    return f"{value:.2f}" if key == "coherence" else f"{100 * value:.0f} %"
+    return f"{value:.2f}" if key in ("coherence", "purity") else f"{100 * value:.0f} %"
 
 
 def _status(finding: Finding) -> str:
