@@ -10,6 +10,7 @@ import torch
 import torchvision
 import transformers
 from torch import Tensor, nn
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from visattn.attribution.explained_model import analyze_model, describe_model
 from visattn.attribution.model_defaults import HALVES, IMAGENET, default_mean_std, model_defaults
@@ -103,8 +104,8 @@ def test_a_wrapped_model_gets_the_pixels_that_it_expects() -> None:
     inner = model_defaults(wrappers["normalizing"])
     assert (inner.mean, inner.std, inner.mean_color) == ((0.0,) * 3, (1.0,) * 3, HALVES[0])
     assert inner.source == "the network normalizes images"
-    resizing = torchvision.models.detection.transform.GeneralizedRCNNTransform
-    detector = nn.Sequential(resizing(48, 64, [0.3] * 3, [0.2] * 3), nn.Conv2d(3, 5, 3))
+    resizing = GeneralizedRCNNTransform(48, 64, [0.3] * 3, [0.2] * 3)
+    detector = nn.Sequential(resizing, nn.Conv2d(3, 5, 3))
     inner = model_defaults(detector)
     assert (inner.mean, inner.std, inner.mean_color) == ((0.0,) * 3, (1.0,) * 3, (0.3,) * 3)
 

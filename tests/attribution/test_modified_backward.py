@@ -271,12 +271,13 @@ def test_fullgrad_of_a_convolution_is_the_sum_of_two_maps() -> None:
 
 def test_fullgrad_lays_biases_at_the_centers_of_receptive_fields() -> None:
     convolution = nn.Conv2d(1, 1, 5)
-    model = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), nn.Linear(5 * 7, 1, bias=False))
+    head = nn.Linear(5 * 7, 1, bias=False)
+    model = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), head)
     with torch.no_grad():
         for values in model.parameters():
             values.zero_()
         convolution.weight[0, 0, 2, 2] = convolution.bias[0] = 1  # pyright: ignore[reportOptionalSubscript]
-        model[3].weight[0, 7 + 4] = 1  # row 1, column 4 of 5 x 7 cells
+        head.weight[0, 7 + 4] = 1  # row 1, column 4 of 5 x 7 cells
     info = ModelInfo("net", "other", (9, 11), (0.5,), (0.5,), "none")
     explained, x = ExplainedModel(model, info, model), torch.ones(1, 1, 9, 11)
     [result] = fullgrad(explained, x, resolve_target(0, explained))

@@ -192,10 +192,11 @@ def _record(path: Path) -> object:
     """A record of a map from a stranger: it is used, or made again."""
     path.replace(path.parent / "a.gradcam.json")
     (path.parent / "a.gradcam.npy").write_bytes(npy(NOISE[0]))
-    record = ResultFolder(path.parent).read("a.gradcam")
+    folder = ResultFolder(path.parent)
+    record = folder.read("a.gradcam")
     if record is None:
         raise ValueError("no record of visattn")
-    return read_map(path.parent / "a.gradcam.npy", record)
+    return read_map(folder.out, "a.gradcam.npy", record)
 
 
 def tar(*members: tuple[str, bytes]) -> bytes:

@@ -48,8 +48,8 @@ def test_gate_receives_the_signal_and_starts_as_the_identity() -> None:
 
 def test_the_signal_may_have_its_channels_last() -> None:
     class ChannelsLast(nn.Conv2d):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x).movedim(1, -1)
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+            return super().forward(input).movedim(1, -1)
 
     torch.manual_seed(0)
     deep = ChannelsLast(5, 7, 2, stride=2)

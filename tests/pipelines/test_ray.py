@@ -55,7 +55,7 @@ def test_a_killed_worker_and_a_lost_node_leave_a_row_per_photo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyarrow import dataset
-    from ray.cluster_utils import Cluster
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     torch.manual_seed(4)

@@ -25,7 +25,7 @@ def test_counter_names_every_way_to_wait_for_a_device(
         numbers.tolist()
         torch.tensor(3.0)
         numbers[torch.tensor([0, 2])]  # indices: no sync, but their copy to the device is one
-        numbers[:2] + 1
+        numbers[:2].add(1)
     assert counter.syncs == {
         "index": 1, "_local_scalar_dense": 1, "nonzero": 1, "tolist": 1, "lift_fresh": 2,
     }  # fmt: skip

@@ -312,5 +312,5 @@ def test_workers_get_the_place_of_a_table_and_not_its_photos(tables: Any, tmp_pa
     photos = module.open_images("train", ResizeSpec((24, 24)))
     content = pickle.dumps(photos)
     assert len(content) < 20_000 < sum(len(p.read_bytes(2**20)) for p in module.tables["train"])
-    pairs = zip(pickle.loads(content)[3], photos[3], strict=True)
+    pairs: zip[tuple[Any, Any]] = zip(pickle.loads(content)[3], photos[3], strict=True)
     assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)

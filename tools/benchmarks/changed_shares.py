@@ -46,7 +46,8 @@ def changed_share(name: str, model: nn.Module, image: Tensor, window: int) -> Ch
     seconds = module_seconds(model, image)
     original = dict(outputs(model, image))
     size = (image.shape[2], image.shape[3])
-    boxes = occlusion_windows(size, window_size=(window,) * 2, stride=(max(1, window // 2),) * 2)
+    step = max(1, window // 2)
+    boxes = occlusion_windows(size, window_size=(window, window), stride=(step, step))
     shares: list[float] = []
     for left, top, right, bottom in boxes[::6].tolist():
         hidden = image.clone()

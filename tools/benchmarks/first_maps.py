@@ -109,10 +109,13 @@ def first_maps(parts: Sequence[str], *, rounds: int) -> Iterator[FirstMap]:
             others = {"second": again["first"], "plain_first": bare["first"]}
             runs.append(run | others | ({"peer": peer} if peer else {}))
         middle = {name: median(run[name] for run in runs) for name in runs[0]}
-        counts = tuple(int(middle[name]) for name in ("forward", "images", "backward"))
+        forward, images, backward = (
+            int(middle[name]) for name in ("forward", "images", "backward")
+        )
         yield FirstMap(
             *(method, network, middle["first"], middle["second"], middle["later"]),
-            *(middle["plain"], middle["plain_first"], *counts, middle.get("peer")),
+            *(middle["plain"], middle["plain_first"], forward, images, backward),
+            middle.get("peer"),
         )
 
 

@@ -63,8 +63,10 @@ def of_visattn(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
 
 def of_gradcam(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
     """Return the call of pytorch-grad-cam."""
-    import pytorch_grad_cam as library
-    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+    import pytorch_grad_cam as library  # pyright: ignore[reportMissingImports]
+    from pytorch_grad_cam.utils.model_targets import (  # pyright: ignore[reportMissingImports]
+        ClassifierOutputTarget,
+    )
 
     names = {"gradcam": "GradCAM", "layercam": "LayerCAM", "scorecam": "ScoreCAM"}
     names |= {"gradcam++": "GradCAMPlusPlus", "ablationcam": "AblationCAM"}
@@ -79,7 +81,7 @@ def of_gradcam(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
 
 def of_torchcam(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
     """Return the call of torchcam."""
-    from torchcam import methods
+    from torchcam import methods  # pyright: ignore[reportMissingImports]
 
     names = {"gradcam": "GradCAM", "layercam": "LayerCAM", "scorecam": "ScoreCAM"}
     names |= {"gradcam++": "GradCAMpp"}
@@ -95,7 +97,7 @@ def of_torchcam(model: nn.Module, image: Tensor, method: str, label: int) -> Run
 
 def of_captum(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
     """Return the call of captum."""
-    from captum import attr
+    from captum import attr  # pyright: ignore[reportMissingImports]
 
     def gradcam() -> Tensor:
         maps = attr.LayerGradCam(model, last_layer(model)).attribute(
@@ -131,7 +133,7 @@ def of_captum(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
 
 def of_timm(model: Any, image: Tensor, method: str, _: int) -> Run:
     """Return the extraction of attention by timm, for the rows of the class token."""
-    from timm.utils import AttentionExtract
+    from timm.utils.attention_extract import AttentionExtract
 
     if method != "attention":
         raise ValueError(f"timm extracts attention, got {method}")

@@ -66,7 +66,7 @@ def vit_training() -> Comparison:
 
     plain()
     ours()
-    weights = ours_model.patch_embed.proj.weight
+    weights = cast("Any", ours_model).patch_embed.proj.weight
     torch.testing.assert_close(weights, peer.patch_embed.proj.weight, atol=1e-5, rtol=1e-3)
     title = f"epoch of {STEPS} steps of {VIT}, {IMAGES} images, timm's network in a plain loop"
     return Comparison(title, plain, ours, 1.0)
@@ -143,7 +143,7 @@ class PlainDetr(nn.Module):
         position = model.encode(images[:0]).position
         memory = model.encoder_norm(self.layers(features.flatten(2).mT + position))
         x = model.query_content.expand(len(images), -1, -1)
-        query = model.query_position
+        query: Any = model.query_position
         predictions: list[BoxPrediction] = []
         for index, layer in enumerate(cast("Any", model.decoder_layers)):
             own, cross = self.attentions[2 * index : 2 * index + 2]

@@ -191,7 +191,7 @@ def test_unknown_fraction_counts_unknown_tokens(captions: list[str], others: lis
 )
 def test_limits_without_remaining_words_are_refused(limits: dict[str, int], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Vocabulary.from_captions(["b b b a"], **limits)
+        Vocabulary.from_captions(["b b b a"], **limits)  # pyright: ignore[reportArgumentType]
 
 
 def test_hash_is_stable() -> None:
