@@ -135,6 +135,7 @@ def interrupt_at_the_second_image(patch: pytest.MonkeyPatch) -> None:
         items: Iterable[Any],
         ahead: int = 0,
         report: Callable[[Any, Any], object] = lambda _item, _result: None,
+        **_: Any,
     ) -> Iterator[Any]:
         call = function if function.__name__ == "_read" else interrupted(function)
 

@@ -613,7 +613,7 @@ def is_index_page(path: Path) -> bool:
     """Return whether a file is a page that visattn wrote.
 
     Example:
-        >>> is_index_page(Path(__file__))
+        >>> is_index_page(Path("dog.jpg"))
         False
     """
     try:
