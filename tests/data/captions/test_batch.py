@@ -21,7 +21,7 @@ def sample(number: int, *captions: str) -> CaptionSample:
 def test_every_caption_keeps_its_image_index(content: list[list[str]]) -> None:
     samples = [sample(number, *captions) for number, captions in enumerate(content)]
     batch = collate_captions(samples, VOCABULARY)
-    assert batch.samples == tuple(samples)
+    assert batch.samples == tuple(each._replace(image=None) for each in samples)  # not sent twice
     assert batch.images is not None
     assert batch.images[:, 0, 0, 0].tolist() == list(range(len(content)))
     assert (batch.lengths.diff() <= 0).all()

@@ -278,6 +278,7 @@ class CaptionBatch(NamedTuple):
     """A batch of images with tokenized captions; captions are sorted by length, longest first."""
 
     samples: tuple[CaptionSample, ...]
+    """Captions and annotations, without images and grids."""
     images: UInt8[Tensor, "b 3 y x"] | None
     """None if `grids` replaces them."""
     grids: tuple[Float[Tensor, "b _c _gy _gx"], ...]
@@ -429,7 +430,8 @@ def collate_captions(
     lengths = torch.tensor([len(tokens) - 1 for tokens, *_ in rows])
     image_indices = torch.tensor([image_index for _, image_index, _ in rows])
     return CaptionBatch(
-        samples=tuple(samples),
+        # Each tensor that a worker sends costs a file descriptor: the pixels travel once, stacked.
+        samples=tuple(sample._replace(image=None, grids=()) for sample in samples),
         images=torch.stack(images) if len(images) == len(samples) else None,
         grids=tuple(map(torch.stack, zip(*(sample.grids for sample in samples), strict=True))),
         captions=captions,
