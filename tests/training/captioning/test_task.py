@@ -304,7 +304,8 @@ def test_maps_do_not_depend_on_the_other_captions_of_a_batch() -> None:
         (caption.image_index, caption.caption_index): caption
         for caption in reference_captions(task.model, batch)
     }
-    sample = batch.samples[1]._replace(captions=batch.samples[1].captions[2:3])
+    own = batch.samples[1]
+    sample = own._replace(image=batch.images[1], captions=own.captions[2:3])
     (alone,) = reference_captions(task.model, collate_captions([sample], scenes.vocabulary))
     torch.testing.assert_close(alone.maps, together[1, 2].maps)
 
