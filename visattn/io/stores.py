@@ -147,8 +147,8 @@ class StoreFile(Location):
         info: What the store says of it; None if that is to be looked up when it is needed.
 
     Example:
-        >>> write_url("memory://photos/a.jpg", b"a dog")
-        >>> [file] = store_files("memory://photos")
+        >>> write_url("memory://listed/a.jpg", b"a dog")
+        >>> [file] = store_files("memory://listed")
         >>> file.relative.name, file.size, file.identity[:2]
         ('a.jpg', 5, '5-')
     """
