@@ -58,7 +58,7 @@ help:
 
 demo: .venv/core.stamp
 	@rm -rf $(DEMO)
-	@echo "demo 1 of 5: train on drawn scenes (about 4 minutes on two cores)"
+	@echo "demo 1 of 5: train on drawn scenes (about 5 minutes on two cores)"
 	$(BIN)/visattn fit --config configs/scenes_demo.yaml --run $(DEMO)
 	@echo "demo 2 of 5: evaluate it on test scenes"
 	$(BIN)/visattn test --config configs/scenes_demo.yaml --data.test 256 --ckpt_path $(BEST)

@@ -46,11 +46,13 @@ class RunRecorder(Callback):
         self.source = source
         self._before: dict[str, Any] = {}
         self._started = self._started_cpu = 0.0
+        self._started_at = ""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin a session."""
         self._before = self._read()
         self._started, self._started_cpu = time.monotonic(), _cpu_seconds()
+        self._started_at = self._before.get("fit", {}).get("started") or _now()
         self._write_fit(trainer, pl_module)
 
     def on_save_checkpoint(
@@ -88,7 +90,7 @@ class RunRecorder(Callback):
         score = None if best is None else best.best_model_score
         part = {
             "commits": list(dict.fromkeys([*past.get("commits", []), _commit()])),
-            "started": past.get("started") or _now(),
+            "started": self._started_at,
             "sessions": past.get("sessions", 0) + 1,
             "steps": trainer.global_step,
             "parameters": sum(
