@@ -41,6 +41,18 @@ def own_methods() -> Iterator[None]:
     METHODS.update(before)
 
 
+@pytest.fixture(scope="session")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a small classifier of cats and dogs at 32 x 40 pixels, with random weights."""
+    import visattn as va
+    from visattn.models import AttentionResNet
+
+    torch.manual_seed(4)
+    path = tmp_path_factory.mktemp("models") / "cnn.safetensors"
+    va.save(AttentionResNet(("cat", "dog"), depth=8, stem_width=4, img_size=(32, 40)), path)
+    return str(path)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, np.ndarray], None]:
     """Compare a drawn image (uint8, [y x 3]) with tests/golden/NAME.png.

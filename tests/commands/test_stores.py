@@ -15,15 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-import visattn as va
 from visattn.cli import main
 from visattn.commands.outputs import StoreOutput
 from visattn.commands.records import Origin, Part, ResultFolder
 from visattn.io.stores import Store, write_url
-from visattn.models.resnet import AttentionResNet
 
 fsspec = pytest.importorskip("fsspec")
 Capsys = pytest.CaptureFixture[str]
@@ -83,14 +80,6 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
     requests = Requests(monkeypatch)
     yield requests
     requests.store.store.clear()
-
-
-@pytest.fixture(scope="module")
-def cnn(tmp_path_factory: pytest.TempPathFactory) -> str:
-    torch.manual_seed(4)
-    path = tmp_path_factory.mktemp("weights") / "cnn.safetensors"
-    va.save(AttentionResNet(("cat", "dog"), depth=8, stem_width=4, img_size=(32, 40)), path)
-    return str(path)
 
 
 def png(seed: int, path: Path) -> bytes:

@@ -10,18 +10,9 @@ from PIL import Image
 import visattn as va
 from visattn.cli import main
 from visattn.commands import table_parts
-from visattn.models.resnet import AttentionResNet
 
 parquet = pytest.importorskip("pyarrow.parquet")
 Capsys = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def cnn(tmp_path_factory: pytest.TempPathFactory) -> str:
-    torch.manual_seed(4)
-    path = tmp_path_factory.mktemp("weights") / "cnn.safetensors"
-    va.save(AttentionResNet(("cat", "dog"), depth=8, stem_width=4, img_size=(32, 40)), path)
-    return str(path)
 
 
 @pytest.fixture

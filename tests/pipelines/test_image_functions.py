@@ -13,7 +13,7 @@ from PIL import Image
 
 import visattn as va
 from visattn.io.stores import write_url
-from visattn.models import SPECIAL_TOKENS, AttentionResNet, SmallEncoder, StackedAttentionNetwork
+from visattn.models import SPECIAL_TOKENS, SmallEncoder, StackedAttentionNetwork
 
 PHOTOS = [
     np.random.default_rng(seed).integers(0, 256, (40 + 3 * seed, 53, 3), dtype=np.uint8)
@@ -25,14 +25,6 @@ def png(pixels: np.ndarray) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "png")
     return file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def cnn(tmp_path_factory: pytest.TempPathFactory) -> str:
-    torch.manual_seed(4)
-    path = tmp_path_factory.mktemp("models") / "cnn.safetensors"
-    va.save(AttentionResNet(("cat", "dog"), depth=8, stem_width=4, img_size=(32, 40)), path)
-    return str(path)
 
 
 @pytest.fixture(scope="module")

@@ -244,21 +244,6 @@ def store_files(url: str) -> list[Location]:
     return sorted(listed, key=lambda file: folder_order(file.relative))
 
 
-def store_file(url: str) -> Location:
-    """Return an object, which is not looked up before it is read.
-
-    Raises:
-        ImportError: If a package is missing.
-        ValueError: If the scheme is unknown.
-
-    Example:
-        >>> store_file("memory://photos/a.jpg").relative.name
-        'a.jpg'
-    """
-    store = Store(url)
-    return StoreFile(url, store, store.path, PurePosixPath(PurePosixPath(store.path).name))
-
-
 def write_url(url: str, content: bytes) -> None:
     """Write an object in one upload: it is there complete, or not at all.
 
@@ -268,8 +253,9 @@ def write_url(url: str, content: bytes) -> None:
         ValueError: If the scheme is unknown, or no store in which objects appear so.
 
     Example:
-        >>> write_url("memory://results/a.txt", b"a dog")
-        >>> store_file("memory://results/a.txt").read_bytes(9)
+        >>> write_url("memory://written/a.txt", b"a dog")
+        >>> [file] = store_files("memory://written")
+        >>> file.read_bytes(9)
         b'a dog'
     """
     store = Store(url)

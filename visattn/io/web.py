@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from visattn.io.archives import ARCHIVE_SUFFIXES
 from visattn.io.locations import Location, check_length
-from visattn.io.stores import store_file, store_files
+from visattn.io.stores import Store, StoreFile, store_files
 
 _TIMEOUT = 20.0  # seconds without an answer
 _MAX_SECONDS = 300.0  # of a file; else a server may send a byte every 19 seconds
@@ -61,7 +61,8 @@ def url_file(url: str) -> Location:
     """
     if urlsplit(url).scheme.lower() in ("http", "https"):
         return WebFile(url)
-    return store_file(url)
+    store = Store(url)
+    return StoreFile(url, store, store.path, PurePosixPath(PurePosixPath(store.path).name))
 
 
 class WebFile(Location):
