@@ -3,11 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from small_models import images, small_cnn, token_info
+import torch
+from small_models import CLASSES, images, small_cnn, token_info
 from torch import nn
 
+from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS, get_method, supported_methods
-from visattn.attribution.targets import resolve_target
+from visattn.attribution.targets import ClassTarget, resolve_target
+from visattn.models import VisionTransformer
+from visattn.recording.frozen import frozen
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 
 BOTTOM_UP = ["itti_koch", "spectral_residual"]
@@ -63,3 +67,26 @@ def test_each_method_gives_one_map_per_image(name: str) -> None:
     assert not result.requires_grad
     assert bool((result < 0).any()) == METHODS[name].signed
     assert set(options) <= set(METHODS[name].default_kwargs)
+
+
+@pytest.fixture(scope="module")
+def vit() -> ExplainedModel:
+    torch.manual_seed(3)
+    sizes = {"img_size": (9, 12), "patch_size": 3, "embed_dim": 8, "depth": 2, "num_heads": 2}
+    return analyze_model(VisionTransformer(CLASSES, **sizes).eval())
+
+
+@pytest.mark.parametrize(
+    "name", [*CAMS, *GRADIENTS, "occlusion", "rise", "fullgrad", *ONE_LAYER, *ALL_LAYERS]
+)
+def test_a_target_first_sees_the_images_themselves(name: str, vit: ExplainedModel) -> None:
+    """Prediction and probability are from there, whatever a method shows the model later."""
+    explained, x = small_cnn(), images()
+    if name in (*ONE_LAYER, *ALL_LAYERS):
+        explained, x = vit, torch.rand(2, 3, 9, 12)
+    target = ClassTarget()
+    options = {"rise": {"num_masks": 3}, "smoothgrad": {"num_samples": 2}}.get(name, {})
+    METHODS[name].function(explained, x, target, **options)
+    with frozen(explained.model), torch.no_grad():
+        scores = explained.scores(x)
+    torch.testing.assert_close(target.first_scores, scores, atol=1e-6, rtol=1e-5)

@@ -308,15 +308,9 @@ def has_index(out: Output) -> bool:
 
 def _is_index_page(out: Output, name: str) -> bool:
     """Return whether a file is an index page of visattn."""
-    from visattn.images.reader import GENERATOR, HEAD_OF_PAGE
+    from visattn.images.reader import is_index_page
 
-    if not out.exists(name):
-        return False
-    try:
-        with out.open(name) as page:
-            return GENERATOR in page.read(HEAD_OF_PAGE)
-    except (OSError, ValueError):
-        return False
+    return out.exists(name) and is_index_page(name, out.open)
 
 
 def _check_page(out: Output, name: str) -> None:

@@ -20,9 +20,7 @@ from visattn.commands.files import (
 )
 from visattn.commands.image_options import describe_images
 from visattn.commands.image_results import ImageResults
-from visattn.commands.index import (
-    INDEX,
-)
+from visattn.commands.index import INDEX, SEEN
 from visattn.commands.model_option import autocast
 from visattn.commands.options import describe_model, print_dry_run
 from visattn.commands.records import (
@@ -42,7 +40,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.viz.rendering import Figure
 
 Result = TypeVar("Result")
-SEEN = "seen_share"
 _WHOLE = 0.995  # share of a photo that is printed as 100 %
 
 

@@ -8,11 +8,11 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
@@ -41,8 +41,8 @@ MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
 MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
 
 _THUMBNAIL = 640  # pixels
-HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
-GENERATOR = b'<meta name="generator" content="visattn">'
+_HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
+_GENERATOR = b'<meta name="generator" content="visattn">'
 _EXIF_TRANSPOSE = {  # EXIF orientation -> operation that makes the stored pixels upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -609,15 +609,22 @@ def is_result_folder(folder: Path) -> bool:
     return is_index_page(folder / "index.html")
 
 
-def is_index_page(path: Path) -> bool:
+def is_index_page(
+    path: Path | str,
+    open_file: Callable[[Any], AbstractContextManager[IO[bytes]]] = open_regular_file,
+) -> bool:
     """Return whether a file is a page that visattn wrote.
+
+    Args:
+        path: The file.
+        open_file: Opens it.
 
     Example:
         >>> is_index_page(Path("dog.jpg"))
         False
     """
     try:
-        with open_regular_file(path) as page:
-            return GENERATOR in page.read(HEAD_OF_PAGE)
+        with open_file(path) as page:
+            return _GENERATOR in page.read(_HEAD_OF_PAGE)
     except (OSError, ValueError):
         return False
