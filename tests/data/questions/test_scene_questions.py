@@ -154,7 +154,7 @@ def test_erased_referents_change_answers_and_distractors_do_not() -> None:
         sample = data[index]
         assert isinstance(sample.world, World)
         for kind in ("referent", "distractor"):
-            for erasure in erase_objects(sample, kind):  # type: ignore[arg-type]
+            for erasure in erase_objects(sample, kind, 32):  # type: ignore[arg-type]
                 question = sample.questions[erasure.question]
                 (other,) = erasure.sample.questions
                 assert other.text == question.text
@@ -169,7 +169,7 @@ def test_erased_referents_change_answers_and_distractors_do_not() -> None:
     assert kinds["referent"] > 10
     assert kinds["distractor"] > 30
     with pytest.raises(TypeError, match="rendered scenes only"):
-        erase_objects(data[0]._replace(world=None), "referent")
+        erase_objects(data[0]._replace(world=None), "referent", 32)
 
 
 def two_stars() -> World:
@@ -187,10 +187,10 @@ def test_one_of_two_referents_is_not_erased_if_the_answer_stays() -> None:
     sample = scene_sample("a", world, questions, 32)
     changed = [
         (erasure.question, erasure.sample.questions[0].answer)
-        for erasure in erase_objects(sample, "referent")
+        for erasure in erase_objects(sample, "referent", 32)
     ]
     assert changed == [(1, "no"), (2, "1")]
-    assert [erasure.question for erasure in erase_objects(sample, "distractor")] == [1]
+    assert [erasure.question for erasure in erase_objects(sample, "distractor", 32)] == [1]
 
 
 def test_questions_without_a_definite_answer_have_none() -> None:

@@ -186,6 +186,9 @@ def test_batches_hold_words_answers_and_referents() -> None:
     samples = [data[0], data[1]]
     vocabulary = Vocabulary.from_captions(sort_of_clevr_texts())
     batch = collate_questions(samples, vocabulary, data.answers)
+    assert [tuple(kept) for kept in batch.samples] == [  # no tensors: those are sent once, stacked
+        (sample.id, sample.questions, sample.world) for sample in samples
+    ]
     assert batch.boxes is not None
     assert batch.referents is not None
     for row, question in enumerate(batch.rows()):

@@ -156,8 +156,7 @@ def test_hops_beyond_the_last_step_get_the_last_step(clevr: SortOfClevrDataModul
     assert batch.boxes is not None
     targets = hop_targets(batch, (10, 10), 3)
     for row, question in enumerate(batch.rows()):
-        boxes = batch.samples[int(batch.image_indices[row])].boxes
-        assert boxes is not None
+        boxes = batch.boxes[int(batch.image_indices[row])]
         for hop in range(3):
             step = question.referents[min(hop, len(question.referents) - 1)]
             covered = [box_coverage(boxes[index, None] / 80, (10, 10)).flatten() for index in step]

@@ -42,10 +42,21 @@ class QuestionSample(NamedTuple):
     """Ground truth of a rendered image."""
 
 
+class BatchedSample(NamedTuple):
+    """What a batch keeps of a sample beside its tensors.
+
+    Each tensor that a worker sends costs a file descriptor: images and boxes travel once, stacked.
+    """
+
+    id: str
+    questions: tuple[Question, ...]
+    world: object | None
+
+
 class QuestionBatch(NamedTuple):
     """A batch of images with tokenized questions, in the order of the images."""
 
-    samples: tuple[QuestionSample, ...]
+    samples: tuple[BatchedSample, ...]
     images: UInt8[Tensor, "b 3 y x"]
     questions: Int[Tensor, "r t"]
     """Words of each question as indices of the vocabulary, without start and end, padded with 0."""
@@ -137,7 +148,7 @@ def collate_questions(
     answer_indices = {answer: index for index, answer in enumerate(answers)}
     boxes = _pad_boxes(samples)
     return QuestionBatch(
-        samples=tuple(samples),
+        samples=tuple(BatchedSample(item.id, item.questions, item.world) for item in samples),
         images=torch.stack([sample.image for sample in samples]),
         questions=encode_questions([question.text for question in questions], vocabulary),
         answers=torch.tensor([answer_indices.get(question.answer, -1) for question in questions]),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from visattn.data.questions.batch import Question, QuestionSample
+from visattn.data.questions.batch import BatchedSample, Question, QuestionSample
 from visattn.data.scenes.language import CONVERSE, RELATIONS, relation_holds
 from visattn.data.scenes.world import (
     COLORS,
@@ -250,8 +250,10 @@ class Erasure(NamedTuple):
     """The scene without the object, with this question and its answer there."""
 
 
-def erase_objects(sample: QuestionSample, erased: Erased) -> list[Erasure]:
-    """Return scenes without one object, for each question of a sample of `SceneQuestions`.
+def erase_objects(
+    sample: QuestionSample | BatchedSample, erased: Erased, size: int
+) -> list[Erasure]:
+    """Return scenes of `size` pixels a side without one object, for each question of a sample.
 
     Without a `referent` the answer must change: an object that the question is about is left out,
     the question still has an answer, and it is another one. Without a `distractor` it must not: the
@@ -263,7 +265,7 @@ def erase_objects(sample: QuestionSample, erased: Erased) -> list[Erasure]:
     Example:
         >>> from visattn.data.questions.scenes import SceneQuestions
         >>> sample = SceneQuestions(3)[0]
-        >>> erasures = erase_objects(sample, "referent")
+        >>> erasures = erase_objects(sample, "referent", size=32)
         >>> first = erasures[0]
         >>> sample.questions[first.question].answer != first.sample.questions[0].answer
         True
@@ -283,9 +285,7 @@ def erase_objects(sample: QuestionSample, erased: Erased) -> list[Erasure]:
             if query and answer and (answer != question.answer) == (erased == "referent"):
                 questions = (scene_question(query, smaller),)
                 name = f"{sample.id}-without-{index}"
-                erasures.append(
-                    Erasure(number, scene_sample(name, smaller, questions, sample.image.shape[1]))
-                )
+                erasures.append(Erasure(number, scene_sample(name, smaller, questions, size)))
                 break
     return erasures
 

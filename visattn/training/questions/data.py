@@ -247,7 +247,7 @@ class SceneQuestionsDataModule(DrawnScenesDataModule, QuestionDataModule):
         pairs = [
             (start + erasure.question, erasure.sample)
             for start, sample in zip(starts, batch.samples, strict=False)
-            for erasure in erase_objects(sample, erased)
+            for erasure in erase_objects(sample, erased, batch.images.shape[2])
         ]
         samples = [sample for _, sample in pairs]
         return [row for row, _ in pairs], self.collate_fn("test")(samples) if samples else None

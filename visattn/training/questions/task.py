@@ -404,10 +404,10 @@ def question_panels(
     panels: list[UInt8[np.ndarray, "height width 3"]] = []
     for row in rows:
         index = int(batch.image_indices[row])
-        sample = batch.samples[index]
         question = questions[row]
         image = batch.images[index].permute(1, 2, 0).cpu().numpy()
-        pixels = _framed(image, question, sample.boxes)
+        boxes = None if batch.boxes is None else batch.boxes[index].cpu()
+        pixels = _framed(image, question, boxes)
         maps = None if output.attention is None else output.attention[row].detach().float().cpu()
         hops = _hop_maps(model, maps, pixels)
         best = probabilities[row].topk(min(3, len(model.answers)))
