@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -96,6 +97,37 @@ def test_a_changed_model_has_another_digest(change: Callable[[nn.Module], None])
     assert before == model_digest(network())
     change(model)
     assert model_digest(model) not in (before, None)
+
+
+@given(
+    layout=st.sampled_from(["rows", "columns", "neighbors"]),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    place=st.integers(0, 300),
+    data=st.data(),
+)
+def test_no_change_of_a_row_a_column_or_of_368_neighbors_goes_unseen(
+    layout: str, dtype: torch.dtype, place: int, data: st.DataObject
+) -> None:
+    width = data.draw(st.sampled_from([17 * 16, 17 * 19, 368, 768]))
+    torch.manual_seed(width)
+    layer = nn.Linear(width, 391, dtype=dtype)  # too large to be read as a whole
+    before = model_digest(layer)
+    weight = layer.weight.detach()
+    if layout == "rows":
+        weight[place] = 0
+    elif layout == "columns":
+        weight[:, place % width] *= -1
+    else:
+        weight.view(-1)[place * width : place * width + 368].neg_()
+    assert model_digest(layer) not in (before, None)
+
+
+def test_weights_of_channels_last_have_a_digest_of_their_own() -> None:
+    model = network()
+    assert model_digest(model.to(memory_format=torch.channels_last)) not in (
+        model_digest(network()),
+        None,
+    )
 
 
 def own_class(model: Any) -> None:

@@ -54,6 +54,26 @@ def test_image_size_is_read_from_attributes_and_configs() -> None:
     assert analyze_model(small).info.input_size == (32, 32)
 
 
+class OfProperty(Flat):
+    """Computes its configuration."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"image_size": 48}
+
+
+class OfInner(Flat):
+    """Passes on what another object knows, as wrappers do."""
+
+    def __getattr__(self, name: str) -> Any:
+        return {"input_size": (3, 31, 37)} if name == "default_cfg" else super().__getattr__(name)
+
+
+def test_image_size_is_read_from_configs_that_are_no_attributes() -> None:
+    assert configured_image_size(OfProperty()) == (48, 48)
+    assert configured_image_size(OfInner()) == (31, 37)
+
+
 def test_the_error_suggests_the_call_and_the_size() -> None:
     message = (
         r"224 x 224 pixels, but Flat raised an error \(RuntimeError.*; it runs on 32 x 32: "

@@ -111,7 +111,8 @@ def _other_defaults(
     name = type(model).__name__
     library: Library = cast("Library", package) if package in get_args(Library) else "other"
     default_size = (299, 299) if name == "Inception3" else _DEFAULT_SIZE
-    usual = configured_image_size(model) or default_size
+    configured = configured_image_size(model)
+    usual = configured or default_size
     channels = channels or input_channels(model, size or usual)
     if (transform := internal_transform(model)) is not None:  # it normalizes images, too
         size = usual
@@ -125,7 +126,7 @@ def _other_defaults(
     inner = {site: each for site, each in inner.items() if len(each.mean) == channels}
     sizes = [own_image_size(model), *(inner_defaults.size for inner_defaults in inner.values())]
     stated = next((each for each in sizes if each and all(each)), None)
-    stated = stated or configured_image_size(model)
+    stated = stated or configured
     # A torchvision classifier has the size of its published weights.
     known = stated or library == "torchvision"
     defaults = ModelDefaults(

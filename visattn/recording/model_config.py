@@ -225,12 +225,23 @@ def vision_config(config: Any) -> Any:
 
 
 def _size_values(module: nn.Module) -> Iterator[Any]:
+    own = vars(module)
     for name in _SIZE_ATTRIBUTES:
-        yield vars(module).get(name)  # no properties, which may run any code
+        yield own.get(name)  # no properties, which may run any code
     for name in _CONFIGS:
-        config = getattr(module, name, None)
-        for key in _SIZE_ATTRIBUTES:
-            yield config.get(key) if isinstance(config, Mapping) else getattr(config, key, None)
+        config = own[name] if name in own else _looked_up(module, name)
+        if config is not None:
+            for key in _SIZE_ATTRIBUTES:
+                yield config.get(key) if isinstance(config, Mapping) else getattr(config, key, None)
+
+
+def _looked_up(module: nn.Module, name: str) -> Any:
+    """Return what a class has of that name, or finds by a `__getattr__` of its own.
+
+    That of `nn.Module` knows weights and modules alone, and takes long to say that it has none.
+    """
+    own = type(module).__getattr__ is not nn.Module.__getattr__
+    return getattr(module, name, None) if own or hasattr(type(module), name) else None
 
 
 def _parse_sides(size: Any) -> tuple[int, int] | None:
