@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.io.atomic import atomic_write
-from visattn.io.safe_text import paused_garbage_collection
+from visattn.io.safe_text import parse_json
 
 VARIABLE = "VISATTN_CACHE"
 _MOST_FILES = 2000
@@ -133,8 +133,7 @@ def from_disk(
     try:
         header, _, text = path.read_text("utf-8").partition("\n")
         if header == _header(name, text):
-            with paused_garbage_collection():
-                return json.loads(text, object_hook=functools.partial(_decoded, classes))
+            return parse_json(text, 2, revive=functools.partial(_decoded, classes))
     except (OSError, ValueError, KeyError, TypeError):
         pass
     result = compute()
