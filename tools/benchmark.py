@@ -96,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", metavar="PART",
         help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
         "gradcam, channels, rows, extraction, overlay, perturbation, changed; first: cnns, vits; "
-        "peers: cams, channels, pixels, attention; "
+        "peers: cams, channels, pixels, perturbation, attention; "
         "words: tiny, base; bulk: "
         "overlays, index; scores: rewards, removal; "
         "data: reading, memory, opening; step: vit, ram, captioner; loader: small, "

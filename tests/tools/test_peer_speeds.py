@@ -29,6 +29,16 @@ def test_algorithms_that_are_written_out_give_our_maps(benchmarks: Any, library:
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
 
+def test_the_plain_loop_of_rise_gives_our_map(benchmarks: Any) -> None:
+    torch.manual_seed(0)
+    model, image = timm.create_model("test_efficientnet").eval(), torch.randn(1, 3, 160, 160)
+    runs = benchmarks("peer_runs")
+    ours, theirs = (
+        runs.LIBRARIES[library](model, image, "rise", 1)() for library in ("visattn", "plain loop")
+    )
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+
 def test_rows_have_the_difference_of_maps_between_0_and_1(benchmarks: Any, tmp_path: Path) -> None:
     speeds = benchmarks("peer_speeds")
     maps = torch.rand(1, 5, 7)

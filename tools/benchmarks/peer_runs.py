@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-STEPS, SAMPLES = 20, 10
+STEPS, SAMPLES, MASKS_AT_ONCE = 20, 10, 4
 STATUS = Path("/proc/self/status")
 Run = Callable[[], Tensor]
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -124,7 +124,11 @@ def of_captum(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
         side = image.shape[-1] // 4
         with torch.no_grad():
             return attr.Occlusion(model).attribute(
-                image, (3, side, side), (3, side, side), target=label, perturbations_per_eval=4
+                image,
+                (3, side, side),
+                (3, side, side),
+                target=label,
+                perturbations_per_eval=MASKS_AT_ONCE,
             )[:, 0]
 
     runs = (gradcam, saliency, smoothgrad, integrated_gradients, occlusion)
@@ -190,6 +194,25 @@ def hooked_weights(model: Any, image: Tensor) -> list[Tensor]:
     return kept
 
 
+def of_plain_rise(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
+    """Return the loop of the published code of RISE, on the masks that ours has."""
+    from visattn.attribution.perturbation import rise_grids, rise_masks
+
+    if method != "rise":
+        raise ValueError(f"the loop is that of rise, got {method}")
+    count = OPTIONS["rise"]["num_masks"]
+    grids = rise_grids(count, num_cells=7, keep_probability=0.5, seed=0)
+    masks = rise_masks(*grids, (image.shape[2], image.shape[3]))
+
+    def run() -> Tensor:
+        with torch.no_grad():
+            chunks = (masks[:, None] * image).split(MASKS_AT_ONCE)
+            scores = torch.cat([model(chunk).softmax(1)[:, label] for chunk in chunks])
+        return (scores @ masks.flatten(1)).view(1, *masks.shape[1:]) / count / 0.5
+
+    return run
+
+
 def on_grid(values: Tensor) -> Tensor:
     """Return the values of patches `[b, n]` on their grid `[b, y, x]`."""
     side = round(values.shape[1] ** 0.5)
@@ -204,6 +227,7 @@ LIBRARIES: dict[str, Callable[[nn.Module, Tensor, str, int], Run]] = {
     "timm": of_timm,
     "vit-explain": of_rollout,
     "row by row": of_vector_rollout,
+    "plain loop": of_plain_rise,
 }
 
 

@@ -36,7 +36,12 @@ CASES: dict[str, Sequence[tuple[str, str, Sequence[str]]]] = {
     "pixels": [
         (method, network, ("captum",))
         for network in CNNS
-        for method in ("input_gradient", "integrated_gradients", "smoothgrad", "occlusion")
+        for method in ("input_gradient", "integrated_gradients", "smoothgrad")
+    ],
+    "perturbation": [
+        (method, network, libraries)
+        for network in (*CNNS, "densenet121@224", "convnext_tiny@224")
+        for method, libraries in (("occlusion", ("captum",)), ("rise", ("plain loop",)))
     ],
     "attention": [
         ("rollout", "vit_small_patch16_224@224", ("vit-explain", "row by row")),
@@ -46,7 +51,7 @@ CASES: dict[str, Sequence[tuple[str, str, Sequence[str]]]] = {
 """Parts: method, network, and the libraries that have it."""
 RANDOM = {"smoothgrad": "other noise"}
 """Methods whose values differ, and why."""
-OWN = ("visattn", "timm", "vit-explain", "row by row")  # in our environment
+OWN = ("visattn", "timm", "vit-explain", "row by row", "plain loop")  # in our environment
 
 
 class PeerRow(NamedTuple):

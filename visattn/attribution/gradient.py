@@ -121,8 +121,7 @@ def smoothgrad(
     copies = noisy_copies(images, num_samples, stdev_spread, seed)
     total = torch.zeros_like(images)
     with frozen(explained.model):
-        _call_target(explained, images, target)
-        for count in _chunk_sizes(explained, num_samples, internal_batch_size, images):
+        for count in _chunk_sizes(explained, num_samples, internal_batch_size, images, target):
             noisy = with_grad(torch.stack(list(islice(copies, count))))
             total += _input_gradients(explained, noisy, target).sum(0)
     return _reduce_channels(total / num_samples, signed=signed)
@@ -168,24 +167,33 @@ def integrated_gradients(
     alphas, weights = (values.to(images).view(-1, 1, 1, 1, 1) for values in gauss_legendre(n_steps))
     total = torch.zeros_like(images)
     with frozen(explained.model):
-        _call_target(explained, images, target)
-        sizes = _chunk_sizes(explained, n_steps, internal_batch_size, images)
+        sizes = _chunk_sizes(explained, n_steps, internal_batch_size, images, target)
         for alpha, weight in zip(alphas.split(sizes), weights.split(sizes), strict=True):
             points = with_grad(baseline + alpha * difference)
             total += (weight * _input_gradients(explained, points, target)).sum(0)
     return _reduce_channels(difference * total, signed=signed)
 
 
-def _call_target(explained: ExplainedModel, images: Tensor, target: Target) -> None:
-    """Call the target with the original images first, which fixes the predicted class."""
-    with torch.no_grad():
-        evaluate_target(explained, images[None], target)
-
-
 def _chunk_sizes(
-    explained: ExplainedModel, count: int, internal_batch_size: int | None, images: Tensor
+    explained: ExplainedModel,
+    count: int,
+    internal_batch_size: int | None,
+    images: Tensor,
+    target: Target,
 ) -> list[int]:
-    """Return how many variants of all images each forward pass takes."""
+    """Return how many variants of all images each forward pass takes.
+
+    The target is called with the original images first, which fixes the predicted class.
+    """
+
+    def call(originals: Tensor) -> Tensor:
+        return evaluate_target(explained, originals[None], target)
+
+    if internal_batch_size is None and len(images) == 1:  # one pass is enough for both
+        internal_batch_size = images_per_gradient_batch(explained, images, call)
+    else:
+        with torch.no_grad():
+            call(images)
     if internal_batch_size is None:
         internal_batch_size = images_per_gradient_batch(explained, images)
     chunk = variants_per_batch(internal_batch_size, images)

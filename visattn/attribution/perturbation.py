@@ -19,6 +19,7 @@ from visattn.attribution.targets import (
     check_one_per_image,
     probabilities,
 )
+from visattn.attribution.windowed_batch import windowed_batch
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel, ModelInfo
@@ -214,16 +215,59 @@ def occlusion(
     total = torch.zeros_like(images[:, 0])
     counts = torch.zeros_like(images[0, 0])
     with frozen(explained.model), torch.no_grad():
-        evaluate, chunk, original = variant_scorer(
-            explained, images, target, score_type=score_type,
-            internal_batch_size=internal_batch_size,
-        )  # fmt: skip
-        for window_chunk in windows.to(images.device).split(chunk):
+        for window_chunk, decrease in _decreases(
+            explained, images, target, windows.to(images.device), baseline,
+            score_type=score_type, internal_batch_size=internal_batch_size,
+        ):  # fmt: skip
             masks = window_masks(window_chunk, size)
-            decrease = original - evaluate(_masked_variants(images, masks.to(images), baseline))
             total += torch.einsum("mb,myx->byx", decrease, masks.to(decrease))
             counts += masks.sum(0)
     return total / counts
+
+
+_WINDOWS_PER_IMAGE = 8  # their boxes take about the memory of one image
+_PIXELS_PER_CELL = 128  # of maps whose rest is cheap, such as the 14 x 14 cells of 224 x 224 pixels
+
+
+def _decreases(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    windows: Int[Tensor, "m 4"],
+    baseline: Tensor,
+    *,
+    score_type: ScoreType,
+    internal_batch_size: int | None,
+) -> Iterator[tuple[Int[Tensor, "m 4"], Float[Tensor, "m b"]]]:
+    """Yield windows, and by how much the target decreases when each is filled.
+
+    On a CPU a CNN computes again only what a window changes, if it can do so down to small maps.
+    """
+    evaluate, count, original = variant_scorer(
+        explained, images, target, score_type=score_type, internal_batch_size=internal_batch_size
+    )
+    size = (images.shape[2], images.shape[3])
+    # A GPU is idle while boxes are copied one by one, and attention changes all tokens.
+    is_local = images.device.type == "cpu" and not explained.info.attention_layers
+    step, done = count, 0
+    while done < len(windows):
+        chunk = windows[done : done + step]
+        if is_local and isinstance(target, ClassTarget):
+            batch = windowed_batch(
+                images, chunk, baseline, most_cells=size[0] * size[1] // _PIXELS_PER_CELL
+            )
+            try:
+                scores = explained.scores(batch)
+            except (RuntimeError, TypeError):  # it needs large maps, or cannot run on such a batch
+                is_local, step = False, count
+                continue
+            values = _class_values(explained, scores, target, len(images), score_type)
+            step = count * _WINDOWS_PER_IMAGE if internal_batch_size is None else count
+        else:
+            masks = window_masks(chunk, size).to(images)
+            values = evaluate(_masked_variants(images, masks, baseline))
+        yield chunk, original - values
+        done += len(chunk)
 
 
 @method("rise", title="RISE", paper="arXiv:1806.07421", needs="scores")
@@ -385,12 +429,19 @@ def images_per_batch(images: Float[Tensor, "b c y x"]) -> int:
     return max(1, count)
 
 
-def images_per_gradient_batch(explained: ExplainedModel, images: Float[Tensor, "b c y x"]) -> int:
+def images_per_gradient_batch(
+    explained: ExplainedModel,
+    images: Float[Tensor, "b c y x"],
+    run: Callable[[Float[Tensor, "b c y x"]], Any] | None = None,
+) -> int:
     """Return how many images to put into one forward and backward pass.
 
-    The activations that the model keeps for the backward pass are measured for one image. Of up to
-    32 images they take at most 1 GiB on CPUs, where larger batches are not faster, and a quarter of
+    The activations that are kept for the backward pass are measured for one image. Of up to 32
+    images they take at most 1 GiB on CPUs, where larger batches are not faster, and a quarter of
     the free memory on GPUs.
+
+    Args:
+        run: Runs the model and what is computed from its output; None for the model alone.
 
     Example:
         >>> import torch
@@ -404,11 +455,13 @@ def images_per_gradient_batch(explained: ExplainedModel, images: Float[Tensor, "
     budget = _GRADIENT_BYTES
     if images.device.type == "cuda" and torch.cuda.is_available():
         budget = torch.cuda.mem_get_info(images.device)[0] // 4
-    count = budget // max(1, _saved_bytes(explained, images[:1]))
+    count = budget // max(1, _saved_bytes(explained, images[:1], run))
     return min(max(1, count), _IMAGES_PER_GRADIENT_BATCH)
 
 
-def _saved_bytes(explained: ExplainedModel, images: Tensor) -> int:
+def _saved_bytes(
+    explained: ExplainedModel, images: Tensor, run: Callable[[Tensor], Any] | None
+) -> int:
     """Return the size of all tensors that a forward pass keeps for the backward pass."""
     weights = {weight.untyped_storage().data_ptr() for weight in explained.model.parameters()}
     sizes: dict[int, int] = {}
@@ -420,7 +473,7 @@ def _saved_bytes(explained: ExplainedModel, images: Tensor) -> int:
         return tensor
 
     with torch.enable_grad(), saved_tensors_hooks(note_size, lambda tensor: tensor):
-        output = explained.forward(with_grad(images))
+        output = (run or explained.forward)(with_grad(images))
     del output  # not before: another tensor could get the address of one that is freed
     return sum(sizes.values())
 
@@ -519,13 +572,23 @@ def evaluate_target(
         count = variants.shape[1]
         outputs = _variant_outputs(explained, variants)
         return torch.stack([check_one_per_image(target(output), count) for output in outputs])
-    batch = variants.flatten(0, 1)
-    parts = batch.split(internal_batch_size or max(1, len(batch)))
-    scores = torch.cat([explained.scores(chunk) for chunk in parts])
-    target.keep_first(scores[: variants.shape[1]])
+    parts = variants.flatten(0, 1).split(internal_batch_size or variants.shape[:2].numel())
+    scores = torch.cat([explained.scores(part) for part in parts])
+    return _class_values(explained, scores, target, variants.shape[1], score_type)
+
+
+def _class_values(
+    explained: ExplainedModel,
+    scores: Float[Tensor, "mb k"],
+    target: ClassTarget,
+    num_images: int,
+    score_type: ScoreType,
+) -> Float[Tensor, "m b"]:
+    """Return the value of a class target for each variant of each image, by its class scores."""
+    target.keep_first(scores[:num_images])
     if score_type == "probabilities":
         scores = probabilities(at_least_float32(scores), explained.info.output)
-    return torch.stack([target(rows) for rows in scores.unflatten(0, variants.shape[:2])])
+    return torch.stack([target(rows) for rows in scores.unflatten(0, (-1, num_images))])
 
 
 def _variant_outputs(

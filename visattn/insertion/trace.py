@@ -127,7 +127,8 @@ def modes_restored(model: nn.Module) -> Generator[None]:
     """Put a model into evaluation mode; restore the mode of each of its modules afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
+        if any(mode for _, mode in modes):
+            model.eval()
         yield
     finally:
         for module, mode in modes:
