@@ -2,11 +2,14 @@
 
 import gc
 import os
+from collections.abc import Generator
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 from shape_checks import check_shapes_alone, forget_calls
 
@@ -18,6 +21,7 @@ settings.load_profile("visattn")
 os.environ["VISATTN_CACHE"] = "off"
 
 check_shapes_alone()
+TESTS = Path(__file__).parent / "tests"
 # One thread sums in one order and is fastest for tensors this small; make test-machines tries more.
 THREADS = int(os.environ.get("VISATTN_TEST_THREADS", "1"))
 
@@ -35,6 +39,19 @@ def pytest_configure() -> None:
     """Compute with as many threads as the tests are asked for, while they are collected too."""
     torch.set_num_threads(THREADS)
     gc.disable()  # imports leave little garbage, and to look for it takes seconds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path,
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for no examples in tests, which have none: to import and search them takes seconds."""
+    found = yield
+    return [
+        each
+        for each in found
+        if TESTS not in file_path.parents or not isinstance(each, DoctestModule)
+    ]
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at

@@ -9,6 +9,8 @@ Example:
     ['AskImages', 'AttentionMap', 'AuditReport']
 """
 
+from functools import cache
+
 import lazy_loader
 
 _load, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)
@@ -30,7 +32,12 @@ def __getattr__(name: str) -> object:
     except AttributeError:
         if name in __all__:
             raise
-        from visattn.io.messages import did_you_mean
+        raise AttributeError(_unknown(name)) from None
 
-        hint = did_you_mean(name, __all__, otherwise="dir(visattn) lists all")
-        raise AttributeError(f"module 'visattn' has no attribute {name!r}; {hint}") from None
+
+@cache  # jsonargparse asks for the same names hundreds of times per command
+def _unknown(name: str) -> str:
+    from visattn.io.messages import did_you_mean
+
+    hint = did_you_mean(name, __all__, otherwise="dir(visattn) lists all")
+    return f"module 'visattn' has no attribute {name!r}; {hint}"

@@ -43,7 +43,8 @@ SLOW_CPU = {
     "cct_cifar10": "--trainer.precision=32-true --model.classifier.depth=2",
     "vit_imagenet": "--trainer.accelerator=cpu --trainer.devices=1 --trainer.strategy=auto"
     " --model.classifier.depth=1",
-    "flickr8k_soft": "--model.captioner.encoder.img_size=[96,96]",
+    "flickr8k_soft": "--model.captioner.encoder.img_size=[64,64] --model.captioner.embed_dim=8"
+    " --model.captioner.hidden_size=16 --model.captioner.attention_dim=8",
     "coco_transformer": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
     " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
     "coco_hard": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
@@ -52,11 +53,13 @@ SLOW_CPU = {
     " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
     "coco_detr": "--trainer.accelerator=cpu --trainer.precision=32-true"
     " --model.detector.encoder.pretrained=false --model.detector.encoder.name=resnet18"
-    " --model.detector.encoder.img_size=[96,96] --model.detector.num_queries=11"
+    " --model.detector.encoder.img_size=[64,64] --model.detector.num_queries=11"
     " --model.detector.dim=32 --model.detector.num_decoder_layers=2",
     "coco_unet": "--trainer.accelerator=cpu --trainer.precision=32-true"
     " --model.segmenter.encoder.pretrained=false --model.segmenter.encoder.img_size=[64,64]",
-    "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[96,96]",
+    "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[64,64]",
+    "scenes_transformer": "--model.captioner.encoder.channels=16 --model.captioner.embed_dim=24",
+    "scenes_unet_supervised": "--model.segmenter.encoder.img_size=[64,64] --data.image_size=64",
     "vqa2_san": "--trainer.accelerator=cpu --trainer.precision=32-true"
     " --model.vqa_model.encoder.pretrained=false --model.vqa_model.encoder.name=resnet18"
     " --model.vqa_model.encoder.img_size=[64,64] --model.vqa_model.dim=32",
@@ -69,6 +72,7 @@ TRAINED = {
     "scenes_questions", "scenes_transformer", "scenes_unet_supervised", "sort_of_clevr_san",
     "stn_mnist", "vit_cifar10", "vqa2_san",
 }  # fmt: skip
+BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule", "SequenceRecognitionTask"}
 QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
 
 
@@ -108,4 +112,6 @@ def class_path(config: Path, part: str = "data") -> str:
 
 def small_run(config: Path) -> list[str]:
     options = f"{SMALL[class_path(config)]} {SLOW_CPU.get(config.stem, '')}"
+    if not BEAM_SEARCH.isdisjoint({class_path(config, "model"), class_path(config)}):
+        options += " --model.beam_size=1"
     return ["--config", str(config), *options.split(), *QUIET]

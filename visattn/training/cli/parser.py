@@ -107,6 +107,10 @@ class Parser(LightningArgumentParser):
         print_message(format_error(message, options=options))
         self.exit(2)
 
+    def dump(self, *args: Any, **options: Any) -> str:
+        """Write arguments as YAML; they were checked when they were parsed, which takes as long."""
+        return super().dump(*args, **{"skip_validation": True, **options})
+
     # Only --config reads files: no value of a config is replaced by the content of another file.
 
     def _add_signature_parameter(self, *args: Any, **kwargs: Any) -> None:

@@ -1,0 +1,119 @@
+"""The first twenty losses of every config; the checkpoint of that run is tested."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import yaml
+from classification_data import accept_test_cifar_files
+from config_runs import CONFIGS, TRAINED, class_path, small_run
+from kept_values import EXACT, Keep
+from loss_log import LOSSES
+
+from visattn.cli import main
+from visattn.models.saving.checkpoint import read_model
+
+# Metrics that a test must have, by task or, for captions, by data module.
+TEST_METRICS = {
+    "ScenesDataModule": {
+        "test/caption_accuracy",
+        "novel/caption_accuracy",
+        "shuffled/caption_accuracy",
+        "untrained/caption_accuracy",
+    },
+    "CaptionDataModule": {"test/bleu-4", "test/cider-d", "shuffled/cider-d", "teacher_forced/lift"},
+    "ClassificationTask": {
+        f"test/{name}"
+        for name in ("accuracy", "balanced_accuracy", "worst_class_accuracy", "calibration_error")
+    },
+    "DetectionTask": {
+        f"test/{name}"
+        for name in ("AP", "AP50", "AP_small", "pointing_game", "other_query", "loss")
+    },
+    "GlimpseTask": {f"test/{name}" for name in ("error", "error_random", "error_raster", "loss")},
+    "SequenceRecognitionTask": {
+        f"test/{name}" for name in ("sequence_error", "digit_error", "pointing_game", "loss")
+    },
+    "QuestionTask": {
+        f"test/{name}"
+        for name in ("mean_accuracy", "majority", "other_image_accuracy", "blank_image_accuracy")
+    },
+    "SegmentationTask": {
+        f"test/{name}" for name in ("miou", "miou_foreground", "dice", "boundary_iou", "loss")
+    },
+}
+STEPS = 20
+# Rounding grows with each step, of some networks to other trainings: later losses are compared on
+# the machine that wrote them, and computed only to be written or compared there.
+FIRST, TOLERANCE = 3, 1e-2
+LOGGED = (
+    "--trainer.callbacks+=loss_log.LossLog --trainer.check_val_every_n_epoch=null"
+    f" --trainer.max_steps={STEPS} --trainer.max_epochs={STEPS} --trainer.log_every_n_steps=1"
+)
+# Scores over so few photos come with a warning.
+pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
+
+
+class Fitted(NamedTuple):
+    """A config that was trained, and what came of it."""
+
+    config: Path
+    arguments: list[str]
+    folder: Path
+    losses: list[float]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(path, id=path.stem, marks=[] if path.stem in TRAINED else pytest.mark.slow)
+        for path in CONFIGS
+    ],
+)
+def fitted(
+    request: pytest.FixtureRequest, shared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fitted]:
+    """A run of a config, in whose folder the tests run; validated after its last step."""
+    config: Path = request.param
+    folder = tmp_path_factory.mktemp("fitted")
+    # The schedule of the learning rate follows max_steps, so the run is stopped, not shortened.
+    steps = STEPS if EXACT or request.config.getoption("--write-golden") else FIRST
+    ends = [f"--trainer.callbacks.last={steps}", f"--trainer.val_check_interval={steps}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["visattn"])
+        patch.setenv("VISATTN_DATA", str(shared))
+        patch.setenv("VISATTN_TRUST_MODULES", "loss_log")
+        accept_test_cifar_files(patch)
+        patch.chdir(folder)
+        LOSSES.clear()
+        words = [*small_run(config), *LOGGED.split(), *ends]
+        assert main(["fit", *words, "--run", str(folder / "run")]) == 0
+        yield Fitted(config, small_run(config), folder / "run", list(LOSSES))
+
+
+def test_first_losses(fitted: Fitted, keep: Keep) -> None:
+    assert len(fitted.losses) >= FIRST
+    losses = {"first": fitted.losses[:FIRST], "later": fitted.losses[FIRST:]}
+    keep(f"losses/{fitted.config.stem}", losses, TOLERANCE, exact_only=["later"])
+
+
+def test_config_is_tested_with_the_arguments_of_its_training(fitted: Fitted) -> None:
+    """The checkpoint has the averaged weights, and they are loaded."""
+    config, arguments, run, _ = fitted
+    last = run / "checkpoints" / "last.ckpt"
+    saved, model = torch.load(last), read_model(last)
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    assert all(torch.equal(saved["state_dict"][name], tensor) for name, tensor in weights.items())
+    averaged = bool(re.search(r"class_path: \S*EMA", config.read_text()))
+    assert averaged == ("current_model_state" in saved)
+    if averaged:
+        moving = saved["current_model_state"]
+        assert any(not torch.equal(moving[name], tensor) for name, tensor in weights.items())
+    task = class_path(config, "model")
+    assert main(["test", *arguments, "--ckpt_path", str(last)]) == 0
+    scores = yaml.safe_load((run / "test.json").read_text())
+    expected = TEST_METRICS.get(task) or TEST_METRICS[class_path(config)]
+    assert expected <= set(scores)
