@@ -7,15 +7,9 @@ import pytest
 from PIL import Image
 
 
-@pytest.fixture(scope="session")
-def analyses(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("analyses")
-
-
 @pytest.fixture(autouse=True)
-def _keep_analyses(analyses: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Analyze a model once: commands load the same files again and again, as users do."""
-    monkeypatch.setenv("VISATTN_CACHE", str(analyses))
+def _keep_analyses(kept_analyses: None) -> None:
+    """Commands load the same files again and again."""
 
 
 @pytest.fixture

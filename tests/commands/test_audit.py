@@ -41,7 +41,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_report_is_resumed_and_equal_in_shards(
     photos: Path, model: list[str], tmp_path: Path, capsys: Capsys
 ) -> None:
-    run = ["audit", str(photos), *model, "--budget", "4000"]
+    run = ["audit", str(photos), *model, "--budget", "1500"]
     out = tmp_path / "out"
     assert main([*run, "--out", str(out), "--fail-on", "0.5"]) == 1
     assert "blue\tpatches 1\t+" in capsys.readouterr().out

@@ -47,8 +47,8 @@ MODELS: dict[str, Built] = {
     "mixed tokens": (timm_model("mixer_s32_224", img_size=(96, 160)), (96, 160), "norm", (3, 5)),
     "mask units": (timm_model("hiera_tiny_224", img_size=(224, 224), embed_dim=16, num_heads=1,
         stages=(1, 1, 2, 1)), (224, 224), "blocks.4", (7, 7)),
-    "shared modules": (timm_model("coat_lite_tiny", img_size=224, embed_dims=(16,) * 4,
-        serial_depths=(1, 1, 1, 2)), (224, 224), "serial_blocks4.1.norm1", (7, 7)),
+    "shared modules": (timm_model("coat_lite_tiny", img_size=96, embed_dims=(16,) * 4,
+        serial_depths=(1, 1, 1, 2)), (96, 96), "serial_blocks4.1.norm1", (3, 3)),
     "gates": (timm_model("ghostnetv3_050"), (224, 224), "blocks", (7, 7)),
     "few cells": (timm_model("test_resnet"), (96, 160), "layer4", (3, 5)),
     "Hugging Face": (lambda: transformers.ViTForImageClassification(

@@ -109,6 +109,8 @@ class Parser(LightningArgumentParser):
 
     def dump(self, *args: Any, **options: Any) -> str:
         """Write arguments as YAML; they were checked when they were parsed, which takes as long."""
+        if "skip_none" in options:  # as Lightning says it, and jsonargparse did before 4.49
+            options["skip_unset"] = options.pop("skip_none")
         return super().dump(*args, **{"skip_validation": True, **options})
 
     # Only --config reads files: no value of a config is replaced by the content of another file.
