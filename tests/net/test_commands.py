@@ -24,7 +24,6 @@ VOLATILE = ("torch", "visattn", "sha256", "thumbnail")
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.usefixtures("kept_analyses")
 def test_output_and_files(
     name: str,
     sandbox: Path,
