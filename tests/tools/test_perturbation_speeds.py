@@ -15,7 +15,7 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name, value in {
         "NETWORKS": ("test_efficientnet",),
         "SIDE": 32,
-        "WINDOW": 16,
+        "WINDOWS": (16, 8),
         "STEPS": 3,
     }.items():
         monkeypatch.setattr(speeds, name, value)
@@ -26,6 +26,7 @@ def test_maps_and_areas_equal_those_of_plain_code(speeds: Any) -> None:
     figures = [*speeds.perturbation_figures(rounds=1), speeds.removal_figure(rounds=1)]
     assert [figure.title.split(",")[0] for figure in figures] == [
         "RISE",
+        "occlusion",
         "occlusion",
         "insertion and deletion",
     ]

@@ -33,7 +33,8 @@ NETWORKS = (
     "vit_tiny_patch16_224",
 )  # fmt: skip
 PHOTOS, SIDE, MASKS, STEPS, LABEL = 4, 224, 16, 7, 1
-WINDOW = SIDE // 4
+WINDOWS = (SIDE // 4, SIDE // 7)
+"""Sides of windows of occlusion; the second is its default."""
 
 
 def perturbation_figures(*, rounds: int) -> Iterator[SpeedFigure]:
@@ -44,7 +45,8 @@ def perturbation_figures(*, rounds: int) -> Iterator[SpeedFigure]:
     """
     for name in NETWORKS:
         yield rise_figure(name, rounds)
-        yield occlusion_figure(name, rounds)
+        for window in WINDOWS:
+            yield occlusion_figure(name, rounds, window)
 
 
 def rise_figure(name: str, rounds: int) -> SpeedFigure:
@@ -61,19 +63,19 @@ def rise_figure(name: str, rounds: int) -> SpeedFigure:
     return timed(title, rounds, plain, lambda: rise(explained, images, target, num_masks=MASKS))
 
 
-def occlusion_figure(name: str, rounds: int) -> SpeedFigure:
-    """Time occlusion of a network."""
+def occlusion_figure(name: str, rounds: int, window: int) -> SpeedFigure:
+    """Time occlusion of a network with windows side by side."""
     model, images = network(name)
     explained, target = analyze_model(model, (SIDE, SIDE)), ClassTarget([LABEL])
-    windows = occlusion_windows((SIDE, SIDE), window_size=(WINDOW, WINDOW), stride=(WINDOW, WINDOW))
+    windows = occlusion_windows((SIDE, SIDE), window_size=(window, window), stride=(window, window))
     hidden = window_masks(windows, (SIDE, SIDE)).float()
-    options: dict[str, Any] = {"sliding_window_size": WINDOW, "stride": WINDOW}
+    options: dict[str, Any] = {"sliding_window_size": window, "stride": window}
 
     def plain() -> Tensor:
         original = score(model, images)[:, None, None]
         return original - sum_over_masks(model, images, 1 - hidden, hidden) / hidden.sum(0)
 
-    title = f"occlusion, {name}, {PHOTOS} photos, {len(hidden)} windows"
+    title = f"occlusion, {name}, {PHOTOS} photos, {len(hidden)} windows of {window} pixels"
     return timed(title, rounds, plain, lambda: occlusion(explained, images, target, **options))
 
 
