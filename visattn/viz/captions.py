@@ -77,9 +77,9 @@ class _Colors:
         self.ends = [end if end > drawing.vmin else drawing.vmin + 1.0 for end in ends]
         self.caption, self.drawing, self.scales = caption, drawing, scales
 
-    def draw(self, word: int, image: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return an image with the map of a word on it."""
-        return replace(self.drawing, vmax=self.ends[word]).draw(image, values)
+    def draw(self, image: np.ndarray, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return an image with the map of each word on it."""
+        return self.drawing.draw_each(image, maps, self.ends)
 
     def aside(self, word: int) -> str:
         """Return the probability of a word, and the end of its scale if each has its own."""
@@ -162,9 +162,9 @@ def image_panel(
     ]
     tiles = [Tile(row.with_labels(small, [each.label for each in chosen]))]
     colors = _Colors(caption, drawing, scales)
+    per_image = [colors.draw(photo, list(each)) for photo, each in zip(small, maps, strict=True)]
     for word in range(len(caption.words)):
-        pairs = zip(small, (m[word] for m in maps), strict=True)
-        drawn = [colors.draw(word, *each) for each in pairs]
+        drawn = [each[word] for each in per_image]
         tiles.append(Tile(row.with_word(drawn, caption, word, colors.aside(word), shares[word])))
     legend = colors.legend(has_nan=any(bool(np.isnan(each).any()) for each in maps))
     return tile_figure(
@@ -314,7 +314,7 @@ def _word_tiles(
     values = caption.maps.resize_to_image(whole, smooth=bool(drawing.smooth)).numpy()
     values = values[(..., *window)]
     colors = _Colors(caption, drawing, scales)
-    drawn = [colors.draw(word, small, each) for word, each in enumerate(values)]
+    drawn = colors.draw(small, list(values))
     if boxes is not None:
         drawn = [part.outline(*pair) for pair in zip(drawn, boxes.per_map(), strict=True)]
     gates: list[Gate | None] = [None] * count
@@ -400,7 +400,7 @@ def caption_gif(
         size = animation_frame_size(pixels.shape[:2], width)
         small = resize_image(pixels, size)
         resized = [resize_map(values, size) for values in (*maps, np.mean(maps, axis=0))]
-        images = [small, *(drawing.draw(small, values) for values in resized)]
+        images = [small, *drawing.draw_each(small, resized)]
         gif = encode_gif(_frames_with_caption(images, words, width), durations, size[0])
         if len(gif) <= max_bytes or width == _MIN_WIDTH:
             return gif

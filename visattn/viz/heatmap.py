@@ -2,13 +2,13 @@
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
-from jaxtyping import Bool, Float, Integer, UInt8
+from jaxtyping import Float, Integer, UInt8
 from PIL import Image, ImageFilter
 
 from visattn.io.messages import did_you_mean
@@ -251,40 +251,113 @@ def overlay(
         >>> overlay(image, np.array([[0.0, 1.0]]), style="light")[0, :, 0]
         array([ 80, 200], dtype=uint8)
     """
-    if image.shape[:2] != values.shape:
-        raise ValueError(
-            f"values must be one per pixel of the image, {image.shape[:2]}, "
-            f"got {values.shape}; "
-            "use AttentionMap.resize_to_image(size)"
-        )
-    _check_options(vmin, vmax, opacity, style)
+    [drawn] = overlays(
+        image, [values], vmin=vmin, vmax=[vmax], colormap=colormap, opacity=opacity, style=style,
+        signed=signed,
+    )  # fmt: skip
+    return drawn
+
+
+def overlays(
+    image: UInt8[np.ndarray, "y x 3"],
+    maps: Sequence[Float[np.ndarray, "y x"]],
+    *,
+    vmin: float = 0.0,
+    vmax: Sequence[float],
+    colormap: str = "magma",
+    opacity: float = 0.7,
+    style: Style = "heat",
+    signed: bool = False,
+) -> list[UInt8[np.ndarray, "y x 3"]]:
+    """Return the image with each of several maps drawn on it, as `overlay` draws one.
+
+    What does not depend on a map, the dimmed and the hatched image, is drawn once for all.
+
+    Args:
+        image: RGB.
+        maps: See `overlay`.
+        vmin: See `overlay`.
+        vmax: Value at the upper end of the colormap, for each map.
+        colormap: See `overlay`.
+        opacity: See `overlay`.
+        style: See `overlay`.
+        signed: See `overlay`.
+
+    Raises:
+        ValueError: As `overlay`.
+
+    Example:
+        >>> image = np.full((1, 2, 3), 200, dtype=np.uint8)
+        >>> ramp = np.array([[0.0, 1.0]])
+        >>> [drawn[0, :, 0].tolist() for drawn in overlays(image, [ramp, ramp], vmax=[1.0, 2.0])]
+        [[173, 237], [173, 219]]
+    """
+    height, width = image.shape[:2]
+    for values, end in zip(maps, vmax, strict=True):
+        if (height, width) != values.shape:
+            raise ValueError(
+                f"values must be one per pixel of the image, {image.shape[:2]}, "
+                f"got {values.shape}; use AttentionMap.resize_to_image(size)"
+            )
+        _check_options(vmin, end, opacity, style)
     palettes = _palettes(colormap, signed=signed)
+    alpha = _alpha_lut(opacity if style == "heat" else 1.0)
+    outputs = [np.empty_like(image) for _ in maps]
     if style == "contour":
-        # The lines are on both, and nothing is blended.
-        background = foreground = draw_range_contours(image, values, vmin, vmax, palettes)
-        alpha = _alpha_lut(0.0)
-    else:
-        background = _blur_image(image) if style == "blur" else image
-        foreground = None if style == "heat" else image
-        alpha = _alpha_lut(opacity if style == "heat" else 1.0)
-    output = np.empty_like(image)
-    height, width = values.shape
-    rows = max(1, _BAND_PIXELS // width)
-    for top in range(0, height, rows):
-        band = slice(top, min(top + rows, height))
-        levels = Image.fromarray(quantize_levels(values[band], vmin, vmax, signed=signed))
-        if foreground is None:
-            colored = _apply_palettes(levels, palettes, values[band])
-        else:
-            colored = Image.fromarray(foreground[band])
-        dimmed = _dim_image(Image.fromarray(background[band]), style)
-        blended = Image.composite(colored, dimmed, levels.point(alpha))
-        is_nan = np.isnan(values[band])
-        if is_nan.any():
-            hatched = _hatch_image(Image.fromarray(image[band]), is_nan, top, min(height, width))
-            blended.paste(hatched, mask=Image.fromarray(is_nan))
-        output[band] = blended
-    return output
+        pairs = zip(maps, vmax, strict=True)
+        outputs = [draw_range_contours(image, each, vmin, end, palettes) for each, end in pairs]
+    for band, below in _bands(image, style):
+        for values, end, output in zip(maps, vmax, outputs, strict=True):
+            if style == "contour":
+                drawn = Image.fromarray(output[band])
+            else:
+                levels = Image.fromarray(quantize_levels(values[band], vmin, end, signed=signed))
+                colored = style == "heat" and _apply_palettes(levels, palettes, values[band])
+                drawn = Image.composite(colored or below.photo, below.dimmed, levels.point(alpha))
+            is_nan = np.isnan(values[band])
+            if is_nan.any():
+                drawn.paste(below.hatched, mask=Image.fromarray(is_nan))
+            output[band] = drawn
+    return outputs
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Rows of an image below maps: what is drawn for one map serves all.
+
+    Args:
+        photo: The rows.
+        background: What they fade to where attention is low, before it is dimmed.
+        top: Index of the first row.
+        shorter_side: Shorter side of the whole image.
+    """
+
+    photo: Image.Image
+    background: Image.Image
+    style: Style
+    top: int
+    shorter_side: int
+
+    @cached_property
+    def dimmed(self) -> Image.Image:
+        """The rows where attention is low."""
+        return _dim_image(self.background, self.style)
+
+    @cached_property
+    def hatched(self) -> Image.Image:
+        """The rows outside of the model's input."""
+        return _hatch_image(self.photo, self.top, self.shorter_side)
+
+
+def _bands(image: UInt8[np.ndarray, "y x 3"], style: Style) -> Iterator[tuple[slice, _Band]]:
+    """Yield rows that are drawn at once, and what lies below the maps on them."""
+    height, width = image.shape[:2]
+    background = _blur_image(image) if style == "blur" else image
+    step = max(1, _BAND_PIXELS // width)
+    for top in range(0, height, step):
+        rows = slice(top, min(top + step, height))
+        photo, low = (Image.fromarray(each[rows]) for each in (image, background))
+        yield rows, _Band(photo, low, style, top, min(height, width))
 
 
 def map_to_rgba(
@@ -401,25 +474,22 @@ def _blur_image(image: UInt8[np.ndarray, "y x 3"]) -> UInt8[np.ndarray, "y x 3"]
     return np.array(small.resize(photo.size, Image.Resampling.BILINEAR))
 
 
-def _hatch_image(
-    photo: Image.Image, is_nan: Bool[np.ndarray, "y x"], top: int, shorter_side: int
-) -> Image.Image:
-    """Return rows of an image, dark and gray, with diagonal hatching where the map is NaN.
+def _hatch_image(photo: Image.Image, top: int, shorter_side: int) -> Image.Image:
+    """Return rows of an image, dark and gray, with diagonal hatching.
 
     Args:
         photo: Rows of the image.
-        is_nan: Whether the map is NaN, for these rows.
         top: Index of the first row.
         shorter_side: Shorter side of the whole image.
     """
-    height, width = is_nan.shape
+    width, height = photo.size
     spacing = max(6, round(shorter_side / 26))
     on_line = (top + np.arange(width + height)) % spacing < max(1, spacing // 8)
     # Row i of the view begins at element i: each row is the one above, moved left by a pixel.
     hatching = np.lib.stride_tricks.sliding_window_view(on_line, width)[:height]
     gray = photo.convert("L")
     output = gray.point(_NAN_LUT)
-    output.paste(gray.point(_HATCH_LUT), mask=Image.fromarray(hatching & is_nan))
+    output.paste(gray.point(_HATCH_LUT), mask=Image.fromarray(np.ascontiguousarray(hatching)))
     return output.convert("RGB")
 
 
@@ -486,18 +556,37 @@ class DrawOptions:
         *,
         signed: bool = False,
     ) -> UInt8[np.ndarray, "y x 3"]:
-        """Return the image with a map drawn on it, by `overlay`.
+        """Return the image with a map drawn on it, by `overlays`.
 
         Args:
             image: RGB.
             values: One per pixel of the image.
             signed: Whether negative values are drawn in blue, and positive ones in orange.
         """
-        return overlay(
+        return self.draw_each(image, [values], signed=signed)[0]
+
+    def draw_each(
+        self,
+        image: UInt8[np.ndarray, "y x 3"],
+        maps: Sequence[Float[np.ndarray, "y x"]],
+        ends: Sequence[float] | None = None,
+        *,
+        signed: bool = False,
+    ) -> list[UInt8[np.ndarray, "y x 3"]]:
+        """Return the image with each of several maps drawn on it, by `overlays`.
+
+        Args:
+            image: RGB.
+            maps: One value per pixel of the image.
+            ends: Values at the upper end of the colormap, for each map; None for `vmax`.
+            signed: See `draw`.
+        """
+        vmax = 1.0 if self.vmax is None else self.vmax
+        return overlays(
             image,
-            values,
+            maps,
             vmin=self.vmin,
-            vmax=1.0 if self.vmax is None else self.vmax,
+            vmax=[vmax] * len(maps) if ends is None else ends,
             colormap=self.colormap,
             opacity=self.opacity,
             style=self.style,
