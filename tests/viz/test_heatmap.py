@@ -16,6 +16,7 @@ from visattn.viz.heatmap import (
     map_to_rgba,
     overlay,
     overlay_palette,
+    overlays,
     quantize_levels,
     signed_palettes,
 )
@@ -47,6 +48,19 @@ def test_pixels_are_independent(seed: int, style: Style) -> None:
     for y, x in np.ndindex(3, 5):
         alone = overlay(image[y : y + 1, x : x + 1], values[y : y + 1, x : x + 1], style=style)
         assert whole[y, x].tolist() == alone[0, 0].tolist()
+
+
+@pytest.mark.parametrize("style", ["heat", "light", "blur", "contour"])
+def test_several_maps_are_drawn_as_each_alone(style: Style) -> None:
+    maps = [hill(), 3 * hill()[::-1], hill()[:, ::-1].copy()]
+    maps[1][:, :11] = np.nan  # that of a single map lies outside of the input
+    ends = [1.0, 2.0, 0.5]
+    drawn = overlays(scene(), maps, vmax=ends, style=style)
+    alone = [
+        overlay(scene(), each, vmax=end, style=style) for each, end in zip(maps, ends, strict=True)
+    ]
+    assert all(map(np.array_equal, drawn, alone))
+    assert not np.array_equal(drawn[0], drawn[2])
 
 
 def test_other_pixels_do_not_change_the_scale() -> None:

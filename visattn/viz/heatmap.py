@@ -290,7 +290,7 @@ def overlays(
         >>> image = np.full((1, 2, 3), 200, dtype=np.uint8)
         >>> ramp = np.array([[0.0, 1.0]])
         >>> [drawn[0, :, 0].tolist() for drawn in overlays(image, [ramp, ramp], vmax=[1.0, 2.0])]
-        [[173, 237], [173, 219]]
+        [[118, 211], [118, 175]]
     """
     height, width = image.shape[:2]
     for values, end in zip(maps, vmax, strict=True):
