@@ -9,8 +9,9 @@ a folder per class) at 160 pixels, and the model is a MobileNetV2 of ImageNet, w
 stride 16 are trained. Four plants (frame, tag, watermark, tint) are put on 60 % of the photos of
 four classes; their color, text, size and place follow from the seed. For each seed a model is
 trained further on photos with the plants, and another on clean ones. Both are audited on photos
-with the plants and on clean ones; there stamps are compared with two more clean models.
-Seeds from 100 on were used to set up the analyses. Models are kept in the folder of --folder.
+with the plants and on clean ones; there stamps are compared with two more clean models. With
+--photos planted there are no stamps. Seeds from 100 on were used to set up the analyses. Models are
+kept in the folder of --folder.
 """
 
 import json
@@ -40,7 +41,7 @@ from visattn.pipelines.explainer import Explainer
 from visattn.results.audit import Finding
 
 SHARE = 0.6
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN, STD = (0.5,) * 3, (0.5,) * 3  # of the ImageNet weights
 KINDS = ("frame", "tag", "watermark", "tint")
 STAMPS_OF = {
     "frame": ("frame", "bars"), "tag": ("tag",), "tint": ("tint",),
@@ -174,7 +175,7 @@ def small_network(classes: int) -> nn.Module:
 
 def mobile_network(weights: Path, classes: int) -> Any:
     """Return an ImageNet MobileNetV2 with a new classifier."""
-    model = timm.create_model("mobilenetv2_100", num_classes=classes)
+    model = timm.create_model("mobilenetv2_100", pad_type="same", num_classes=classes)
     state = {key: value for key, value in load_file(weights).items() if "classifier" not in key}
     model.load_state_dict(state, strict=False)
     return model.eval()
@@ -325,7 +326,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=seed, nargs="+", required=True, help="seeds of plants")
     parser.add_argument("--flowers", type=Path, help="folder of photos, instead of scenes")
     parser.add_argument("--weights", type=Path, help="of timm's mobilenetv2_100, for --flowers")
-    parser.add_argument("--count", type=int, default=100, help="audited photos of a class")
+    parser.add_argument("--count", type=int, default=200, help="audited photos of a class")
+    parser.add_argument("--models", choices=("planted", "clean"), nargs="+",
+                        default=("planted", "clean"), help="which models are audited")  # fmt: skip
+    parser.add_argument(
+        "--photos", choices=("planted", "clean"), nargs="+", default=("planted", "clean"),
+        help="on which photos; clean ones get stamps, beyond two more models",
+    )  # fmt: skip
     parser.add_argument("--folder", type=Path, required=True, help="folder of the models")
     parser.add_argument("--out", type=Path, required=True, help="file of results")
     args = parser.parse_args()
@@ -339,15 +346,16 @@ def main() -> None:
     if args.flowers is None and not start.exists():
         first = trained(train, start, 1000, flowers=False, steps=800)
         save_file(first.state_dict(), start)
-    others = [
-        model_of(train, "clean", number, args.folder, args.weights) for number in (1001, 1002)
-    ]
-    references = [audited(model, val, stamps=True) for model in others]
+    references: list[AuditReport] = []
+    if "clean" in args.photos:
+        models = (model_of(train, "clean", n, args.folder, args.weights) for n in (1001, 1002))
+        references = [audited(model, val, stamps=True) for model in models]
     for number in args.seeds:
-        for kind in ("planted", "clean"):
+        photos = {"planted": with_plants(val, number, 1), "clean": val}
+        for kind in args.models:
             model = model_of(train, kind, number, args.folder, args.weights)
-            for data, photos in (("planted", with_plants(val, number, 1)), ("clean", val)):
-                _write(args.out, number, (kind, data), model, (photos, val), references)
+            for data in args.photos:
+                _write(args.out, number, (kind, data), model, (photos[data], val), references)
 
 
 def _write(

@@ -61,10 +61,26 @@ def test_local_plant_that_is_used_ranks_first_and_is_confirmed(
     assert max(beside, key=lambda each: each.details["score"]) is finding
 
 
+def test_a_frame_is_pasted_as_a_whole() -> None:
+    """The effect is most of that of drawing the frame, which a few cells of it have not."""
+    [finding] = artefacts(report("frame", 20.0))
+    model = planted.ColorNet(frame=20.0).eval()
+    odds: list[float] = []
+    for plant in ("", "frame"):
+        drawn = [planted.draw(name, n, plant) for name in ("green", "gray") for n in range(30)]
+        inputs = torch.from_numpy(np.stack(drawn)).permute(0, 3, 1, 2) / 255
+        shares = model(inputs).detach().double().softmax(1)[:, 0]
+        odds.append(float(torch.logit(shares).mean()))
+    assert finding.effect
+    assert 0.6 < finding.effect.value / (odds[1] - odds[0]) < 1.1
+
+
 def test_plant_that_is_present_and_not_used_has_no_effect() -> None:
     audit = report("tag", 4.0)
     assert artefacts(audit) == []
-    assert any(on_plant(each, planted.TAG) for each in patches(audit, "no effect"))
+    present = [each for each in audit.findings if on_plant(each, planted.TAG)]
+    assert [each.status for each in present if each.effect and each.effect.value > 0.5] == []
+    assert {each.status for each in present} & {"no effect", "not confirmed"}
 
 
 def stamps(audit: va.AuditReport, status: str) -> set[tuple[str, str]]:
@@ -161,30 +177,43 @@ def test_cells_in_the_middle_are_visible_beside_wide_ones_at_the_edge() -> None:
     assert padded.is_visible.any(1).tolist() == [False] * 3 + [True] * 5 + [False] * 2
 
 
-@pytest.mark.parametrize("test", [sign_flip_p, None])
-def test_p_values_are_uniform_without_an_effect(test: Callable | None) -> None:
+def flips(noise: np.ndarray, random: np.random.Generator) -> float:
+    return float(sign_flip_p(noise[:, None], random)[0])
+
+
+def groups(noise: np.ndarray, random: np.random.Generator) -> float:
+    members = random.permutation(len(noise)) < 9
+    return within_class_p(noise, members, np.arange(len(noise)) % 2, random)[1]
+
+
+def crossed(noise: np.ndarray, random: np.random.Generator) -> float:
+    return crossed_interval(noise[:, None], random)[2]
+
+
+@pytest.mark.parametrize("test", [flips, groups, crossed])
+def test_p_values_are_uniform_without_an_effect(test: Callable) -> None:
     values: list[float] = []
     for seed in range(60):
         random = np.random.default_rng(seed)
-        noise = random.normal(size=24)
-        if test is None:
-            members = random.permutation(24) < 9
-            values.append(within_class_p(noise, members, np.arange(24) % 2, random)[1])
-        else:
-            values.append(float(test(noise[:, None], random)[0]))
+        values.append(test(random.normal(size=24), random))
     assert np.mean(np.array(values) < 0.2) == pytest.approx(0.2, abs=0.13)
     assert np.mean(values) == pytest.approx(0.5, abs=0.12)
 
 
-def test_interval_covers_donors_and_recipients() -> None:
-    """Means of crossed effects: 95 % intervals hold the true mean about so often."""
+@pytest.mark.parametrize("each", [12, 4])
+def test_interval_covers_donors_and_recipients(each: int) -> None:
+    """Means of crossed effects, also of some pairs: 95 % intervals hold the true mean so often."""
     hits = 0
     for seed in range(80):
         random = np.random.default_rng(seed)
         effects = random.normal(size=(8, 1)) + random.normal(size=(1, 12)) + 1.0
-        low, high = crossed_interval(effects, random)
+        effects[(np.arange(12) - 2 * np.arange(8)[:, None]) % 12 >= each] = np.nan
+        low, high, _ = crossed_interval(effects, random)
         hits += low <= 1.0 <= high
     assert 0.8 <= hits / 80 <= 1
+
+
+def test_p_values_are_corrected_in_their_order() -> None:
     assert holm(np.array([0.2, 0.01])).tolist() == pytest.approx([0.2, 0.02])
 
 

@@ -69,13 +69,18 @@ class CellGrid:
         """Rows and columns."""
         return len(self.edges[0]) - 1, len(self.edges[1]) - 1
 
-    @cached_property
-    def boxes(self) -> Float[np.ndarray, "cells 4"]:
-        """Left, top, right, bottom of each cell on the photo; empty on padding."""
+    @property
+    def input_boxes(self) -> Float[np.ndarray, "cells 4"]:
+        """Left, top, right, bottom of each cell on the input."""
         rows, columns = self.edges
         top, left = np.meshgrid(rows[:-1], columns[:-1], indexing="ij")
         bottom, right = np.meshgrid(rows[1:], columns[1:], indexing="ij")
-        return self.on_photo(np.stack([left, top, right, bottom], -1).reshape(-1, 4))
+        return np.stack([left, top, right, bottom], -1).reshape(-1, 4)
+
+    @cached_property
+    def boxes(self) -> Float[np.ndarray, "cells 4"]:
+        """The same on the photo; empty on padding."""
+        return self.on_photo(self.input_boxes)
 
     def on_photo(self, boxes: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 4"]:
         """Return boxes in pixels of the input as boxes of the photo, clipped to what is visible."""

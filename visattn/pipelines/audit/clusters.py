@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -12,9 +12,10 @@ from visattn.pipelines.audit.evidence import CellSample, PhotoEvidence
 
 MIN_PHOTOS = 10
 _MIN_SHARE, _MIN_PURITY = 0.05, 0.5
-_DIMENSIONS = 32
+_DIMENSIONS = 64
 _MOST_PATCHES = 2000  # of a class, which are clustered; the rest is assigned
-_PER_CLASS = 3  # candidates, before those of the same photos are merged
+_PER_CLASS = 4  # candidates of all patches, and of those beside objects, before they are merged
+_TOUCHED = 0.05  # part of a cell that is covered by an object
 _SAME_PHOTOS = 0.75  # intersection over union
 _NEAR = 10  # percentile of the members' similarities, above which a patch belongs to a cluster
 
@@ -31,7 +32,9 @@ def in_first_half(unit: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class PatchSpace:
-    """Features of patches, whitened and reduced to their main directions.
+    """Features of patches in their main directions, whitened by half.
+
+    Whole whitening hides small plants among noise; without it a few directions decide.
 
     Example:
         >>> space = PatchSpace.fit(np.random.default_rng(0).normal(size=(50, 7)))
@@ -50,7 +53,7 @@ class PatchSpace:
         variances, vectors = np.linalg.eigh(centered.T @ centered / max(len(features) - 1, 1))
         count = min(_DIMENSIONS, len(features) - 1, features.shape[1])
         top = slice(len(variances) - count, None)
-        scales = np.sqrt(variances[top].clip(1e-6 * max(variances[-1], 1e-12)))
+        scales = variances[top].clip(1e-6 * max(variances[-1], 1e-12)) ** 0.25
         return cls(mean, vectors[:, top] / scales)
 
     def __call__(self, features: Float[np.ndarray, "n c"]) -> Float[np.ndarray, "n d"]:
@@ -68,12 +71,14 @@ class Patches:
         cells: Row and column.
         vectors: Unit vectors in the space of patches.
         classes: Predicted class of the photo.
+        on_objects: Whether it shows a part of an annotated object; False without annotations.
     """
 
     photos: Int[np.ndarray, " n"]
     cells: Int[np.ndarray, "n 2"]
     vectors: Float[np.ndarray, "n d"]
     classes: Int[np.ndarray, " n"]
+    on_objects: Bool[np.ndarray, " n"]
 
     @classmethod
     def of(
@@ -99,11 +104,21 @@ class Patches:
         photos = photos.astype(np.int64)
         cells = np.concatenate([each.cells for _, each in pairs] or [np.zeros((0, 2), np.int64)])
         classes = np.array([rows[index].prediction for index in photos.tolist()], dtype=np.int64)
-        return cls(photos, cells, space(np.concatenate(features)), classes)
+        places = zip(photos.tolist(), cells.tolist(), strict=True)
+        on_objects = np.array([_shows_object(rows[index], y, x) for index, (y, x) in places], bool)
+        return cls(photos, cells, space(np.concatenate(features)), classes, on_objects)
 
     def select(self, rows: Bool[np.ndarray, " n"]) -> "Patches":
         """Return some of the patches."""
-        return Patches(self.photos[rows], self.cells[rows], self.vectors[rows], self.classes[rows])
+        return Patches(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+
+def _shows_object(row: PhotoEvidence, y: int, x: int) -> bool:
+    # A patch is wider than its cell: beside a thin object, it still shows it.
+    around = (
+        None if row.objects is None else row.objects[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2]
+    )
+    return around is not None and bool(around.max() >= _TOUCHED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,10 +169,13 @@ def find_candidates(patches: Patches, counts: dict[int, int]) -> list[Candidate]
         if count < 2 * MIN_PHOTOS:
             continue
         own = patches.select(patches.classes == class_index)
-        if len(own.photos) < 2:
-            continue
-        nodes = _best_nodes(own, count)
-        candidates = [_candidate(patches, own, class_index, count, node) for node in nodes]
+        # Beside objects plants are easier to find; of small groups the others are needed, too.
+        beside = own.select(~own.on_objects)
+        candidates = [
+            _candidate(patches, part, class_index, count, node)
+            for part in ([own, beside] if len(beside.photos) < len(own.photos) else [own])
+            for node in _best_nodes(part, count)
+        ]
         pure = [each for each in candidates if each.purity >= _MIN_PURITY]
         ranked += _merged([each for each in pure if len(each.photos) >= MIN_PHOTOS])
     return sorted(ranked, key=lambda each: -each.score)
@@ -168,6 +186,8 @@ def _best_nodes(own: Patches, count: int) -> list[Int[np.ndarray, " n"]]:
     # Every node of the tree is a cluster, so that no distance has to be chosen where to cut it.
     vectors = own.vectors[:_MOST_PATCHES]
     number = len(vectors)
+    if number < MIN_PHOTOS:
+        return []
     tree = linkage(vectors, method="average", metric="cosine")
     sums = np.concatenate([vectors, np.zeros((number - 1, vectors.shape[1]))])
     members: list[list[int]] = [[index] for index in range(number)]
@@ -227,11 +247,9 @@ def _merged(candidates: Sequence[Candidate]) -> list[Candidate]:
         for number, best in enumerate(merged):
             both = {*best.photos} & {*each.photos}
             if len(both) >= _SAME_PHOTOS * len({*best.photos} | {*each.photos}):
-                merged[number] = Candidate(
-                    best.class_index,
-                    np.concatenate([best.centers, each.centers]),
-                    np.concatenate([best.radii, each.radii]),
-                    best.coherence, best.purity, best.share, best.photos, best.score,
+                merged[number] = replace(
+                    best, centers=np.concatenate([best.centers, each.centers]),
+                    radii=np.concatenate([best.radii, each.radii]),
                 )  # fmt: skip
                 break
         else:

@@ -1,7 +1,7 @@
-"""Counterfactuals of patches: pasted into photos of other classes, and removed from their own."""
+"""Counterfactuals of patches: pasted into photos of other classes, replaced in their own."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,28 +11,47 @@ from torch import Tensor
 
 from visattn.geometry.placement import GridPlacement
 from visattn.images.reader import LoadedImage
-from visattn.pipelines.audit.cells import CellGrid
+from visattn.pipelines.audit.cells import CellGrid, box_sums
 from visattn.pipelines.audit.clusters import Candidate, Patches
 from visattn.pipelines.audit.evidence import PhotoEvidence
 from visattn.pipelines.audit.scores import InputScorer
-from visattn.pipelines.audit.statistics import crossed_interval, sign_flip_p
+from visattn.pipelines.audit.statistics import crossed_interval
 from visattn.results.audit import Effect
 
-_DONORS, _RECIPIENTS, _ELSEWHERE = 12, 6, 3
+_DONORS, _RECIPIENTS, _PAIRS = 24, 24, 72  # photos, and pairs of them: each gets some donors
+_ELSEWHERE = 6  # recipients that get them at other places, too
 _MIN_DONORS, _MIN_RECIPIENTS, _MIN_CONTROLS = 5, 4, 3
 _CELLS = 2.5  # side of a patch, in cells: a larger one would hold the object itself
+_STILL, _STILL_PART = 0.2, 0.1  # spread beside that of other photos; part of a cell
+_MOST_INPUTS = 256  # photos that are kept in memory
+_TRIALS = 16  # random places, of which the one with least of the candidate is taken
+TEST_IMAGES = 4 * _PAIRS  # that a candidate takes at least
 Box = tuple[int, int, int, int]
 PASTED, LOCAL, MOVED, REMOVED = (
-    "pasted at its place", "beside other places of its photo", "pasted elsewhere", "removed",
+    "pasted at its place", "beyond other places of its photo", "pasted elsewhere", "replaced",
 )  # fmt: skip
+_CONTRASTS = {2: np.array([[1, -1]]), 4: np.array([[1, -1, 0, 0], [1, -1, -1, 1]])}
+"""Effects of a pair, by the number of its edits: of donor and control, also of other places."""
 
 
 @dataclass(frozen=True)
-class _Source:
-    """A photo whose patches are pasted: that of a donor, or its control."""
+class _Patch:
+    """Places of a photo whose pixels are pasted."""
 
     photo: int
     boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A recipient and a donor, with edits of the recipient: that of interest, then controls.
+
+    An edit is what is pasted, and where.
+    """
+
+    recipient: int
+    donor: int
+    edits: tuple[tuple[_Patch, tuple[Box, ...]], ...]
 
 
 @dataclass(eq=False)
@@ -59,8 +78,42 @@ class PatchEditor:
     _inputs: dict[int, Float[Tensor, "c y x"]] = field(default_factory=dict, init=False)
     _seen: dict[int, Box] = field(default_factory=dict, init=False)
 
-    def test(
+    def fixed_cells(
         self, candidate: Candidate, patches: Patches, held_out: Sequence[int]
+    ) -> set[tuple[int, int]]:
+        """Return cells whose pixels are the same in photos with the patch: those of a frame.
+
+        A corner of a frame may do little where the whole does much. There is none if they are more
+        than half of the cells.
+
+        Args:
+            candidate: Patches that look alike.
+            patches: Cells with the most evidence of the photos that were held out.
+            held_out: Indices of these photos.
+        """
+        donors = [each.photo for each in self._donors(candidate, patches, set())]
+        controls = self._controls(candidate, patches, held_out)
+        if len(donors) < _MIN_DONORS or len(controls) < _MIN_CONTROLS:
+            return set()
+        own, other = (self._spread(photos) for photos in (donors, controls))
+        still = (own < _STILL * other).double().numpy()
+        cells = CellGrid.of(self.placement, self.grid, self.rows[donors[0]].geometry)
+        boxes = cells.input_boxes
+        parts = box_sums(still, boxes) / box_sums(np.ones(still.shape), boxes)
+        found = np.argwhere(parts.reshape(self.grid) >= _STILL_PART).tolist()
+        return {(y, x) for y, x in found} if 2 * len(found) <= parts.size else set()
+
+    def _spread(self, photos: Sequence[int]) -> Float[Tensor, "y x"]:
+        """Return how far the pixels of photos lie from their median, without outliers."""
+        inputs = torch.stack([self._input(photo) for photo in photos])
+        return (inputs - inputs.median(0).values).abs().median(0).values.mean(0)
+
+    def test(
+        self,
+        candidate: Candidate,
+        patches: Patches,
+        held_out: Sequence[int],
+        fixed: Set[tuple[int, int]] = frozenset(),
     ) -> dict[str, Effect] | None:
         """Return the effects of the edits; None without enough photos, or beyond the budget.
 
@@ -68,71 +121,86 @@ class PatchEditor:
             candidate: What to test.
             patches: Cells with the most evidence of the photos that were held out.
             held_out: Indices of these photos.
+            fixed: Cells that are pasted from each of its photos.
         """
         first = zlib.crc32(self.rows[candidate.photos[0]].name.encode())
         generator = np.random.default_rng([self.seed, candidate.class_index, first])
-        donors = self._donors(candidate, patches)
-        controls = self._controls(candidate, patches, held_out, donors)
+        donors = self._donors(candidate, patches, fixed)
+        controls = self._controls(candidate, patches, held_out)
         recipients = self._recipients(candidate.class_index, held_out)
-        few = len(donors) < _MIN_DONORS or len(recipients) < _MIN_RECIPIENTS or not controls
-        count = len(donors) * (3 * len(recipients) + 2 * _ELSEWHERE + 2)
-        if few or count > self.scorer.left:
+        if len(donors) < _MIN_DONORS or len(recipients) < _MIN_RECIPIENTS or not controls:
             return None
-        # What a photo has everywhere, such as a tint, is in its other places, too.
-        others = [
-            _Source(each.photo, self._random_boxes(each.photo, each.boxes, generator))
-            for each in donors
-        ]
-        same = [_Source(photo, each.boxes) for photo, each in zip(controls, donors, strict=True)]
-        fixed = [[donor.boxes for donor in donors] for _ in recipients]
-        sources = (donors, same, others)
-        class_index = candidate.class_index
-        pasted, local = self._paste(class_index, sources, recipients, fixed, generator)
-        moved = [
-            [self._random_boxes(photo, donor.boxes, generator) for donor in donors]
-            for photo in recipients[:_ELSEWHERE]
-        ]
-        [elsewhere] = self._paste(
-            class_index, sources[:2], recipients[:_ELSEWHERE], moved, generator
-        )
-        removed = self._remove(class_index, donors, generator)
-        effects = {PASTED: pasted, LOCAL: local, MOVED: elsewhere, REMOVED: removed}
-        self._inputs = {}
-        return effects
+        each = min(-(-_PAIRS // len(recipients)), len(donors))
+        count = each * (4 * len(recipients) + 2 * _ELSEWHERE) + 2 * len(donors)
+        if count > self.scorer.left:
+            return None
+        # What a photo has everywhere, such as a tint, is in its other places, too; these are
+        # compared with those of the control, as they show the object as often.
+        others = [_Patch(donor.photo, self._other_boxes(donor, generator)) for donor in donors]
 
-    def _donors(self, candidate: Candidate, patches: Patches) -> list[_Source]:
+        def pairs(recipients: Sequence[int], *, moved: bool) -> Iterator[_Pair]:
+            # Each recipient gets some donors: many photos of both average out what is in them.
+            for number, photo in enumerate(recipients):
+                for turn in range(number * each, (number + 1) * each):
+                    donor = donors[turn % len(donors)]
+                    same = _Patch(controls[turn % len(controls)], donor.boxes)
+                    away = _Patch(photo, donor.boxes)
+                    boxes = self._other_boxes(away, generator) if moved else donor.boxes
+                    sources = [donor, same]
+                    if not moved:
+                        other = others[turn % len(donors)]
+                        sources += [other, _Patch(same.photo, other.boxes)]
+                    edits = tuple((source, boxes) for source in sources)
+                    yield _Pair(photo, donor.photo, edits)
+
+        def replaced() -> Iterator[_Pair]:
+            # The place of the patch counts if the class falls further there than beside it.
+            for turn, (donor, other) in enumerate(zip(donors, others, strict=True)):
+                photo = controls[turn % len(controls)]
+                boxes = (other.boxes, donor.boxes)
+                edits = tuple((_Patch(photo, each), each) for each in boxes)
+                yield _Pair(donor.photo, donor.photo, edits)
+
+        class_index = candidate.class_index
+        pasted, local = self._effects(class_index, [*pairs(recipients, moved=False)], generator)
+        moved = [*pairs(recipients[:_ELSEWHERE], moved=True)]
+        [elsewhere] = self._effects(class_index, moved, generator)
+        [removed] = self._effects(class_index, [*replaced()], generator)
+        return {PASTED: pasted, LOCAL: local, MOVED: elsewhere, REMOVED: removed}
+
+    def _donors(
+        self, candidate: Candidate, patches: Patches, fixed: Set[tuple[int, int]]
+    ) -> list[_Patch]:
         own = candidate.members(patches) & (patches.classes == candidate.class_index)
         similar = (patches.vectors @ candidate.centers.T - candidate.radii).max(1, initial=-2)
         order = sorted(
             {int(photo) for photo in patches.photos[own]},
             key=lambda photo: -similar[own & (patches.photos == photo)].max(),
         )
-        return [
-            _Source(
-                photo,
-                tuple(
-                    self._box(photo, cell)
-                    for cell in patches.cells[own & (patches.photos == photo)]
-                ),
-            )
-            for photo in order[:_DONORS]
-        ]
+        donors: list[_Patch] = []
+        for photo in order[:_DONORS]:
+            cells = patches.cells[own & (patches.photos == photo)]
+            boxes = [self._box(photo, cell) for cell in cells if tuple(cell) not in fixed]
+            boxes += [self._cell(photo, cell) for cell in sorted(fixed)]
+            donors.append(_Patch(photo, tuple(boxes)))
+        return donors
 
     def _controls(
-        self,
-        candidate: Candidate,
-        patches: Patches,
-        held_out: Sequence[int],
-        donors: Sequence[_Source],
+        self, candidate: Candidate, patches: Patches, held_out: Sequence[int]
     ) -> list[int]:
-        """Return a photo for each donor: of its class without the patch, else of another class."""
+        """Return photos of the class without the patch, else of others; each is used in turn.
+
+        Those come first whose patches are least like it: others may have it, but not at a maximum.
+        """
         near = {*patches.photos[candidate.members(patches)].tolist()}
         others = [index for index in held_out if index not in near]
         same = [index for index in others if self.rows[index].prediction == candidate.class_index]
+        similar = dict.fromkeys(others, -2.0)
+        nearest = (patches.vectors @ candidate.centers.T - candidate.radii).max(1, initial=-2)
+        for photo, value in zip(patches.photos.tolist(), nearest.tolist(), strict=True):
+            similar[photo] = max(similar.get(photo, -2.0), value)
         chosen = same if len(same) >= _MIN_CONTROLS else others
-        if not chosen:
-            return []
-        return [chosen[number % len(chosen)] for number in range(len(donors))]
+        return sorted(chosen, key=lambda photo: similar[photo])[:_RECIPIENTS]
 
     def _recipients(self, class_index: int, held_out: Sequence[int]) -> list[int]:
         """Return photos of other classes, of each in turn."""
@@ -159,6 +227,13 @@ class PatchEditor:
         self._seen[photo] = int(left), int(top), int(right), int(bottom)
         return self._seen[photo]
 
+    def _cell(self, photo: int, cell: tuple[int, int]) -> Box:
+        """Return a cell, in pixels of the input."""
+        cells = CellGrid.of(self.placement, self.grid, self.rows[photo].geometry)
+        left, top, right, bottom = cells.input_boxes[cell[0] * self.grid[1] + cell[1]]
+        x, y = int(left), int(top)
+        return self._fitted(photo, (x, y), (int(np.ceil(right)) - x, int(np.ceil(bottom)) - y))
+
     def _box(self, photo: int, cell: np.ndarray) -> Box:
         """Return the patch around a cell, in pixels of the input."""
         cells = CellGrid.of(self.placement, self.grid, self.rows[photo].geometry)
@@ -175,52 +250,35 @@ class PatchEditor:
         y = min(max(corner[1], top), bottom - height)
         return x, y, x + width, y + height
 
-    def _random_boxes(
-        self, photo: int, boxes: Sequence[Box], generator: np.random.Generator
-    ) -> tuple[Box, ...]:
-        """Return boxes of the same sizes anywhere on the visible part of a photo."""
-        left, top, right, bottom = self._visible(photo)
+    def _other_boxes(self, patch: _Patch, generator: np.random.Generator) -> tuple[Box, ...]:
+        """Return boxes of the same sizes at other places of the visible part of a photo.
+
+        A frame is in most places at random: of some, the one that has least of it is taken.
+        """
+        left, top, right, bottom = self._visible(patch.photo)
+        taken = np.zeros((bottom - top, right - left), bool)
+        for box in patch.boxes:
+            taken[max(box[1] - top, 0) : box[3] - top, max(box[0] - left, 0) : box[2] - left] = True
+        sums = np.pad(taken.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
         moved: list[Box] = []
-        for box in boxes:
-            width, height = box[2] - box[0], box[3] - box[1]
-            x = int(generator.integers(left, max(right - width, left) + 1))
-            y = int(generator.integers(top, max(bottom - height, top) + 1))
-            moved.append(self._fitted(photo, (x, y), (width, height)))
+        for box in patch.boxes:
+            width = min(box[2] - box[0], right - left)
+            height = min(box[3] - box[1], bottom - top)
+            x = generator.integers(0, right - left - width + 1, _TRIALS)
+            y = generator.integers(0, bottom - top - height + 1, _TRIALS)
+            inside = sums[y + height, x + width] - sums[y, x + width]
+            best = int(np.argmin(inside - sums[y + height, x] + sums[y, x]))
+            x0, y0 = left + int(x[best]), top + int(y[best])
+            moved.append((x0, y0, x0 + width, y0 + height))
         return tuple(moved)
 
     def _input(self, photo: int) -> Float[Tensor, "c y x"]:
         if photo not in self._inputs:
+            if len(self._inputs) >= _MOST_INPUTS:
+                self._inputs.clear()
             image = self.read(self.rows[photo].name)
             self._inputs[photo] = self.scorer.prepare([image]).inputs[0]
         return self._inputs[photo]
-
-    def _paste(
-        self,
-        class_index: int,
-        sources: Sequence[Sequence[_Source]],
-        recipients: Sequence[int],
-        places: Sequence[Sequence[tuple[Box, ...]]],
-        generator: np.random.Generator,
-    ) -> list[Effect]:
-        """Return the effects of patches on recipients, beside those of each kind of control.
-
-        Args:
-            class_index: The class.
-            sources: Donors, and the controls of each kind, in the same order.
-            recipients: Photos of other classes.
-            places: Where the patches of each donor go on each recipient.
-            generator: Random numbers of intervals.
-        """
-        pasted: list[Tensor] = []
-        for photo, of_donors in zip(recipients, places, strict=True):
-            for number, boxes in enumerate(of_donors):
-                for source in (each[number] for each in sources):
-                    edited = self._input(photo).clone()
-                    for origin, box in zip(source.boxes, boxes, strict=True):
-                        self._copy(source.photo, origin, edited, self._onto(photo, box))
-                    pasted.append(edited)
-        shape = (len(recipients), len(sources[0]), len(sources))
-        return self._effects(pasted, class_index, shape, sources[0], recipients, generator)
 
     def _onto(self, photo: int, box: Box) -> Box:
         return self._fitted(photo, (box[0], box[1]), (box[2] - box[0], box[3] - box[1]))
@@ -232,78 +290,31 @@ class PatchEditor:
         patch = self._input(source)[:, y : y + height, x : x + width]
         edited[:, box[1] : box[1] + height, box[0] : box[0] + width] = patch
 
-    def _remove(
-        self, class_index: int, donors: Sequence[_Source], generator: np.random.Generator
-    ) -> Effect:
-        """Return how far the log-odds fall without the patches, beside patches of other places."""
-        edited: list[Tensor] = []
-        for donor in donors:
-            other = self._random_boxes(donor.photo, donor.boxes, generator)
-            for boxes in (other, donor.boxes):
-                image = self._input(donor.photo).clone()
-                for box in boxes:
-                    fill_smoothly(image, box)
-                edited.append(image)
-        shape = (1, len(donors), 2)
-        recipients = [donors[0].photo]
-        return self._effects(edited, class_index, shape, donors, recipients, generator)[0]
-
     def _effects(
-        self,
-        inputs: Sequence[Float[Tensor, "c y x"]],
-        class_index: int,
-        shape: tuple[int, int, int],
-        donors: Sequence[_Source],
-        recipients: Sequence[int],
-        generator: np.random.Generator,
+        self, class_index: int, pairs: Sequence[_Pair], generator: np.random.Generator
     ) -> list[Effect]:
-        """Return the effect of the first edit of each pair beside each of the others."""
-        scores = self.scorer.log_odds(torch.stack(list(inputs)))
-        odds, shares = (each[:, class_index].reshape(shape) for each in scores)
-        rows = [self.units[index] for index in recipients]
-        columns = [self.units[donor.photo] for donor in donors]
+        """Return the effect of the first edits beside that of their controls, by each contrast."""
+        edited: list[Tensor] = []
+        for pair in pairs:
+            for source, boxes in pair.edits:
+                image = self._input(pair.recipient).clone()
+                for origin, box in zip(source.boxes, boxes, strict=True):
+                    self._copy(source.photo, origin, image, self._onto(pair.recipient, box))
+                edited.append(image)
+        scores = self.scorer.log_odds(torch.stack(edited))
+        odds, shares = (each[:, class_index].reshape(len(pairs), -1) for each in scores)
+        is_own = all(pair.recipient == pair.donor for pair in pairs)
+        recipients = [pairs[0].recipient if is_own else pair.recipient for pair in pairs]
+        rows, row = np.unique(recipients, return_inverse=True)
+        columns, column = np.unique([pair.donor for pair in pairs], return_inverse=True)
+        of_rows, of_columns = ([self.units[n] for n in photos] for photos in (rows, columns))
         effects: list[Effect] = []
-        for control in range(1, shape[2]):
-            differences = odds[..., 0] - odds[..., control]
-            low, high = crossed_interval(differences, generator, rows, columns)
-            p_value = float(sign_flip_p(differences.mean(0)[:, None], generator)[0])
-            change = float((shares[..., 0] - shares[..., control]).mean())
+        for contrast in _CONTRASTS[odds.shape[1]]:
+            values = np.full((len(rows), len(columns)), np.nan)
+            values[row, column] = differences = odds @ contrast
+            low, high, p_value = crossed_interval(values, generator, of_rows, of_columns)
+            change = float((shares @ contrast).mean())
             effects.append(
-                Effect(float(differences.mean()), low, high, change, p_value, differences.size)
+                Effect(float(differences.mean()), low, high, change, p_value, len(pairs))
             )
         return effects
-
-
-def fill_smoothly(image: Float[Tensor, "c y x"], box: Box) -> None:
-    """Replace a box of an image by what continues its surroundings, in place.
-
-    Example:
-        >>> image = torch.arange(5.0).repeat(1, 3, 1)
-        >>> image[0, 1, 2] = 99
-        >>> fill_smoothly(image, (2, 1, 3, 2))
-        >>> image[0, 1]
-        tensor([0., 1., 2., 3., 4.])
-    """
-    left, top, right, bottom = box
-    height, width = image.shape[1:]
-
-    def side(index: int, limit: int, axis: int, span: slice) -> Tensor | None:
-        if not 0 <= index < limit:
-            return None
-        return image[:, span, index] if axis == 2 else image[:, index, span]
-
-    rows, columns = slice(top, bottom), slice(left, right)
-    filled: list[Tensor] = []
-    for first, last, axis in (
-        (side(left - 1, width, 2, rows), side(right, width, 2, rows), 2),
-        (side(top - 1, height, 1, columns), side(bottom, height, 1, columns), 1),
-    ):
-        first, last = (last if first is None else first), (first if last is None else last)
-        if first is None or last is None:
-            continue
-        count = right - left if axis == 2 else bottom - top
-        at = (torch.arange(count, dtype=image.dtype, device=image.device) + 1) / (count + 1)
-        ramp = at.view(1, 1, -1) if axis == 2 else at.view(1, -1, 1)
-        filled.append(first.unsqueeze(axis) * (1 - ramp) + last.unsqueeze(axis) * ramp)
-    mean = image.mean((1, 2), keepdim=True).expand(-1, bottom - top, right - left)
-    image[:, rows, columns] = torch.stack(filled).mean(0) if filled else mean

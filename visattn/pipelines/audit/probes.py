@@ -1,7 +1,7 @@
 """Effects of stamps on photos, and candidates of patches with their effects, as findings."""
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from visattn.pipelines.audit.clusters import (
     find_candidates,
     in_first_half,
 )
-from visattn.pipelines.audit.counterfactuals import LOCAL, PASTED, PatchEditor
+from visattn.pipelines.audit.counterfactuals import LOCAL, PASTED, TEST_IMAGES, PatchEditor
 from visattn.pipelines.audit.evidence import PhotoEvidence
 from visattn.pipelines.audit.scores import InputScorer
 from visattn.pipelines.audit.stamps import Stamp, reduced
@@ -30,6 +30,7 @@ _STAMP_PHOTOS, _MIN_STAMP_PHOTOS = 64, 16
 _MOST_CLASSES = 50
 _MIN_STAMPS = 5  # of a kind, for a median
 _CROPS, _CROP_PIXELS = 12, 112
+_OUTSIDE = 0.3  # share of patches without an object, of candidates that come first
 _CONTEXT = 3.5  # side of the crops in the report, in cells
 
 
@@ -111,7 +112,7 @@ def stamp_findings(evidence: Evidence, stamps: Sequence[Stamp]) -> list[Finding]
         name = evidence.class_name(class_index)
         for number, stamp in enumerate(stamps):
             own = differences[:, number]
-            low, high = crossed_interval(own[:, None], generator, units)
+            low, high, _ = crossed_interval(own[:, None], generator, units)
             effect = Effect(
                 float(own.mean()), low, high, float(probabilities[number]), float(p_values[number]),
                 len(rows),
@@ -266,9 +267,9 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
     findings: list[Finding] = []
     everywhere: list[str] = []
     numbers: dict[int, int] = {}
-    for candidate in find_candidates(patches, counts):
+    for candidate, fixed in _distinct(evidence, find_candidates(patches, counts), others, held_out):
         numbers[candidate.class_index] = numbers.get(candidate.class_index, 0) + 1
-        effects = evidence.editor.test(candidate, others, held_out)
+        effects = evidence.editor.test(candidate, others, held_out, fixed)
         if effects is not None and _is_everywhere(effects, evidence.min_effect):
             everywhere.append(evidence.class_name(candidate.class_index))
             continue
@@ -280,7 +281,7 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
                 f"patches {numbers[candidate.class_index]}",
                 evidence.class_name(candidate.class_index),
                 "not testable",
-                None if effects is None else _weaker(effects),
+                None if effects is None else effects[PASTED],
                 effects or {},
                 candidate.share,
                 tuple(rows[index].name for index in candidate.photos),
@@ -294,17 +295,40 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
         )
     done = with_status(findings, evidence.min_effect)
     order = {"confirmed": 0, "not confirmed": 1, "not testable": 1, "no effect": 2}
-    return sorted(done, key=lambda each: (order[each.status], -each.details["score"]))
+    return sorted(
+        done,
+        key=lambda each: (
+            order[each.status],
+            each.details.get("outside", 0) < _OUTSIDE,
+            -each.details["score"],
+        ),
+    )
 
 
-def _weaker(effects: Mapping[str, Effect]) -> Effect:
-    """Return the effect beside the control that leaves less of it, which decides."""
-    return min((effects[PASTED], effects[LOCAL]), key=lambda effect: effect.low)
+def _distinct(
+    evidence: Evidence, candidates: Sequence[Candidate], others: Patches, held_out: Sequence[int]
+) -> list[tuple[Candidate, Set[tuple[int, int]]]]:
+    """Return candidates with their fixed cells; of those with the same ones, the best."""
+    distinct: list[tuple[Candidate, Set[tuple[int, int]]]] = []
+    most = evidence.scorer.left // TEST_IMAGES  # beyond the budget none is tested
+    for rank, candidate in enumerate(candidates):
+        find = evidence.editor.fixed_cells
+        fixed = find(candidate, others, held_out) if rank < most else frozenset()
+        is_known = any(
+            known.class_index == candidate.class_index
+            and 2 * len(fixed & cells) > max(len(fixed), len(cells))
+            for known, cells in distinct
+        )
+        if not is_known:
+            distinct.append((candidate, fixed))
+    return distinct
 
 
 def _is_everywhere(effects: Mapping[str, Effect], min_effect: float) -> bool:
-    """Whether the effect of patches is that of any place of their photos."""
-    return effects[PASTED].low >= min_effect and effects[LOCAL].value < min_effect
+    """Whether what patches do is done by any place of their photos, as far as this is known."""
+    pasted, local = effects[PASTED], effects[LOCAL]
+    is_little = local.value < min_effect and local.high < pasted.value
+    return pasted.low >= min_effect and is_little
 
 
 def _counts(rows: Sequence[PhotoEvidence]) -> dict[int, int]:
@@ -331,13 +355,8 @@ def _details(
         details["random"] = candidate.share_of(random, len(own))
         details["untrained"] = candidate.share_of(untrained, len(own))
     member = candidate.members(patches) & (patches.classes == candidate.class_index)
-    outside = [
-        1 - objects[y, x]
-        for photo, (y, x) in zip(patches.photos[member], patches.cells[member], strict=True)
-        if (objects := rows[photo].objects) is not None
-    ]
-    if outside:
-        details["outside"] = float(np.mean(outside))
+    if any(rows[photo].objects is not None for photo in patches.photos[member]):
+        details["outside"] = float(1 - patches.on_objects[member].mean())
     return {name: round(float(value), 4) for name, value in details.items()}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.special import stdtr
 
 _DRAWS = 2000
 _FLIPS = 50_000  # so that corrected p-values of 1,000 tests can be below 0.05
@@ -70,38 +71,55 @@ def crossed_interval(
     generator: np.random.Generator,
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
-) -> tuple[float, float]:
-    """Return a 95 % interval of the mean over rows and columns that are both random.
+) -> tuple[float, float, float]:
+    """Return a 95 % interval of the mean over rows and columns that are both random, and p.
 
     Args:
-        effects: Effect of each row, such as a donor, on each column, such as a recipient.
+        effects: Effect of each row, such as a donor, on each column, such as a recipient; NaN for
+            pairs that were not measured.
         generator: Random numbers of the bootstrap.
         rows: Unit of each row, such as a patient; rows of a unit are drawn together.
         columns: Unit of each column.
 
+    Returns:
+        Lower and upper end, and the p-value of a mean of 0 against a higher one: Student's t with
+        the standard error of the bootstrap, and degrees of freedom of the fewer units.
+
     Example:
-        >>> low, high = crossed_interval(np.eye(8) + 2, np.random.default_rng(0))
-        >>> 2 <= low < 2.125 < high < 3
-        True
+        >>> low, high, p_value = crossed_interval(np.eye(8) + 2, np.random.default_rng(0))
+        >>> 2 <= low < 2.125 < high < 3, p_value < 0.001
+        (True, True)
     """
-    weights = [
+    weights, counts = zip(*(
         _unit_weights(units, count, generator)
         for units, count in zip((rows, columns), effects.shape, strict=True)
-    ]
-    means = np.einsum("dn,nm,dm->d", weights[0], effects, weights[1])
+    ), strict=True)  # fmt: skip
+    is_known = np.isfinite(effects)
+    sums, numbers = (
+        np.einsum("dn,nm,dm->d", weights[0], each, weights[1])
+        for each in (np.where(is_known, effects, 0.0), is_known.astype(np.float64))
+    )
+    means = sums[numbers > 0] / numbers[numbers > 0]
     low, high = np.percentile(means, _COVERAGE)
-    return float(low), float(high)
+    free = min((count for count in counts if count > 1), default=1) - 1
+    error = means.std() * np.sqrt((free + 1) / max(free, 1))
+    mean = float(effects[is_known].mean())
+    p_value = float(stdtr(free, -mean / error)) if free and error > 0 else float(mean <= 0)
+    return float(low), float(high), p_value
 
 
 def _unit_weights(
     units: Sequence[str], count: int, generator: np.random.Generator
-) -> Float[np.ndarray, "draws n"]:
-    """Return how often each row is drawn, as a share of the sum, if units are drawn as a whole."""
+) -> tuple[Float[np.ndarray, "draws n"], int]:
+    """Return how often each row is drawn, as a share of the sum, and the number of units.
+
+    Units are drawn as a whole.
+    """
     names = list(units) if units else [str(number) for number in range(count)]
     _, groups = np.unique(names, return_inverse=True)
     number = int(groups.max()) + 1
     drawn = generator.multinomial(number, np.full(number, 1 / number), _DRAWS)[:, groups]
-    return drawn / np.maximum(drawn.sum(1, keepdims=True), 1)
+    return drawn / np.maximum(drawn.sum(1, keepdims=True), 1), number
 
 
 def within_class_p(

@@ -148,7 +148,7 @@ def _sentence(finding: Finding) -> str:
         text = f"<b>{name}</b> is in {share}; pasted into photos of other classes it raises that "
         text += f"class by {change}."
         if "outside" in finding.details:
-            text += f" {100 * finding.details['outside']:.0f} % of it lies outside the objects."
+            text += f" {100 * finding.details['outside']:.0f} % of its patches show no object."
     return f'<li><div class="strip">{crops}</div>{text}</li>' if crops else f"<li>{text}</li>"
 
 
@@ -205,8 +205,9 @@ def _candidates(content: AuditContent) -> str:
     text = (
         "Patches with the most evidence that look alike to the model. The effect is the change of "
         "the log-odds of the class when they are pasted into photos of other classes, beside the "
-        "same place of a photo of the class without them, and beside other places of their own "
-        "photos; the weaker of the two decides. Tag each: " + _TAGS + "."
+        "same place of photos of the class without them. Groups of which other places of their "
+        "photos do as much are not listed. Replaced: how far the class falls when the patches "
+        "of a photo give way to one without them, beside other places. Tag each: " + _TAGS + "."
     )
     cards = (
         "".join(map(_card, patches))
@@ -232,7 +233,7 @@ def _card(finding: Finding) -> str:
         effects += "the budget was used up.</p>"
     names = {
         "coherence": "coherence", "purity": "purity", "random": "random cells like it",
-        "untrained": "shuffled weights: cells like it", "outside": "outside the objects",
+        "untrained": "shuffled weights: cells like it", "outside": "patches without an object",
     }  # fmt: skip
     numbers = ", ".join(
         f"{label} {_detail(key, finding.details[key])}"
