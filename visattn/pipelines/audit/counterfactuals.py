@@ -100,8 +100,8 @@ class PatchEditor:
         cells = CellGrid.of(self.placement, self.grid, self.rows[donors[0]].geometry)
         boxes = cells.input_boxes
         parts = box_sums(still, boxes) / box_sums(np.ones(still.shape), boxes)
-        found = np.argwhere(parts.reshape(self.grid) >= _STILL_PART).tolist()
-        return {(y, x) for y, x in found} if 2 * len(found) <= parts.size else set()
+        indices = np.argwhere(parts.reshape(self.grid) >= _STILL_PART).tolist()
+        return {(y, x) for y, x in indices} if 2 * len(indices) <= parts.size else set()
 
     def _spread(self, photos: Sequence[int]) -> Float[Tensor, "y x"]:
         """Return how far the pixels of photos lie from their median, without outliers."""
