@@ -85,9 +85,7 @@ TEST_SCENES := 500
 models: .venv/core.stamp
 	@rm -rf $(MODELS)
 	@echo "models 1 of 4: train the captioner (about 15 minutes)"
-	$(BIN)/visattn fit --config configs/scenes_soft.yaml --run $(CAPTIONER) --seed_everything 0 \
-	  --trainer.max_steps 5500 --trainer.val_check_interval 2750 --trainer.limit_val_batches 2 \
-	  --model.captioner.encoder.channels 64 --model.optim.decay_start 0.7 --data.num_workers 0 $(SHORT)
+	$(BIN)/visattn fit --config configs/scenes_captioner.yaml --run $(CAPTIONER) --seed_everything 0 --data.num_workers 0 $(SHORT)
 	@echo "models 2 of 4: train the glimpse model (about 6 minutes of CPU time)"
 	$(BIN)/visattn fit --config configs/ram_scenes.yaml --run $(GLIMPSES) --seed_everything 0 $(SHORT)
 	@echo "models 3 of 4: round the weights to half precision, and test them"
