@@ -20,7 +20,7 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 HERE = Path(__file__).resolve().parent
-SCENE, SCENE_SIDE = 0, 480
+SCENE, SCENE_SIDE = 5, 480
 TITLES = {
     "caption": "Caption page: the attention of each word",
     "explorer": "Explorer: attention of all layers and heads, and maps of methods",

@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 TILE, GAP, TEXT, COLUMNS = 448, 16, 92, 3
 """Pixels; README shows half of them, a phone a quarter, and its text is then 14 pixels high."""
 INK, PAPER = (24, 26, 32), (255, 255, 255)
-SHOWN = ("orange", "ring", "striped", "pink", "star")
+SHOWN = ("dotted", "blue", "star", "red", "ring")
 
 
 def captioned() -> tuple[np.ndarray, Caption]:

@@ -21,7 +21,8 @@ SUMMARIES = {
     "scenes-captioner": (
         "Captions drawn scenes of two to four colored shapes (`visattn data scenes`), with the "
         "attention of each word. It knows nothing else: on photos its words mean nothing. It is "
-        "small: about one caption in fifteen is wrong.\n\n"
+        "small: about one caption in twenty is wrong, and one in four of scenes with a color and a "
+        "shape that training never showed together.\n\n"
         "`caption_accuracy` is the share of captions that are true, of 500 scenes; `novel` are "
         "scenes with color–shape pairs that training never showed; `untrained` and `shuffled` "
         "are controls."
