@@ -147,6 +147,7 @@ def lacks_figures(text: str, config: str) -> bool:
 
 def quoting() -> dict[Path, str]:
     """Return the files that may quote figures, with the name of their config or an empty string."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("guides/*.md"))]
+    docs = ROOT / "docs"
+    pages = [ROOT / "README.md", *sorted((*docs.glob("*.md"), *docs.glob("guides/*.md")))]
     configs = {file: file.stem for file in sorted((ROOT / "configs").glob("*.yaml"))}
     return {**dict.fromkeys(pages, ""), **configs}
