@@ -238,8 +238,8 @@ MODELS: dict[str, dict[str, str]] = {
     "ShowAttendTell": {
         "figure": "ShowAttendTell.jpg",
         "caption": "Attention of each word of a caption on a drawn scene (`scenes-captioner`).",
-        "configs": "scenes_demo, scenes_captioner, scenes_soft, flickr8k_soft, flickr8k_cider, flickr8k_shards; hard "
-        "attention: scenes_hard, flickr8k_hard, coco_hard",
+        "configs": "scenes_demo, scenes_captioner, scenes_soft, flickr8k_soft, flickr8k_cider, "
+        "flickr8k_shards; hard attention: scenes_hard, flickr8k_hard, coco_hard",
         "works": "caption, attention per word, word Grad-CAM, beam search, phrase scores",
     },
     "TransformerCaptioner": {
