@@ -286,7 +286,7 @@ def rates(report: AuditReport, photos: PlantedSet) -> Iterator[dict[str, Any]]:
         "plant": "none",
         "others": len(others),
         "others confirmed": len(confirmed),
-        "confirmed outside": sum(each.details.get("outside", 0) > 0.75 for each in confirmed),
+        "confirmed outside": sum(each.is_beside_objects for each in confirmed),
         "stamps confirmed": [
             f"{each.class_name}: {each.name}" for each in stamps if each.status == "confirmed"
         ],

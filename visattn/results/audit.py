@@ -10,6 +10,7 @@ from jaxtyping import Float
 FindingKind = Literal["patches", "stamp"]
 Status = Literal["confirmed", "reaction", "no effect", "not confirmed", "not testable"]
 SCHEMA = 1
+_BESIDE = 0.3  # share of patches without an object
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Effect:
         low: Lower end of its 95 % interval.
         high: Upper end.
         probability: Mean change of the probability.
-        p_value: Of no change, by sign flips; corrected for all tests of its kind.
+        p_value: Of no change, by Student's t for patches and by sign flips for stamps; corrected
+            for all tests of its kind.
         images: Number of pairs of an edited photo and its control.
 
     Example:
@@ -82,6 +84,17 @@ class Finding:
     details: Mapping[str, float] = field(default_factory=dict)
     places: tuple[tuple[float, float], ...] = ()
     crops: tuple[str, ...] = ()
+
+    @property
+    def is_beside_objects(self) -> bool:
+        """Whether 30 % of its patches or more show no object; True if objects are not known.
+
+        Example:
+            >>> petal = Finding("patches", "a", "rose", "confirmed", details={"outside": 0.1})
+            >>> petal.is_beside_objects
+            False
+        """
+        return self.details.get("outside", 1.0) >= _BESIDE
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as values of JSON."""

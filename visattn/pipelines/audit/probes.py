@@ -30,7 +30,6 @@ _STAMP_PHOTOS, _MIN_STAMP_PHOTOS = 64, 16
 _MOST_CLASSES = 50
 _MIN_STAMPS = 5  # of a kind, for a median
 _CROPS, _CROP_PIXELS = 12, 112
-_OUTSIDE = 0.3  # share of patches without an object, of candidates that come first
 _CONTEXT = 3.5  # side of the crops in the report, in cells
 
 
@@ -291,7 +290,8 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
     if everywhere:
         evidence.notes.append(
             f"groups of patches that are not listed: {len(everywhere)} ({', '.join(everywhere)}); "
-            "other places of their photos have the same effect, as with a tint; see the stamps"
+            "their effect is not beyond that of other places of their photos, as with a tint; "
+            "see the stamps"
         )
     done = with_status(findings, evidence.min_effect)
     order = {"confirmed": 0, "not confirmed": 1, "not testable": 1, "no effect": 2}
@@ -299,7 +299,7 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
         done,
         key=lambda each: (
             order[each.status],
-            each.details.get("outside", 0) < _OUTSIDE,
+            not each.is_beside_objects,
             -each.details["score"],
         ),
     )
@@ -325,9 +325,9 @@ def _distinct(
 
 
 def _is_everywhere(effects: Mapping[str, Effect], min_effect: float) -> bool:
-    """Whether what patches do is done by any place of their photos, as far as this is known."""
+    """Whether what patches do is not known to exceed what any place of their photos does."""
     pasted, local = effects[PASTED], effects[LOCAL]
-    is_little = local.value < min_effect and local.high < pasted.value
+    is_little = local.low <= 0 and local.high < pasted.value
     return pasted.low >= min_effect and is_little
 
 

@@ -9,7 +9,7 @@ from visattn.results.audit import AuditContent, Effect, Finding
 from visattn.viz.heatmap import colormap_lut
 from visattn.viz.html.document import escape_text, image_data_url, render_page
 
-_WIDE = 6.0  # nats at the right end of the drawn intervals
+_DRAWN = (-2.0, 6.0)  # nats that the drawn intervals of a candidate reach at least
 _TAGS = "object, part of it, context, artefact"
 _TO_DO = (
     "What to do: look at the crops and name what they show. A part of the object is as it should "
@@ -109,9 +109,15 @@ def _found(content: AuditContent) -> str:
     confirmed = [each for each in content.findings if each.status == "confirmed"]
     patches = [each for each in confirmed if each.kind == "patches"]
     stamps = [each for each in confirmed if each.kind == "stamp"]
-    items = [_sentence(each) for each in [*patches, *stamps[:_MOST_SENTENCES]]]
+    is_known = any("outside" in each.details for each in patches)
+    beside = [each for each in patches if each.is_beside_objects]
+    parts = [
+        ("Beside the objects" if is_known else "", beside),
+        ("On the objects", [each for each in patches if each not in beside]),
+        ("Stamps" if patches else "", stamps[:_MOST_SENTENCES]),
+    ]
+    listed = "".join(_list_of(title, findings) for title, findings in parts if findings)
     reactions = sum(each.status == "reaction" for each in content.findings)
-    listed = f'<ul class="found">{"".join(items)}</ul>' if items else ""
     if not listed:
         least = " and ".join(
             f"{value:g} nats for {'stamps' if kind == 'stamp' else kind}"
@@ -130,7 +136,12 @@ def _found(content: AuditContent) -> str:
     )  # fmt: skip
     rest += _REACTIONS.format(reactions) if reactions else ""
     left = _left_out(len(stamps) - _MOST_SENTENCES, "confirmed stamps", "the table of stamps")
-    return f'{listed}{left}<p class="note">{rest}{_TO_DO if items else ""}</p>'
+    return f'{listed}{left}<p class="note">{rest}{_TO_DO if confirmed else ""}</p>'
+
+
+def _list_of(title: str, findings: Sequence[Finding]) -> str:
+    head = f"<h3>{title}</h3>" if title else ""
+    return f'{head}<ul class="found">{"".join(map(_sentence, findings))}</ul>'
 
 
 def _sentence(finding: Finding) -> str:
@@ -144,11 +155,11 @@ def _sentence(finding: Finding) -> str:
     if finding.kind == "stamp":
         text = f"<b>{name}</b>, put on photos of other classes, raises <b>{own}</b> by {change}."
     else:
-        share = f"{100 * (finding.share or 0):.0f} % of the photos of <b>{own}</b>"
-        text = f"<b>{name}</b> is in {share}; pasted into photos of other classes it raises that "
-        text += f"class by {change}."
+        share = f"{100 * (finding.share or 0):.0f} % of its photos"
+        text = f"<b>{own}: {name}</b>, in {share}. Pasted into photos of other classes they raise "
+        text += f"<b>{own}</b> by {change}."
         if "outside" in finding.details:
-            text += f" {100 * finding.details['outside']:.0f} % of its patches show no object."
+            text += f" {100 * finding.details['outside']:.0f} % of the patches show no object."
     return f'<li><div class="strip">{crops}</div>{text}</li>' if crops else f"<li>{text}</li>"
 
 
@@ -205,9 +216,11 @@ def _candidates(content: AuditContent) -> str:
     text = (
         "Patches with the most evidence that look alike to the model. The effect is the change of "
         "the log-odds of the class when they are pasted into photos of other classes, beside the "
-        "same place of photos of the class without them. Groups of which other places of their "
-        "photos do as much are not listed. Replaced: how far the class falls when the patches "
-        "of a photo give way to one without them, beside other places. Tag each: " + _TAGS + "."
+        "same place of photos of the class without them. Groups whose effect is not beyond that of "
+        "other places of their photos are not listed. Replaced: how far the class falls when the "
+        "patches of a photo give way to one without them, beside other places. Tag each: "
+        + _TAGS
+        + "."
     )
     cards = (
         "".join(map(_card, patches))
@@ -224,9 +237,12 @@ def _card(finding: Finding) -> str:
         f'<div class="head"><h3>{escape_text(finding.class_name)}: {escape_text(finding.name)}</h3>'
         f"{_status(finding)}<span>{share}</span></div>"
     )
+    drawn = finding.effects.values()
+    ends = (min([_DRAWN[0], *(each.low for each in drawn)]),
+            max([_DRAWN[1], *(each.high for each in drawn)]))  # fmt: skip
     effects = _table(
         ("edit", "log-odds, nats", "95 %", "", "probability", "p", "pairs"),
-        (_effect_row(name, effect) for name, effect in finding.effects.items()),
+        (_effect_row(name, effect, ends) for name, effect in finding.effects.items()),
     )
     if not finding.effects:
         effects = '<p class="note">Not testable: too few photos in the half that was held out, or '
@@ -263,23 +279,23 @@ def _status(finding: Finding) -> str:
     return f'<span class="status{extra}">{text}</span>'
 
 
-def _effect_row(name: str, effect: Effect) -> Sequence[Cell]:
+def _effect_row(name: str, effect: Effect, ends: tuple[float, float]) -> Sequence[Cell]:
     return (
         (escape_text(name), ""),
         (f"{effect.value:+z.2f}", "number"),
         (f"{effect.low:+z.2f} to {effect.high:+z.2f}", "number"),
-        (_range(effect), ""),
+        (_range(effect, ends), ""),
         (f"{effect.probability:+z.3f}", "number"),
         (f"{effect.p_value:.3f}", "number"),
         (str(effect.images), "number"),
     )
 
 
-def _range(effect: Effect) -> str:
-    """Return an interval as a drawing, from -2 to 6 nats, with lines at 0 and 0.5."""
+def _range(effect: Effect, ends: tuple[float, float]) -> str:
+    """Return an interval as a drawing between two ends, with lines at 0 and 0.5."""
 
     def at(value: float) -> float:
-        return 100 * (min(max(value, -2.0), _WIDE) + 2) / (_WIDE + 2)
+        return 100 * (value - ends[0]) / (ends[1] - ends[0])
 
     return (
         '<svg class="range" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
