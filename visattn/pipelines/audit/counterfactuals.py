@@ -307,8 +307,8 @@ class PatchEditor:
         recipients = [pairs[0].recipient if is_own else pair.recipient for pair in pairs]
         rows, row = np.unique(recipients, return_inverse=True)
         columns, column = np.unique([pair.donor for pair in pairs], return_inverse=True)
-        of_rows = [self.units[photo] for photo in rows]
-        of_columns = [self.units[photo] for photo in columns]
+        of_rows = [self.units[int(photo)] for photo in rows]
+        of_columns = [self.units[int(photo)] for photo in columns]
         effects: list[Effect] = []
         for contrast in _CONTRASTS[odds.shape[1]]:
             values = np.full((len(rows), len(columns)), np.nan)
