@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
+import pytest
 import timm
 import torch
 import yaml
 from caption_data import write_caption_data
-from classification_data import write_cifar, write_digits, write_photo_folders
+from classification_data import (
+    accept_test_cifar_files,
+    write_cifar,
+    write_digits,
+    write_photo_folders,
+)
 from detection_data import write_coco_instances
+from loss_log import LOSSES
 from question_data import write_vqa
 from safetensors.torch import save_file
 from segmentation_data import write_instances
@@ -115,3 +122,13 @@ def small_run(config: Path) -> list[str]:
     if not BEAM_SEARCH.isdisjoint({class_path(config, "model"), class_path(config)}):
         options += " --model.beam_size=1"
     return ["--config", str(config), *options.split(), *QUIET]
+
+
+def use_small_data(patch: pytest.MonkeyPatch, data: Path, folder: Path) -> None:
+    """Train in an empty folder on the small data sets, and log losses from the first on."""
+    patch.setattr("sys.argv", ["visattn"])
+    patch.setenv("VISATTN_DATA", str(data))
+    patch.setenv("VISATTN_TRUST_MODULES", "loss_log")
+    accept_test_cifar_files(patch)
+    patch.chdir(folder)
+    LOSSES.clear()

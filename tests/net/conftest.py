@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from classification_data import accept_test_cifar_files
-from config_runs import write_shared_data
+from config_runs import use_small_data, write_shared_data
 from kept_values import TOLERANCE, Keep, differences, write
-from loss_log import LOSSES
 from net_cases import fill_net_sandbox
 
 
@@ -47,10 +45,5 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_data(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train in an empty folder on the small data sets, and log losses from the first on."""
-    monkeypatch.setattr("sys.argv", ["visattn"])
-    monkeypatch.setenv("VISATTN_DATA", str(shared))
-    monkeypatch.setenv("VISATTN_TRUST_MODULES", "loss_log")
-    accept_test_cifar_files(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    LOSSES.clear()
+    """See `use_small_data`."""
+    use_small_data(monkeypatch, shared, tmp_path)

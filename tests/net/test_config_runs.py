@@ -8,8 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import yaml
-from classification_data import accept_test_cifar_files
-from config_runs import CONFIGS, TRAINED, class_path, small_run
+from config_runs import CONFIGS, TRAINED, class_path, small_run, use_small_data
 from kept_values import EXACT, Keep
 from loss_log import LOSSES
 
@@ -83,12 +82,7 @@ def fitted(
     steps = STEPS if EXACT or request.config.getoption("--write-golden") else FIRST
     ends = [f"--trainer.callbacks.last={steps}", f"--trainer.val_check_interval={steps}"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["visattn"])
-        patch.setenv("VISATTN_DATA", str(shared))
-        patch.setenv("VISATTN_TRUST_MODULES", "loss_log")
-        accept_test_cifar_files(patch)
-        patch.chdir(folder)
-        LOSSES.clear()
+        use_small_data(patch, shared, folder)
         words = [*small_run(config), *LOGGED.split(), *ends]
         assert main(["fit", *words, "--run", str(folder / "run")]) == 0
         yield Fitted(config, small_run(config), folder / "run", list(LOSSES))

@@ -269,7 +269,7 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
     for candidate, fixed in _distinct(evidence, find_candidates(patches, counts), others, held_out):
         numbers[candidate.class_index] = numbers.get(candidate.class_index, 0) + 1
         effects = evidence.editor.test(candidate, others, held_out, fixed)
-        if effects is not None and _is_everywhere(effects, evidence.min_effect):
+        if effects is not None and is_everywhere(effects, evidence.min_effect):
             everywhere.append(evidence.class_name(candidate.class_index))
             continue
         details = _details(evidence, candidate, space, patches)
@@ -324,8 +324,16 @@ def _distinct(
     return distinct
 
 
-def _is_everywhere(effects: Mapping[str, Effect], min_effect: float) -> bool:
-    """Whether what patches do is not known to exceed what any place of their photos does."""
+def is_everywhere(effects: Mapping[str, Effect], min_effect: float) -> bool:
+    """Whether what patches do is not known to exceed what any place of their photos does.
+
+    Example:
+        >>> pasted = Effect(4.5, 3.9, 5.1, 0.1, 0.0, 72)
+        >>> tint, wide = (Effect(0.6, -0.3, end, 0.0, 0.2, 72) for end in (1.5, 4.8))
+        >>> frame = Effect(4.0, 3.1, 4.4, 0.1, 0.0, 72)
+        >>> [is_everywhere({PASTED: pasted, LOCAL: each}, 0.5) for each in (tint, wide, frame)]
+        [True, False, False]
+    """
     pasted, local = effects[PASTED], effects[LOCAL]
     is_little = local.low <= 0 and local.high < pasted.value
     return pasted.low >= min_effect and is_little
