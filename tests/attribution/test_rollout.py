@@ -1,9 +1,14 @@
 """Attention rollout and relevance propagation against products of matrices and closed forms."""
 
+from typing import Any
+
 import pytest
+import timm
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack  # pyright: ignore[reportPrivateUsage]
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from visattn.attribution.attention import (
     attention_rollout,
@@ -13,6 +18,8 @@ from visattn.attribution.attention import (
     positive_grad_times_attention,
     propagate_relevance,
 )
+from visattn.attribution.methods import METHODS
+from visattn.recording.attention_call import AttentionCall
 
 B, H, N = 2, 3, 7
 
@@ -141,3 +148,60 @@ def test_relevance_accumulates_over_layers() -> None:
     identity = torch.eye(N, dtype=torch.float64).expand(B, N, N)
     torch.testing.assert_close(propagate_relevance(layers, identity), expected)
     torch.testing.assert_close(propagate_relevance(layers, identity[:, 3:4]), expected[:, 3:4])
+
+
+def small_vit() -> Any:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"embed_dim": 14, "num_heads": 2, "depth": 3, "num_classes": 5}
+    return timm.create_model("vit_tiny_patch16_224", img_size=(48, 80), **sizes).eval()
+
+
+class Kernels(TorchDispatchMode):
+    """Counts fused attention kernels that run."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        self.count += "scaled_dot_product" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_later_rollouts_hand_on_the_weights() -> None:
+    """Once weights reproduced the output of a fused kernel, it does not run beside them."""
+    model, images = small_vit(), torch.randn(2, 3, 48, 80)
+    with torch.no_grad(), Kernels() as plain:
+        model(images)
+    first = METHODS["rollout"](model, images, 1)
+    with Kernels() as kernels:
+        later = METHODS["rollout"](model, images, 1)
+    assert (plain.count, kernels.count) == (3, 0)
+    torch.testing.assert_close(later, first, atol=1e-6, rtol=1e-5)
+
+
+def test_an_error_inside_a_layer_ends_the_interception(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = small_vit(), torch.randn(1, 3, 48, 80)
+    before = METHODS["attention"](model, images, 1)
+
+    linear = torch.nn.functional.linear
+
+    def fail(*args: Any) -> Tensor:
+        if _get_current_function_mode_stack():  # inside the layer that is recorded
+            raise RuntimeError("out of order")
+        return linear(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.functional, "linear", fail)
+        with pytest.raises(RuntimeError, match="out of order"):
+            METHODS["attention"](model, images, 1)
+    assert not _get_current_function_mode_stack()
+    assert torch.equal(METHODS["attention"](model, images, 1), before)
+
+
+def test_weights_that_do_not_reproduce_an_output_are_refused_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = AttentionCall.compute_weights
+    monkeypatch.setattr(AttentionCall, "compute_weights", lambda *args: whole(*args).roll(1, -1))
+    with pytest.raises(ValueError, match="times its values must equal its output"):
+        METHODS["rollout"](small_vit(), torch.randn(1, 3, 48, 80), 1)

@@ -590,12 +590,11 @@ def combine_layers(
         rows = pad(remaining.pop(), (missing, 0))
     else:
         matrix = remaining[-1]
-        identity = torch.eye(matrix.shape[1]).to(matrix).expand_as(matrix)
-        rows = last.mean_of_read_rows(identity).unsqueeze(1)
+        rows = last.shares.to(matrix).expand(len(matrix), 1, -1)
     # prefix tokens that are added by a later layer get no attention in earlier ones
     missing_tokens = [most - len(layer.prefix_tokens) for layer in layers]
     remaining = [
-        pad(matrix, (count, 0, count, 0))
+        pad(matrix, (count, 0, count, 0)) if count else matrix  # else it would be copied
         for matrix, count in zip(remaining, missing_tokens, strict=False)
     ]
     return first.to_grid(propagate(remaining, rows).mean(1)[:, missing_tokens[0] :])

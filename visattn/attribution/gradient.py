@@ -1,5 +1,6 @@
 """Gradient methods with respect to the input: saliency, gradient × input, SmoothGrad, IG."""
 
+from functools import partial
 from itertools import islice
 
 import torch
@@ -8,7 +9,9 @@ from torch import Tensor
 
 from visattn.attribution.perturbation import (
     Baseline,
+    VariantScorer,
     baseline_image,
+    channels_last_scorer,
     evaluate_target,
     images_per_gradient_batch,
     noisy_copies,
@@ -51,7 +54,8 @@ def input_gradient(
         Simonyan, Vedaldi and Zisserman 2013, arXiv:1312.6034, section 3.1.
     """
     with frozen(explained.model):
-        gradients = _input_gradients(explained, with_grad(images[None]), target)
+        scorer = partial(evaluate_target, explained, target=target)
+        gradients = _input_gradients(explained, with_grad(images[None]), scorer)
     return _reduce_channels(gradients[0], signed=signed)
 
 
@@ -83,7 +87,8 @@ def input_x_gradient(
         Shrikumar et al. 2016, arXiv:1605.01713, section 2.
     """
     with frozen(explained.model):
-        gradients = _input_gradients(explained, with_grad(images[None]), target)
+        scorer = partial(evaluate_target, explained, target=target)
+        gradients = _input_gradients(explained, with_grad(images[None]), scorer)
     return _reduce_channels(images * gradients[0], signed=signed)
 
 
@@ -121,9 +126,10 @@ def smoothgrad(
     copies = noisy_copies(images, num_samples, stdev_spread, seed)
     total = torch.zeros_like(images)
     with frozen(explained.model):
-        for count in _chunk_sizes(explained, num_samples, internal_batch_size, images, target):
+        scorer, sizes = _chunks(explained, num_samples, internal_batch_size, images, target)
+        for count in sizes:
             noisy = with_grad(torch.stack(list(islice(copies, count))))
-            total += _input_gradients(explained, noisy, target).sum(0)
+            total += _input_gradients(explained, noisy, scorer).sum(0)
     return _reduce_channels(total / num_samples, signed=signed)
 
 
@@ -167,27 +173,30 @@ def integrated_gradients(
     alphas, weights = (values.to(images).view(-1, 1, 1, 1, 1) for values in gauss_legendre(n_steps))
     total = torch.zeros_like(images)
     with frozen(explained.model):
-        sizes = _chunk_sizes(explained, n_steps, internal_batch_size, images, target)
+        scorer, sizes = _chunks(explained, n_steps, internal_batch_size, images, target)
         for alpha, weight in zip(alphas.split(sizes), weights.split(sizes), strict=True):
             points = with_grad(baseline + alpha * difference)
-            total += (weight * _input_gradients(explained, points, target)).sum(0)
+            total += (weight * _input_gradients(explained, points, scorer)).sum(0)
     return _reduce_channels(difference * total, signed=signed)
 
 
-def _chunk_sizes(
+def _chunks(
     explained: ExplainedModel,
     count: int,
     internal_batch_size: int | None,
     images: Tensor,
     target: Target,
-) -> list[int]:
-    """Return how many variants of all images each forward pass takes.
+) -> tuple[VariantScorer, list[int]]:
+    """Return what scores variants of images, and how many of all images each forward pass takes.
 
     The target is called with the original images first, which fixes the predicted class.
     """
+    scorer = evaluate = partial(evaluate_target, explained, target=target)
 
     def call(originals: Tensor) -> Tensor:
-        return evaluate_target(explained, originals[None], target)
+        nonlocal scorer
+        scorer, values = channels_last_scorer(explained, originals, evaluate)
+        return values
 
     if internal_batch_size is None and len(images) == 1:  # one pass is enough for both
         internal_batch_size = images_per_gradient_batch(explained, images, call)
@@ -197,13 +206,13 @@ def _chunk_sizes(
     if internal_batch_size is None:
         internal_batch_size = images_per_gradient_batch(explained, images)
     chunk = variants_per_batch(internal_batch_size, images)
-    return [min(chunk, count - start) for start in range(0, count, chunk)]
+    return scorer, [min(chunk, count - start) for start in range(0, count, chunk)]
 
 
 def _input_gradients(
-    explained: ExplainedModel, variants: Float[Tensor, "m b c y x"], target: Target
+    explained: ExplainedModel, variants: Float[Tensor, "m b c y x"], scorer: VariantScorer
 ) -> Float[Tensor, "m b c y x"]:
-    values = evaluate_target(explained, variants, target)
+    values = scorer(variants)
     if not values.requires_grad:
         raise ValueError(
             f"the target must be differentiable with respect to the images, but that of "

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import interpolate
 
@@ -21,8 +22,10 @@ from visattn.attribution.targets import (
 )
 from visattn.attribution.windowed_batch import windowed_batch
 from visattn.functional.numerics import at_least_float32
+from visattn.recording.analysis_cache import once
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.probe_cache import structure_hash
 
 
 def occlusion_windows(
@@ -403,6 +406,8 @@ _IMAGES_PER_GRADIENT_BATCH = 32
 _GRADIENT_BYTES = 2**30
 _BYTES_PER_INPUT_BYTE = 256  # of activations in a forward pass, at most
 
+_SAVED_BYTES: WeakKeyDictionary[nn.Module, dict[Any, int]] = WeakKeyDictionary()
+
 VariantScorer = Callable[[Float[Tensor, "m b c y x"]], Float[Tensor, "m b"]]
 """Maps variants of images to one number for each."""
 
@@ -441,7 +446,8 @@ def images_per_gradient_batch(
     the free memory on GPUs.
 
     Args:
-        run: Runs the model and what is computed from its output; None for the model alone.
+        run: Runs the model and what is computed from its output, in any case; None for the model
+            alone, which runs if the activations were not measured before.
 
     Example:
         >>> import torch
@@ -462,7 +468,18 @@ def images_per_gradient_batch(
 def _saved_bytes(
     explained: ExplainedModel, images: Tensor, run: Callable[[Tensor], Any] | None
 ) -> int:
-    """Return the size of all tensors that a forward pass keeps for the backward pass."""
+    """Return the size of all tensors that a forward pass keeps for the backward pass.
+
+    It is measured once for a model and a size, since such a pass takes longer than one without.
+    """
+    known = _SAVED_BYTES.setdefault(explained.model, {})
+    structure = once(structure_hash, explained.model)
+    key = (structure, images.shape[1:], images.dtype, images.device)
+    if key in known:
+        if run is not None:
+            with torch.no_grad():
+                run(images)
+        return known[key]
     weights = {weight.untyped_storage().data_ptr() for weight in explained.model.parameters()}
     sizes: dict[int, int] = {}
 
@@ -475,7 +492,8 @@ def _saved_bytes(
     with torch.enable_grad(), saved_tensors_hooks(note_size, lambda tensor: tensor):
         output = (run or explained.forward)(with_grad(images))
     del output  # not before: another tensor could get the address of one that is freed
-    return sum(sizes.values())
+    known[key] = sum(sizes.values())
+    return known[key]
 
 
 def variants_per_batch(internal_batch_size: int, images: Float[Tensor, "b c y x"]) -> int:
@@ -533,16 +551,38 @@ def variant_scorer(
             explained, variants, target, score_type=score_type, internal_batch_size=size
         )
 
+    scorer, original = channels_last_scorer(explained, images, evaluate)
+    return scorer, count, original
+
+
+def channels_last_scorer(
+    explained: ExplainedModel, images: Float[Tensor, "b c y x"], evaluate: VariantScorer
+) -> tuple[VariantScorer, Float[Tensor, "1 b"]]:
+    """Return a scorer that lays out variants channels last if that suits a model, and first scores.
+
+    These are the scores of the images themselves.
+
+    Example:
+        >>> from visattn.recording.model_info import ModelInfo
+        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
+        >>> model, images = torch.nn.Flatten(), torch.ones(1, 1, 1, 2)
+        >>> scorer, first = channels_last_scorer(
+        ...     ExplainedModel(model, info, model), images, lambda variants: variants.sum((2, 3, 4))
+        ... )
+        >>> first
+        tensor([[2.]])
+    """
+
     def channels_last(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:
         # The same axes in another order of the memory.
         return evaluate(variants.movedim(2, -1).contiguous().movedim(-1, 2))
 
     if explained.info.attention_layers:
-        return evaluate, count, evaluate(images[None])
+        return evaluate, evaluate(images[None])
     try:
-        return channels_last, count, channels_last(images[None])
+        return channels_last, channels_last(images[None])
     except RuntimeError:
-        return evaluate, count, evaluate(images[None])
+        return evaluate, evaluate(images[None])
 
 
 def evaluate_target(

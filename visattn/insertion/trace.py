@@ -132,7 +132,8 @@ def modes_restored(model: nn.Module) -> Generator[None]:
         yield
     finally:
         for module, mode in modes:
-            module.training = mode
+            if module.training != mode:  # to set an attribute of a module takes long
+                module.training = mode
 
 
 def run_model(model: nn.Module, example: Example) -> None:

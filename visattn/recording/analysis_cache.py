@@ -83,12 +83,12 @@ def cache_folder() -> Path | None:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Compute the digest of a model once for all results inside the block."""
-    known = getattr(_STATE, "digests", None)
+    """Compute what `once` returns, such as the digest of a model, a single time in the block."""
+    known = getattr(_STATE, "known", None)
     if known is None:
-        known = _STATE.digests = {}
+        known = _STATE.known = {}
     outermost = model not in known
-    known.setdefault(model, None)
+    known.setdefault(model, {})
     try:
         yield
     finally:
@@ -96,13 +96,24 @@ def unchanged(model: nn.Module) -> Iterator[None]:
             del known[model]
 
 
-def _digest_of(model: nn.Module) -> str | None:
-    known: dict[nn.Module, tuple[str | None] | None] = getattr(_STATE, "digests", None) or {}
-    if model not in known:
-        return model_digest(model)
-    digest = known[model] or (model_digest(model),)
-    known[model] = digest
-    return digest[0]
+def once(compute: Callable[[nn.Module], T], model: nn.Module) -> T:
+    """Return what a function tells of the modules of a model, from before if it is `unchanged`.
+
+    Example:
+        >>> calls = []
+        >>> model = nn.Identity()
+        >>> with unchanged(model):
+        ...     once(calls.append, model), once(calls.append, model)
+        (None, None)
+        >>> len(calls)
+        1
+    """
+    known = (getattr(_STATE, "known", None) or {}).get(model)
+    if known is None:
+        return compute(model)
+    if compute not in known:
+        known[compute] = compute(model)
+    return known[compute]
 
 
 def from_disk(
@@ -124,7 +135,7 @@ def from_disk(
         final: Whether a result is kept; an error may be one of this process alone.
     """
     folder = cache_folder()
-    digest = None if folder is None else _digest_of(model)
+    digest = None if folder is None else once(model_digest, model)
     if folder is None or digest is None:
         return compute()
     name = hashlib.sha256(f"{digest} {key!r}".encode()).hexdigest()
@@ -147,6 +158,20 @@ def from_disk(
     except OSError:  # a folder that cannot be written, or a full disk: nothing depends on the file
         pass
     return result
+
+
+def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the modules of a model by name, of an `unchanged` one from before.
+
+    Example:
+        >>> [name for name, _ in modules_of(nn.Sequential(nn.Identity()))]
+        ['', '0']
+    """
+    return once(_named_modules, model)
+
+
+def _named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    return list(model.named_modules())
 
 
 def _header(name: str, text: str) -> str:

@@ -1,7 +1,7 @@
 """Interception of attention in unmodified models, with a `TorchFunctionMode`."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -82,18 +82,26 @@ class AttentionInterceptor(TorchFunctionMode):
         self.replace_weights = replace_weights
         self.identity_attention = identity_attention
         self.selected = selected
+        self._depth = 0
 
     @contextmanager
     def intercepting(
-        self, model: nn.Module, on_enter: OnEnter | None = None, on_exit: OnExit | None = None
+        self,
+        model: nn.Module,
+        on_enter: OnEnter | None = None,
+        on_exit: OnExit | None = None,
+        sites: Collection[str] | None = None,
     ) -> Iterator[None]:
         """Intercept the attention of a model inside the block, also in `nn.MultiheadAttention`.
 
-        The callbacks are those of `ModuleCallStack.hooked`.
+        The arguments are those of `ModuleCallStack.hooked`. With `sites` nothing is intercepted
+        outside of these modules: a model then calls most of its functions as fast as ever.
         """
 
         def enter(call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             changed = on_enter(call, args, kwargs) if on_enter else None
+            if sites is not None and call.site in sites:
+                self._begin()
             if isinstance(call.module, nn.MultiheadAttention):
                 disable_torch_function(call)
             return changed
@@ -110,10 +118,25 @@ class AttentionInterceptor(TorchFunctionMode):
                     restore_torch_function(call)
             if on_exit:
                 on_exit(call, args, kwargs, output)
+            if sites is not None and call.site in sites:
+                self._end()
             return changed
 
-        with self.calls.hooked(model, enter, leave), self:
+        with self.calls.hooked(model, enter, leave, sites), ExitStack() as stack:
+            if sites is None:
+                stack.enter_context(self)
             yield
+
+    def _begin(self) -> None:
+        """Intercept functions from here on; once, where one such module is part of another."""
+        if self._depth == 0:
+            self.__enter__()
+        self._depth += 1
+
+    def _end(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.__exit__(None, None, None)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
+from visattn.recording.analysis_cache import modules_of
 
 _STATE = threading.local()
 
@@ -75,16 +76,22 @@ class ModuleCallStack:
 
     @contextmanager
     def hooked(
-        self, model: nn.Module, on_enter: OnEnter | None = None, on_exit: OnExit | None = None
+        self,
+        model: nn.Module,
+        on_enter: OnEnter | None = None,
+        on_exit: OnExit | None = None,
+        sites: Collection[str] | None = None,
     ) -> Iterator[None]:
         """Call back whenever a module of a model starts and ends.
 
         If `on_enter` returns a pair, it replaces the arguments of the module. If `on_exit` returns
-        anything but None, it replaces the output.
+        anything but None, it replaces the output. With `sites` only these modules and the model
+        itself are tracked.
         """
         with ExitStack() as hooks:
-            for site, module in model.named_modules():
-                if may_compute_attention(module):
+            for site, module in modules_of(model):
+                wanted = sites is None or not site or site in sites
+                if wanted and may_compute_attention(module):
                     self._register_hooks(hooks, site, module, on_enter, on_exit)
             yield
         self.stack.clear()

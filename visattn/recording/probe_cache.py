@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from visattn.blocks.tap import Tap
 from visattn.geometry.placement import GridPlacement
 from visattn.io.messages import user_code_location
-from visattn.recording.analysis_cache import from_disk
+from visattn.recording.analysis_cache import from_disk, modules_of, once
 from visattn.recording.changed_attention import read_by_change
 from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
 from visattn.recording.frozen import first_weight, internal_transform, without_grad
@@ -86,7 +86,7 @@ def probe_model(
         cache_key: Identifies that call.
     """
     cache = _PROBED.setdefault(model, {})
-    key = (input_size, channels, cache_key, _structure_hash(model))
+    key = (input_size, channels, cache_key, once(structure_hash, model))
     if key not in cache:
         measure = partial(_probed, model, input_size, channels, forward, cache_key)
         if forward is None:
@@ -124,7 +124,7 @@ def probe_grids(
 ) -> TracedGrids:
     """Return where the activations of a model lie on its input; cached like `probe_model`."""
     cache = _TRACED.setdefault(model, {})
-    key = (input_size, channels, cache_key, _structure_hash(model))
+    key = (input_size, channels, cache_key, once(structure_hash, model))
     if key not in cache:
         function = forward or forward_function(model)
         # two images, so that no axis of length one but a true one is squeezed
@@ -141,7 +141,7 @@ def probe_pooled_features(
         num_classes: Number of classes, if it decides which of several outputs the scores are.
     """
     cache = _POOLED.setdefault(model, {})
-    key = (input_size, channels, num_classes, _structure_hash(model))
+    key = (input_size, channels, num_classes, once(structure_hash, model))
     if key not in cache:
         cache[key] = from_disk(
             model,
@@ -184,7 +184,7 @@ def operations_of(explained: ExplainedModel) -> ModelOperations:
     cache = _OPERATIONS.setdefault(explained.model, {})
     size = explained.info.input_size
     channels = len(explained.info.mean)
-    key = (size, channels, _structure_hash(explained.model))
+    key = (size, channels, once(structure_hash, explained.model))
     if key not in cache:
         measure = partial(model_operations, explained.model, explained.forward, size, channels)
         own = explained.forward == forward_function(explained.model)
@@ -301,11 +301,16 @@ def _prefix_tokens_by_use(count: int, read_tokens: tuple[int, ...] | None) -> tu
     )
 
 
-def _structure_hash(model: nn.Module) -> int:
-    """Return a hash that changes when the modules of a model, or their windows, do."""
+def structure_hash(model: nn.Module) -> int:
+    """Return a hash that changes when the modules of a model, or their windows, do.
+
+    Example:
+        >>> structure_hash(nn.Linear(1, 1)) == structure_hash(nn.Sequential(nn.Linear(1, 1)))
+        False
+    """
     parts = (
-        (name, id(type(module)), str(getattr(module, "window_size", "")))
-        for name, module in model.named_modules()
+        (name, id(type(module)), str(vars(module).get("window_size", "")))
+        for name, module in modules_of(model)
     )
     return hash(tuple(parts))
 

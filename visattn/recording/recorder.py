@@ -15,12 +15,14 @@ from visattn.blocks.tap import RecordRequest, Tap
 from visattn.geometry.placement import GridPlacement, align_of
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import format_names
+from visattn.recording.analysis_cache import modules_of, once
 from visattn.recording.attention_call import fused_kernels
 from visattn.recording.frozen import without_checkpointing
 from visattn.recording.module_calls import (
     first_image_batch,
     is_probing,
     is_third_party,
+    may_compute_attention,
     with_images,
 )
 from visattn.recording.probe_cache import probe_grids
@@ -106,10 +108,51 @@ def record(
         >>> recording.maps[0].site, recording.maps[0].values.unique()
         ('1', tensor([0.5000]))
     """
-    check_supports_hooks(model)
+    once(check_supports_hooks, model)
     request = _record_request(queries, heads, differentiable=differentiable)
-    taps = {name: module for name, module in model.named_modules() if isinstance(module, Tap)}
-    has_third_party = any(map(is_third_party, model.modules()))
+    # A layer that runs again in the backward pass would be recorded twice, or in one pass only.
+    with without_checkpointing(model), _recording(model, request, layers) as recording:
+        yield recording
+
+
+@contextmanager
+def record_sites(
+    model: nn.Module,
+    sites: Sequence[str],
+    *,
+    queries: str | Sequence[int] = "all",
+    differentiable: bool = False,
+    called_whole: bool = False,
+) -> Iterator[Recording]:
+    """Record layers of a model that was analyzed, inside `frozen`; like `record`, but faster.
+
+    Args:
+        sites: Names of attention layers.
+        called_whole: Whether the model itself is called, and none of its parts by another function:
+            what is not part of the layers then runs unseen.
+
+    Example:
+        >>> model = nn.Sequential(torch.nn.Sigmoid(), Tap("gate"))
+        >>> with record_sites(model, ["1"]) as recording:
+        ...     _ = model(torch.zeros(1, 1, 2, 2))
+        >>> recording.maps[0].site
+        '1'
+    """
+    request = _record_request(queries, None, differentiable=differentiable)
+    only = frozenset(sites) if called_whole and may_compute_attention(model) else None
+    with _recording(model, request, sites, only) as recording:
+        yield recording
+
+
+@contextmanager
+def _recording(
+    model: nn.Module,
+    request: RecordRequest,
+    layers: LayerSelection,
+    only: frozenset[str] | None = None,
+) -> Iterator[Recording]:
+    taps = {name: module for name, module in modules_of(model) if isinstance(module, Tap)}
+    has_third_party = any(is_third_party(module) for _, module in modules_of(model))
     if not taps and not has_third_party:
         raise ValueError(
             f"the model must have attention that can be recorded, but {type(model).__name__} has "
@@ -125,10 +168,9 @@ def record(
         collector.add_third_party,
         probe_first=not taps,
         unsupported=recording.unsupported,
+        sites=only,
     )
     with ExitStack() as stack:
-        # A layer that runs again in the backward pass would be recorded twice, or in one pass only.
-        stack.enter_context(without_checkpointing(model))
         selected = [site for site in collector.select(()) if site in taps]
         grids = TapGrids(model)
         if any(taps[site].kind in _SPATIAL_KINDS for site in selected):
@@ -229,7 +271,7 @@ def check_not_compiled(model: nn.Module) -> None:
     Raises:
         ValueError: If it is compiled or scripted.
     """
-    for name, module in model.named_modules():
+    for name, module in modules_of(model):
         compiled = getattr(module, "_compiled_call_impl", None) is not None
         wrapped = type(module).__name__ == "OptimizedModule"
         scripted = isinstance(module, torch.jit.ScriptModule)

@@ -1,6 +1,6 @@
 """Records attention of models without taps, by intercepting torch functions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isnan
@@ -61,6 +61,7 @@ class ThirdPartyRecorder:
         probe_first: Whether to probe the model as soon as it gets an image, instead of when a layer
             without a tap first computes attention.
         unsupported: Receives the reasons for layers that cannot be recorded.
+        sites: Modules whose attention is intercepted; None for all.
     """
 
     model: nn.Module
@@ -69,6 +70,7 @@ class ThirdPartyRecorder:
     on_weights: Callable[[RecordedWeights], None]
     probe_first: bool
     unsupported: dict[str, str] = field(default_factory=dict)
+    sites: Collection[str] | None = None
     ran: bool = False
 
     def __post_init__(self) -> None:
@@ -86,7 +88,7 @@ class ThirdPartyRecorder:
         interceptor = AttentionInterceptor(
             self.calls, self, replace, selected=lambda call: self._token_layout(call) is not None
         )
-        with interceptor.intercepting(self.model, self._on_enter, self._on_exit):
+        with interceptor.intercepting(self.model, self._on_enter, self._on_exit, self.sites):
             yield
 
     def _on_enter(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -124,7 +126,7 @@ class ThirdPartyRecorder:
         if layout is None or not self._has_expected_tokens(call, layout, attention):
             return None
         weights = attention.compute_weights(slice(None), slice(None))
-        if not self._is_normalized(call, weights):
+        if not self._is_normalized(call, attention, weights):
             return None
         if layout.windows is None:
             recorded = weights.squeeze(2) if layout.layer.single_query else weights
@@ -152,7 +154,7 @@ class ThirdPartyRecorder:
         # Tokens are spread over windows: all rows are computed, and the wanted ones taken after.
         queries = rows if layout.windows is None else slice(None)
         weights = attention.compute_weights(heads, queries).detach()
-        if not self._is_normalized(call, weights):
+        if not self._is_normalized(call, attention, weights):
             return
         deviation = attention.deviation(weights, heads, queries)
         if deviation > row_tolerance(weights):
@@ -186,9 +188,9 @@ class ThirdPartyRecorder:
         )
         return False
 
-    def _is_normalized(self, call: ModuleCall, weights: Tensor) -> bool:
-        """Whether weights sum to 1; else store the reason."""
-        if not sums_to_one(weights):
+    def _is_normalized(self, call: ModuleCall, attention: AttentionCall, weights: Tensor) -> bool:
+        """Whether weights of the model sum to 1, as our softmax does; else store the reason."""
+        if attention.weights is not None and not sums_to_one(weights):
             self.on_unsupported(call, "its weights do not sum to 1")
             return False
         return True
