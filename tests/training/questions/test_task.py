@@ -230,6 +230,36 @@ def test_the_first_steps_learn_from_the_first_types_alone(
         assert bool(gradients["closest"] > 0) == learns
 
 
+def test_the_first_steps_end_when_their_types_are_learned(
+    clevr: SortOfClevrDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right answers end them, also in a run that goes on from a checkpoint, and for good."""
+    task = build_task(clevr, first_types=["shape"], first_steps=50, first_accuracy=0.9)
+    batch = clevr.example_batch(8)
+    kinds: list[set[str]] = []
+    right = [False, *[True] * 24, False, False]
+
+    def answer(batch: QuestionBatch) -> AnswerOutput:
+        kinds.append({question.type for question in batch.rows()})
+        shift = 0 if right[len(kinds) - 1] else 1
+        logits = one_hot((batch.answers + shift) % len(task.model.answers), len(task.model.answers))
+        return AnswerOutput(10.0 * logits, None)
+
+    monkeypatch.setattr(task, "_answer", answer)
+    for _ in range(12):
+        task.training_step(batch, 0)
+    checkpoint: dict[str, Any] = {"state_dict": {}}
+    task.on_save_checkpoint(checkpoint)
+    assert 0.6 < checkpoint["visattn"]["first_score"] < 0.9
+    task._first_score = 0.0
+    task.on_load_checkpoint(checkpoint)
+    for _ in right[12:]:
+        task.training_step(batch, 0)
+    alone = [kind == {"shape"} for kind in kinds]
+    assert 20 <= sum(alone) <= 24
+    assert alone == sorted(alone, reverse=True)
+
+
 def test_the_model_remembers_how_the_questions_of_its_training_begin(
     clevr: SortOfClevrDataModule,
 ) -> None:
@@ -247,6 +277,10 @@ def test_wrong_options_are_refused(clevr: SortOfClevrDataModule) -> None:
     for types, steps in ((["size"], 3), (["shape"], 0)):
         with pytest.raises(ValueError, match="first_types must be types .* are shape, left, top"):
             build_task(clevr, first_types=types, first_steps=steps)
+    for accuracy, steps in ((0.0, 3), (1.5, 3), (0.5, 0)):
+        kinds = ["shape"] if steps else None
+        with pytest.raises(ValueError, match="first_accuracy must be above 0 and at most 1"):
+            build_task(clevr, first_types=kinds, first_steps=steps, first_accuracy=accuracy)
     info = {**clevr.data_info, "num_steps": 0}
     with pytest.raises(ValueError, match="data that know the objects"):
         QuestionTask(lambda w, a: build_task(clevr).model, info, hop_loss_weight=1.0)

@@ -1,11 +1,13 @@
 """Training of visual question answering models."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -17,7 +19,12 @@ from visattn.metrics.grounding import box_coverage
 from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.results.attention_map import AttentionMap
 from visattn.training.data_module import InputSpec
-from visattn.training.distributed.reduce import all_gather_union, all_reduce_max, ddp_loss_scale
+from visattn.training.distributed.reduce import (
+    all_gather_union,
+    all_reduce_max,
+    all_reduce_mean,
+    ddp_loss_scale,
+)
 from visattn.training.metrics import Evaluation, WeightedMean
 from visattn.training.optim import OptimConfig
 from visattn.training.questions.metrics import (
@@ -89,6 +96,7 @@ ERASURES: dict[Erased, str] = {
 }
 """What is erased, and the metric of the images without it."""
 _NUM_ERASED = 128  # images per split in which objects are erased
+_FIRST_SCORE_STEPS = 10
 _OPTIM = OptimConfig(warmup_steps=100, decay_start=0.5)
 
 
@@ -121,7 +129,10 @@ class QuestionTask(Task):
         first_types: Types of questions that the training begins with: only their answers, and maps,
             count in the loss of the first `first_steps` steps. A model that must learn all types at
             once, without supervision of its maps, may never find where to look.
-        first_steps: Steps of training on `first_types`.
+        first_steps: Steps of training on `first_types`, at most.
+        first_accuracy: Accuracy of their answers, a running mean over some ten steps of training,
+            at which these steps end before `first_steps`; how soon maps find where to look differs
+            between seeds. None for the same number of steps in all runs.
         label_smoothing: Label smoothing of the cross-entropy.
         optim: The optimizer, by default AdamW with a learning rate of 1e-3 and a weight decay of
             1e-2; `lr_mults` for `encoder` and `decoder`.
@@ -145,6 +156,7 @@ class QuestionTask(Task):
         hop_loss_weight: float = 0.0,
         first_types: list[str] | None = None,
         first_steps: int = 0,
+        first_accuracy: float | None = None,
         label_smoothing: float = 0.0,
         optim: OptimConfig = _OPTIM,
         num_panels: int = 8,
@@ -168,6 +180,13 @@ class QuestionTask(Task):
             )
         self.first_types = self._check_first_types(first_types or [], first_steps)
         self.first_steps = first_steps
+        if first_accuracy is not None and not (first_steps and 0 < first_accuracy <= 1):
+            raise ValueError(
+                "first_accuracy must be above 0 and at most 1, with first_types and first_steps; "
+                f"got {first_accuracy} and first_steps={first_steps}"
+            )
+        self.first_accuracy = first_accuracy
+        self._first_score = 0.0  # the running mean; infinite once it was reached
         self.hop_loss_weight = hop_loss_weight
         self.label_smoothing = label_smoothing
         self.num_panels = num_panels
@@ -183,9 +202,12 @@ class QuestionTask(Task):
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch; at first, of its questions of the first types."""
-        if self.global_step < self.first_steps:
+        begins = self.global_step < self.first_steps and self._first_score < math.inf
+        if begins:
             batch = batch.of_types(self.first_types)
         output = self._answer(batch)
+        if begins and self.first_accuracy is not None:
+            self._update_first_score(output, batch)
         loss, count = answer_loss(output.logits, batch, label_smoothing=self.label_smoothing)
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=len(batch.answers))
         loss = loss * ddp_loss_scale(count, loss.device)
@@ -205,6 +227,31 @@ class QuestionTask(Task):
             rows = rows_of_types(batch, self.num_panels)
             panels = question_panels(self.model, batch, output, rows)
             self.notes |= {f"panels/{split}_{i}": panel for i, panel in enumerate(panels)}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add how well the first types are answered."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["visattn"]["first_score"] = self._first_score
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore how well the first types are answered."""
+        super().on_load_checkpoint(checkpoint)
+        self._first_score = checkpoint.get("visattn", {}).get("first_score", 0.0)
+
+    def _update_first_score(self, output: AnswerOutput, batch: QuestionBatch) -> None:
+        """Follow the accuracy of the first types, the same one in all processes."""
+        chosen = output.logits.detach().argmax(1)
+        available = answer_scores(batch.answers, batch.soft_scores, output.logits.shape[1])
+        scores = available.gather(1, chosen[:, None])
+        score = float(all_reduce_mean(scores.mean()))
+        self._first_score += (score - self._first_score) / _FIRST_SCORE_STEPS
+        self.log("train/first_accuracy", self._first_score, batch_size=len(batch.answers))
+        if self.first_accuracy is not None and self._first_score >= self.first_accuracy:
+            rank_zero_info(
+                f"step {self.global_step:,}: {', '.join(sorted(self.first_types))} is learned, the "
+                "other types of questions follow"
+            )
+            self._first_score = math.inf
 
     def _check_first_types(self, first_types: list[str], first_steps: int) -> frozenset[str]:
         unknown = sorted(set(first_types) - set(self.types))
