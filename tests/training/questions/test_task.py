@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 from visattn.cli import main
 from visattn.data.captions.batch import Vocabulary
@@ -18,7 +18,7 @@ from visattn.models.base import SmallEncoder
 from visattn.models.vqa.baselines import CNNMLP, RelationNetwork
 from visattn.models.vqa.cross_attention import CrossAttentionVQA
 from visattn.models.vqa.mac import MAC
-from visattn.models.vqa.model import VQAModel
+from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
 from visattn.pipelines.answering import check_question
 from visattn.training.questions.data import SceneQuestionsDataModule, SortOfClevrDataModule
