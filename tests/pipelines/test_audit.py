@@ -100,6 +100,17 @@ def test_a_tint_is_seen_by_stamps_and_not_listed_as_patches() -> None:
     assert stamps(other.with_references([other]), "confirmed") == set()
 
 
+def test_stamps_that_no_class_has_photos_for_are_not_put_on() -> None:
+    """They took all the time of an audit of photos of many classes, and said nothing."""
+    photos, labels = planted.photos("")
+    few = [index for index in range(len(labels)) if index % planted.COUNT < 8]
+    chosen = [photos[index] for index in few], [labels[index] for index in few]
+    audit = audited(planted.ColorNet().eval(), *chosen, stamps="default")
+    assert (audit.content.tests["stamps"], audit.content.settings["edited_images"]) == (0, 0)
+    note = "stamps were not tested: 10 photos at least of a predicted class are needed"
+    assert any(each.startswith(note) for each in audit.content.notes)
+
+
 def test_a_model_that_uses_objects_alone_has_no_confirmed_artefact() -> None:
     assert artefacts(report("")) == []
 

@@ -77,6 +77,15 @@ def stamp_findings(evidence: Evidence, stamps: Sequence[Stamp]) -> list[Finding]
     """
     if not stamps:
         return []
+    by_count = sorted(evidence.counts.items(), key=lambda item: -item[1])
+    classes = [each for each, number in by_count if number >= MIN_PHOTOS][:_MOST_CLASSES]
+    if not classes:
+        most = f"at most {by_count[0][1]}" if by_count else "none"
+        evidence.notes.append(
+            f"stamps were not tested: {MIN_PHOTOS} photos at least of a predicted class are "
+            f"needed, and there are {most}"
+        )
+        return []
     cost = 1 + sum(1 + stamp.is_local for stamp in stamps)
     count = min(_STAMP_PHOTOS, evidence.scorer.left // 2 // cost)
     photos = _spread_over_classes(evidence, count)
@@ -89,8 +98,6 @@ def stamp_findings(evidence: Evidence, stamps: Sequence[Stamp]) -> list[Finding]
         return []
     pairs = [_stamped_odds(evidence, stamps, index) for index in photos]
     odds, shares = (np.stack([pair[part] for pair in pairs]) for part in (0, 1))
-    by_count = sorted(evidence.counts.items(), key=lambda item: -item[1])
-    classes = [each for each, number in by_count if number >= MIN_PHOTOS][:_MOST_CLASSES]
     findings: list[Finding] = []
     for class_index in sorted(classes):
         rows = [

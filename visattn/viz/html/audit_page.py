@@ -309,7 +309,7 @@ def _range(effect: Effect, ends: tuple[float, float]) -> str:
 def _stamps(content: AuditContent) -> str:
     stamps = [finding for finding in content.findings if finding.kind == "stamp"]
     if not stamps:
-        return "<p>No stamps were tested.</p>"
+        return "<p>No stamps were tested; the notes above say why.</p>"
     # Findings are ranked, so that the classes with the strongest effects come first.
     all_classes = list(dict.fromkeys(each.class_name for each in stamps))
     classes = all_classes[:_MOST_CLASSES]
