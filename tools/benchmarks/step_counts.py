@@ -63,13 +63,15 @@ class Repeated(Dataset[Any]):
 
     Args:
         batch: The batch.
+        steps: How many.
     """
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: Any, steps: int = STEPS) -> None:
         self.batch = batch
+        self.steps = steps
 
     def __len__(self) -> int:
-        return STEPS
+        return self.steps
 
     def __getitem__(self, _: int) -> Any:
         return self.batch

@@ -27,6 +27,7 @@ from visattn.training.detection.losses import SetCriterion
 from visattn.training.optim import OptimConfig
 
 VIT, IMAGES, CLASSES = "vit_tiny_patch16_224", 8, 1000
+VIT_STEPS, VIT_IMAGES = 100, 2  # the start of a trainer takes as long as a part of a step
 DIM, HEADS, LAYERS, QUERIES = 128, 8, 3, 50
 QUESTIONS = 20  # about an image
 
@@ -35,7 +36,7 @@ QUESTIONS = 20  # about an image
 
 
 def vit_training() -> Comparison:
-    """Epoch of few steps in a `Trainer`, against a loop over timm's network."""
+    """Epoch in a `Trainer`, against a loop over timm's network; a check of few steps before."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     silence_lightning()
     torch.manual_seed(0)
@@ -46,29 +47,31 @@ def vit_training() -> Comparison:
     task = ClassificationTask(lambda *_: ours_model, {"class_names": names},
                               optim=OptimConfig(build))  # fmt: skip
     optimizer = build(peer.parameters())
-    pixels = torch.randint(256, (IMAGES, 3, 224, 224), dtype=torch.uint8)
-    batch = LabeledBatch(pixels, torch.arange(IMAGES))
+    pixels = torch.randint(256, (VIT_IMAGES, 3, 224, 224), dtype=torch.uint8)
+    batch = LabeledBatch(pixels, torch.arange(VIT_IMAGES))
     mean, std = (torch.tensor(peer.pretrained_cfg[key])[:, None, None] for key in ("mean", "std"))
 
-    def plain() -> None:
-        for _ in range(STEPS):
+    def plain(steps: int = VIT_STEPS) -> None:
+        for _ in range(steps):
             optimizer.zero_grad()
             loss = cross_entropy(peer((pixels / 255 - mean) / std), batch.labels)
             loss.backward()
             optimizer.step()
 
-    def ours() -> None:
+    def ours(steps: int = VIT_STEPS) -> None:
         trainer = Trainer(
             accelerator="cpu", devices=1, max_epochs=1, logger=False, barebones=False,
             enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
         )  # fmt: skip
-        trainer.fit(task, DataLoader(Repeated(batch), batch_size=None))
+        trainer.fit(task, DataLoader(Repeated(batch, steps), batch_size=None))
 
-    plain()
-    ours()
+    plain(STEPS)
+    ours(STEPS)
     weights = cast("Any", ours_model).patch_embed.proj.weight
     torch.testing.assert_close(weights, peer.patch_embed.proj.weight, atol=1e-5, rtol=1e-3)
-    title = f"epoch of {STEPS} steps of {VIT}, {IMAGES} images, timm's network in a plain loop"
+    title = (
+        f"epoch of {VIT_STEPS} steps of {VIT}, {VIT_IMAGES} images, timm's network in a plain loop"
+    )
     return Comparison(title, plain, ours, 1.0)
 
 

@@ -544,6 +544,8 @@ def variant_scorer(
         tensor([[0.]])
     """
     size = images_per_batch(images) if internal_batch_size is None else internal_batch_size
+    if internal_batch_size is None and explained.info.attention_layers:
+        size *= 2  # transformers have smaller activations than CNNs
     count = variants_per_batch(size, images)
 
     def evaluate(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:
