@@ -120,6 +120,23 @@ def test_shards_load_as_one_state_dict(tmp_path: Path) -> None:
             assert all(torch.equal(read[name], right[name]) for name in right)
 
 
+@pytest.mark.parametrize("length", [128, 640, 15_392, 19_280])
+def test_a_header_whose_length_looks_like_another_format_is_read(
+    tmp_path: Path, length: int
+) -> None:
+    """As bytes, the lengths are those of pickles, of a web page behind a space, and "PK"."""
+    file = tmp_path / "model.safetensors"
+    rest = len(
+        json.dumps(
+            {"": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, separators=(",", ":")
+        )
+    )
+    name = "w" * (length - rest)
+    save_file({name: torch.ones(1)}, file)
+    assert int.from_bytes(file.read_bytes()[:8], "little") == length
+    assert read_state_dict(file).tensors == {name: torch.ones(1)}
+
+
 def test_broken_shard_index_is_refused(tmp_path: Path) -> None:
     index = sharded(tmp_path, named(""))
     places = json.loads(index.read_text())["weight_map"]

@@ -16,7 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from visattn.io.safe_text import read_json
-from visattn.models.saving.weight_files import check_memory, open_safetensors, require_local_file
+from visattn.models.saving.weight_files import (
+    begins_as_safetensors,
+    check_memory,
+    open_safetensors,
+    require_local_file,
+)
 
 _MAX_PICKLE_BYTES = 2**26  # limit of data.pkl, which describes the tensors
 _ALLOCATING_GLOBALS = ("bytearray", "torch Tensor")  # their argument is the size they allocate
@@ -298,14 +303,15 @@ def _load_contents(source: Path) -> Any:
     """Return the contents of a weight file, whose format is detected from its first bytes."""
     with source.open("rb") as file:
         first_bytes = file.read(64)
-    if first_bytes[:2] == b"PK" or first_bytes[:1] == b"\x80":
-        return read_archive(source)
-    if not first_bytes:
-        raise ValueError(f"{source} is empty")
-    if first_bytes.startswith(b"version https://git-lfs"):
-        raise ValueError(f"{source} is a Git LFS pointer, not the weights: run git lfs pull")
-    if first_bytes.lstrip()[:1] == b"<":
-        raise ValueError(f"{source} is a web page, not weights: download the file itself")
+    if not begins_as_safetensors(first_bytes):
+        if first_bytes[:2] == b"PK" or first_bytes[:1] == b"\x80":
+            return read_archive(source)
+        if not first_bytes:
+            raise ValueError(f"{source} is empty")
+        if first_bytes.startswith(b"version https://git-lfs"):
+            raise ValueError(f"{source} is a Git LFS pointer, not the weights: run git lfs pull")
+        if first_bytes.lstrip()[:1] == b"<":
+            raise ValueError(f"{source} is a web page, not weights: download the file itself")
     with open_safetensors(source) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 

@@ -59,6 +59,20 @@ def require_local_file(path: str | os.PathLike[str], *, missing: str) -> Path:
     return file
 
 
+def begins_as_safetensors(first_bytes: bytes) -> bool:
+    r"""Whether a file begins with the length of a header, in eight bytes, and with that header.
+
+    The length alone may look like something else: 19,280 is "PK", and 640 begins a pickle.
+
+    Example:
+        >>> begins_as_safetensors((640).to_bytes(8, "little") + b'{"weight"')
+        True
+        >>> begins_as_safetensors(b"\x80\x02}q\x00.")
+        False
+    """
+    return first_bytes[4:9] == b"\0\0\0\0{"
+
+
 @contextmanager
 def open_safetensors(file: Path) -> Iterator[Any]:
     """Open a safetensors file after checking the size of its header and of the file.
@@ -67,14 +81,15 @@ def open_safetensors(file: Path) -> Iterator[Any]:
         ValueError: If the file is damaged, not a safetensors file, or larger than the memory.
     """
     with file.open("rb") as binary_file:
-        first_bytes = binary_file.read(8)
-    if first_bytes[:2] == b"PK" or first_bytes[:2] in _PICKLE_PROTOCOLS:
+        first_bytes = binary_file.read(9)
+    is_torch = first_bytes[:2] == b"PK" or first_bytes[:2] in _PICKLE_PROTOCOLS
+    if is_torch and not begins_as_safetensors(first_bytes):
         raise ValueError(
             f"{file} is no safetensors file but one of torch.save (.pth, .pt, .ckpt, .bin): "
             "it contains weights without a model; build the model and pass the file as its "
             "weights, as in --model timm:NAME --weights FILE"
         )
-    length = int.from_bytes(first_bytes, "little")
+    length = int.from_bytes(first_bytes[:8], "little")
     if length > _MAX_HEADER_BYTES:
         raise ValueError(
             f"{file} is damaged or no safetensors file: its header would be {length:,} bytes long"
