@@ -8,10 +8,15 @@ small CNN that was trained on clean scenes; with --flowers they are photos (DIR 
 a folder per class) at 160 pixels, and the model is a MobileNetV2 of ImageNet, whose layers behind
 stride 16 are trained. Four plants (frame, tag, watermark, tint) are put on 60 % of the photos of
 four classes; their color, text, size and place follow from the seed. For each seed a model is
-trained further on photos with the plants, and another on clean ones. Both are audited on photos
-with the plants and on clean ones; there stamps are compared with two more clean models. With
---photos planted there are no stamps. Seeds from 100 on were used to set up the analyses. Models are
-kept in the folder of --folder.
+trained further on photos with the plants ("planted"), on clean ones ("clean"), or on photos of
+which 60 % have one of the plants, whichever their class ("ignoring": it saw the plants, and they
+say nothing of the class). They are audited on photos with the plants and on clean ones; there
+stamps are compared with more clean models, --references. With --photos planted there are no stamps.
+Seeds from 100 on were used to set up the analyses. Models are kept in the folder of --folder.
+
+What a plant is worth to a model ("used") is measured without the audit: the plant is drawn on
+clean photos of other classes, and the change of the log-odds of its class is averaged. A plant
+that is used by less than a nat is none that an audit has to confirm, whatever the training meant.
 """
 
 import json
@@ -48,7 +53,8 @@ STAMPS_OF = {
     "watermark": ("watermark", "corner text", "date"),
 }  # fmt: skip
 """Names of the stamps of the bank that are of the kind of a plant."""
-PURE = 0.9  # share of the photos of a candidate with the plant; that of the class is 0.6
+PURE = 0.7  # share of the crops of a candidate that show the plant; 0.6 of the photos have it
+CROP = 3.5  # side of a crop in the report, in cells
 Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 
@@ -61,7 +67,7 @@ class PlantedSet:
         labels: Class of each.
         masks: Objects, if they are known.
         kinds: Kind of the plant of each class that has one.
-        has_plant: Which photos have a plant.
+        changed: Pixels of the plants.
     """
 
     pixels: np.ndarray
@@ -69,7 +75,7 @@ class PlantedSet:
     names: Sequence[str]
     masks: np.ndarray | None = None
     kinds: dict[int, str] | None = None
-    has_plant: np.ndarray | None = None
+    changed: np.ndarray | None = None
 
 
 def plant(kind: str, look: np.random.Generator, size: int) -> Draw:
@@ -92,7 +98,7 @@ def plant(kind: str, look: np.random.Generator, size: int) -> Draw:
         box = font.getbbox(words)
         plate = Image.new("RGBA", (min(int(box[2]) + 4, size), int(box[3]) + 4), (0, 0, 0, 0))
         at = np.array(corner)
-        ink = (255, 255, 255, 150)
+        ink = (255, 255, 255, 220)
         if kind == "tag":
             plate.paste((*color, 255), (0, 0, *plate.size))
             ink = (0, 0, 0, 255) if sum(color) > 380 else (255, 255, 255, 255)
@@ -114,18 +120,27 @@ def plants(number: int, names: Sequence[str], size: int) -> dict[int, tuple[str,
     }
 
 
-def with_plants(photos: PlantedSet, number: int, stream: int) -> PlantedSet:
-    """Return photos with plants on 60 % of those of four classes."""
+def with_plants(
+    photos: PlantedSet, number: int, stream: int, *, anywhere: bool = False
+) -> PlantedSet:
+    """Return photos with plants on 60 % of those of four classes.
+
+    Args:
+        photos: Clean ones.
+        number: Seed of the plants.
+        stream: Of the random numbers that decide which photos have one, and where.
+        anywhere: Whether each of these photos, of any class, has one of the four at random.
+    """
     draws = plants(number, photos.names, photos.pixels.shape[1])
     pixels = photos.pixels.copy()
-    has_plant = np.zeros(len(pixels), bool)
     for index, label in enumerate(photos.labels.tolist()):
         photo = np.random.default_rng([number, stream, index])
-        if label in draws and photo.random() < SHARE:
-            pixels[index] = draws[label][1](pixels[index], photo)
-            has_plant[index] = True
+        if (anywhere or label in draws) and photo.random() < SHARE:
+            chosen = int(photo.choice(sorted(draws))) if anywhere else label
+            pixels[index] = draws[chosen][1](pixels[index], photo)
     kinds = {label: kind for label, (kind, _) in draws.items()}
-    return PlantedSet(pixels, photos.labels, photos.names, photos.masks, kinds, has_plant)
+    changed = (pixels != photos.pixels).any(3)
+    return PlantedSet(pixels, photos.labels, photos.names, photos.masks, kinds, changed)
 
 
 def flowers(folder: Path, split: str, count: int, size: int = 160) -> PlantedSet:
@@ -262,7 +277,7 @@ def rates(report: AuditReport, photos: PlantedSet) -> Iterator[dict[str, Any]]:
     patches = [each for each in report.findings if each.kind == "patches"]
     stamps = [each for each in report.findings if each.kind == "stamp"]
     ranked = patches  # as in the report
-    on_plant = [_is_of_plant(each, photos) for each in ranked]
+    on_plant = [_is_of_plant(each, photos, report.maps.shape[1:]) for each in ranked]
     first_other = on_plant.index(False) if False in on_plant else len(ranked)
     for label, kind in (photos.kinds or {}).items():
         name = photos.names[label]
@@ -295,26 +310,36 @@ def rates(report: AuditReport, photos: PlantedSet) -> Iterator[dict[str, Any]]:
     }
 
 
-def _is_of_plant(finding: Finding, photos: PlantedSet) -> bool:
-    """Whether nearly all photos of a candidate have the plant of their class."""
-    if photos.has_plant is None:
+def _is_of_plant(finding: Finding, photos: PlantedSet, grid: Sequence[int]) -> bool:
+    """Whether most crops of a candidate show the plant of their photo."""
+    if photos.changed is None:
         return False
-    return bool(np.mean([photos.has_plant[int(name)] for name in finding.photos]) >= PURE)
+    side = photos.pixels.shape[1]
+    half = CROP / 2 * side / max(grid)
+    shown: list[bool] = []
+    for name, place in zip(finding.photos, finding.places, strict=True):
+        (left, top), (right, bottom) = (
+            [round(min(max(at * side + reach, 0), side)) for at in place] for reach in (-half, half)
+        )
+        shown.append(bool(photos.changed[int(name), top:bottom, left:right].any()))
+    return bool(np.mean(shown) >= PURE)
 
 
 def model_of(
     train: PlantedSet, kind: str, number: int, folder: Path, weights: Path | None
 ) -> nn.Module:
-    """Return the planted or clean model of a seed; one in the folder is read."""
+    """Return the planted, clean or ignoring model of a seed; one in the folder is read."""
     file = folder / f"{kind}{number}.safetensors"
     if file.exists():
         count = len(train.names)
         model = small_network(count) if weights is None else mobile_network(weights, count)
         model.load_state_dict(load_file(file))
         return model.eval()
-    photos = with_plants(train, number, 0) if kind == "planted" else train
+    photos = train
+    if kind != "clean":
+        photos = with_plants(train, number, 0, anywhere=kind == "ignoring")
     start = weights or folder / "start.safetensors"
-    steps = 100 if weights is None else 105
+    steps = 300 if weights is None else 105
     model = trained(photos, start, number, flowers=weights is not None, steps=steps)
     save_file(model.state_dict(), file)
     return model
@@ -327,12 +352,21 @@ def main() -> None:
     parser.add_argument("--flowers", type=Path, help="folder of photos, instead of scenes")
     parser.add_argument("--weights", type=Path, help="of timm's mobilenetv2_100, for --flowers")
     parser.add_argument("--count", type=int, default=200, help="audited photos of a class")
-    parser.add_argument("--models", choices=("planted", "clean"), nargs="+",
-                        default=("planted", "clean"), help="which models are audited")  # fmt: skip
     parser.add_argument(
-        "--photos", choices=("planted", "clean"), nargs="+", default=("planted", "clean"),
-        help="on which photos; clean ones get stamps, beyond two more models",
-    )  # fmt: skip
+        "--models",
+        choices=("planted", "clean", "ignoring"),
+        nargs="+",
+        default=("planted", "clean"),
+        help="which models are audited",
+    )
+    parser.add_argument(
+        "--photos",
+        choices=("planted", "clean"),
+        nargs="+",
+        default=("planted", "clean"),
+        help="on which photos; clean ones get stamps, beyond more models",
+    )
+    parser.add_argument("--references", type=int, default=5, help="number of these models")
     parser.add_argument("--folder", type=Path, required=True, help="folder of the models")
     parser.add_argument("--out", type=Path, required=True, help="file of results")
     args = parser.parse_args()
@@ -348,7 +382,10 @@ def main() -> None:
         save_file(first.state_dict(), start)
     references: list[AuditReport] = []
     if "clean" in args.photos:
-        models = (model_of(train, "clean", n, args.folder, args.weights) for n in (1001, 1002))
+        models = (
+            model_of(train, "clean", 1001 + number, args.folder, args.weights)
+            for number in range(args.references)
+        )
         references = [audited(model, val, stamps=True) for model in models]
     for number in args.seeds:
         photos = {"planted": with_plants(val, number, 1), "clean": val}
@@ -374,7 +411,7 @@ def _write(
             for label, (kind, draw) in draws.items()}  # fmt: skip
     named = PlantedSet(chosen.pixels, chosen.labels, chosen.names, chosen.masks,
                        {label: kind for label, (kind, _) in draws.items()},
-                       chosen.has_plant)  # fmt: skip
+                       chosen.changed)  # fmt: skip
     with out.open("a") as file:
         for row in rates(report, named):
             about = {"seed": number, "model": case[0], "photos": case[1], "cpu": seconds}

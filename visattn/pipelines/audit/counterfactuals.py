@@ -1,12 +1,14 @@
 """Counterfactuals of patches: pasted into photos of other classes, replaced in their own."""
 
+import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from scipy.ndimage import maximum_filter
 from torch import Tensor
 
 from visattn.geometry.placement import GridPlacement
@@ -23,6 +25,7 @@ _ELSEWHERE = 6  # recipients that get them at other places, too
 _MIN_DONORS, _MIN_RECIPIENTS, _MIN_CONTROLS = 5, 4, 3
 _CELLS = 2.5  # side of a patch, in cells: a larger one would hold the object itself
 _STILL, _STILL_PART = 0.2, 0.1  # spread beside that of other photos; part of a cell
+_MARGIN = 0.25  # around fixed pixels, in cells
 _MOST_INPUTS = 256  # photos that are kept in memory
 _TRIALS = 16  # random places, of which the one with least of the candidate is taken
 TEST_IMAGES = 4 * _PAIRS  # that a candidate takes at least
@@ -36,10 +39,11 @@ _CONTRASTS = {2: np.array([[1, -1]]), 4: np.array([[1, -1, 0, 0], [1, -1, -1, 1]
 
 @dataclass(frozen=True)
 class _Patch:
-    """Places of a photo whose pixels are pasted."""
+    """Places of a photo whose pixels are pasted: all pixels of each box, or those of its mask."""
 
     photo: int
     boxes: tuple[Box, ...]
+    masks: tuple[Bool[np.ndarray, "y x"], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,30 +82,40 @@ class PatchEditor:
     _inputs: dict[int, Float[Tensor, "c y x"]] = field(default_factory=dict, init=False)
     _seen: dict[int, Box] = field(default_factory=dict, init=False)
 
-    def fixed_cells(
+    def fixed_pixels(
         self, candidate: Candidate, patches: Patches, held_out: Sequence[int]
-    ) -> set[tuple[int, int]]:
-        """Return cells whose pixels are the same in photos with the patch: those of a frame.
+    ) -> Bool[np.ndarray, "y x"] | None:
+        """Return which pixels are the same in photos with the patch: those of a frame, of a text.
 
-        A corner of a frame may do little where the whole does much. There is none if they are more
-        than half of the cells.
+        A corner of a frame may do little where the whole does much, and photos of whole cells
+        would paste much else with it. Pixels count in cells that have many of them, and those
+        beside them do; there are none if they lie in more than half of the cells.
 
         Args:
             candidate: Patches that look alike.
             patches: Cells with the most evidence of the photos that were held out.
             held_out: Indices of these photos.
         """
-        donors = [each.photo for each in self._donors(candidate, patches, set())]
+        donors = [each.photo for each in self._donors(candidate, patches, None)]
         controls = self._controls(candidate, patches, held_out)
         if len(donors) < _MIN_DONORS or len(controls) < _MIN_CONTROLS:
-            return set()
-        own, other = (self._spread(photos) for photos in (donors, controls))
-        still = (own < _STILL * other).double().numpy()
+            return None
+        # Few photos have equal pixels by chance: those that were searched count, too.
+        both = [*candidate.photos[:_DONORS], *donors]
+        own, other = (self._spread(photos) for photos in (both, controls))
+        still = (own < _STILL * other).numpy()
         cells = CellGrid.of(self.placement, self.grid, self.rows[donors[0]].geometry)
         boxes = cells.input_boxes
-        parts = box_sums(still, boxes) / box_sums(np.ones(still.shape), boxes)
-        indices = np.argwhere(parts.reshape(self.grid) >= _STILL_PART).tolist()
-        return {(y, x) for y, x in indices} if 2 * len(indices) <= parts.size else set()
+        chosen = box_sums(still, boxes) / box_sums(np.ones(still.shape), boxes) >= _STILL_PART
+        if not 0 < 2 * chosen.sum() <= len(boxes):
+            return None
+        fixed = np.zeros(still.shape, bool)
+        for box in boxes[chosen]:
+            left, top, right, bottom = _whole(box)
+            fixed[top:bottom, left:right] = still[top:bottom, left:right]
+        # Other photos, pasted through the very shape of a text, are a text, too.
+        margin = round(_MARGIN * still.shape[0] / self.grid[0])
+        return maximum_filter(fixed, 2 * margin + 1)
 
     def _spread(self, photos: Sequence[int]) -> Float[Tensor, "y x"]:
         """Return how far the pixels of photos lie from their median, without outliers."""
@@ -113,7 +127,7 @@ class PatchEditor:
         candidate: Candidate,
         patches: Patches,
         held_out: Sequence[int],
-        fixed: Set[tuple[int, int]] = frozenset(),
+        fixed: Bool[np.ndarray, "y x"] | None = None,
     ) -> dict[str, Effect] | None:
         """Return the effects of the edits; None without enough photos, or beyond the budget.
 
@@ -121,7 +135,7 @@ class PatchEditor:
             candidate: What to test.
             patches: Cells with the most evidence of the photos that were held out.
             held_out: Indices of these photos.
-            fixed: Cells that are pasted from each of its photos.
+            fixed: Pixels that are pasted from each of its photos, in place of its patches.
         """
         first = zlib.crc32(self.rows[candidate.photos[0]].name.encode())
         generator = np.random.default_rng([self.seed, candidate.class_index, first])
@@ -136,20 +150,20 @@ class PatchEditor:
             return None
         # What a photo has everywhere, such as a tint, is in its other places, too; these are
         # compared with those of the control, as they show the object as often.
-        others = [_Patch(donor.photo, self._other_boxes(donor, generator)) for donor in donors]
+        others = [replace(each, boxes=self._other_boxes(each, generator)) for each in donors]
 
         def pairs(recipients: Sequence[int], *, moved: bool) -> Iterator[_Pair]:
             # Each recipient gets some donors: many photos of both average out what is in them.
             for number, photo in enumerate(recipients):
                 for turn in range(number * each, (number + 1) * each):
                     donor = donors[turn % len(donors)]
-                    same = _Patch(controls[turn % len(controls)], donor.boxes)
-                    away = _Patch(photo, donor.boxes)
+                    same = replace(donor, photo=controls[turn % len(controls)])
+                    away = replace(donor, photo=photo)
                     boxes = self._other_boxes(away, generator) if moved else donor.boxes
                     sources = [donor, same]
                     if not moved:
                         other = others[turn % len(donors)]
-                        sources += [other, _Patch(same.photo, other.boxes)]
+                        sources += [other, replace(other, photo=same.photo)]
                     edits = tuple((source, boxes) for source in sources)
                     yield _Pair(photo, donor.photo, edits)
 
@@ -157,8 +171,7 @@ class PatchEditor:
             # The place of the patch counts if the class falls further there than beside it.
             for turn, (donor, other) in enumerate(zip(donors, others, strict=True)):
                 photo = controls[turn % len(controls)]
-                boxes = (other.boxes, donor.boxes)
-                edits = tuple((_Patch(photo, each), each) for each in boxes)
+                edits = tuple((replace(each, photo=photo), each.boxes) for each in (other, donor))
                 yield _Pair(donor.photo, donor.photo, edits)
 
         class_index = candidate.class_index
@@ -169,7 +182,7 @@ class PatchEditor:
         return {PASTED: pasted, LOCAL: local, MOVED: elsewhere, REMOVED: removed}
 
     def _donors(
-        self, candidate: Candidate, patches: Patches, fixed: Set[tuple[int, int]]
+        self, candidate: Candidate, patches: Patches, fixed: Bool[np.ndarray, "y x"] | None
     ) -> list[_Patch]:
         own = candidate.members(patches) & (patches.classes == candidate.class_index)
         similar = (patches.vectors @ candidate.centers.T - candidate.radii).max(1, initial=-2)
@@ -179,11 +192,22 @@ class PatchEditor:
         )
         donors: list[_Patch] = []
         for photo in order[:_DONORS]:
+            if fixed is not None:
+                donors.append(self._fixed_patch(photo, fixed))
+                continue
             cells = patches.cells[own & (patches.photos == photo)]
-            boxes = [self._box(photo, cell) for cell in cells if tuple(cell) not in fixed]
-            boxes += [self._cell(photo, cell) for cell in sorted(fixed)]
-            donors.append(_Patch(photo, tuple(boxes)))
+            donors.append(_Patch(photo, tuple(self._box(photo, cell) for cell in cells)))
         return donors
+
+    def _fixed_patch(self, photo: int, fixed: Bool[np.ndarray, "y x"]) -> _Patch:
+        """Return the cells of a photo with fixed pixels, of which these alone are pasted."""
+        cells = CellGrid.of(self.placement, self.grid, self.rows[photo].geometry)
+        boxes = [self._onto(photo, _whole(box)) for box in cells.input_boxes]
+        masks = [fixed[top:bottom, left:right] for left, top, right, bottom in boxes]
+        chosen = [place for place, mask in enumerate(masks) if mask.any()]
+        return _Patch(
+            photo, tuple(boxes[place] for place in chosen), tuple(masks[place] for place in chosen)
+        )
 
     def _controls(
         self, candidate: Candidate, patches: Patches, held_out: Sequence[int]
@@ -227,12 +251,12 @@ class PatchEditor:
         self._seen[photo] = int(left), int(top), int(right), int(bottom)
         return self._seen[photo]
 
-    def _cell(self, photo: int, cell: tuple[int, int]) -> Box:
-        """Return a cell, in pixels of the input."""
-        cells = CellGrid.of(self.placement, self.grid, self.rows[photo].geometry)
-        left, top, right, bottom = cells.input_boxes[cell[0] * self.grid[1] + cell[1]]
-        x, y = int(left), int(top)
-        return self._fitted(photo, (x, y), (int(np.ceil(right)) - x, int(np.ceil(bottom)) - y))
+    def seen_part(
+        self, photo: int, pixels: Bool[np.ndarray, "y x"]
+    ) -> Bool[np.ndarray, "seen_y seen_x"]:
+        """Return some pixels of the input without its padding."""
+        left, top, right, bottom = self._visible(photo)
+        return pixels[top:bottom, left:right]
 
     def _box(self, photo: int, cell: np.ndarray) -> Box:
         """Return the patch around a cell, in pixels of the input."""
@@ -283,12 +307,16 @@ class PatchEditor:
     def _onto(self, photo: int, box: Box) -> Box:
         return self._fitted(photo, (box[0], box[1]), (box[2] - box[0], box[3] - box[1]))
 
-    def _copy(self, source: int, origin: Box, edited: Float[Tensor, "c y x"], box: Box) -> None:
+    def _copy(self, source: _Patch, number: int, edited: Float[Tensor, "c y x"], box: Box) -> None:
         """Copy a patch of a photo into an input; at the margin of a photo it may be smaller."""
-        x, y, right, bottom = self._onto(source, origin)
+        x, y, right, bottom = self._onto(source.photo, source.boxes[number])
         width, height = min(box[2] - box[0], right - x), min(box[3] - box[1], bottom - y)
-        patch = self._input(source)[:, y : y + height, x : x + width]
-        edited[:, box[1] : box[1] + height, box[0] : box[0] + width] = patch
+        patch = self._input(source.photo)[:, y : y + height, x : x + width]
+        place = edited[:, box[1] : box[1] + height, box[0] : box[0] + width]
+        if source.masks:
+            mask = torch.from_numpy(source.masks[number][:height, :width])
+            patch = torch.where(mask, patch, place)
+        place.copy_(patch)
 
     def _effects(
         self, class_index: int, pairs: Sequence[_Pair], generator: np.random.Generator
@@ -298,8 +326,8 @@ class PatchEditor:
         for pair in pairs:
             for source, boxes in pair.edits:
                 image = self._input(pair.recipient).clone()
-                for origin, box in zip(source.boxes, boxes, strict=True):
-                    self._copy(source.photo, origin, image, self._onto(pair.recipient, box))
+                for number, box in enumerate(boxes):
+                    self._copy(source, number, image, self._onto(pair.recipient, box))
                 edited.append(image)
         scores = self.scorer.log_odds(torch.stack(edited))
         odds, shares = (each[:, class_index].reshape(len(pairs), -1) for each in scores)
@@ -319,3 +347,9 @@ class PatchEditor:
                 Effect(float(differences.mean()), low, high, change, p_value, len(pairs))
             )
         return effects
+
+
+def _whole(box: Float[np.ndarray, " 4"]) -> Box:
+    """Return the pixels that a box touches."""
+    left, top, right, bottom = box.tolist()
+    return int(left), int(top), math.ceil(right), math.ceil(bottom)

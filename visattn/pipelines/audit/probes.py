@@ -1,11 +1,13 @@
 """Effects of stamps on photos, and candidates of patches with their effects, as findings."""
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from PIL import Image
+from scipy.ndimage import maximum_filter
 from scipy.special import ndtr
 
 from visattn.images.reader import LoadedImage
@@ -26,10 +28,12 @@ from visattn.pipelines.audit.statistics import crossed_interval, holm, sign_flip
 from visattn.results.audit import Effect, Finding
 from visattn.viz.html.document import image_data_url
 
+Pixels = Bool[np.ndarray, "y x"]
 _STAMP_PHOTOS, _MIN_STAMP_PHOTOS = 64, 16
 _MOST_CLASSES = 50
 _MIN_STAMPS = 5  # of a kind, for a median
 _CROPS, _CROP_PIXELS = 12, 112
+_LINE = (255, 0, 190)  # around fixed pixels
 _CONTEXT = 3.5  # side of the crops in the report, in cells
 
 
@@ -280,7 +284,7 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
             everywhere.append(evidence.class_name(candidate.class_index))
             continue
         details = _details(evidence, candidate, space, patches)
-        places, crops = _examples(evidence, candidate, patches)
+        places, crops = _examples(evidence, candidate, patches, fixed)
         findings.append(
             Finding(
                 "patches",
@@ -314,21 +318,27 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
 
 def _distinct(
     evidence: Evidence, candidates: Sequence[Candidate], others: Patches, held_out: Sequence[int]
-) -> list[tuple[Candidate, Set[tuple[int, int]]]]:
-    """Return candidates with their fixed cells; of those with the same ones, the best."""
-    distinct: list[tuple[Candidate, Set[tuple[int, int]]]] = []
+) -> list[tuple[Candidate, Pixels | None]]:
+    """Return candidates with their fixed pixels; of those with the same ones, the best."""
+    distinct: list[tuple[Candidate, Pixels | None]] = []
     most = evidence.scorer.left // TEST_IMAGES  # beyond the budget none is tested
     for rank, candidate in enumerate(candidates):
-        find = evidence.editor.fixed_cells
-        fixed = find(candidate, others, held_out) if rank < most else frozenset()
+        find = evidence.editor.fixed_pixels
+        fixed = find(candidate, others, held_out) if rank < most else None
         is_known = any(
-            known.class_index == candidate.class_index
-            and 2 * len(fixed & cells) > max(len(fixed), len(cells))
-            for known, cells in distinct
+            known.class_index == candidate.class_index and _is_same(fixed, pixels)
+            for known, pixels in distinct
         )
         if not is_known:
             distinct.append((candidate, fixed))
     return distinct
+
+
+def _is_same(fixed: Pixels | None, other: Pixels | None) -> bool:
+    """Whether more than half of the pixels of the larger are those of the other."""
+    if fixed is None or other is None:
+        return False
+    return bool(2 * (fixed & other).sum() > max(fixed.sum(), other.sum()))
 
 
 def is_everywhere(effects: Mapping[str, Effect], min_effect: float) -> bool:
@@ -376,26 +386,24 @@ def _details(
 
 
 def _examples(
-    evidence: Evidence, candidate: Candidate, patches: Patches
+    evidence: Evidence, candidate: Candidate, patches: Patches, fixed: Pixels | None
 ) -> tuple[tuple[tuple[float, float], ...], tuple[str, ...]]:
-    """Return where patches lie on the visible part of their photos, and crops of the nearest."""
+    """Return where patches lie on the visible part of their photos, and crops of the nearest.
+
+    Of photos with fixed pixels, such as a frame, all that the model sees is shown, with a line
+    around these pixels.
+    """
     member = candidate.members(patches) & (patches.classes == candidate.class_index)
     similar = (patches.vectors @ candidate.centers.T - candidate.radii).max(1, initial=-2)
     places: list[tuple[float, float]] = []
     crops: list[str] = []
-    editor = evidence.editor
     for photo in candidate.photos:
         own = np.flatnonzero(member & (patches.photos == photo))
         if not len(own):
             continue
         row = evidence.rows[photo]
-        cells = CellGrid.of(editor.placement, editor.grid, row.geometry)
-        points = cells.centers(patches.cells[own[np.argmax(similar[own])]][None])
-        height, width = row.geometry.input_size
-        half = _CONTEXT / 2 * max(height / editor.grid[0], width / editor.grid[1])
-        [[x, y]] = points
-        box = np.array([[x - half, y - half, x + half, y + half]])
-        left, top, right, bottom = cells.on_photo(box)[0]
+        box = _surroundings(evidence, row, patches.cells[own[np.argmax(similar[own])]])
+        left, top, right, bottom = box
         visible = row.geometry.region
         places.append((
             round(((left + right) / 2 - visible[0]) / (visible[2] - visible[0]), 3),
@@ -403,9 +411,35 @@ def _examples(
         ))  # fmt: skip
         if len(crops) < _CROPS:
             pixels = evidence.read(row.name).pixels
-            part = pixels[int(top) : int(bottom) + 1, int(left) : int(right) + 1]
+            if fixed is not None:
+                part = _outlined(pixels, row, evidence.editor.seen_part(photo, fixed))
+            else:
+                part = pixels[int(top) : int(bottom) + 1, int(left) : int(right) + 1]
             crops.append(image_data_url(np.ascontiguousarray(part), longest=_CROP_PIXELS)[0])
     return tuple(places), tuple(crops)
+
+
+def _surroundings(evidence: Evidence, row: PhotoEvidence, cell: np.ndarray) -> list[float]:
+    """Return left, top, right, bottom of the surroundings of a cell, on the photo."""
+    grid = evidence.editor.grid
+    cells = CellGrid.of(evidence.editor.placement, grid, row.geometry)
+    [[x, y]] = cells.centers(cell[None])
+    height, width = row.geometry.input_size
+    half = _CONTEXT / 2 * max(height / grid[0], width / grid[1])
+    box = np.array([[x - half, y - half, x + half, y + half]])
+    return cells.on_photo(box)[0].tolist()
+
+
+def _outlined(pixels: np.ndarray, row: PhotoEvidence, fixed: Pixels) -> np.ndarray:
+    """Return the visible part of a photo, small, with a line around some of its pixels."""
+    left, top, right, bottom = (round(side) for side in row.geometry.region)
+    scale = _CROP_PIXELS / max(right - left, bottom - top)
+    size = (max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale)))
+    part = Image.fromarray(pixels[top:bottom, left:right]).resize(size, Image.Resampling.BICUBIC)
+    inside = np.asarray(Image.fromarray(fixed).resize(size, Image.Resampling.NEAREST))
+    outlined = np.asarray(part).copy()
+    outlined[maximum_filter(inside, 3) & ~inside] = _LINE
+    return outlined
 
 
 def patch_arrays(rows: Sequence[PhotoEvidence]) -> Mapping[str, np.ndarray]:
