@@ -12,7 +12,8 @@ trained further on photos with the plants ("planted"), on clean ones ("clean"), 
 which 60 % have one of the plants, whichever their class ("ignoring": it saw the plants, and they
 say nothing of the class). They are audited on photos with the plants and on clean ones; there
 stamps are compared with more clean models, --references. With --photos planted there are no stamps.
-Seeds from 100 on were used to set up the analyses. Models are kept in the folder of --folder.
+Seeds from 100 on were used to set up the analyses. Models and reports are kept in the folder of
+--folder, and read when they are there.
 
 What a plant is worth to a model ("used") is measured without the audit: the plant is drawn on
 clean photos of other classes, and the change of the log-odds of its class is averaged. A plant
@@ -22,7 +23,7 @@ that is used by less than a nat is none that an audit has to confirm, whatever t
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from visattn.data.scenes.world import SHAPES, draw_world, object_masks
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.audit.audit import AuditOptions, analyze_evidence, examine_all
 from visattn.pipelines.audit.evidence import Examiner, class_log_odds
-from visattn.pipelines.audit.report import AuditReport
+from visattn.pipelines.audit.report import AuditReport, load_audit
 from visattn.pipelines.audit.stamps import default_stamps
 from visattn.pipelines.explainer import Explainer
 from visattn.results.audit import Finding
@@ -260,6 +261,18 @@ def audited(model: nn.Module, photos: PlantedSet, *, stamps: bool) -> AuditRepor
     return analyze_evidence(rows, examiner, read, options)
 
 
+def report_of(
+    model: nn.Module, photos: PlantedSet, folder: Path, *, stamps: bool
+) -> tuple[AuditReport, float | None]:
+    """Return the audit of a model and the CPU seconds that it took; one in the folder is read."""
+    if (folder / "findings.json").exists():
+        return load_audit(folder), None
+    start = time.process_time()
+    report = audited(model, photos, stamps=stamps)
+    report.save(folder)
+    return report, round(time.process_time() - start, 1)
+
+
 def use_of(model: nn.Module, photos: PlantedSet, label: int, draw: Draw) -> float:
     """Return what a plant changes of the log-odds of its class on clean photos of the others."""
     others = np.flatnonzero(photos.labels != label)[::12]
@@ -382,41 +395,41 @@ def main() -> None:
         save_file(first.state_dict(), start)
     references: list[AuditReport] = []
     if "clean" in args.photos:
-        models = (
-            model_of(train, "clean", 1001 + number, args.folder, args.weights)
-            for number in range(args.references)
-        )
-        references = [audited(model, val, stamps=True) for model in models]
+        for number in range(1001, 1001 + args.references):
+            model = model_of(train, "clean", number, args.folder, args.weights)
+            report, _ = report_of(model, val, args.folder / f"clean{number}_clean", stamps=True)
+            references.append(report)
     for number in args.seeds:
         photos = {"planted": with_plants(val, number, 1), "clean": val}
         for kind in args.models:
             model = model_of(train, kind, number, args.folder, args.weights)
             for data in args.photos:
-                _write(args.out, number, (kind, data), model, (photos[data], val), references)
+                file = args.folder / f"{kind}{number}_{data}"
+                report, seconds = report_of(model, photos[data], file, stamps=data == "clean")
+                if data == "clean":
+                    report = report.with_references(references)
+                about = {"seed": number, "model": kind, "photos": data, "cpu": seconds}
+                _append(args.out, about, report, photos["planted"], model, val)
 
 
-def _write(
-    out: Path, number: int, case: tuple[str, str], model: nn.Module,
-    photos: tuple[PlantedSet, PlantedSet], references: Sequence[AuditReport],
-) -> None:  # fmt: skip
-    """Audit a model on some photos, and append the results; clean ones measure the use."""
-    chosen, clean = photos
-    start = time.process_time()
-    report = audited(model, chosen, stamps=chosen is clean)
-    if chosen is clean:
-        report = report.with_references(references)
-    seconds = round(time.process_time() - start, 1)
-    draws = plants(number, chosen.names, chosen.pixels.shape[1])
-    used = {kind: round(use_of(model, clean, label, draw), 2)
-            for label, (kind, draw) in draws.items()}  # fmt: skip
-    named = PlantedSet(chosen.pixels, chosen.labels, chosen.names, chosen.masks,
-                       {label: kind for label, (kind, _) in draws.items()},
-                       chosen.changed)  # fmt: skip
+def _append(
+    out: Path,
+    about: dict[str, Any],
+    report: AuditReport,
+    planted: PlantedSet,
+    model: nn.Module,
+    clean: PlantedSet,
+) -> None:
+    """Append the rates of an audit, with how much the model uses each plant."""
+    draws = plants(about["seed"], clean.names, clean.pixels.shape[1])
+    used = {
+        kind: round(use_of(model, clean, label, draw), 2) for label, (kind, draw) in draws.items()
+    }
+    photos = planted if about["photos"] == "planted" else replace(clean, kinds=planted.kinds)
     with out.open("a") as file:
-        for row in rates(report, named):
-            about = {"seed": number, "model": case[0], "photos": case[1], "cpu": seconds}
-            about |= {"accuracy": report.content.accuracy, "used": used.get(row["plant"])}
-            file.write(json.dumps({**about, **row}) + "\n")
+        for row in rates(report, photos):
+            known = {"accuracy": report.content.accuracy, "used": used.get(row["plant"])}
+            file.write(json.dumps({**about, **known, **row}) + "\n")
 
 
 if __name__ == "__main__":

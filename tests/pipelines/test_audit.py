@@ -198,7 +198,7 @@ def groups(noise: np.ndarray, random: np.random.Generator) -> float:
 
 
 def crossed(noise: np.ndarray, random: np.random.Generator) -> float:
-    return crossed_interval(noise[:, None], random)[2]
+    return crossed_interval(noise[:, None])[2]
 
 
 @pytest.mark.parametrize("test", [flips, groups, crossed])
@@ -211,17 +211,39 @@ def test_p_values_are_uniform_without_an_effect(test: Callable) -> None:
     assert np.mean(values) == pytest.approx(0.5, abs=0.12)
 
 
+@pytest.mark.parametrize("spreads", [(1, 1, 0), (1, 0, 1), (0, 0, 1), (0.5, 0.5, 2)])
 @pytest.mark.parametrize("each", [12, 4])
-def test_interval_covers_donors_and_recipients(each: int) -> None:
-    """Means of crossed effects, also of some pairs: 95 % intervals hold the true mean so often."""
+def test_interval_covers_donors_recipients_and_pairs(
+    spreads: tuple[float, float, float], each: int
+) -> None:
+    """95 % intervals of crossed effects, also of some pairs, hold the true mean so often.
+
+    They are not wider than needed: with noise of pairs alone, as wide as those of single values.
+    """
+    donors, recipients, pairs = spreads
     hits = 0
-    for seed in range(80):
+    widths: list[float] = []
+    for seed in range(200):
         random = np.random.default_rng(seed)
-        effects = random.normal(size=(8, 1)) + random.normal(size=(1, 12)) + 1.0
+        effects = pairs * random.normal(size=(8, 12)) + 1.0
+        effects += donors * random.normal(size=(8, 1)) + recipients * random.normal(size=(1, 12))
         effects[(np.arange(12) - 2 * np.arange(8)[:, None]) % 12 >= each] = np.nan
-        low, high, _ = crossed_interval(effects, random)
+        low, high, _ = crossed_interval(effects)
         hits += low <= 1.0 <= high
-    assert 0.8 <= hits / 80 <= 1
+        widths.append(high - low)
+    assert 0.9 <= hits / 200 <= 1
+    if not donors:
+        single = 2 * 2.36 * pairs / np.sqrt(8 * each)
+        assert 0.9 * single < np.mean(widths) < 1.35 * single
+
+
+def test_photos_of_a_unit_count_once() -> None:
+    values = np.random.default_rng(0).normal(1, 1, 6)
+    low, high, p_value = crossed_interval(values[:, None])
+    twice = np.repeat(values, 4)
+    units = [f"patient {number // 4}" for number in range(24)]
+    assert crossed_interval(twice[:, None], units) == pytest.approx((low, high, p_value))
+    assert crossed_interval(twice[:, None])[0] > low
 
 
 def test_p_values_are_corrected_in_their_order() -> None:

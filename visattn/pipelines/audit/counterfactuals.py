@@ -175,10 +175,10 @@ class PatchEditor:
                 yield _Pair(donor.photo, donor.photo, edits)
 
         class_index = candidate.class_index
-        pasted, local = self._effects(class_index, [*pairs(recipients, moved=False)], generator)
+        pasted, local = self._effects(class_index, [*pairs(recipients, moved=False)])
         moved = [*pairs(recipients[:_ELSEWHERE], moved=True)]
-        [elsewhere] = self._effects(class_index, moved, generator)
-        [removed] = self._effects(class_index, [*replaced()], generator)
+        [elsewhere] = self._effects(class_index, moved)
+        [removed] = self._effects(class_index, [*replaced()])
         return {PASTED: pasted, LOCAL: local, MOVED: elsewhere, REMOVED: removed}
 
     def _donors(
@@ -318,9 +318,7 @@ class PatchEditor:
             patch = torch.where(mask, patch, place)
         place.copy_(patch)
 
-    def _effects(
-        self, class_index: int, pairs: Sequence[_Pair], generator: np.random.Generator
-    ) -> list[Effect]:
+    def _effects(self, class_index: int, pairs: Sequence[_Pair]) -> list[Effect]:
         """Return the effect of the first edits beside that of their controls, by each contrast."""
         edited: list[Tensor] = []
         for pair in pairs:
@@ -341,7 +339,7 @@ class PatchEditor:
         for contrast in _CONTRASTS[odds.shape[1]]:
             values = np.full((len(rows), len(columns)), np.nan)
             values[row, column] = differences = odds @ contrast
-            low, high, p_value = crossed_interval(values, generator, of_rows, of_columns)
+            low, high, p_value = crossed_interval(values, of_rows, of_columns)
             change = float((shares @ contrast).mean())
             effects.append(
                 Effect(float(differences.mean()), low, high, change, p_value, len(pairs))

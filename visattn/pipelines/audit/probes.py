@@ -122,7 +122,7 @@ def stamp_findings(evidence: Evidence, stamps: Sequence[Stamp]) -> list[Finding]
         name = evidence.class_name(class_index)
         for number, stamp in enumerate(stamps):
             own = differences[:, number]
-            low, high, _ = crossed_interval(own[:, None], generator, units)
+            low, high, _ = crossed_interval(own[:, None], units)
             effect = Effect(
                 float(own.mean()), low, high, float(probabilities[number]), float(p_values[number]),
                 len(rows),
