@@ -54,8 +54,8 @@ STAMPS_OF = {
     "watermark": ("watermark", "corner text", "date"),
 }  # fmt: skip
 """Names of the stamps of the bank that are of the kind of a plant."""
-PURE = 0.7  # share of the crops of a candidate that show the plant; 0.6 of the photos have it
-CROP = 3.5  # side of a crop in the report, in cells
+CROPS, CROP = 12, 3.5  # of a candidate in the report, the nearest; side in cells
+PURE = 0.7  # share of these crops that show the plant; 0.6 of the photos of the class have it
 Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 
@@ -324,13 +324,13 @@ def rates(report: AuditReport, photos: PlantedSet) -> Iterator[dict[str, Any]]:
 
 
 def _is_of_plant(finding: Finding, photos: PlantedSet, grid: Sequence[int]) -> bool:
-    """Whether most crops of a candidate show the plant of their photo."""
+    """Whether the crops of a candidate in the report show the plant of their photo."""
     if photos.changed is None:
         return False
     side = photos.pixels.shape[1]
     half = CROP / 2 * side / max(grid)
     shown: list[bool] = []
-    for name, place in zip(finding.photos, finding.places, strict=True):
+    for name, place in [*zip(finding.photos, finding.places, strict=True)][:CROPS]:
         (left, top), (right, bottom) = (
             [round(min(max(at * side + reach, 0), side)) for at in place] for reach in (-half, half)
         )

@@ -10,7 +10,7 @@ from jaxtyping import Float
 FindingKind = Literal["patches", "stamp"]
 Status = Literal["confirmed", "reaction", "no effect", "not confirmed", "not testable"]
 SCHEMA = 1
-_BESIDE = 0.3  # share of patches without an object
+BESIDE = 0.3  # share of patches without an object
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Finding:
             >>> petal.is_beside_objects
             False
         """
-        return self.details.get("outside", 1.0) >= _BESIDE
+        return self.details.get("outside", 1.0) >= BESIDE
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as values of JSON."""

@@ -72,6 +72,7 @@ class Patches:
         vectors: Unit vectors in the space of patches.
         classes: Predicted class of the photo.
         on_objects: Whether it shows a part of an annotated object; False without annotations.
+        evidence: Evidence there, as a multiple of that of a uniform map.
     """
 
     photos: Int[np.ndarray, " n"]
@@ -79,6 +80,7 @@ class Patches:
     vectors: Float[np.ndarray, "n d"]
     classes: Int[np.ndarray, " n"]
     on_objects: Bool[np.ndarray, " n"]
+    evidence: Float[np.ndarray, " n"]
 
     @classmethod
     def of(
@@ -104,9 +106,12 @@ class Patches:
         photos = photos.astype(np.int64)
         cells = np.concatenate([each.cells for _, each in pairs] or [np.zeros((0, 2), np.int64)])
         classes = np.array([rows[index].prediction for index in photos.tolist()], dtype=np.int64)
-        places = zip(photos.tolist(), cells.tolist(), strict=True)
-        on_objects = np.array([_shows_object(rows[index], y, x) for index, (y, x) in places], bool)
-        return cls(photos, cells, space(np.concatenate(features)), classes, on_objects)
+        places = [(rows[index], y, x) for index, (y, x) in zip(photos.tolist(), cells.tolist(),
+                                                               strict=True)]  # fmt: skip
+        on_objects = np.array([_shows_object(*place) for place in places], bool)
+        evidence = np.array([row.shares[y, x] / max(row.areas[y, x], 1e-9)
+                             for row, y, x in places], float)  # fmt: skip
+        return cls(photos, cells, space(np.concatenate(features)), classes, on_objects, evidence)
 
     def select(self, rows: Bool[np.ndarray, " n"]) -> "Patches":
         """Return some of the patches."""
@@ -133,7 +138,9 @@ class Candidate:
         purity: Share of the class among all patches that are as near.
         share: Share of the photos of the class.
         photos: Indices of these photos, nearest first.
-        score: Coherence squared times the root of the share, by which candidates are ranked.
+        evidence: Mean evidence of its patches, as a multiple of that of a uniform map.
+        score: Coherence squared times the root of share and evidence, by which candidates are
+            ranked.
     """
 
     class_index: int
@@ -143,6 +150,7 @@ class Candidate:
     purity: float
     share: float
     photos: tuple[int, ...]
+    evidence: float
     score: float
 
     def members(self, patches: Patches) -> Bool[np.ndarray, " n"]:
@@ -158,7 +166,7 @@ class Candidate:
 
 
 def find_candidates(patches: Patches, counts: dict[int, int]) -> list[Candidate]:
-    """Return the candidates of all classes, ranked by coherence and share.
+    """Return the candidates of all classes, ranked by coherence, share and evidence.
 
     Args:
         patches: Cells with the most evidence, in the order of the names of their photos.
@@ -198,8 +206,9 @@ def _best_nodes(own: Patches, count: int) -> list[Int[np.ndarray, " n"]]:
         members.append(members[first] + members[second])
         photos = len({*own.photos[members[node]].tolist()})
         if photos >= least:
-            score = _score(_coherence(sums[node], len(members[node])), photos / count)
-            scores.append((score, node))
+            coherence = _coherence(sums[node], len(members[node]))
+            evidence = float(own.evidence[members[node]].mean())
+            scores.append((_score(coherence, photos / count, evidence), node))
     chosen: list[Int[np.ndarray, " n"]] = []
     taken = np.zeros(number, dtype=bool)
     for _, node in sorted(scores, reverse=True):
@@ -217,8 +226,9 @@ def _coherence(total: Float[np.ndarray, " d"], count: int) -> float:
     return float((total @ total - count) / (count * (count - 1)))
 
 
-def _score(coherence: float, share: float) -> float:
-    return max(coherence, 0.0) ** 2 * share**0.5
+def _score(coherence: float, share: float, evidence: float) -> float:
+    # Plain background is most coherent of all; what holds no evidence is no candidate for it.
+    return max(coherence, 0.0) ** 2 * (share * evidence) ** 0.5
 
 
 def _candidate(
@@ -234,9 +244,10 @@ def _candidate(
     photos = tuple(dict.fromkeys(own.photos[order[similar[order] >= radius]].tolist()))
     share = len(photos) / count
     coherence = _coherence(total, len(rows))
+    evidence = float(own.evidence[rows].mean())
     return Candidate(
         class_index, center[None], np.array([radius]), coherence, purity, share, photos,
-        _score(coherence, share),
+        evidence, _score(coherence, share, evidence),
     )  # fmt: skip
 
 

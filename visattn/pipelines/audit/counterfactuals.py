@@ -18,7 +18,7 @@ from visattn.pipelines.audit.clusters import Candidate, Patches
 from visattn.pipelines.audit.evidence import PhotoEvidence
 from visattn.pipelines.audit.scores import InputScorer
 from visattn.pipelines.audit.statistics import crossed_interval
-from visattn.results.audit import Effect
+from visattn.results.audit import BESIDE, Effect
 
 _DONORS, _RECIPIENTS, _PAIRS = 24, 24, 72  # photos, and pairs of them: each gets some donors
 _ELSEWHERE = 6  # recipients that get them at other places, too
@@ -185,6 +185,11 @@ class PatchEditor:
         self, candidate: Candidate, patches: Patches, fixed: Bool[np.ndarray, "y x"] | None
     ) -> list[_Patch]:
         own = candidate.members(patches) & (patches.classes == candidate.class_index)
+        # What lies beside objects is tested without them, even if some of its patches show one.
+        beside = own & ~patches.on_objects
+        photos = [len(np.unique(patches.photos[each])) for each in (beside, own)]
+        if photos[0] >= max(_MIN_DONORS, BESIDE * photos[1]):
+            own = beside
         similar = (patches.vectors @ candidate.centers.T - candidate.radii).max(1, initial=-2)
         order = sorted(
             {int(photo) for photo in patches.photos[own]},

@@ -368,6 +368,7 @@ def _details(
     rows = evidence.rows
     details = {
         "score": candidate.score, "coherence": candidate.coherence, "purity": candidate.purity,
+        "evidence": candidate.evidence,
     }  # fmt: skip
     own = [
         index

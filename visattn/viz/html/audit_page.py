@@ -34,7 +34,7 @@ _LIMITS = (
     "An effect is that of an edit: a pasted patch is unlike photos of the training, and the test "
     "asks whether it is sufficient on other photos.",
     "Candidates were searched in one half of the photos and tested on the other. Rank is by "
-    "coherence and share; only the effect decides.",
+    "coherence, share and evidence; only the effect decides.",
     "Shares of evidence describe where a method sees evidence. They say neither that a model is "
     "right nor that it will be right on other photos.",
 )
@@ -216,7 +216,9 @@ def _candidates(content: AuditContent) -> str:
     text = (
         "Patches with the most evidence that look alike to the model. The effect is the change of "
         "the log-odds of the class when they are pasted into photos of other classes, beside the "
-        "same place of photos of the class without them. Groups whose effect is not beyond that of "
+        "same place of photos of the class without them. Where pixels are the same in many of its "
+        "photos, as in a frame or a text, these are pasted, and whole photos are shown with a line "
+        "around them. Groups whose effect is not beyond that of "
         "other places of their photos are not listed. Replaced: how far the class falls when the "
         "patches of a photo give way to one without them, beside other places. Tag each: "
         + _TAGS
@@ -249,6 +251,7 @@ def _card(finding: Finding) -> str:
         effects += "the budget was used up.</p>"
     names = {
         "coherence": "coherence", "purity": "purity", "random": "random cells like it",
+        "evidence": "evidence over that of a uniform map",
         "untrained": "shuffled weights: cells like it", "outside": "patches without an object",
     }  # fmt: skip
     numbers = ", ".join(
@@ -270,7 +273,7 @@ def _card(finding: Finding) -> str:
 
 
 def _detail(key: str, value: float) -> str:
-    return f"{value:.2f}" if key in ("coherence", "purity") else f"{100 * value:.0f} %"
+    return f"{value:.2f}" if key in ("coherence", "purity", "evidence") else f"{100 * value:.0f} %"
 
 
 def _status(finding: Finding) -> str:
@@ -286,9 +289,13 @@ def _effect_row(name: str, effect: Effect, ends: tuple[float, float]) -> Sequenc
         (f"{effect.low:+z.2f} to {effect.high:+z.2f}", "number"),
         (_range(effect, ends), ""),
         (f"{effect.probability:+z.3f}", "number"),
-        (f"{effect.p_value:.3f}", "number"),
+        (_p_value(effect.p_value), "number"),
         (str(effect.images), "number"),
     )
+
+
+def _p_value(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else "&lt; 0.001"
 
 
 def _range(effect: Effect, ends: tuple[float, float]) -> str:
@@ -373,7 +380,7 @@ def _regions(content: AuditContent) -> str:
             (_percent(row.center), "number"),
             ("" if row.untrained is None else _percent(row.untrained), "number"),
             (_percent(row.shuffled), "number"),
-            ("" if row.p_value is None else f"{row.p_value:.3f}", "number"),
+            ("" if row.p_value is None else _p_value(row.p_value), "number"),
         ]
         for row in content.regions
     )
@@ -399,7 +406,7 @@ def _groups(content: AuditContent) -> str:
             (f"{row.photos:,}", "number"),
             (f"{row.others:,}", "number"),
             (f"{100 * row.difference:+z.1f}", "number"),
-            (f"{row.p_value:.3f}", "number"),
+            (_p_value(row.p_value), "number"),
         ]
         for row in ranked[:_MOST_GROUPS]
     )
