@@ -112,6 +112,7 @@ def test_files_of_the_user_stay(photos: Path, model: list[str], tmp_path: Path) 
     [
         (["--unit", "patient"], "columns, --groups CSV"),
         (["--seeds", "a"], "--against DIR"),
+        (["--reference", "a"], "two audits at least"),
         (["--fail-on", "0.1"], "below --min-effect 0.5"),
         (["--boxes", "a.json", "--masks", "b"], "pass one of them"),
     ],

@@ -139,6 +139,10 @@ def main(argv: Sequence[str]) -> int:
     resolve_model(parser, args, _NO_MODEL)
     if args.masks is not None and args.boxes is not None:
         parser.error("--masks and --boxes both name the objects of the photos: pass one of them")
+    if len(args.reference) == 1:
+        parser.error(
+            "--reference needs two audits at least: their spread is what differs by chance"
+        )
     if args.groups is None:
         refuse_without(parser, args, ["unit"], "columns, --groups CSV")
     if args.against is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from scipy.ndimage import maximum_filter
+from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from visattn.geometry.placement import GridPlacement
@@ -24,8 +24,9 @@ _DONORS, _RECIPIENTS, _PAIRS = 24, 24, 72  # photos, and pairs of them: each get
 _ELSEWHERE = 6  # recipients that get them at other places, too
 _MIN_DONORS, _MIN_RECIPIENTS, _MIN_CONTROLS = 5, 4, 3
 _CELLS = 2.5  # side of a patch, in cells: a larger one would hold the object itself
-_STILL, _STILL_PART = 0.2, 0.1  # spread beside that of other photos; part of a cell
-_MARGIN = 0.25  # around fixed pixels, in cells
+_STILL, _STILL_PART = 0.3, 0.1  # spread beside that of other photos; part of a cell
+_BLUR = 0.08  # standard deviation, of the shorter side
+_NEARLY_ALL = 0.85  # share of the photos of a candidate
 _MOST_INPUTS = 256  # photos that are kept in memory
 _TRIALS = 16  # random places, of which the one with least of the candidate is taken
 TEST_IMAGES = 4 * _PAIRS  # that a candidate takes at least
@@ -44,6 +45,33 @@ class _Patch:
     photo: int
     boxes: tuple[Box, ...]
     masks: tuple[Bool[np.ndarray, "y x"], ...] = ()
+    is_blurred: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class FixedPixels:
+    """Pixels that are the same in many photos of a class: a frame, a text at one place.
+
+    Args:
+        pixels: These.
+        photos: Photos of the class that have them, of those that were held out.
+    """
+
+    pixels: Bool[np.ndarray, "y x"]
+    photos: frozenset[int] = frozenset()
+
+    def is_like(self, other: "FixedPixels | None") -> bool:
+        """Whether more than half of the pixels of the larger are those of the other.
+
+        Example:
+            >>> whole, half = np.ones((2, 4), bool), np.eye(2, 4, dtype=bool)
+            >>> [FixedPixels(whole).is_like(each) for each in (FixedPixels(half), None)]
+            [False, False]
+        """
+        if other is None:
+            return False
+        common = (self.pixels & other.pixels).sum()
+        return bool(2 * common > max(self.pixels.sum(), other.pixels.sum()))
 
 
 @dataclass(frozen=True)
@@ -80,12 +108,13 @@ class PatchEditor:
     grid: tuple[int, int]
     seed: int = 0
     _inputs: dict[int, Float[Tensor, "c y x"]] = field(default_factory=dict, init=False)
+    _blurs: dict[int, Float[Tensor, "c y x"]] = field(default_factory=dict, init=False)
     _seen: dict[int, Box] = field(default_factory=dict, init=False)
 
     def fixed_pixels(
         self, candidate: Candidate, patches: Patches, held_out: Sequence[int]
-    ) -> Bool[np.ndarray, "y x"] | None:
-        """Return which pixels are the same in photos with the patch: those of a frame, of a text.
+    ) -> FixedPixels | None:
+        """Return the pixels that are the same in photos with the patch; None if there are none.
 
         A corner of a frame may do little where the whole does much, and photos of whole cells
         would paste much else with it. Pixels count in cells that have many of them, and those
@@ -97,37 +126,47 @@ class PatchEditor:
             held_out: Indices of these photos.
         """
         donors = [each.photo for each in self._donors(candidate, patches, None)]
-        controls = self._controls(candidate, patches, held_out)
-        if len(donors) < _MIN_DONORS or len(controls) < _MIN_CONTROLS:
+        others = self._recipients(candidate.class_index, held_out)
+        if len(donors) < _MIN_DONORS or len(others) < _MIN_RECIPIENTS:
             return None
         # Few photos have equal pixels by chance: those that were searched count, too.
         both = [*candidate.photos[:_DONORS], *donors]
-        own, other = (self._spread(photos) for photos in (both, controls))
+        # Photos of the class without the patch are no comparison: half of them have the pixels.
+        own, other = (_spread(self._stack(photos)) for photos in (both, others))
         still = (own < _STILL * other).numpy()
         cells = CellGrid.of(self.placement, self.grid, self.rows[donors[0]].geometry)
         boxes = cells.input_boxes
         chosen = box_sums(still, boxes) / box_sums(np.ones(still.shape), boxes) >= _STILL_PART
         if not 0 < 2 * chosen.sum() <= len(boxes):
             return None
-        fixed = np.zeros(still.shape, bool)
-        for box in boxes[chosen]:
-            left, top, right, bottom = _whole(box)
-            fixed[top:bottom, left:right] = still[top:bottom, left:right]
-        # Other photos, pasted through the very shape of a text, are a text, too.
-        margin = round(_MARGIN * still.shape[0] / self.grid[0])
-        return maximum_filter(fixed, 2 * margin + 1)
+        core = np.zeros(still.shape, bool)
+        for left, top, right, bottom in map(_whole, boxes[chosen]):
+            core[top:bottom, left:right] = still[top:bottom, left:right]
+        at = torch.from_numpy(core)
+        middle = self._stack(both).median(0).values
 
-    def _spread(self, photos: Sequence[int]) -> Float[Tensor, "y x"]:
-        """Return how far the pixels of photos lie from their median, without outliers."""
-        inputs = torch.stack([self._input(photo) for photo in photos])
-        return (inputs - inputs.median(0).values).abs().median(0).values.mean(0)
+        def distance(photo: int) -> float:
+            return float((self._input(photo) - middle)[:, at].abs().mean())
+
+        limit = float(np.median([distance(photo) for photo in others])) / 2
+        if np.mean([distance(photo) < limit for photo in both]) < _NEARLY_ALL:
+            return None  # half of the class has these pixels, whatever the candidate shows
+        same = (index for index in held_out if self._is_of(index, candidate.class_index))
+        having = frozenset(index for index in same if distance(index) < limit)
+        return FixedPixels(core, having)
+
+    def _is_of(self, index: int, class_index: int) -> bool:
+        return self.rows[index].prediction == class_index
+
+    def _stack(self, photos: Sequence[int]) -> Float[Tensor, "n c y x"]:
+        return torch.stack([self._input(photo) for photo in photos])
 
     def test(
         self,
         candidate: Candidate,
         patches: Patches,
         held_out: Sequence[int],
-        fixed: Bool[np.ndarray, "y x"] | None = None,
+        fixed: FixedPixels | None = None,
     ) -> dict[str, Effect] | None:
         """Return the effects of the edits; None without enough photos, or beyond the budget.
 
@@ -140,7 +179,8 @@ class PatchEditor:
         first = zlib.crc32(self.rows[candidate.photos[0]].name.encode())
         generator = np.random.default_rng([self.seed, candidate.class_index, first])
         donors = self._donors(candidate, patches, fixed)
-        controls = self._controls(candidate, patches, held_out)
+        without = [each for each in held_out if fixed is None or each not in fixed.photos]
+        controls = self._controls(candidate, patches, without)
         recipients = self._recipients(candidate.class_index, held_out)
         if len(donors) < _MIN_DONORS or len(recipients) < _MIN_RECIPIENTS or not controls:
             return None
@@ -160,10 +200,13 @@ class PatchEditor:
                     same = replace(donor, photo=controls[turn % len(controls)])
                     away = replace(donor, photo=photo)
                     boxes = self._other_boxes(away, generator) if moved else donor.boxes
-                    sources = [donor, same]
-                    if not moved:
-                        other = others[turn % len(donors)]
-                        sources += [other, replace(other, photo=same.photo)]
+                    other = others[turn % len(donors)]
+                    other_same = replace(other, photo=same.photo)
+                    if fixed is not None:
+                        # Any photo through the shape of a frame or a text is one, too: beside
+                        # equal pixels stands the photo itself, blurred, as beside a stamp.
+                        same = other_same = replace(away, boxes=boxes, is_blurred=True)
+                    sources = [donor, same] if moved else [donor, same, other, other_same]
                     edits = tuple((source, boxes) for source in sources)
                     yield _Pair(photo, donor.photo, edits)
 
@@ -182,7 +225,7 @@ class PatchEditor:
         return {PASTED: pasted, LOCAL: local, MOVED: elsewhere, REMOVED: removed}
 
     def _donors(
-        self, candidate: Candidate, patches: Patches, fixed: Bool[np.ndarray, "y x"] | None
+        self, candidate: Candidate, patches: Patches, fixed: FixedPixels | None
     ) -> list[_Patch]:
         own = candidate.members(patches) & (patches.classes == candidate.class_index)
         # What lies beside objects is tested without them, even if some of its patches show one.
@@ -198,7 +241,7 @@ class PatchEditor:
         donors: list[_Patch] = []
         for photo in order[:_DONORS]:
             if fixed is not None:
-                donors.append(self._fixed_patch(photo, fixed))
+                donors.append(self._fixed_patch(photo, fixed.pixels))
                 continue
             cells = patches.cells[own & (patches.photos == photo)]
             donors.append(_Patch(photo, tuple(self._box(photo, cell) for cell in cells)))
@@ -305,9 +348,18 @@ class PatchEditor:
         if photo not in self._inputs:
             if len(self._inputs) >= _MOST_INPUTS:
                 self._inputs.clear()
+                self._blurs.clear()
             image = self.read(self.rows[photo].name)
             self._inputs[photo] = self.scorer.prepare([image]).inputs[0]
         return self._inputs[photo]
+
+    def _blurred(self, photo: int) -> Float[Tensor, "c y x"]:
+        if photo not in self._blurs:
+            pixels = self._input(photo)
+            spread = _BLUR * min(pixels.shape[1:])
+            blurred = gaussian_filter(pixels.numpy(), (0, spread, spread), mode="nearest")
+            self._blurs[photo] = torch.from_numpy(blurred)
+        return self._blurs[photo]
 
     def _onto(self, photo: int, box: Box) -> Box:
         return self._fitted(photo, (box[0], box[1]), (box[2] - box[0], box[3] - box[1]))
@@ -316,7 +368,8 @@ class PatchEditor:
         """Copy a patch of a photo into an input; at the margin of a photo it may be smaller."""
         x, y, right, bottom = self._onto(source.photo, source.boxes[number])
         width, height = min(box[2] - box[0], right - x), min(box[3] - box[1], bottom - y)
-        patch = self._input(source.photo)[:, y : y + height, x : x + width]
+        inputs = self._blurred(source.photo) if source.is_blurred else self._input(source.photo)
+        patch = inputs[:, y : y + height, x : x + width]
         place = edited[:, box[1] : box[1] + height, box[0] : box[0] + width]
         if source.masks:
             mask = torch.from_numpy(source.masks[number][:height, :width])
@@ -350,6 +403,11 @@ class PatchEditor:
                 Effect(float(differences.mean()), low, high, change, p_value, len(pairs))
             )
         return effects
+
+
+def _spread(inputs: Float[Tensor, "n c y x"]) -> Float[Tensor, "y x"]:
+    """Return how far the pixels of photos lie from their median, without outliers."""
+    return (inputs - inputs.median(0).values).abs().median(0).values.mean(0)
 
 
 def _whole(box: Float[np.ndarray, " 4"]) -> Box:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from PIL import Image
 from scipy.ndimage import maximum_filter
-from scipy.special import ndtr
+from scipy.special import stdtr, stdtrit
 
 from visattn.images.reader import LoadedImage
 from visattn.pipelines.audit.cells import CellGrid
@@ -20,11 +20,23 @@ from visattn.pipelines.audit.clusters import (
     find_candidates,
     in_first_half,
 )
-from visattn.pipelines.audit.counterfactuals import LOCAL, PASTED, TEST_IMAGES, PatchEditor
+from visattn.pipelines.audit.counterfactuals import (
+    LOCAL,
+    PASTED,
+    TEST_IMAGES,
+    FixedPixels,
+    PatchEditor,
+)
 from visattn.pipelines.audit.evidence import PhotoEvidence
 from visattn.pipelines.audit.scores import InputScorer
 from visattn.pipelines.audit.stamps import Stamp, reduced
-from visattn.pipelines.audit.statistics import crossed_interval, holm, sign_flip_p
+from visattn.pipelines.audit.statistics import (
+    benjamini_hochberg,
+    crossed_interval,
+    holm,
+    moderated_variances,
+    sign_flip_p,
+)
 from visattn.results.audit import Effect, Finding
 from visattn.viz.html.document import image_data_url
 
@@ -221,38 +233,64 @@ def beyond_references(
 ) -> list[Finding]:
     """Return findings whose stamps are confirmed if their effect is beyond that of other models.
 
+    What a model does that learned nothing of a stamp is another number of those that the reference
+    models have: it lies further from their mean than by their spread as often as Student's t says.
+
     Args:
         findings: Of an audit.
-        references: Those of audits of models that did not learn from the photos in question.
-        min_effect: Difference that must be exceeded to each of them, in nats.
+        references: Those of audits of models that did not learn from the photos in question, two
+            or more.
+        min_effect: Difference to their mean that the interval must exceed, in nats.
     """
     others = [
         {(each.name, each.class_name): each.effect for each in reference if each.kind == "stamp"}
         for reference in references
     ]
-    compared: list[Finding] = []
+    tested: list[Finding] = []
+    known: list[list[Effect]] = []
+    done: dict[tuple[str, str], Finding] = {}
     for finding in findings:
-        effect = finding.effect
-        if finding.kind != "stamp" or effect is None:
+        if finding.kind != "stamp" or finding.effect is None:
             continue
-        effects = [each.get((finding.name, finding.class_name)) for each in others]
-        known = [_difference(effect, each) for each in effects if each is not None]
-        if len(known) < len(references):
-            compared.append(replace(finding, status="not testable", effect=None))
+        key = (finding.name, finding.class_name)
+        effects = [effect for each in others if (effect := each.get(key)) is not None]
+        if len(effects) < len(references):
+            done[key] = replace(finding, status="not testable", effect=None)
             continue
-        least = min(known, key=lambda each: each.low)
-        compared.append(replace(finding, effect=least, effects={"without reference": effect}))
-    done = {(each.name, each.class_name): each for each in with_status(compared, min_effect)}
+        tested.append(finding)
+        known.append(effects)
+    for finding, effect in zip(tested, _beyond(tested, known), strict=True):
+        own = {} if finding.effect is None else {"without reference": finding.effect}
+        status = effect.status(min_effect)
+        done[finding.name, finding.class_name] = replace(
+            finding, effect=effect, effects=own, status=status
+        )
     return [done.get((each.name, each.class_name), each) for each in findings]
 
 
-def _difference(effect: Effect, other: Effect) -> Effect:
-    """Return how far the effect of a stamp exceeds that in another model, as a normal variable."""
-    value = effect.value - other.value
-    half = float(np.hypot(effect.high - effect.low, other.high - other.low)) / 2
-    p_value = float(ndtr(-1.96 * value / half)) if half > 0 else float(value <= 0)
-    probability = effect.probability - other.probability
-    return Effect(value, value - half, value + half, probability, p_value, effect.images)
+def _beyond(tested: Sequence[Finding], known: Sequence[Sequence[Effect]]) -> list[Effect]:
+    """Return how far effects of stamps lie from the mean of those in other models."""
+    if not tested:
+        return []
+    effects = [finding.effect for finding in tested if finding.effect is not None]
+    values = np.array([[each.value for each in row] for row in known]).T
+    variances, free = moderated_variances(values)
+    # A finding shall hold for other photos, too: the interval of the effect has that part.
+    of_photos = np.array([(each.high - each.low) / 4 for each in effects]) ** 2
+    errors = np.sqrt(variances * (1 + 1 / len(values)) + of_photos).clip(1e-9)
+    differences = np.array([each.value for each in effects]) - values.mean(0)
+    p_values = benjamini_hochberg(stdtr(free, -differences / errors))
+    halves = stdtrit(free, 0.975) * errors
+    shares = [
+        own.probability - float(np.mean([each.probability for each in row]))
+        for own, row in zip(effects, known, strict=True)
+    ]
+    return [
+        Effect(value, value - half, value + half, share, p_value, effect.images)
+        for value, half, share, p_value, effect in zip(
+            differences.tolist(), halves.tolist(), shares, p_values.tolist(), effects, strict=True
+        )
+    ]
 
 
 def patch_findings(evidence: Evidence) -> list[Finding]:
@@ -280,7 +318,8 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
     for candidate, fixed in _distinct(evidence, find_candidates(patches, counts), others, held_out):
         numbers[candidate.class_index] = numbers.get(candidate.class_index, 0) + 1
         effects = evidence.editor.test(candidate, others, held_out, fixed)
-        if effects is not None and is_everywhere(effects, evidence.min_effect):
+        is_local = fixed is not None  # a tint leaves no pixel as it is in other photos
+        if effects and not is_local and is_everywhere(effects, evidence.min_effect):
             everywhere.append(evidence.class_name(candidate.class_index))
             continue
         details = _details(evidence, candidate, space, patches)
@@ -318,27 +357,22 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
 
 def _distinct(
     evidence: Evidence, candidates: Sequence[Candidate], others: Patches, held_out: Sequence[int]
-) -> list[tuple[Candidate, Pixels | None]]:
+) -> list[tuple[Candidate, FixedPixels | None]]:
     """Return candidates with their fixed pixels; of those with the same ones, the best."""
-    distinct: list[tuple[Candidate, Pixels | None]] = []
+    distinct: list[tuple[Candidate, FixedPixels | None]] = []
     most = evidence.scorer.left // TEST_IMAGES  # beyond the budget none is tested
     for rank, candidate in enumerate(candidates):
         find = evidence.editor.fixed_pixels
         fixed = find(candidate, others, held_out) if rank < most else None
         is_known = any(
-            known.class_index == candidate.class_index and _is_same(fixed, pixels)
+            known.class_index == candidate.class_index
+            and fixed is not None
+            and fixed.is_like(pixels)
             for known, pixels in distinct
         )
         if not is_known:
             distinct.append((candidate, fixed))
     return distinct
-
-
-def _is_same(fixed: Pixels | None, other: Pixels | None) -> bool:
-    """Whether more than half of the pixels of the larger are those of the other."""
-    if fixed is None or other is None:
-        return False
-    return bool(2 * (fixed & other).sum() > max(fixed.sum(), other.sum()))
 
 
 def is_everywhere(effects: Mapping[str, Effect], min_effect: float) -> bool:
@@ -387,7 +421,7 @@ def _details(
 
 
 def _examples(
-    evidence: Evidence, candidate: Candidate, patches: Patches, fixed: Pixels | None
+    evidence: Evidence, candidate: Candidate, patches: Patches, fixed: FixedPixels | None
 ) -> tuple[tuple[tuple[float, float], ...], tuple[str, ...]]:
     """Return where patches lie on the visible part of their photos, and crops of the nearest.
 
@@ -413,7 +447,7 @@ def _examples(
         if len(crops) < _CROPS:
             pixels = evidence.read(row.name).pixels
             if fixed is not None:
-                part = _outlined(pixels, row, evidence.editor.seen_part(photo, fixed))
+                part = _outlined(pixels, row, evidence.editor.seen_part(photo, fixed.pixels))
             else:
                 part = pixels[int(top) : int(bottom) + 1, int(left) : int(right) + 1]
             crops.append(image_data_url(np.ascontiguousarray(part), longest=_CROP_PIXELS)[0])

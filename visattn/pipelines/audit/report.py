@@ -132,22 +132,29 @@ class AuditReport:
 
         Args:
             references: Audits of models of the same classes that did not learn from the photos in
-                question: trained on other or cleaned photos, with two seeds or more.
+                question: trained on other or cleaned photos, with two seeds at least, better five.
+                Their spread is what differs by chance.
 
         Raises:
-            ValueError: If an audit has other photos, or stamps that are not those of this one.
+            ValueError: If an audit has other photos, or stamps that are not those of this one, or
+                there are fewer than two.
 
         Example:
             >>> from visattn.results.audit import Effect
-            >>> effects = [Effect(value, value - 1, value + 1, 0.1, 0.01, 64) for value in (3, 0)]
-            >>> own, other = (
-            ...     AuditReport(AuditContent("net", {}, {}, None, {}, {}, [Finding(
-            ...         "stamp", "frame", "rose", "reaction", effect)]), [{"image": "a"}])
-            ...     for effect in effects
-            ... )
-            >>> own.with_references([other]).findings[0].status
-            'confirmed'
+            >>> def audit_of(nats):
+            ...     effect = Effect(nats, nats - 1, nats + 1, 0.1, 0.01, 64)
+            ...     finding = Finding("stamp", "frame", "rose", "reaction", effect)
+            ...     content = AuditContent("net", {}, {}, None, {}, {}, [finding])
+            ...     return AuditReport(content, [{"image": "a"}])
+            >>> others = [audit_of(0.4), audit_of(-0.2), audit_of(0.1)]
+            >>> [audit_of(nats).with_references(others).findings[0].status for nats in (5.0, 0.5)]
+            ['confirmed', 'not confirmed']
         """
+        if len(references) < 2:
+            raise ValueError(
+                "references must be two audits at least, since their spread is what differs "
+                f"between models by chance; got {len(references)}: train another seed"
+            )
         own = {row["image"] for row in self.rows}
         stamps = {each.name for each in self.findings if each.kind == "stamp"}
         for each in references:

@@ -351,8 +351,9 @@ def _stamps_claim(references: int | None) -> str:
     """Return what the numbers that are printed strong say."""
     if references:
         return (
-            f"Numbers are what remains beyond {references} models that did not learn from such "
-            "photos, each of which decides; those that are confirmed are printed strong."
+            f"Numbers are differences to the mean of {references} models that did not learn from "
+            "such photos, with an interval from the spread of these models; those that are "
+            "confirmed are printed strong."
         )
     return (
         "Reactions are printed strong: the interval is above the minimum. They are no findings of "
