@@ -1,5 +1,7 @@
 """Audits of a hand-made classifier on drawn photos with planted artefacts."""
 
+import base64
+import io
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,6 +11,7 @@ import numpy as np
 import planted_photos as planted
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import visattn as va
@@ -16,6 +19,7 @@ from visattn.geometry import Geometry
 from visattn.geometry.placement import GridPlacement
 from visattn.pipelines.audit.cells import REGION_AREAS, CellGrid
 from visattn.pipelines.audit.statistics import crossed_interval, holm, sign_flip_p, within_class_p
+from visattn.results.audit import AuditContent, Effect
 
 
 @cache
@@ -72,7 +76,20 @@ def test_a_frame_is_pasted_as_a_whole() -> None:
         shares = model(inputs).detach().double().softmax(1)[:, 0]
         odds.append(float(torch.logit(shares).mean()))
     assert finding.effect
-    assert 0.6 < finding.effect.value / (odds[1] - odds[0]) < 1.1
+    assert 0.9 < finding.effect.value / (odds[1] - odds[0]) < 1.1
+
+
+def test_of_a_frame_whole_photos_are_shown_with_a_line_around_it() -> None:
+    [finding] = artefacts(report("frame", 20.0))
+    for crop in finding.crops:
+        content = base64.b64decode(crop.partition(",")[2])
+        shown = np.asarray(Image.open(io.BytesIO(content)).convert("RGB")).astype(int)
+        assert shown.shape == (112, 112, 3)
+        border = [shown[:10], shown[-10:], shown[:, :10], shown[:, -10:]]
+        assert all(np.abs(part - planted.FRAME).mean() < 40 for part in border)
+    [tag] = artefacts(report("tag", 160.0))  # at any place: what surrounds it
+    content = base64.b64decode(tag.crops[0].partition(",")[2])
+    assert max(Image.open(io.BytesIO(content)).size) < 64
 
 
 def test_plant_that_is_present_and_not_used_has_no_effect() -> None:
@@ -94,10 +111,43 @@ def test_a_tint_is_seen_by_stamps_and_not_listed_as_patches() -> None:
     assert artefacts(audit) == []
     assert ("tint, warm", "blue") in stamps(audit, "reaction")
     photos, labels = planted.photos("tint")
-    other = audited(planted.ColorNet().eval(), photos, labels)
-    judged = audit.with_references([other])
+    others = [audited(planted.ColorNet(tint=use).eval(), photos, labels) for use in (0.0, 3.0)]
+    judged = audit.with_references(others)
     assert {("tint, warm", "blue")} <= stamps(judged, "confirmed") < stamps(audit, "reaction")
-    assert stamps(other.with_references([other]), "confirmed") == set()
+    between = audited(planted.ColorNet(tint=1.0).eval(), photos, labels)
+    assert stamps(between.with_references(others), "confirmed") == set()
+
+
+def stamp_audit(values: np.ndarray) -> va.AuditReport:
+    """An audit with stamps of these effects."""
+    findings = [
+        va.Finding("stamp", f"stamp {number}", "a", "reaction",
+                   Effect(value, value - 0.3, value + 0.3, 0.0, 0.01, 64))
+        for number, value in enumerate(values.tolist())
+    ]  # fmt: skip
+    return va.AuditReport(AuditContent("net", {}, {}, None, {}, {}, findings), [{"image": "a"}])
+
+
+@pytest.mark.parametrize("references", [2, 3, 5])
+def test_models_like_the_references_have_no_confirmed_stamp(references: int) -> None:
+    """Stamps differ in how far models differ: by 0.2 to 3 nats, as measured for small CNNs."""
+    wrong, found = 0, 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        spread = np.exp(random.normal(-0.4, 0.7, 150))
+        own, *others = random.normal(size=(references + 1, 150)) * spread
+        known = [stamp_audit(values) for values in others]
+        wrong += bool(stamps(stamp_audit(own).with_references(known), "confirmed"))
+        own[:8] += 30 * spread[:8]
+        found += len(stamps(stamp_audit(own).with_references(known), "confirmed")) >= 7
+    assert wrong / 60 <= 0.12
+    assert found / 60 >= (0.9 if references > 2 else 0.5)
+
+
+def test_one_reference_tells_nothing_of_chance() -> None:
+    audit = stamp_audit(np.zeros(3))
+    with pytest.raises(ValueError, match="two audits at least"):
+        audit.with_references([audit])
 
 
 def test_stamps_that_no_class_has_photos_for_are_not_put_on() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.torch import save_file
 from tool_modules import TOOLS
 
 from visattn.pipelines.audit.report import AuditReport
@@ -63,22 +62,22 @@ def test_plants_of_any_class_say_nothing_of_it(tool: Any) -> None:
 
 
 def test_models_use_the_plants_that_tell_their_class(tool: Any, tmp_path: Path) -> None:
-    """The use is measured on photos without plants, by drawing them: no audit is involved."""
-    train, held_out = tool.scenes("train", 40), tool.scenes("validation", 12)
-    start = tmp_path / "start.safetensors"
-    first = tool.trained(train, start, 1000, flowers=False, steps=60)
-    save_file(first.state_dict(), start)
+    """The use is measured on photos without plants, by drawing them: no audit is involved.
+
+    Nothing but the plants tells the classes of noise.
+    """
+    photos = noise(tool, 40)
     [(label, draw)] = [
-        (label, draw) for label, (kind, draw) in tool.plants(1, train.names, 64).items()
+        (label, draw) for label, (kind, draw) in tool.plants(1, NAMES, 64).items()
         if kind == "frame"
     ]  # fmt: skip
     uses: dict[str, float] = {}
     for kind in ("planted", "ignoring"):
-        photos = tool.with_plants(train, 1, 0, anywhere=kind == "ignoring")
-        model = tool.trained(photos, start, 1, flowers=False, steps=40)
-        uses[kind] = tool.use_of(model, held_out, label, draw)
-    assert uses["planted"] > 2
-    assert abs(uses["ignoring"]) < uses["planted"] / 3
+        train = tool.with_plants(photos, 1, 0, anywhere=kind == "ignoring")
+        model = tool.trained(train, tmp_path / "none", 1, flowers=False, steps=50)
+        uses[kind] = tool.use_of(model, photos, label, draw)
+    assert uses["planted"] > 1
+    assert abs(uses["ignoring"]) < uses["planted"] / 2
 
 
 def finding(

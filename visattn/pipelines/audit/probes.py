@@ -472,6 +472,7 @@ def _outlined(pixels: np.ndarray, row: PhotoEvidence, fixed: Pixels) -> np.ndarr
     size = (max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale)))
     part = Image.fromarray(pixels[top:bottom, left:right]).resize(size, Image.Resampling.BICUBIC)
     inside = np.asarray(Image.fromarray(fixed).resize(size, Image.Resampling.NEAREST))
+    inside = maximum_filter(inside, 9)  # close to letters it would hide their color
     outlined = np.asarray(part).copy()
     outlined[maximum_filter(inside, 3) & ~inside] = _LINE
     return outlined

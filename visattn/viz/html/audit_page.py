@@ -201,7 +201,8 @@ def _tested(content: AuditContent) -> str:
     return (
         f'<dl class="facts">{rows}</dl><p class="note">Predicted classes: {escape_text(counts)}. '
         "The smallest detectable effect is the one that half of the tests would have confirmed; "
-        f"p-values of patches and stamps are corrected (Holm) within their kind.</p>{listed}"
+        "p-values of patches and stamps are corrected within their kind (Holm; beside reference "
+        f"models Benjamini and Hochberg).</p>{listed}"
     )
 
 
