@@ -203,8 +203,6 @@ class PatchEditor:
                     other = others[turn % len(donors)]
                     other_same = replace(other, photo=same.photo)
                     if fixed is not None:
-                        # Any photo through the shape of a frame or a text is one, too: beside
-                        # equal pixels stands the photo itself, blurred, as beside a stamp.
                         same = other_same = replace(away, boxes=boxes, is_blurred=True)
                     sources = [donor, same] if moved else [donor, same, other, other_same]
                     edits = tuple((source, boxes) for source in sources)
@@ -219,8 +217,7 @@ class PatchEditor:
 
         class_index = candidate.class_index
         pasted, local = self._effects(class_index, [*pairs(recipients, moved=False)])
-        moved = [*pairs(recipients[:_ELSEWHERE], moved=True)]
-        [elsewhere] = self._effects(class_index, moved)
+        [elsewhere] = self._effects(class_index, [*pairs(recipients[:_ELSEWHERE], moved=True)])
         [removed] = self._effects(class_index, [*replaced()])
         return {PASTED: pasted, LOCAL: local, MOVED: elsewhere, REMOVED: removed}
 
@@ -354,6 +351,10 @@ class PatchEditor:
         return self._inputs[photo]
 
     def _blurred(self, photo: int) -> Float[Tensor, "c y x"]:
+        """Return the control of equal pixels: the photo itself, blurred there, as for a stamp.
+
+        Any other photo, through the shape of a frame or a text, is one, too.
+        """
         if photo not in self._blurs:
             pixels = self._input(photo)
             spread = _BLUR * min(pixels.shape[1:])

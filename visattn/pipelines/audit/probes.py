@@ -303,9 +303,9 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
         evidence.notes.append("patches were not searched: too few photos have evidence")
         return []
     space = PatchSpace.fit(np.concatenate(features))
-    patches = Patches.of(rows, search, space, lambda row: row.top)
+    patches, others = (Patches.of(rows, each, space, lambda row: row.top)
+                       for each in (search, held_out))  # fmt: skip
     counts = _counts([rows[index] for index in search])
-    others = Patches.of(rows, held_out, space, lambda row: row.top)
     few = [evidence.class_name(each) for each, n in counts.items() if n < 2 * MIN_PHOTOS]
     if few:
         evidence.notes.append(
@@ -318,8 +318,7 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
     for candidate, fixed in _distinct(evidence, find_candidates(patches, counts), others, held_out):
         numbers[candidate.class_index] = numbers.get(candidate.class_index, 0) + 1
         effects = evidence.editor.test(candidate, others, held_out, fixed)
-        is_local = fixed is not None  # a tint leaves no pixel as it is in other photos
-        if effects and not is_local and is_everywhere(effects, evidence.min_effect):
+        if effects and not fixed and is_everywhere(effects, evidence.min_effect):
             everywhere.append(evidence.class_name(candidate.class_index))
             continue
         details = _details(evidence, candidate, space, patches)
@@ -377,6 +376,8 @@ def _distinct(
 
 def is_everywhere(effects: Mapping[str, Effect], min_effect: float) -> bool:
     """Whether what patches do is not known to exceed what any place of their photos does.
+
+    This is so of a tint, which leaves no equal pixels.
 
     Example:
         >>> pasted = Effect(4.5, 3.9, 5.1, 0.1, 0.0, 72)
@@ -472,7 +473,9 @@ def _outlined(pixels: np.ndarray, row: PhotoEvidence, fixed: Pixels) -> np.ndarr
     size = (max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale)))
     part = Image.fromarray(pixels[top:bottom, left:right]).resize(size, Image.Resampling.BICUBIC)
     inside = np.asarray(Image.fromarray(fixed).resize(size, Image.Resampling.NEAREST))
-    inside = maximum_filter(inside, 9)  # close to letters it would hide their color
+    inside = np.asarray(
+        maximum_filter(inside, 9), bool
+    )  # close to letters it would hide their color
     outlined = np.asarray(part).copy()
     outlined[maximum_filter(inside, 3) & ~inside] = _LINE
     return outlined
