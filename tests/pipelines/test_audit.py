@@ -131,7 +131,7 @@ def stamp_audit(values: np.ndarray) -> va.AuditReport:
 @pytest.mark.parametrize("references", [2, 3, 5])
 def test_models_like_the_references_have_no_confirmed_stamp(references: int) -> None:
     """Stamps differ in how far models differ: by 0.2 to 3 nats, as measured for small CNNs."""
-    wrong, found = 0, 0
+    wrong, confirmed = 0, 0
     for seed in range(60):
         random = np.random.default_rng(seed)
         spread = np.exp(random.normal(-0.4, 0.7, 150))
@@ -139,9 +139,9 @@ def test_models_like_the_references_have_no_confirmed_stamp(references: int) -> 
         known = [stamp_audit(values) for values in others]
         wrong += bool(stamps(stamp_audit(own).with_references(known), "confirmed"))
         own[:8] += 30 * spread[:8]
-        found += len(stamps(stamp_audit(own).with_references(known), "confirmed")) >= 7
+        confirmed += len(stamps(stamp_audit(own).with_references(known), "confirmed")) >= 7
     assert wrong / 60 <= 0.12
-    assert found / 60 >= (0.9 if references > 2 else 0.5)
+    assert confirmed / 60 >= (0.9 if references > 2 else 0.5)
 
 
 def test_one_reference_tells_nothing_of_chance() -> None:
