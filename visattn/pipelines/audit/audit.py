@@ -15,15 +15,11 @@ from visattn.images.reader import ImageError, ImageLike, LoadedImage, read_image
 from visattn.images.sources import list_photos
 from visattn.io.argument_checks import checked_arguments
 from visattn.models.backbones.pretrained import LoadedModel
+from visattn.pipelines.audit.candidates import patch_findings
 from visattn.pipelines.audit.clusters import MIN_PHOTOS
 from visattn.pipelines.audit.counterfactuals import PatchEditor
 from visattn.pipelines.audit.evidence import Examiner, PhotoEvidence
-from visattn.pipelines.audit.probes import (
-    Evidence,
-    patch_arrays,
-    patch_findings,
-    stamp_findings,
-)
+from visattn.pipelines.audit.probes import Evidence, patch_arrays, stamp_findings
 from visattn.pipelines.audit.regions import RegionTable, group_differences
 from visattn.pipelines.audit.report import AuditReport
 from visattn.pipelines.audit.scores import InputScorer
@@ -266,7 +262,7 @@ def analyze_evidence(
         {name_of(index): count for index, count in evidence.counts.items()},
         np.mean([row.prediction == row.label for row in labeled]).item() if labeled else None,
         {
-            "patches": sum(each.effect is not None for each in patches),
+            "patches": round(sum(each.details["tests"] for each in patches)),
             "stamps": len(stamps),
             "regions": sum(row.p_value is not None for row in table),
             "groups": len(groups),

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.cluster.hierarchy import linkage
 
 from visattn.pipelines.audit.evidence import CellSample, PhotoEvidence
+from visattn.results.audit import BESIDE
 
 MIN_PHOTOS = 10
 _MIN_SHARE, _MIN_PURITY = 0.05, 0.5
@@ -17,6 +18,8 @@ _MOST_PATCHES = 2000  # of a class, which are clustered; the rest is assigned
 _PER_CLASS = 4  # candidates of all patches, and of those beside objects, before they are merged
 _TOUCHED = 0.05  # part of a cell that is covered by an object
 _SAME_PHOTOS = 0.75  # intersection over union
+_TOUCHING, _COMMON = 0.9, 0.5  # share of patches, and of the photos of the smaller group
+_ROUNDING = 1e-9
 _NEAR = 10  # percentile of the members' similarities, above which a patch belongs to a cluster
 
 
@@ -236,7 +239,8 @@ def _candidate(
 ) -> Candidate:
     total = own.vectors[rows].sum(0)
     center = total / np.linalg.norm(total).clip(1e-12)
-    radius = float(np.percentile(own.vectors[rows] @ center, _NEAR))
+    # A member may be the limit itself, and products of other shapes round differently.
+    radius = float(np.percentile(own.vectors[rows] @ center, _NEAR)) - _ROUNDING
     near = patches.vectors @ center >= radius
     purity = float((patches.classes[near] == class_index).mean()) if near.any() else 0.0
     similar = own.vectors @ center
@@ -266,3 +270,48 @@ def _merged(candidates: Sequence[Candidate]) -> list[Candidate]:
         else:
             merged.append(each)
     return merged
+
+
+def parts_of_one(candidates: Sequence[Candidate], patches: Patches) -> list[list[int]]:
+    """Return the numbers of candidates that are parts of one thing, together.
+
+    Their patches lie beside each other on most of the photos that they share, as the parts of a tag
+    do, which cells cut in several ways. An object beside a tag is another thing.
+
+    Args:
+        candidates: The first one of each thing is also first in the answer.
+        patches: Where they were found.
+    """
+    members = [each.members(patches) & (patches.classes == each.class_index) for each in candidates]
+    things: list[tuple[list[int], Bool[np.ndarray, " n"]]] = []
+    for number, (candidate, own) in enumerate(zip(candidates, members, strict=True)):
+        for place, (numbers, known) in enumerate(things):
+            is_same_class = candidates[numbers[0]].class_index == candidate.class_index
+            if is_same_class and _touch(patches.select(known), patches.select(own)):
+                things[place] = ([*numbers, number], known | own)
+                break
+        else:
+            things.append(([number], own))
+    return [numbers for numbers, _ in things]
+
+
+def _touch(first: Patches, second: Patches) -> bool:
+    """Whether nearly all of the patches on common photos have one of the others beside them."""
+    places = [_by_photo(each) for each in (first, second)]
+    beside = [len(each.photos) and (~each.on_objects).mean() >= BESIDE for each in (first, second)]
+    both = places[0].keys() & places[1].keys()
+    if beside[0] != beside[1] or len(both) < max(1, _COMMON * min(map(len, places))):
+        return False
+    touching: list[bool] = []
+    for photo in both:
+        apart = np.abs(places[0][photo][:, None] - places[1][photo]).max(2)
+        is_near = apart <= 2  # maxima do not touch each other: these are as near as any two
+        touching += [*is_near.any(0).tolist(), *is_near.any(1).tolist()]
+    return bool(np.mean(touching) >= _TOUCHING)
+
+
+def _by_photo(patches: Patches) -> dict[int, Int[np.ndarray, "n 2"]]:
+    """Return the cells of each photo."""
+    order = np.argsort(patches.photos, kind="stable")
+    photos, starts = np.unique(patches.photos[order], return_index=True)
+    return dict(zip(photos.tolist(), np.split(patches.cells[order], starts[1:]), strict=True))

@@ -126,7 +126,7 @@ class PatchEditor:
             held_out: Indices of these photos.
         """
         donors = [each.photo for each in self._donors(candidate, patches, None)]
-        others = self._recipients(candidate.class_index, held_out)
+        others = self._recipients(candidate.class_index, held_out)[:_RECIPIENTS]
         if len(donors) < _MIN_DONORS or len(others) < _MIN_RECIPIENTS:
             return None
         # Few photos have equal pixels by chance: those that were searched count, too.
@@ -167,6 +167,7 @@ class PatchEditor:
         patches: Patches,
         held_out: Sequence[int],
         fixed: FixedPixels | None = None,
+        times: int = 1,
     ) -> dict[str, Effect] | None:
         """Return the effects of the edits; None without enough photos, or beyond the budget.
 
@@ -175,16 +176,17 @@ class PatchEditor:
             patches: Cells with the most evidence of the photos that were held out.
             held_out: Indices of these photos.
             fixed: Pixels that are pasted from each of its photos, in place of its patches.
+            times: How many times as many photos and pairs of them are taken.
         """
         first = zlib.crc32(self.rows[candidate.photos[0]].name.encode())
         generator = np.random.default_rng([self.seed, candidate.class_index, first])
-        donors = self._donors(candidate, patches, fixed)
+        donors = self._donors(candidate, patches, fixed, times)
         without = [each for each in held_out if fixed is None or each not in fixed.photos]
-        controls = self._controls(candidate, patches, without)
-        recipients = self._recipients(candidate.class_index, held_out)
+        controls = self._controls(candidate, patches, without)[: times * _RECIPIENTS]
+        recipients = self._recipients(candidate.class_index, held_out)[: times * _RECIPIENTS]
         if len(donors) < _MIN_DONORS or len(recipients) < _MIN_RECIPIENTS or not controls:
             return None
-        each = min(-(-_PAIRS // len(recipients)), len(donors))
+        each = min(-(-times * _PAIRS // len(recipients)), len(donors))
         count = each * (4 * len(recipients) + 2 * _ELSEWHERE) + 2 * len(donors)
         if count > self.scorer.left:
             return None
@@ -222,7 +224,7 @@ class PatchEditor:
         return {PASTED: pasted, LOCAL: local, MOVED: elsewhere, REMOVED: removed}
 
     def _donors(
-        self, candidate: Candidate, patches: Patches, fixed: FixedPixels | None
+        self, candidate: Candidate, patches: Patches, fixed: FixedPixels | None, times: int = 1
     ) -> list[_Patch]:
         own = candidate.members(patches) & (patches.classes == candidate.class_index)
         # What lies beside objects is tested without them, even if some of its patches show one.
@@ -236,7 +238,7 @@ class PatchEditor:
             key=lambda photo: -similar[own & (patches.photos == photo)].max(),
         )
         donors: list[_Patch] = []
-        for photo in order[:_DONORS]:
+        for photo in order[: times * _DONORS]:
             if fixed is not None:
                 donors.append(self._fixed_patch(photo, fixed.pixels))
                 continue
@@ -269,7 +271,7 @@ class PatchEditor:
         for photo, value in zip(patches.photos.tolist(), nearest.tolist(), strict=True):
             similar[photo] = max(similar.get(photo, -2.0), value)
         chosen = same if len(same) >= _MIN_CONTROLS else others
-        return sorted(chosen, key=lambda photo: similar[photo])[:_RECIPIENTS]
+        return sorted(chosen, key=lambda photo: similar[photo])
 
     def _recipients(self, class_index: int, held_out: Sequence[int]) -> list[int]:
         """Return photos of other classes, of each in turn."""
@@ -283,7 +285,7 @@ class PatchEditor:
             for place, photos in enumerate(by_class.values())
             for turn, index in enumerate(photos)
         ]
-        return [index for *_, index in sorted(turns)][:_RECIPIENTS]
+        return [index for *_, index in sorted(turns)]
 
     def _visible(self, photo: int) -> Box:
         """Return left, top, right, bottom of the photo on the input, without padding."""

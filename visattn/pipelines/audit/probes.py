@@ -1,4 +1,4 @@
-"""Effects of stamps on photos, and candidates of patches with their effects, as findings."""
+"""Effects of stamps on photos, as findings, beside those in other models."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -6,25 +6,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Bool, Float
-from PIL import Image
-from scipy.ndimage import maximum_filter
 from scipy.special import stdtr, stdtrit
 
 from visattn.images.reader import LoadedImage
-from visattn.pipelines.audit.cells import CellGrid
 from visattn.pipelines.audit.clusters import (
     MIN_PHOTOS,
-    Candidate,
-    Patches,
-    PatchSpace,
-    find_candidates,
-    in_first_half,
 )
 from visattn.pipelines.audit.counterfactuals import (
-    LOCAL,
-    PASTED,
-    TEST_IMAGES,
-    FixedPixels,
     PatchEditor,
 )
 from visattn.pipelines.audit.evidence import PhotoEvidence
@@ -38,7 +26,6 @@ from visattn.pipelines.audit.statistics import (
     sign_flip_p,
 )
 from visattn.results.audit import Effect, Finding
-from visattn.viz.html.document import image_data_url
 
 Pixels = Bool[np.ndarray, "y x"]
 _STAMP_PHOTOS, _MIN_STAMP_PHOTOS = 64, 16
@@ -77,7 +64,7 @@ class Evidence:
     @property
     def counts(self) -> dict[int, int]:
         """Number of photos of each predicted class."""
-        return _counts(self.rows)
+        return class_counts(self.rows)
 
 
 def stamp_findings(evidence: Evidence, stamps: Sequence[Stamp]) -> list[Finding]:
@@ -293,192 +280,10 @@ def _beyond(tested: Sequence[Finding], known: Sequence[Sequence[Effect]]) -> lis
     ]
 
 
-def patch_findings(evidence: Evidence) -> list[Finding]:
-    """Return candidates of patches, ranked, with their effects on photos that were held out."""
-    rows = evidence.rows
-    search = [index for index, unit in enumerate(evidence.units) if in_first_half(unit)]
-    held_out = [index for index, unit in enumerate(evidence.units) if not in_first_half(unit)]
-    features = [rows[index].top.features for index in search if len(rows[index].top.cells)]
-    if sum(map(len, features)) < 2 * MIN_PHOTOS:
-        evidence.notes.append("patches were not searched: too few photos have evidence")
-        return []
-    space = PatchSpace.fit(np.concatenate(features))
-    patches, others = (Patches.of(rows, each, space, lambda row: row.top)
-                       for each in (search, held_out))  # fmt: skip
-    counts = _counts([rows[index] for index in search])
-    few = [evidence.class_name(each) for each, n in counts.items() if n < 2 * MIN_PHOTOS]
-    if few:
-        evidence.notes.append(
-            f"classes in which patches were not searched, with fewer than {2 * MIN_PHOTOS} photos "
-            f"in the half that is searched: {len(few)} ({', '.join(few[:8])})"
-        )
-    findings: list[Finding] = []
-    everywhere: list[str] = []
-    numbers: dict[int, int] = {}
-    for candidate, fixed in _distinct(evidence, find_candidates(patches, counts), others, held_out):
-        numbers[candidate.class_index] = numbers.get(candidate.class_index, 0) + 1
-        effects = evidence.editor.test(candidate, others, held_out, fixed)
-        if effects and not fixed and is_everywhere(effects, evidence.min_effect):
-            everywhere.append(evidence.class_name(candidate.class_index))
-            continue
-        details = _details(evidence, candidate, space, patches)
-        places, crops = _examples(evidence, candidate, patches, fixed)
-        findings.append(
-            Finding(
-                "patches",
-                f"patches {numbers[candidate.class_index]}",
-                evidence.class_name(candidate.class_index),
-                "not testable",
-                None if effects is None else effects[PASTED],
-                effects or {},
-                candidate.share,
-                tuple(rows[index].name for index in candidate.photos),
-                details, places, crops,
-            )
-        )  # fmt: skip
-    if everywhere:
-        evidence.notes.append(
-            f"groups of patches that are not listed: {len(everywhere)} ({', '.join(everywhere)}); "
-            "their effect is not beyond that of other places of their photos, as with a tint; "
-            "see the stamps"
-        )
-    done = with_status(findings, evidence.min_effect)
-    order = {"confirmed": 0, "not confirmed": 1, "not testable": 1, "no effect": 2}
-    return sorted(
-        done,
-        key=lambda each: (
-            order[each.status],
-            not each.is_beside_objects,
-            -each.details["score"],
-        ),
-    )
-
-
-def _distinct(
-    evidence: Evidence, candidates: Sequence[Candidate], others: Patches, held_out: Sequence[int]
-) -> list[tuple[Candidate, FixedPixels | None]]:
-    """Return candidates with their fixed pixels; of those with the same ones, the best."""
-    distinct: list[tuple[Candidate, FixedPixels | None]] = []
-    most = evidence.scorer.left // TEST_IMAGES  # beyond the budget none is tested
-    for rank, candidate in enumerate(candidates):
-        find = evidence.editor.fixed_pixels
-        fixed = find(candidate, others, held_out) if rank < most else None
-        is_known = any(
-            known.class_index == candidate.class_index
-            and fixed is not None
-            and fixed.is_like(pixels)
-            for known, pixels in distinct
-        )
-        if not is_known:
-            distinct.append((candidate, fixed))
-    return distinct
-
-
-def is_everywhere(effects: Mapping[str, Effect], min_effect: float) -> bool:
-    """Whether what patches do is not known to exceed what any place of their photos does.
-
-    This is so of a tint, which leaves no equal pixels.
-
-    Example:
-        >>> pasted = Effect(4.5, 3.9, 5.1, 0.1, 0.0, 72)
-        >>> tint, wide = (Effect(0.6, -0.3, end, 0.0, 0.2, 72) for end in (1.5, 4.8))
-        >>> frame = Effect(4.0, 3.1, 4.4, 0.1, 0.0, 72)
-        >>> [is_everywhere({PASTED: pasted, LOCAL: each}, 0.5) for each in (tint, wide, frame)]
-        [True, False, False]
-    """
-    pasted, local = effects[PASTED], effects[LOCAL]
-    is_little = local.low <= 0 and local.high < pasted.value
-    return pasted.low >= min_effect and is_little
-
-
-def _counts(rows: Sequence[PhotoEvidence]) -> dict[int, int]:
+def class_counts(rows: Sequence[PhotoEvidence]) -> dict[int, int]:
+    """Return the number of photos of each predicted class."""
     classes, counts = np.unique([row.prediction for row in rows], return_counts=True)
     return dict(zip(classes.tolist(), counts.tolist(), strict=True))
-
-
-def _details(
-    evidence: Evidence, candidate: Candidate, space: PatchSpace, patches: Patches
-) -> dict[str, float]:
-    """Return numbers of a candidate, and the shares of photos in which controls are like it."""
-    rows = evidence.rows
-    details = {
-        "score": candidate.score, "coherence": candidate.coherence, "purity": candidate.purity,
-        "evidence": candidate.evidence,
-    }  # fmt: skip
-    own = [
-        index
-        for index, row in enumerate(rows)
-        if row.prediction == candidate.class_index and row.random is not None
-    ]
-    if own:
-        random = Patches.of(rows, own, space, lambda row: row.random)
-        untrained = Patches.of(rows, own, space, lambda row: row.untrained_top)
-        details["random"] = candidate.share_of(random, len(own))
-        details["untrained"] = candidate.share_of(untrained, len(own))
-    member = candidate.members(patches) & (patches.classes == candidate.class_index)
-    if any(rows[photo].objects is not None for photo in patches.photos[member]):
-        details["outside"] = float(1 - patches.on_objects[member].mean())
-    return {name: round(float(value), 4) for name, value in details.items()}
-
-
-def _examples(
-    evidence: Evidence, candidate: Candidate, patches: Patches, fixed: FixedPixels | None
-) -> tuple[tuple[tuple[float, float], ...], tuple[str, ...]]:
-    """Return where patches lie on the visible part of their photos, and crops of the nearest.
-
-    Of photos with fixed pixels, such as a frame, all that the model sees is shown, with a line
-    around these pixels.
-    """
-    member = candidate.members(patches) & (patches.classes == candidate.class_index)
-    similar = (patches.vectors @ candidate.centers.T - candidate.radii).max(1, initial=-2)
-    places: list[tuple[float, float]] = []
-    crops: list[str] = []
-    for photo in candidate.photos:
-        own = np.flatnonzero(member & (patches.photos == photo))
-        if not len(own):
-            continue
-        row = evidence.rows[photo]
-        box = _surroundings(evidence, row, patches.cells[own[np.argmax(similar[own])]])
-        left, top, right, bottom = box
-        visible = row.geometry.region
-        places.append((
-            round(((left + right) / 2 - visible[0]) / (visible[2] - visible[0]), 3),
-            round(((top + bottom) / 2 - visible[1]) / (visible[3] - visible[1]), 3),
-        ))  # fmt: skip
-        if len(crops) < _CROPS:
-            pixels = evidence.read(row.name).pixels
-            if fixed is not None:
-                part = _outlined(pixels, row, evidence.editor.seen_part(photo, fixed.pixels))
-            else:
-                part = pixels[int(top) : int(bottom) + 1, int(left) : int(right) + 1]
-            crops.append(image_data_url(np.ascontiguousarray(part), longest=_CROP_PIXELS)[0])
-    return tuple(places), tuple(crops)
-
-
-def _surroundings(evidence: Evidence, row: PhotoEvidence, cell: np.ndarray) -> list[float]:
-    """Return left, top, right, bottom of the surroundings of a cell, on the photo."""
-    grid = evidence.editor.grid
-    cells = CellGrid.of(evidence.editor.placement, grid, row.geometry)
-    [[x, y]] = cells.centers(cell[None])
-    height, width = row.geometry.input_size
-    half = _CONTEXT / 2 * max(height / grid[0], width / grid[1])
-    box = np.array([[x - half, y - half, x + half, y + half]])
-    return cells.on_photo(box)[0].tolist()
-
-
-def _outlined(pixels: np.ndarray, row: PhotoEvidence, fixed: Pixels) -> np.ndarray:
-    """Return the visible part of a photo, small, with a line around some of its pixels."""
-    left, top, right, bottom = (round(side) for side in row.geometry.region)
-    scale = _CROP_PIXELS / max(right - left, bottom - top)
-    size = (max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale)))
-    part = Image.fromarray(pixels[top:bottom, left:right]).resize(size, Image.Resampling.BICUBIC)
-    inside = np.asarray(Image.fromarray(fixed).resize(size, Image.Resampling.NEAREST))
-    inside = np.asarray(
-        maximum_filter(inside, 9), bool
-    )  # close to letters it would hide their color
-    outlined = np.asarray(part).copy()
-    outlined[maximum_filter(inside, 3) & ~inside] = _LINE
-    return outlined
 
 
 def patch_arrays(rows: Sequence[PhotoEvidence]) -> Mapping[str, np.ndarray]:

@@ -86,11 +86,12 @@ def _lead(content: AuditContent) -> str:
         kind: sum(each.kind == kind and each.status == "confirmed" for each in content.findings)
         for kind in ("patches", "stamp")
     }
+    listed = sum(each.kind == "patches" and each.effect is not None for each in content.findings)
     photos = sum(content.counts.values())
     least = content.settings.get("min_effect", 0.5)
     return (
-        f"{photos:,} photos. {confirmed['patches']} of {content.tests.get('patches', 0)} candidate "
-        f"patches are confirmed{_of_stamps(content, confirmed['stamp'])}, with an interval above "
+        f"{photos:,} photos. {confirmed['patches']} of {listed} candidates are "
+        f"confirmed{_of_stamps(content, confirmed['stamp'])}, with an interval above "
         f"{least:g} nats of log-odds."
     )
 
@@ -131,7 +132,7 @@ def _found(content: AuditContent) -> str:
     open_ = sum(each.status in ("not confirmed", "not testable") for each in content.findings
                 if each.photos)  # fmt: skip
     rest = (
-        f"Groups of patches that are not confirmed: {present} present without an effect, {open_} "
+        f"Groups of patches that are not confirmed: {present} present and not used, {open_} "
         "undecided with these photos. " if present + open_ else ""
     )  # fmt: skip
     rest += _REACTIONS.format(reactions) if reactions else ""
@@ -260,6 +261,8 @@ def _card(finding: Finding) -> str:
         for key, label in names.items()
         if key in finding.details
     )
+    if (parts := finding.details.get("parts", 1)) > 1:
+        numbers += f"; {parts:g} groups of patches that lie beside each other, effects of the first"
     dots = "".join(
         f'<circle cx="{100 * x:.1f}" cy="{100 * y:.1f}" r="4"/>' for x, y in finding.places[:200]
     )
@@ -278,7 +281,7 @@ def _detail(key: str, value: float) -> str:
 
 
 def _status(finding: Finding) -> str:
-    text = {"no effect": "present, no effect"}.get(finding.status, finding.status)
+    text = {"no effect": "present, not used"}.get(finding.status, finding.status)
     extra = " confirmed" if finding.status == "confirmed" else ""
     return f'<span class="status{extra}">{text}</span>'
 
