@@ -16,12 +16,19 @@ Seeds from 100 on were used to set up the analyses. Models and reports are kept 
 --folder, and read when they are there.
 
 What a plant is worth to a model ("used") is measured without the audit: the plant is drawn on
-clean photos of other classes, and the change of the log-odds of its class is averaged. A plant
-that is used by less than a nat is none that an audit has to confirm, whatever the training meant.
+clean photos of other classes, and the change of the log-odds of its class is averaged; "beside
+blur" compares with the same pixels blurred, as a tag that covers the object raises all other
+classes. A plant that is used by less than a nat is none that an audit has to confirm, whatever the
+training meant.
+
+With --own-stamps planted models are tested by stamps alone, among which are the plants themselves
+("own frame", ...), on 16 clean photos of a class, beyond the reference models; "learned" is what
+the planted model uses a plant more than these do.
 """
 
 import json
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +39,7 @@ import timm
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from safetensors.torch import load_file, save_file
+from scipy.ndimage import gaussian_filter
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
@@ -42,7 +50,7 @@ from visattn.images.reader import LoadedImage
 from visattn.pipelines.audit.audit import AuditOptions, analyze_evidence, examine_all
 from visattn.pipelines.audit.evidence import Examiner, class_log_odds
 from visattn.pipelines.audit.report import AuditReport, load_audit
-from visattn.pipelines.audit.stamps import default_stamps
+from visattn.pipelines.audit.stamps import Stamp, default_stamps
 from visattn.pipelines.explainer import Explainer
 from visattn.results.audit import Finding
 
@@ -55,6 +63,7 @@ STAMPS_OF = {
 }  # fmt: skip
 """Names of the stamps of the bank that are of the kind of a plant."""
 CROPS, CROP = 12, 3.5  # of a candidate in the report, the nearest; side in cells
+_OWN_PHOTOS = 16  # of a class: too few for a search of patches, enough for stamps
 PURE = 0.7  # share of these crops that show the plant; 0.6 of the photos of the class have it
 Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
@@ -241,7 +250,7 @@ def trained(
     return model.eval()
 
 
-def audited(model: nn.Module, photos: PlantedSet, *, stamps: bool) -> AuditReport:
+def audited(model: nn.Module, photos: PlantedSet, stamps: Sequence[Stamp]) -> AuditReport:
     """Return the audit of a model."""
     steps = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True),
                         v2.Normalize(list(MEAN), list(STD))])  # fmt: skip
@@ -257,7 +266,7 @@ def audited(model: nn.Module, photos: PlantedSet, *, stamps: bool) -> AuditRepor
     masks = photos.masks
     objects = {} if masks is None else {key: masks[index] for key, index in keys.items()}
     rows = examine_all(examiner, read, labels, objects, 32)
-    options = AuditOptions(default_stamps() if stamps else [], batch_size=32)
+    options = AuditOptions(stamps, batch_size=32)
     return analyze_evidence(rows, examiner, read, options)
 
 
@@ -268,21 +277,84 @@ def report_of(
     if (folder / "findings.json").exists():
         return load_audit(folder), None
     start = time.process_time()
-    report = audited(model, photos, stamps=stamps)
+    report = audited(model, photos, default_stamps() if stamps else [])
     report.save(folder)
     return report, round(time.process_time() - start, 1)
 
 
-def use_of(model: nn.Module, photos: PlantedSet, label: int, draw: Draw) -> float:
-    """Return what a plant changes of the log-odds of its class on clean photos of the others."""
+def use_of(
+    model: nn.Module, photos: PlantedSet, label: int, draw: Draw, *, beside_blur: bool = False
+) -> float:
+    """Return what a plant changes of the log-odds of its class on clean photos of the others.
+
+    Args:
+        model: The classifier.
+        photos: Clean ones.
+        label: The class.
+        draw: Draws the plant.
+        beside_blur: Whether it is compared with the same pixels blurred, not with the photo.
+    """
     others = np.flatnonzero(photos.labels != label)[::12]
     clean = photos.pixels[others]
     edited = np.stack([
         draw(pixels, np.random.default_rng(index)) for index, pixels in enumerate(clean)
     ])  # fmt: skip
+    if beside_blur:
+        spread = 0.08 * clean.shape[1]
+        changed = (edited != clean).any(3, keepdims=True)
+        clean = np.where(changed, gaussian_filter(clean, (0, spread, spread, 0)), clean)
     with torch.no_grad():
         after, before = (class_log_odds(model(inputs(each)))[:, label] for each in (edited, clean))
     return float((after - before).mean())
+
+
+def own_stamps(draws: dict[int, tuple[str, Draw]]) -> list[Stamp]:
+    """Return the plants of a seed as stamps."""
+
+    def stamp(kind: str, draw: Draw) -> Stamp:
+        def drawn(image: Image.Image, generator: np.random.Generator) -> Image.Image:
+            return Image.fromarray(draw(np.asarray(image), generator))
+
+        return Stamp(f"own {kind}", drawn, is_local=kind != "tint")
+
+    return [stamp(kind, draw) for kind, draw in draws.values()]
+
+
+def own_rates(
+    model: nn.Module, others: Sequence[nn.Module], photos: PlantedSet, number: int
+) -> Iterator[dict[str, Any]]:
+    """Yield what stamps say of each plant if the plants are among them.
+
+    Args:
+        model: A planted one.
+        others: Reference models.
+        photos: Clean ones.
+        number: Seed of the plants.
+    """
+    rows = np.concatenate([
+        np.flatnonzero(photos.labels == label)[:_OWN_PHOTOS] for label in range(len(photos.names))
+    ])  # fmt: skip
+    few = PlantedSet(photos.pixels[rows], photos.labels[rows], photos.names)
+    draws = plants(number, photos.names, photos.pixels.shape[1])
+    stamps = [*default_stamps(), *own_stamps(draws)]
+    own, *references = [audited(each, few, stamps) for each in (model, *others)]
+    judged = {
+        (each.name, each.class_name): each for each in own.with_references(references).findings
+    }
+    confirmed = {pair for pair, each in judged.items() if each.status == "confirmed"}
+    for label, (kind, draw) in draws.items():
+        used = [use_of(each, photos, label, draw) for each in (model, *others)]
+        name = photos.names[label]
+        finding = judged[f"own {kind}", name]
+        yield {
+            "plant": kind, "class": name, "used": round(used[0], 2),
+            "learned": round(used[0] - float(np.mean(used[1:])), 2),
+            "own": finding.status, "effect": finding.effect and round(finding.effect.value, 2),
+            "of its kind": sorted(
+                each for each, of_class in confirmed
+                if of_class == name and each.startswith(STAMPS_OF[kind])
+            ),
+        }  # fmt: skip
 
 
 def rates(report: AuditReport, photos: PlantedSet) -> Iterator[dict[str, Any]]:
@@ -380,6 +452,7 @@ def main() -> None:
         help="on which photos; clean ones get stamps, beyond more models",
     )
     parser.add_argument("--references", type=int, default=5, help="number of these models")
+    parser.add_argument("--own-stamps", action="store_true", help="test the plants as stamps alone")
     parser.add_argument("--folder", type=Path, required=True, help="folder of the models")
     parser.add_argument("--out", type=Path, required=True, help="file of results")
     args = parser.parse_args()
@@ -393,9 +466,13 @@ def main() -> None:
     if args.flowers is None and not start.exists():
         first = trained(train, start, 1000, flowers=False, steps=800)
         save_file(first.state_dict(), start)
+    numbers = range(1001, 1001 + args.references)
+    if args.own_stamps:
+        _append_own(args, train, val, numbers)
+        return
     references: list[AuditReport] = []
     if "clean" in args.photos:
-        for number in range(1001, 1001 + args.references):
+        for number in numbers:
             model = model_of(train, "clean", number, args.folder, args.weights)
             report, _ = report_of(model, val, args.folder / f"clean{number}_clean", stamps=True)
             references.append(report)
@@ -412,6 +489,18 @@ def main() -> None:
                 _append(args.out, about, report, photos["planted"], model, val)
 
 
+def _append_own(
+    args: Namespace, train: PlantedSet, val: PlantedSet, numbers: Sequence[int]
+) -> None:
+    """Append what stamps say of each plant if the plants are among them."""
+    others = [model_of(train, "clean", each, args.folder, args.weights) for each in numbers]
+    for number in args.seeds:
+        model = model_of(train, "planted", number, args.folder, args.weights)
+        with args.out.open("a") as file:
+            for row in own_rates(model, others, val, number):
+                file.write(json.dumps({"seed": number, **row}) + "\n")
+
+
 def _append(
     out: Path,
     about: dict[str, Any],
@@ -423,12 +512,18 @@ def _append(
     """Append the rates of an audit, with how much the model uses each plant."""
     draws = plants(about["seed"], clean.names, clean.pixels.shape[1])
     used = {
-        kind: round(use_of(model, clean, label, draw), 2) for label, (kind, draw) in draws.items()
+        kind: [
+            round(use_of(model, clean, label, draw, beside_blur=each), 2) for each in (False, True)
+        ]
+        for label, (kind, draw) in draws.items()
     }
     photos = planted if about["photos"] == "planted" else replace(clean, kinds=planted.kinds)
     with out.open("a") as file:
         for row in rates(report, photos):
-            known = {"accuracy": report.content.accuracy, "used": used.get(row["plant"])}
+            uses = used.get(row["plant"], [None, None])
+            known = {
+                "accuracy": report.content.accuracy, "used": uses[0], "beside blur": uses[1],
+            }  # fmt: skip
             file.write(json.dumps({**about, **known, **row}) + "\n")
 
 
