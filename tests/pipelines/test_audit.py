@@ -107,39 +107,42 @@ def test_plant_that_is_present_and_not_used_has_no_effect() -> None:
 
 
 def test_undecided_candidates_are_tested_with_more_photos() -> None:
-    """A group whose first interval, 0.0 to 0.8, holds the minimum; as far as the budget reaches."""
+    """A group with an interval of 0.0 to 0.8, and of 0.1 to 0.7 with more; the minimum is 0.7."""
     photos, labels = planted.photos("tag")
     model = planted.ColorNet(tag=160.0).eval()
     masks = [planted.mask(label, index % planted.COUNT) for index, label in enumerate(labels)]
-    few = audited(model, photos, labels, masks=masks, stamps=[], budget=4600)
-    first, second = ({each.details["score"]: each.effect for each in audit.findings if each.effect}
-                     for audit in (few, report("tag", 160.0)))  # fmt: skip
-    assert first.keys() == second.keys()
-    widths: list[float] = []
-    for score, effect in first.items():
-        again = second[score]
-        assert effect.images == 72
-        if effect.low < 0.5 <= effect.high:
-            assert again.images > 2 * 72
-            widths.append((again.high - again.low) / (effect.high - effect.low))
-        else:
-            assert (again.value, again.images) == (effect.value, 72)
-    assert len(widths) == 2
-    assert min(widths) < 0.85
+    first, second = (
+        {
+            each.details["score"]: each
+            for each in audited(
+                model, photos, labels, masks=masks, stamps=[], min_effect=0.7, budget=budget
+            ).findings
+        }
+        for budget in (4600, 20_000)
+    )
+    [changed] = [score for score in first if first[score].status != second[score].status]
+    few, many = first[changed], second[changed]
+    assert (few.status, many.status) == ("not confirmed", "no effect")
+    assert few.effect
+    assert many.effect
+    assert few.effect.images == 72
+    assert many.effect.images > 2 * 72
+    assert many.effect.high - many.effect.low < 0.85 * (few.effect.high - few.effect.low)
 
 
-@pytest.mark.parametrize(("p_value", "expected"), [(0.02, 0.04), (0.7, 1.0)])
-def test_p_values_of_second_tests_count_twice(p_value: float, expected: float) -> None:
-    first = Effect(1.0, 0.4, 1.6, 0.1, p_value, 72)
-    second = replace(first, low=0.6, images=216)
+@pytest.mark.parametrize(("low", "high", "is_taken"), [(-0.2, 0.4, True), (0.2, 0.8, False),
+                                                      (0.6, 1.2, False)])  # fmt: skip
+def test_more_photos_show_that_a_candidate_is_not_used_and_confirm_nothing(
+    low: float, high: float, is_taken: bool
+) -> None:
+    first = Effect(0.6, 0.0, 1.2, 0.1, 0.02, 72)
+    second = replace(first, low=low, high=high, images=216)
     editor = SimpleNamespace(test=lambda *_: {PASTED: second})
     evidence = cast("Any", SimpleNamespace(min_effect=0.5, editor=editor))
     known = MeasuredCandidate(cast("Any", None), None, {PASTED: first})
     again = measured_again(evidence, known, cast("Any", None), []).effects or {}
-    assert (again[PASTED].images, again[PASTED].p_value) == (216, pytest.approx(expected))
-    decided = MeasuredCandidate(
-        cast("Any", None), None, {PASTED: replace(first, low=0.6, p_value=0)}
-    )
+    assert again[PASTED] == (second if is_taken else first)
+    decided = replace(known, effects={PASTED: replace(first, low=0.6)})
     assert measured_again(evidence, decided, cast("Any", None), []) is decided
 
 

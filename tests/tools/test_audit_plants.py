@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tool_modules import TOOLS
+from torch import Tensor, nn
 
+from visattn.images.reader import LoadedImage
 from visattn.pipelines.audit.report import AuditReport
-from visattn.results.audit import AuditContent, Finding, Status
+from visattn.pipelines.audit.stamps import Stamp
+from visattn.results.audit import AuditContent, Effect, Finding, Status
 
 NAMES = ("a", "b", "c", "d", "e")
 
@@ -78,6 +82,92 @@ def test_models_use_the_plants_that_tell_their_class(tool: Any, tmp_path: Path) 
         uses[kind] = tool.use_of(model, photos, label, draw)
     assert uses["planted"] > 1
     assert abs(uses["ignoring"]) < uses["planted"] / 2
+
+
+class Bright(nn.Module):
+    """The second class is the brightness of the middle; the first is what is left."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        middle = images[:, :, 28:36, 28:36].mean((1, 2, 3))
+        return torch.stack([torch.zeros_like(middle), 4 * middle], 1)
+
+
+def test_what_only_covers_the_object_is_not_used_beside_blur(tool: Any) -> None:
+    pixels = np.full((24, 64, 64, 3), 40, np.uint8)
+    pixels[:, 28:36, 28:36] = 250
+    photos = tool.PlantedSet(pixels, np.repeat([0, 1], 12), ("a", "b"))
+
+    def covered(image: np.ndarray, _: np.random.Generator) -> np.ndarray:
+        drawn = image.copy()
+        drawn[26:38, 26:38] = 60
+        return drawn
+
+    plain, beside = (tool.use_of(Bright(), photos, 0, covered, beside_blur=each)
+                     for each in (False, True))  # fmt: skip
+    assert plain > 3
+    assert abs(beside) < plain / 2
+
+
+class Reacting(nn.Module):
+    """Its audit has this effect of one stamp on one class, and none of the others."""
+
+    def __init__(self, effects: dict[tuple[str, str], float]) -> None:
+        super().__init__()
+        self.effects = effects
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.zeros(len(images), len(NAMES))
+
+
+def test_plants_among_the_stamps_are_rated_beyond_references(
+    tool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = noise(tool, 40)
+    kinds = {kind: NAMES[label] for label, (kind, _) in tool.plants(1, NAMES, 64).items()}
+    tested: list[int] = []
+
+    def audited(model: Reacting, few: Any, stamps: Sequence[Stamp]) -> AuditReport:
+        tested.append(len(few.labels))
+        random = np.random.default_rng(len(tested))
+        findings: list[Finding] = []
+        for stamp in stamps:
+            for name in NAMES:
+                value = model.effects.get((stamp.name, name), 0.0) + 0.1 * random.normal()
+                effect = Effect(value, value - 0.1, value + 0.1, 0.0, 0.01, 64)
+                findings.append(Finding("stamp", stamp.name, name, "reaction", effect))
+        return AuditReport(AuditContent("net", {}, {}, None, {}, {}, findings), [{"image": "a"}])
+
+    monkeypatch.setattr(tool, "audited", audited)
+    strong = {
+        ("own frame", kinds["frame"]): 5.0,
+        ("bars above and below", kinds["frame"]): 5.0,
+        ("own tag", kinds["frame"]): 5.0,  # of another class
+        ("tag, red", kinds["frame"]): 5.0,  # of another kind
+    }
+    models = [Reacting(strong), *(Reacting({}) for _ in range(3))]
+    rows = {row["plant"]: row for row in tool.own_rates(models[0], models[1:], photos, 1)}
+    assert tested == [16 * len(NAMES)] * 4
+    assert {kind: row["own"] == "confirmed" for kind, row in rows.items()} == {
+        kind: kind == "frame" for kind in tool.KINDS
+    }
+    assert {kind: row["of its kind"] for kind, row in rows.items()} == {
+        kind: ["bars above and below"] * (kind == "frame") for kind in tool.KINDS
+    }
+    again = {row["plant"]: row for row in tool.own_rates(models[0], models[:1] * 3, photos, 1)}
+    assert {row["own"] for row in again.values()} <= {"no effect", "not confirmed"}
+
+
+def test_stamps_of_plants_draw_them(tool: Any) -> None:
+    pixels = noise(tool, 1).pixels[0]
+    draws = tool.plants(1, NAMES, 64)
+    for stamp, (kind, draw) in zip(tool.own_stamps(draws), draws.values(), strict=True):
+        stamped, control = stamp.apply(
+            LoadedImage(pixels), (0, 0, 64, 64), np.random.default_rng(3)
+        )
+        drawn = draw(pixels, np.random.default_rng(3))
+        assert stamp.name == f"own {kind}"
+        assert (stamped.pixels == drawn).all()
+        assert (control.pixels == pixels).all() == (kind == "tint")
 
 
 def finding(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool
 from PIL import Image
-from scipy.ndimage import maximum_filter
+from scipy.ndimage import maximum_filter, minimum_filter
 
 from visattn.pipelines.audit.cells import CellGrid
 from visattn.pipelines.audit.clusters import (
@@ -31,7 +31,7 @@ from visattn.viz.html.document import image_data_url
 
 Pixels = Bool[np.ndarray, "y x"]
 _CROPS, _CROP_PIXELS = 12, 112
-_LINE = (255, 0, 190)  # around fixed pixels
+_LINE, _GAPS = (255, 0, 190), 21  # around fixed pixels, and over gaps that are narrower
 _CONTEXT = 3.5  # side of the crops in the report, in cells
 _MORE = 3  # times as many photos and pairs, for candidates that are undecided
 
@@ -93,21 +93,17 @@ def patch_findings(evidence: Evidence) -> list[Finding]:
 def measured_again(
     evidence: Evidence, each: MeasuredCandidate, others: Patches, held_out: Sequence[int]
 ) -> MeasuredCandidate:
-    """Return a candidate with more photos if it is undecided, as far as the budget reaches.
+    """Return a candidate with the effects of more photos if these show that it is not used.
 
-    It is tested twice then, so that its p-value counts twice.
+    Few photos seldom do. They are no second chance to be confirmed: p-values are those of one test.
     """
     first = each.effects
     if first is None or first[PASTED].status(evidence.min_effect) != "not confirmed":
         return each
     second = evidence.editor.test(each.candidate, others, held_out, each.fixed, _MORE)
-    if second is None:
+    if second is None or second[PASTED].status(evidence.min_effect) != "no effect":
         return each
-    twice = {
-        name: replace(effect, p_value=min(2 * effect.p_value, 1.0))
-        for name, effect in second.items()
-    }
-    return replace(each, effects=twice)
+    return replace(each, effects=second)
 
 
 def _listed(
@@ -280,9 +276,9 @@ def _outlined(pixels: np.ndarray, row: PhotoEvidence, fixed: Pixels) -> np.ndarr
     size = (max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale)))
     part = Image.fromarray(pixels[top:bottom, left:right]).resize(size, Image.Resampling.BICUBIC)
     inside = np.asarray(Image.fromarray(fixed).resize(size, Image.Resampling.NEAREST))
-    inside = np.asarray(
-        maximum_filter(inside, 9), bool
-    )  # close to letters it would hide their color
+    # Letters get one line, and it keeps off them: beside them it would hide their color.
+    closed = minimum_filter(maximum_filter(inside, _GAPS), _GAPS - 8, mode="constant", cval=1)
+    inside = np.asarray(closed, bool)
     outlined = np.asarray(part).copy()
     outlined[maximum_filter(inside, 3) & ~inside] = _LINE
     return outlined

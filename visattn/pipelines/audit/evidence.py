@@ -328,7 +328,7 @@ class _Run:
     ) -> CellSample:
         """Return cells with their features."""
         values = self.features[index]
-        mean = (values * areas).sum((1, 2))
+        mean = values.reshape(len(values), -1).astype(np.float64) @ areas.ravel()
         return CellSample(cells, values[:, cells[:, 0], cells[:, 1]].T - mean.astype(np.float32))
 
 
@@ -397,12 +397,15 @@ def photo_attributes(image: LoadedImage, geometry: Geometry) -> dict[str, float]
     """Return simple properties of a photo: brightness, contrast, saturation, 0 to 1, and shape."""
     height, width = image.size
     step = max(1, min(height, width) // 64)
-    small = image.pixels[::step, ::step] / 255.0
-    light = small.mean(2)
+    # Whole channels: numpy takes ten times as long over an axis of three.
+    channels = np.moveaxis(image.pixels[::step, ::step], 2, 0).astype(np.float64, order="C") / 255
+    red, green, blue = channels
+    light = (red + green + blue) / 3
+    highest, lowest = (each(each(red, green), blue) for each in (np.maximum, np.minimum))
     return {
         "brightness": round(float(light.mean()), 4),
         "contrast": round(float(light.std()), 4),
-        "saturation": round(float((small.max(2) - small.min(2)).mean()), 4),
+        "saturation": round(float((highest - lowest).mean()), 4),
         "aspect_ratio": round(width / height, 4),
         "seen_share": round(geometry.seen_share, 4),
     }
