@@ -262,6 +262,24 @@ def test_models_like_the_references_have_no_confirmed_stamp(references: int) -> 
     assert confirmed / 60 >= (0.9 if references > 2 else 0.5)
 
 
+@pytest.mark.parametrize("of_models", [1.0, 0.05])
+@pytest.mark.parametrize("references", [2, 5])
+def test_intervals_beyond_references_hold_the_true_difference(
+    references: int, of_models: float
+) -> None:
+    """95 % of them do, whatever part of it is the spread of models and whatever that of photos."""
+    hits: list[bool] = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        spread = of_models * np.exp(random.normal(-0.4, 0.7, 150))
+        own, *others = random.normal(size=(references + 1, 150)) * spread
+        own += 3.0 + 0.15 * random.normal(size=150)  # the error of the photos in `stamp_audit`
+        audit = stamp_audit(own).with_references([stamp_audit(values) for values in others])
+        effects = [each.effect for each in audit.findings if each.effect]
+        hits += [each.low <= 3.0 <= each.high for each in effects]
+    assert 0.92 <= np.mean(hits) <= 0.999
+
+
 def test_one_reference_tells_nothing_of_chance() -> None:
     audit = stamp_audit(np.zeros(3))
     with pytest.raises(ValueError, match="two audits at least"):
@@ -377,6 +395,15 @@ def test_p_values_are_uniform_without_an_effect(test: Callable) -> None:
         values.append(test(random.normal(size=24), random))
     assert np.mean(np.array(values) < 0.2) == pytest.approx(0.2, abs=0.13)
     assert np.mean(values) == pytest.approx(0.5, abs=0.12)
+
+
+@pytest.mark.parametrize("test", [flips, crossed])
+def test_p_values_are_those_of_a_higher_mean(test: Callable) -> None:
+    """What lowers a class is no evidence for it, however sure."""
+    random = np.random.default_rng(0)
+    values = random.normal(2, 1, size=24)
+    assert test(values, random) < 0.01
+    assert test(-values, random) > 0.99
 
 
 @pytest.mark.parametrize("spreads", [(1, 1, 0), (1, 0, 1), (0, 0, 1), (0.5, 0.5, 2)])
