@@ -44,7 +44,7 @@ class _Patch:
 
     photo: int
     boxes: tuple[Box, ...]
-    masks: tuple[Bool[np.ndarray, "y x"], ...] = ()
+    masks: tuple[Bool[np.ndarray, "_ _"], ...] = ()  # of several sizes
     is_blurred: bool = False
 
 
