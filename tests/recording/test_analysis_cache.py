@@ -1,5 +1,6 @@
 """Analyses on disk: read by the next process, and by no other model."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS
-from visattn.recording.analysis_cache import cache_folder, model_digest
+from visattn.recording.analysis_cache import cache_folder, from_disk, model_digest
 from visattn.recording.model_info import ModelInfo
 
 SIZE = (64, 96)
@@ -170,6 +171,33 @@ def test_broken_and_foreign_files_are_replaced(content: bytes | str, folder: Pat
     again, kept, _ = mapped(network(), "gradcam")
     assert (again, kept) == (runs, info)
     assert [file.read_bytes() for file in files] == whole
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("variable", ["cache", "off"])
+def test_garbage_is_not_collected_meanwhile(
+    variable: str, enabled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISATTN_CACHE", "off" if variable == "off" else str(tmp_path))
+
+    def compute() -> str:
+        states.append(gc.isenabled())
+        if len(states) == 2:
+            raise ValueError("no result")
+        return "result"
+
+    states: list[bool] = []
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        from_disk(nn.Linear(2, 2), ("one",), (), compute)
+        assert gc.isenabled() == enabled
+        with pytest.raises(ValueError, match="no result"):
+            from_disk(nn.Linear(2, 2), ("two",), (), compute)
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert states == [False, False]
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(folder: Path) -> None:

@@ -16,6 +16,7 @@ with attributes whose content cannot be read.
 import base64
 import enum
 import functools
+import gc
 import hashlib
 import json
 import os
@@ -137,7 +138,8 @@ def from_disk(
     folder = cache_folder()
     digest = None if folder is None else once(model_digest, model)
     if folder is None or digest is None:
-        return compute()
+        with _uncollected():
+            return compute()
     name = hashlib.sha256(f"{digest} {key!r}".encode()).hexdigest()
     path = folder / f"{name}{_SUFFIX}"
     classes = {cls.__name__: cls for cls in types}
@@ -147,7 +149,8 @@ def from_disk(
             return parse_json(text, 2, revive=functools.partial(_decoded, classes))
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    result = compute()
+    with _uncollected():
+        result = compute()
     if not final(result):
         return result
     text = json.dumps(_encoded(result, classes))
@@ -158,6 +161,22 @@ def from_disk(
     except OSError:  # a folder that cannot be written, or a full disk: nothing depends on the file
         pass
     return result
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Put off the collection of garbage.
+
+    An analysis makes objects enough to start a full collection, which takes 0.2 s where torch is
+    imported: as long as all else, for a small network.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
