@@ -16,7 +16,6 @@ with attributes whose content cannot be read.
 import base64
 import enum
 import functools
-import gc
 import hashlib
 import json
 import os
@@ -35,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.io.atomic import atomic_write
-from visattn.io.safe_text import parse_json
+from visattn.io.safe_text import parse_json, paused_garbage_collection
 
 VARIABLE = "VISATTN_CACHE"
 _MOST_FILES = 2000
@@ -138,7 +137,7 @@ def from_disk(
     folder = cache_folder()
     digest = None if folder is None else once(model_digest, model)
     if folder is None or digest is None:
-        with _uncollected():
+        with paused_garbage_collection():
             return compute()
     name = hashlib.sha256(f"{digest} {key!r}".encode()).hexdigest()
     path = folder / f"{name}{_SUFFIX}"
@@ -149,7 +148,7 @@ def from_disk(
             return parse_json(text, 2, revive=functools.partial(_decoded, classes))
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    with _uncollected():
+    with paused_garbage_collection():
         result = compute()
     if not final(result):
         return result
@@ -161,22 +160,6 @@ def from_disk(
     except OSError:  # a folder that cannot be written, or a full disk: nothing depends on the file
         pass
     return result
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Put off the collection of garbage.
-
-    An analysis makes objects enough to start a full collection, which takes 0.2 s where torch is
-    imported: as long as all else, for a small network.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
