@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.special import stdtr, stdtrit
 
 from visattn.images.reader import LoadedImage
@@ -27,13 +27,9 @@ from visattn.pipelines.audit.statistics import (
 )
 from visattn.results.audit import Effect, Finding
 
-Pixels = Bool[np.ndarray, "y x"]
 _STAMP_PHOTOS, _MIN_STAMP_PHOTOS = 64, 16
 _MOST_CLASSES = 50
 _MIN_STAMPS = 5  # of a kind, for a median
-_CROPS, _CROP_PIXELS = 12, 112
-_LINE = (255, 0, 190)  # around fixed pixels
-_CONTEXT = 3.5  # side of the crops in the report, in cells
 
 
 @dataclass(eq=False)
