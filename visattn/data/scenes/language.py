@@ -109,15 +109,18 @@ def _build_caption(*parts: str | list[tuple[str, int | None]]) -> SceneCaption:
     return SceneCaption(tuple(word for word, _ in pairs), tuple(obj for _, obj in pairs))
 
 
-def is_visual_word(word: str) -> bool:
+def is_visual_word(word: str) -> bool | None:
     """Return whether a word of the captions describes an object: its size, texture, color, shape.
 
-    All other words, articles and spatial relations included, are not visual.
+    Spatial relations are neither (None): only the image tells them, but no single object shows
+    them, and a captioner that knows where it looked before tells them without looking again.
 
     Example:
         >>> [is_visual_word(word) for word in ("striped", "circle", "left", "a")]
-        [True, True, False, False]
+        [True, True, None, False]
     """
+    if word in {relation.split()[0] for relation in RELATIONS}:
+        return None
     return word in {*COLORS, *SHAPES, *TEXTURES, *RADII} - {"plain", "medium"}
 
 

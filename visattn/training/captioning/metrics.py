@@ -68,7 +68,7 @@ class ReferenceScores:
 class GateAUC(BinaryAUROC):
     """Area under the ROC curve of the gates of visual words against those of all others.
 
-    It is NaN if the captions have no visual words, or no others.
+    Words with a target of -1 are left out. It is NaN if the captions have no visual words, or no others.
     """
 
     def compute(self) -> Tensor:
@@ -86,15 +86,16 @@ class SceneScores(nn.Module):
     the grammar covers. Over the visual words of true captions: `pointing_game`, how often the
     maximum of the map lies in the box of the object's pixels; `correctness`, the attention inside;
     `lift`, the correctness minus that of uniform attention. Over the words of all captions:
-    `gate_auc`, how often the gate of a visual word is higher than that of another word (area under
-    the ROC curve; 0.5 for a gate that does not depend on the word).
+    `gate_auc`, how often the gate of a visual word is higher than that of a word that needs no
+    image (area under the ROC curve; 0.5 for a gate that does not depend on the word). Words of
+    spatial relations are left out, as models differ in whether they look once more for them.
     """
 
     def __init__(self) -> None:
         super().__init__()
         names = (*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS[:-1])
         self.metrics = nn.ModuleDict({name: WeightedMean() for name in names})
-        self.metrics["gate_auc"] = GateAUC()
+        self.metrics["gate_auc"] = GateAUC(ignore_index=-1)
 
     def update(
         self,
@@ -127,8 +128,9 @@ class SceneScores(nn.Module):
         ):
             self[name].update(float(amount), weight)
         visual = [is_visual_word(word) for text in captions for word in text.split()]
+        targets = torch.tensor([-1 if value is None else value for value in visual])
         values = torch.cat([torch.empty(0), *gates]).float()
-        self["gate_auc"].update(values, torch.tensor(visual, dtype=torch.long))
+        self["gate_auc"].update(values, targets.long())
 
     def __getitem__(self, name: str) -> Metric:
         """Return a metric."""
