@@ -68,7 +68,8 @@ class ReferenceScores:
 class GateAUC(BinaryAUROC):
     """Area under the ROC curve of the gates of visual words against those of all others.
 
-    Words with a target of -1 are left out. It is NaN if the captions have no visual words, or no others.
+    Words with a target of -1 are left out. It is NaN if the captions have no visual words, or no
+    others.
     """
 
     def compute(self) -> Tensor:
