@@ -81,8 +81,7 @@ def watermark(photos: Sequence[np.ndarray], reports: Sequence[AuditReport]) -> I
     for when, report in zip(("trained with it", "trained without it"), reports, strict=True):
         for each in report.findings:
             if each.class_name == "circle" and each.is_beside_objects and each.effect:
-                status = {"no effect": "present, not used"}.get(each.status, each.status)
-                text = f"{when}: {status}, {each.effect.value:+.1f} nats"
+                text = f"{when}: {each.status}, {each.effect.value:+.1f} nats"
                 rows.append((text, [crop(url) for url in each.crops[:CROPS]]))
     step, line = SMALL + GAP, SMALL + TEXT
     picture = Image.new("RGB", (CROPS * step - GAP, len(rows) * line), PAPER)

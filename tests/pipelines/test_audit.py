@@ -97,13 +97,13 @@ def test_of_a_frame_whole_photos_are_shown_with_a_line_around_it() -> None:
     assert max(Image.open(io.BytesIO(content)).size) < 64
 
 
-def test_plant_that_is_present_and_not_used_has_no_effect() -> None:
+def test_plant_without_an_effect_is_present_and_not_used() -> None:
     audit = report("tag", 4.0)
     assert artefacts(audit) == []
     present = [each for each in audit.findings if on_plant(each, planted.TAG)]
-    assert {each.status for each in present} == {"no effect"}
+    assert {each.status for each in present} == {"present, not used"}
     page = audit.files()["report.html"].decode()
-    assert page.count(">present, not used<") == len(patches(audit, "no effect"))
+    assert page.count(">present, not used<") == len(patches(audit, "present, not used"))
 
 
 def test_undecided_candidates_are_tested_with_more_photos() -> None:
@@ -122,7 +122,7 @@ def test_undecided_candidates_are_tested_with_more_photos() -> None:
     )
     [changed] = [score for score in first if first[score].status != second[score].status]
     few, many = first[changed], second[changed]
-    assert (few.status, many.status) == ("not confirmed", "no effect")
+    assert (few.status, many.status) == ("not confirmed", "present, not used")
     assert few.effect
     assert many.effect
     assert few.effect.images == 72

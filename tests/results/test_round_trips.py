@@ -222,3 +222,9 @@ def test_a_saved_file_is_read_back(kind: Any, tmp_path: Path) -> None:
     assert equal(kind.from_dict(record), result)
     again = json.loads(json.dumps({**record, "provenance": {}, "card": {}}))
     assert equal(kind.from_dict(again), result)
+
+
+def test_findings_of_older_files_have_the_status_of_today() -> None:
+    finding = Finding("patches", "patches 1", "rose", "present, not used")
+    older = finding.to_dict() | {"status": "no effect"}
+    assert Finding.from_dict(older) == finding

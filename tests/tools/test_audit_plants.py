@@ -154,7 +154,7 @@ def test_plants_among_the_stamps_are_rated_beyond_references(
         kind: ["bars above and below"] * (kind == "frame") for kind in tool.KINDS
     }
     again = {row["plant"]: row for row in tool.own_rates(models[0], models[:1] * 3, photos, 1)}
-    assert {row["own"] for row in again.values()} <= {"no effect", "not confirmed"}
+    assert {row["own"] for row in again.values()} <= {"present, not used", "not confirmed"}
 
 
 def test_stamps_of_plants_draw_them(tool: Any) -> None:
@@ -189,7 +189,8 @@ def test_candidates_count_for_a_plant_if_their_crops_show_it(tool: Any) -> None:
     findings = [
         finding("patches 1", name, "confirmed", has_plant, (0.05, 0.5)),
         finding("patches 1", other, "confirmed", [10 * ((label + 1) % 5)], (0.5, 0.5)),
-        finding("patches 2", name, "no effect", has_plant, (0.5, 0.5)),  # the frame is not there
+        # The frame is not there.
+        finding("patches 2", name, "present, not used", has_plant, (0.5, 0.5)),
     ]
     content = AuditContent("net", {}, {}, None, {}, {}, findings)
     report = AuditReport(content, [], np.zeros((50, 8, 8)))

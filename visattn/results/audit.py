@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 FindingKind = Literal["patches", "stamp"]
-Status = Literal["confirmed", "reaction", "no effect", "not confirmed", "not testable"]
+Status = Literal["confirmed", "reaction", "present, not used", "not confirmed", "not testable"]
 SCHEMA = 1
 BESIDE = 0.3  # share of patches without an object
 
@@ -42,7 +42,7 @@ class Effect:
         """Return whether the effect is above a minimum, below it, or neither is known."""
         if self.low >= min_effect and self.p_value <= 0.05:
             return "confirmed"
-        return "no effect" if self.high < min_effect else "not confirmed"
+        return "present, not used" if self.high < min_effect else "not confirmed"
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Finding:
         status: `confirmed` if the effect on photos that were held out is above the minimum, that of
             a stamp in each reference model as well; `reaction` for a stamp that was not compared
             with reference models;
-            `no effect` if it is present and the effect is below; `not confirmed` if the interval
-            holds the minimum; `not testable` without photos to test it on.
+            `present, not used` if the effect is below it; `not confirmed` if the interval holds the
+            minimum; `not testable` without photos to test it on.
         effect: The effect that decides; None if not testable.
         effects: Effects of all edits, by their names.
         share: Share of the photos of the class that have it; None for a stamp.
@@ -106,6 +106,8 @@ class Finding:
     def from_dict(cls, plain: Mapping[str, Any]) -> "Finding":
         """Return the finding from the dictionary of `to_dict`."""
         values = dict(plain)
+        if values["status"] == "no effect":  # the word for it in files before November 27, 2026
+            values["status"] = "present, not used"
         values["effect"] = None if values["effect"] is None else Effect(**values["effect"])
         values["effects"] = {name: Effect(**each) for name, each in values["effects"].items()}
         values["photos"] = tuple(values["photos"])

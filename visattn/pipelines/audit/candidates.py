@@ -101,7 +101,7 @@ def measured_again(
     if first is None or first[PASTED].status(evidence.min_effect) != "not confirmed":
         return each
     second = evidence.editor.test(each.candidate, others, held_out, each.fixed, _MORE)
-    if second is None or second[PASTED].status(evidence.min_effect) != "no effect":
+    if second is None or second[PASTED].status(evidence.min_effect) != "present, not used":
         return each
     return replace(each, effects=second)
 
@@ -118,7 +118,7 @@ def _listed(
         )
         for each in tested
     ]  # fmt: skip
-    order = {"confirmed": 0, "not confirmed": 1, "not testable": 1, "no effect": 2}
+    order = {"confirmed": 0, "not confirmed": 1, "not testable": 1, "present, not used": 2}
     ranked = sorted(
         zip(with_status(findings, evidence.min_effect), tested, strict=True),
         key=lambda pair: (

@@ -128,7 +128,7 @@ def _found(content: AuditContent) -> str:
             f": no effect of the tested kinds is above what could be detected here, {least}.</p>"
             if least else ": nothing could be tested, see the notes below.</p>"
         )  # fmt: skip
-    present = sum(each.status == "no effect" for each in content.findings if each.photos)
+    present = sum(each.status == "present, not used" for each in content.findings if each.photos)
     open_ = sum(each.status in ("not confirmed", "not testable") for each in content.findings
                 if each.photos)  # fmt: skip
     rest = (
@@ -281,9 +281,8 @@ def _detail(key: str, value: float) -> str:
 
 
 def _status(finding: Finding) -> str:
-    text = {"no effect": "present, not used"}.get(finding.status, finding.status)
     extra = " confirmed" if finding.status == "confirmed" else ""
-    return f'<span class="status{extra}">{text}</span>'
+    return f'<span class="status{extra}">{finding.status}</span>'
 
 
 def _effect_row(name: str, effect: Effect, ends: tuple[float, float]) -> Sequence[Cell]:
