@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -152,19 +153,30 @@ def changes(settings: Any, base: Any) -> dict[str, Any]:
     """Return the values of settings that differ from those of a base; None for missing ones.
 
     Of a path from the root, the home or a variable only the name counts, which is the same on each
-    machine.
+    machine; a variable alone is any path. A tuple is the list that YAML has for it.
 
     Example:
         >>> changes({"root": "/here/photos", "seed": 7}, {"root": "${DATA}/photos"})
         {'seed': 7}
+        >>> changes({"root": "/here", "size": (60, 60)}, {"root": "${DATA}", "size": [60, 60]})
+        {}
     """
     new, old = ({key: _portable(value) for key, value in leaves(part)} for part in (settings, base))
-    names = sorted(new.keys() | old.keys())
+    variables = {
+        name
+        for name in new.keys() & old.keys()
+        if any(_VARIABLE.fullmatch(str(part[name])) for part in (new, old))
+        and all(isinstance(part[name], str) for part in (new, old))
+    }
+    names = sorted((new.keys() | old.keys()) - variables)
     return {name: new.get(name) for name in names if new.get(name) != old.get(name)}
 
 
+_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
+
+
 def _portable(value: Any) -> Any:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_portable(each) for each in value]
     if isinstance(value, dict):
         return {key: _portable(each) for key, each in value.items()}
