@@ -57,7 +57,8 @@ class Finding:
         status: `confirmed` if the effect on photos that were held out is above the minimum, that of
             a stamp in each reference model as well; `reaction` for a stamp that was not compared
             with reference models;
-            `present, not used` if the effect is below it; `not confirmed` if the interval holds the
+            `present, not used` if the effect is below it, of a stamp too, which is present where it
+            was put; `not confirmed` if the interval holds the
             minimum; `not testable` without photos to test it on.
         effect: The effect that decides; None if not testable.
         effects: Effects of all edits, by their names.

@@ -162,17 +162,17 @@ def changes(settings: Any, base: Any) -> dict[str, Any]:
         {}
     """
     new, old = ({key: _portable(value) for key, value in leaves(part)} for part in (settings, base))
-    variables = {
-        name
-        for name in new.keys() & old.keys()
-        if any(_VARIABLE.fullmatch(str(part[name])) for part in (new, old))
-        and all(isinstance(part[name], str) for part in (new, old))
-    }
-    names = sorted((new.keys() | old.keys()) - variables)
-    return {name: new.get(name) for name in names if new.get(name) != old.get(name)}
+    names = sorted(new.keys() | old.keys())
+    return {name: new.get(name) for name in names if not _is_same(new.get(name), old.get(name))}
 
 
 _VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    if isinstance(value, str) and isinstance(other, str):
+        return value == other or any(map(_VARIABLE.fullmatch, (value, other)))
+    return value == other
 
 
 def _portable(value: Any) -> Any:

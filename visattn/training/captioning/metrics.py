@@ -129,9 +129,9 @@ class SceneScores(nn.Module):
         ):
             self[name].update(float(amount), weight)
         visual = [is_visual_word(word) for text in captions for word in text.split()]
-        targets = torch.tensor([-1 if value is None else value for value in visual])
+        targets = [-1 if value is None else value for value in visual]
         values = torch.cat([torch.empty(0), *gates]).float()
-        self["gate_auc"].update(values, targets.long())
+        self["gate_auc"].update(values, torch.tensor(targets, dtype=torch.long))
 
     def __getitem__(self, name: str) -> Metric:
         """Return a metric."""
