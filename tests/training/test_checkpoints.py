@@ -38,6 +38,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "schedulers": ({"lr_schedulers": [7]}, r"lr_schedulers\[0\] must be of type dict, got int"),
     "no schedulers": ({"lr_schedulers": None}, "lr_schedulers is missing"),
     "optimizers": ({"optimizer_states": [{}]}, r"optimizer_states\[0\].param_groups is missing"),
+    "groups": (
+        {"optimizer_states": [{"state": {}, "param_groups": [3]}]},
+        r"optimizer_states\[0\].param_groups\[0\] must be of type dict, got int",
+    ),
     "weights": ({"state_dict": [1]}, "its weights are no tensors with names"),
     "epoch": ({"epoch": -1}, "epoch must be at least 0, got -1"),
     "step": ({"global_step": "60"}, "it does not say its step"),

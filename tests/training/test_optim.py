@@ -1,6 +1,7 @@
 """OptimConfig, and its learning-rate schedules: trapezoid and cosine."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -110,6 +111,33 @@ def test_groups_have_the_learning_rate_of_their_part_and_their_decay() -> None:
 def test_values_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be at least 0"):
         OptimConfig(**options)
+
+
+def test_a_restored_state_has_the_options_of_the_config() -> None:
+    parts = {"head": list(nn.Linear(3, 2).parameters())}
+
+    def build(optimizer: Any, **options: Any) -> tuple[torch.optim.Optimizer, Any]:
+        config = OptimConfig(optimizer, schedule="linear", **options)
+        built = config.build(parts, total_steps=10, default=SGD)
+        return built["optimizer"], built["lr_scheduler"]["scheduler"]
+
+    sgd, schedule = build(partial(SGD, lr=1.0, momentum=0.9))
+    for _ in range(4):
+        sgd.step()
+        schedule.step()
+    states = sgd.state_dict(), schedule.state_dict()
+    later, resumed = build(partial(SGD, lr=5.0, weight_decay=0.25), lr_mults={"head": 2.0})
+    later.load_state_dict(states[0])
+    resumed.load_state_dict(states[1])
+    [group] = later.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (6.0, 0.0, 0.25)
+    later.step()
+    resumed.step()
+    assert group["lr"] == 5.0
+    assert states[0]["param_groups"][0]["momentum"] == 0.9  # of the checkpoint, left as it was
+    adam, _ = build(torch.optim.Adam)
+    with pytest.raises(ValueError, match=r"than Adam: its options are .*momentum.*, in place of"):
+        adam.load_state_dict(states[0])
 
 
 def test_unknown_parts_are_refused_with_those_of_the_model() -> None:

@@ -89,7 +89,7 @@ EXPECTED_NOTES = {
 
 def fits(folder: str, names: tuple[str, ...], processes: int) -> list[list[str]]:
     """Return the commands that train tasks, with each batch split over processes."""
-    starts = {"critical": ["--model.init_from", "single/captions/checkpoints/last.ckpt"]}
+    starts = {"critical": ["--init_from", "single/captions/checkpoints/last.ckpt"]}
     steps = {"scenes": ["--trainer.max_steps", "2"]}
     return [
         [

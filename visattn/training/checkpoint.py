@@ -221,6 +221,9 @@ def _wrong_part(checkpoint: Mapping[str, Any]) -> str:
         for key, needed in (("param_groups", list), ("state", dict)):
             if wrong := _wrong_type(state.get(key), f"{name}.{key}", needed):
                 return wrong
+        for place, group in enumerate(state["param_groups"]):
+            if wrong := _wrong_type(group, f"{name}.param_groups[{place}]", dict):
+                return wrong
     return _wrong_loop(checkpoint["loops"].get("fit_loop"))
 
 

@@ -103,11 +103,52 @@ class OptimConfig:
         # Before the scheduler, which takes the current rates as those that its factor multiplies.
         for group in optimizer.param_groups:
             group["lr"] *= group["lr_mult"]
-        scheduler = LambdaLR(optimizer, partial(self.factor, total_steps=total_steps))
+        optimizer.register_load_state_dict_pre_hook(_with_own_options)
+        scheduler = _Schedule(optimizer, partial(self.factor, total_steps=total_steps))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
+
+
+class _Schedule(LambdaLR):
+    """A schedule that goes on with the learning rates of the config, not of the state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the step, and set the learning rates to those of that step."""
+        rates = self.base_lrs
+        super().load_state_dict(state_dict)
+        self.base_lrs = rates
+        for group, rate, factor in zip(
+            self.optimizer.param_groups, rates, self.lr_lambdas, strict=True
+        ):
+            group["lr"] = rate * factor(self.last_epoch)
+
+
+def _with_own_options(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state to be loaded with the options of the optimizer, such as its weight decay.
+
+    PyTorch takes those of the state, which would overrule the config. It also takes the state of
+    another optimizer, and fails at the next step.
+    """
+    groups = state["param_groups"]
+    if len(groups) != len(optimizer.param_groups):
+        return state  # PyTorch refuses it
+    options = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    for group, own in zip(groups, options, strict=True):
+        added, missing = sorted(set(group) - {"params", *own}), sorted(set(own) - set(group))
+        # Versions of PyTorch add options, so that a difference of one side alone is none.
+        if added and missing:
+            raise ValueError(
+                f"the checkpoint is of another optimizer than {type(optimizer).__name__}: its "
+                f"options are {', '.join(added)}, in place of {', '.join(missing)}; resume with "
+                "the optimizer of its run, or start a run from its weights with --init_from"
+            )
+    pairs = zip(groups, options, strict=True)
+    return {**state, "param_groups": [{**group, **own} for group, own in pairs]}
 
 
 def trapezoid(

@@ -4,6 +4,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW, Optimizer
 
 from visattn.data.loading.loader import StatefulDataLoader
+from visattn.models.saving.checkpoint import read_model
 from visattn.models.saving.config import model_config
 from visattn.models.saving.weight_files import check_weights_before_saving
 from visattn.training.callbacks.guards import EvenForwards, unscale_gradients
@@ -233,6 +235,23 @@ class Task(LightningModule, ABC):
 
     def check_training(self) -> None:
         """Raise a ValueError if the task can test its model, but not train it."""
+
+    def initialize(self, checkpoint: Path) -> None:
+        """Load the weights of the model of another run; the rest of the task is left as it is.
+
+        Args:
+            checkpoint: A checkpoint of a model with the same architecture, classes and words.
+
+        Raises:
+            FileNotFoundError: If there is none.
+            ValueError: If it is no checkpoint, or is of another model.
+        """
+        model = read_model(checkpoint)
+        saved = {name: getattr(model, name, None) for name in self.saved_names}
+        check_same(saved, self.model, self.saved_names)
+        weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+        rest = {k: v for k, v in self.state_dict().items() if not k.startswith("model.")}
+        self.load_state_dict(rest | weights)
 
     def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
         """Return what the model leaves out of the targets of `train` or `validation`.

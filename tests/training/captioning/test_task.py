@@ -432,26 +432,27 @@ def test_vocabulary_has_the_words_of_the_configured_scenes() -> None:
     assert not {"blue", "star", "striped"} & set(words)
 
 
-def test_init_from_loads_the_weights_of_another_run(tmp_path: Path) -> None:
+def test_a_task_starts_from_the_weights_of_another_run(tmp_path: Path) -> None:
     scenes = data()
     torch.manual_seed(7)
     first = CaptioningTask(captioner(), scenes.data_info)
     keep = ModelCheckpoint(tmp_path, "first", save_on_train_epoch_end=True)
     trainer(tmp_path, keep).fit(first, scenes)
-    second = CaptioningTask(captioner(), scenes.data_info, init_from=str(tmp_path / "first.ckpt"))
+    second = CaptioningTask(captioner(), scenes.data_info)
+    second.initialize(tmp_path / "first.ckpt")
     for name, tensor in first.model.state_dict().items():
         assert torch.equal(tensor, second.model.state_dict()[name]), name
 
 
-def test_init_from_refuses_another_vocabulary_or_architecture(tmp_path: Path) -> None:
+def test_weights_of_another_vocabulary_or_architecture_are_refused(tmp_path: Path) -> None:
     scenes = data()
     keep = ModelCheckpoint(tmp_path, "first", save_on_train_epoch_end=True)
     trainer(tmp_path, keep).fit(CaptioningTask(captioner(), scenes.data_info), scenes)
-    start = str(tmp_path / "first.ckpt")
+    start = tmp_path / "first.ckpt"
     with pytest.raises(ValueError, match="trained with other words"):
-        CaptioningTask(captioner(), {"words": scenes.data_info["words"][:-1]}, init_from=start)
+        CaptioningTask(captioner(), {"words": scenes.data_info["words"][:-1]}).initialize(start)
     wider = captioner(partial(SmallEncoder, (24, 24), channels=12))
     with pytest.raises(ValueError, match="does not fit the model"):
-        CaptioningTask(wider, scenes.data_info, init_from=start)
+        CaptioningTask(wider, scenes.data_info).initialize(start)
     with pytest.raises(FileNotFoundError):
-        CaptioningTask(captioner(), scenes.data_info, init_from=str(tmp_path / "none.ckpt"))
+        CaptioningTask(captioner(), scenes.data_info).initialize(tmp_path / "none.ckpt")

@@ -236,6 +236,41 @@ def test_ckpt_path_last_resumes_or_starts_a_run(tiny: Path, tmp_path: Path) -> N
     assert [path.name for path in folder.parent.iterdir()] == ["1"]
 
 
+def test_a_run_starts_from_the_weights_of_another(tiny: Path, copy: Path, tmp_path: Path) -> None:
+    start, folder = tmp_path / "start.ckpt", tmp_path / "run"
+    copy.rename(start)
+    words = ["fit", "--config", str(tiny), "--run", str(folder), "--init_from", str(start)]
+    rest = ["--model.optim.optimizer", "torch.optim.SGD", "--model.optim.optimizer.lr", "0"]
+    assert main([*words, *rest, "--trainer.max_steps", "1"]) == 0
+    weights = dict(read_model(start).named_parameters())
+    for name, value in read_model(folder / "checkpoints" / "last.ckpt").named_parameters():
+        assert torch.equal(value, weights[name]), name
+    # The start is read once: neither a resumed run nor its scores need it any more.
+    start.unlink()
+    assert main([*words, *rest, "--ckpt_path", "last", "--trainer.max_steps", "2"]) == 0
+    assert main(["validate", "--run", str(folder)]) == 0
+
+
+def test_a_resumed_run_has_the_optimizer_options_of_the_config(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    words = ["fit", "--config", str(tiny), "--run", str(folder), "--ckpt_path", "last"]
+    adam, sgd = (["--model.optim.optimizer", f"torch.optim.{name}"] for name in ("AdamW", "SGD"))
+    rate, decay = "--model.optim.optimizer.lr", "--model.optim.optimizer.weight_decay"
+    mult = "--model.optim.lr_mults"
+    assert main([*words, *adam, rate, "4e-3", "--trainer.max_steps", "2"]) == 0
+    later = [rate, "1e-3", decay, "0.5", mult, "{encoder: 0.5}", "--trainer.max_steps", "3"]
+    assert main([*words, *adam, *later]) == 0
+    saved = torch.load(folder / "checkpoints" / "last.ckpt")
+    groups = saved["optimizer_states"][0]["param_groups"]
+    assert {group["initial_lr"] for group in groups} == {1e-3, 0.5e-3}
+    assert {group["weight_decay"] for group in groups} == {0.5}
+    assert saved["lr_schedulers"][0]["base_lrs"] == [group["initial_lr"] for group in groups]
+    assert main([*words, *sgd, rate, "0.1"]) == 1
+    assert "the checkpoint is of another optimizer than SGD" in capsys.readouterr().err
+
+
 def test_a_run_resumes_from_its_last_checkpoint(tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "tiny" / "1"
     assert main(["fit", "--config", str(tiny)]) == 0  # a folder of its own, named by the config

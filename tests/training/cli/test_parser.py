@@ -20,7 +20,7 @@ Capsys = pytest.CaptureFixture[str]
     ("arguments", "code", "message"),
     [
         (["--data.colors", "[mauve]"], 1, "visattn: colors must be chosen from red"),
-        (["--model.init_from", "nowhere.ckpt"], 1, "visattn: no checkpoint at nowhere.ckpt"),
+        (["--init_from", "nowhere.ckpt"], 1, "visattn: no checkpoint at nowhere.ckpt"),
         (["--trainer.devices", "0"], 1, "visattn: trainer.devices must be auto, or a number"),
         (["--model", "ClassificationTask"], 2, "the following arguments are required: classifier"),
     ],

@@ -82,10 +82,22 @@ def test_flat_options_of_the_command_line_override_a_config(
     assert optim["lr_mults"] == {"encoder": 0.5}
 
 
+def test_the_start_of_a_task_is_one_of_the_command() -> None:
+    options = {"class_path": "SCSTTask", "init_args": {"init_from": "a.ckpt", "beam_size": 3}}
+    renamed = rename_config({"model": options})
+    del options["init_args"]["init_from"]
+    assert renamed == {"init_from": "a.ckpt", "model": options}
+    over = {"model": {"init_args": {"init_from": None}}}  # as saved runs have it
+    assert rename_config(over) == {"model": {"init_args": {}}}
+    assert rename_config(over, own_task=False) == over
+    words = ["--model.init_from=a.ckpt", "--model.init_args.init_from", "a.ckpt"]
+    assert rename_arguments(words, []) == ["--init_from=a.ckpt", "--init_from", "a.ckpt"]
+
+
 def test_tasks_of_others_keep_their_names() -> None:
     own = {"class_path": "my_tasks.MyTask", "init_args": {"warmup_steps": 3}}
     assert rename_config({"model": own}) == {"model": own}
-    arguments = ["--config", "my.yaml", "--model.warmup_steps=3"]
+    arguments = ["--config", "my.yaml", "--model.warmup_steps=3", "--model.init_from=a.ckpt"]
     assert rename_arguments(arguments, [{"model": own}]) == arguments
     chosen = [*arguments, "--model", "visattn.training.CaptioningTask"]
     assert "--model.optim.warmup_steps=3" in rename_arguments(chosen, [{"model": own}])

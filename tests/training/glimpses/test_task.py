@@ -408,6 +408,25 @@ def test_model_is_restored_from_a_checkpoint(tmp_path: Path) -> None:
     assert torch.equal(model(images), task.model.eval()(images))
 
 
+@pytest.mark.parametrize("learn_std", [False, True])
+def test_the_weights_of_another_run_leave_the_options_of_the_task(
+    learn_std: bool, tmp_path: Path
+) -> None:
+    saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
+    first = build_task({"policy_std": 0.5, "learn_std": learn_std})
+    trainer(tmp_path, saver).fit(first, BrightRows())
+    task = build_task({"policy_std": 0.25, "learn_std": learn_std}, baseline="learned")
+    own = {name: value.clone() for name, value in task.value_baseline.state_dict().items()}
+    task.initialize(tmp_path / "last.ckpt")
+    weights = task.model.state_dict()
+    std = weights.pop("policy.log_std").exp()
+    assert torch.equal(std, first.model.policy.std) if learn_std else float(std) == 0.25
+    for name, value in weights.items():
+        assert torch.equal(value, first.model.state_dict()[name]), name
+    for name, value in task.value_baseline.state_dict().items():
+        assert torch.equal(value, own[name]), name
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -211,7 +211,7 @@ class HardAttentionTask(CaptioningTask):
     where the reward of a place is the log-probability of the words after it. Validation and test
     use the `places` of the captioner, the most probable ones by default. From random weights hard
     attention learns slowly: initialize it from a captioner that was trained with soft attention
-    (`init_from`), which has the same parameters.
+    (`--init_from`), which has the same parameters.
 
     Arguments that are None have the value of the preset.
 

@@ -37,7 +37,7 @@ BANNED_TOKENS = (PAD, START, UNKNOWN)
 class SCSTTask(CaptioningTask):
     """Fine-tune a captioner on CIDEr-D by self-critical sequence training.
 
-    The captioner should be trained with teacher forcing before (`init_from`). The reward of a
+    The captioner should be trained with teacher forcing before (`--init_from`). The reward of a
     sampled caption is its CIDEr-D against all references; the end token counts as a word of both,
     because otherwise captions learn to stop after "with a". Its baseline is the mean reward of the
     other samples of the image. Document frequencies are counted over the training photos. Dropout

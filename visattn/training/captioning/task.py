@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,12 +22,10 @@ from visattn.functional.captions import (
 )
 from visattn.models.base import encoder_decoder_parameters
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
-from visattn.models.saving.checkpoint import read_model
 from visattn.training.captioning.evaluation import CaptionEvalTask, teacher_force_batch
 from visattn.training.distributed.reduce import GradientAccumulation, ddp_loss_scale, world_size
 from visattn.training.optim import OptimConfig
 from visattn.training.targets import TargetCounts
-from visattn.training.task import check_same
 
 _OPTIM = OptimConfig(warmup_steps=100)
 
@@ -66,12 +63,10 @@ class CaptioningTask(CaptionEvalTask):
         monitor: The validation metric that selects the best checkpoint. By default
             `val/caption_accuracy` for rendered scenes, `val/cider-d` with reference captions, else
             `val/loss`.
-        init_from: A checkpoint of a captioner with the same architecture and vocabulary, whose
-            weights initialize the model. To resume a run, use `--ckpt_path` instead.
 
     Raises:
-        ValueError: If a weight is negative, `word_dropout` is not in [0, 1), or the checkpoint does
-            not fit; in `fit`, if the captioner has hard attention.
+        ValueError: If a weight is negative, or `word_dropout` is not in [0, 1); in `fit`, if the
+            captioner has hard attention.
     """
 
     default_optimizer = staticmethod(partial(AdamW, lr=2e-3, weight_decay=1e-2))
@@ -96,7 +91,6 @@ class CaptioningTask(CaptionEvalTask):
         beam_size: int = 5,
         length_penalty: float = 0.0,
         monitor: str | None = None,
-        init_from: str | None = None,
     ) -> None:
         weights = (doubly_stochastic_weight, attention_loss_weight, gate_weight)
         if min(weights) < 0:
@@ -115,8 +109,6 @@ class CaptioningTask(CaptionEvalTask):
             monitor=monitor,
         )
         self.model.pieces = data_info.get("pieces", "")
-        if init_from is not None:
-            self._initialize_from(Path(init_from))
         self.reduction: Reduction = reduction
         self.doubly_stochastic_weight = doubly_stochastic_weight
         self.label_smoothing = label_smoothing
@@ -154,13 +146,6 @@ class CaptioningTask(CaptionEvalTask):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Weight the accumulated batches by their words or captions, as one batch would."""
         self.accumulation.normalize(optimizer)
-
-    def _initialize_from(self, checkpoint: Path) -> None:
-        """Load the weights of another run."""
-        model = read_model(checkpoint)
-        check_same({"words": getattr(model, "words", ())}, self.model, {"words": "words"})
-        weights = model.state_dict()
-        self.load_state_dict({f"model.{name}": tensor for name, tensor in weights.items()})
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the decoder and of the encoder."""

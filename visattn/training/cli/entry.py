@@ -22,7 +22,7 @@ usage: {usage}
   --run FOLDER            {run}
   --ckpt_path FILE        {checkpoint}
   --dry-run               build everything, process one batch of each split, write nothing
-{lr_find}  --timeout SECONDS       how long processes wait for each other (300)
+{fit_options}  --timeout SECONDS       how long processes wait for each other (300)
   --progress_seconds N    seconds between progress lines, without a terminal (30)
   --print_config          print the whole config with all defaults, and exit
   --model.help CLASS      options of a task, such as CaptioningTask
@@ -70,13 +70,14 @@ _RUNS = {
     "score": "a run of visattn fit: its config, its best checkpoint, and where the\n"
     "                          scores are written; with --config and --ckpt_path only the last",
 }
-_LR_FIND = """\
+_FIT_OPTIONS = """\
+  --init_from FILE        start from the weights of this checkpoint of another run
   --lr_find               suggest a learning rate: the loss of 100 steps at growing rates, as
                           lr_find.csv and .png in the folder of the run; nothing is saved
 """
 _CHECKPOINTS = {
-    "fit": "resume from this checkpoint, or from the newest of the run (last); the\n"
-    "                          optimizer and its learning rate are restored",
+    "fit": "resume from this checkpoint, or from the newest of the run (last), with\n"
+    "                          the options of the config, also of the optimizer",
     "score": "checkpoint to score (the best of --run); --config defaults to that of its run",
 }
 
@@ -127,6 +128,6 @@ def help_text(command: str) -> str:
         purpose=_PURPOSES[command],
         run=_RUNS[purpose],
         checkpoint=_CHECKPOINTS[purpose],
-        lr_find=_LR_FIND if command == "fit" else "",
+        fit_options=_FIT_OPTIONS if command == "fit" else "",
         examples="\n".join(f"  {example}" for example in _EXAMPLES[command]),
     )

@@ -63,6 +63,11 @@ for _name in dir(training):
 
 OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "run": (str | None, None, "folder of the run (runs/CONFIG/NUMBER)"),
+    "init_from": (
+        str | None,
+        None,
+        "fit: start from the weights of this checkpoint of another run",
+    ),
     "save_minutes": (float, 10.0, "fit: write last.ckpt every N minutes; 0: only after validation"),
     "save_steps": (int, 0, "fit: also write last.ckpt every N steps; 0: never"),
     "max_nonfinite_steps": (
@@ -291,6 +296,8 @@ class TrainingCLI(LightningCLI):
         """Check that the task can train, and apply the options of speed."""
         self.model.check_training()
         config = self.config_init["fit"]
+        if config.init_from and not self.resume_from:
+            self.model.initialize(Path(config.init_from))
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)
         if config.compile != "no":

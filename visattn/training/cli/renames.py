@@ -18,9 +18,10 @@ OPTIONS = {
     "baseline_lr_mult": "optim.lr_mults.baseline",
 }
 """Options of the tasks of visattn: the name until November 2026, and that of today."""
+_START = "init_from"  # of tasks for captions until November 2026, of the command since
 _CLASS = re.compile(r"visattn\.(training|models|data|blocks)\.(?:\w+\.)+(\w+)")
 _TASK = re.compile(r"(visattn\.[\w.]+\.)?\w+Task")  # others may have options of the same names
-_ARGUMENT = re.compile(rf"--model\.(?:init_args\.)?({'|'.join(OPTIONS)})(?=[.=]|$)")
+_ARGUMENT = re.compile(rf"--model\.(?:init_args\.)?({'|'.join(OPTIONS)}|{_START})(?=[.=]|$)")
 
 
 def rename_config(config: Any, *, own_task: bool = True) -> Any:
@@ -44,9 +45,16 @@ def rename_config(config: Any, *, own_task: bool = True) -> Any:
     if _TASK.fullmatch(str(renamed.get("class_path"))):
         _nest_options(renamed)
     model = renamed.get("model")
-    if own_task and isinstance(model, dict) and "class_path" not in model:
-        _nest_options(model)
-    return renamed
+    if not isinstance(model, dict) or not _is_own(model, own_task=own_task):
+        return renamed
+    _nest_options(model)
+    options = model.get("init_args")
+    start = options.pop(_START, None) if isinstance(options, dict) else None
+    return renamed if start is None else {_START: start} | renamed
+
+
+def _is_own(model: dict[str, Any], *, own_task: bool) -> bool:
+    return bool(_TASK.fullmatch(str(model["class_path"]))) if "class_path" in model else own_task
 
 
 def _public_path(match: re.Match[str]) -> str:
@@ -82,10 +90,11 @@ def rename_arguments(arguments: Sequence[str], configs: Sequence[Any]) -> list[s
     """
     if not is_own_task(arguments, configs):
         return list(arguments)
-    return [
-        _ARGUMENT.sub(lambda match: f"--model.{OPTIONS[match[1]]}", argument)
-        for argument in arguments
-    ]
+    return [_ARGUMENT.sub(lambda match: _option(match[1]), argument) for argument in arguments]
+
+
+def _option(name: str) -> str:
+    return f"--{name}" if name == _START else f"--model.{OPTIONS[name]}"
 
 
 def is_own_task(arguments: Sequence[str], configs: Sequence[Any]) -> bool:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -241,6 +242,17 @@ class GlimpseTask(Task):
         others = {id(parameter) for parameter in (*policy, *baseline)}
         core = [parameter for parameter in self.parameters() if id(parameter) not in others]
         return {"core": core, "policy": policy, "baseline": baseline}
+
+    def initialize(self, checkpoint: Path) -> None:
+        """Load the weights of the model of another run.
+
+        The standard deviation of the policy stays that of this task, unless it is trained.
+        """
+        policy = self.model.policy
+        std = policy.log_std.detach().clone()
+        super().initialize(checkpoint)
+        if not policy.log_std.requires_grad:
+            policy.log_std.copy_(std)
 
     def on_train_batch_start(self, batch: GlimpseBatch, batch_idx: int) -> None:
         """Seed the random numbers of this step, and set the policy's standard deviation."""
