@@ -18,7 +18,7 @@ from torch.optim import AdamW, Optimizer
 from visattn.data.loading.loader import StatefulDataLoader
 from visattn.models.saving.checkpoint import read_model
 from visattn.models.saving.config import model_config
-from visattn.models.saving.weight_files import check_weights_before_saving
+from visattn.models.saving.weight_files import check_weights_before_saving, describe_mismatch
 from visattn.training.callbacks.guards import EvenForwards, unscale_gradients
 from visattn.training.checkpoint import check_scheduler_states, normalize_loop_state
 from visattn.training.data_module import DataModule, InputSpec
@@ -346,9 +346,17 @@ class Task(LightningModule, ABC):
                 shard_state(state_dict, self), strict=strict, assign=assign
             )
         except RuntimeError as error:
+            expected, shapes = (
+                {
+                    name: tuple(value.shape)
+                    for name, value in state.items()
+                    if torch.is_tensor(value)
+                }
+                for state in (self.state_dict(), state_dict)
+            )
             raise ValueError(
                 "the checkpoint does not fit the model that the config and the command line "
-                f"describe: {error}"
+                f"describe: {describe_mismatch(expected, shapes)}"
             ) from error
 
 

@@ -143,9 +143,8 @@ def test_the_command_line_beats_the_checkpoint(
     assert main([*words, "--model.captioner.hidden_size", "13"]) == 1
     said = capsys.readouterr().err
     assert "the checkpoint does not fit the model" in said
-    assert "size mismatch for model.decoder.attention.scorer.query.weight" in said
-    assert "[5, 11]" in said
-    assert "[5, 13]" in said
+    assert re.search(r"0 missing keys .* of another shape \['model\.decoder\.\S+ \[", said)
+    assert max(map(len, said.splitlines())) < 500
 
 
 def test_soft_weights_are_scored_with_hard_attention_and_not_trained_with_it(

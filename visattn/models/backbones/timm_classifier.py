@@ -16,7 +16,13 @@ from visattn.io.messages import did_you_mean
 from visattn.models.base import ImageClassifier, parse_block_name
 from visattn.models.saving.hub import plain_download_errors
 from visattn.models.saving.state_dicts import TensorDict, read_state_dict, strip_prefix
-from visattn.models.saving.weight_files import Shapes, check_loaded_weights, check_weight_types
+from visattn.models.saving.weight_files import (
+    Shapes,
+    check_loaded_weights,
+    check_weight_types,
+    describe_mismatch,
+    find_mismatch,
+)
 
 _FEW = 4  # tensors that one argument changes
 _HEAD = re.compile(r"(^|\.)(head|fc|classifier|last_linear)(\.fc|\.l)?\.weight$")
@@ -99,7 +105,7 @@ def load_weights(
     expected = _shapes(model.state_dict())
     tensors, notes = _read_weights(expected, file, ignored_prefixes, convert)
     shapes = _shapes(tensors, ignored_prefixes)
-    if _mismatch(expected, shapes):
+    if any(find_mismatch(expected, shapes)):
         raise ValueError(_mismatch_message(model, expected, shapes, file))
     weights = {name: tensors[name] for name in shapes}
     check_weight_types(model.state_dict(), weights, file)
@@ -116,7 +122,7 @@ def _read_weights(
 ) -> tuple[TensorDict, tuple[str, ...]]:
     """Return the tensors of a file by the keys of a model, converted if they do not fit as is."""
     state = strip_prefix(read_state_dict(file), expected)
-    if convert and _mismatch(expected, _shapes(state.tensors, ignored_prefixes)):
+    if convert and any(find_mismatch(expected, _shapes(state.tensors, ignored_prefixes))):
         try:
             tensors = convert(dict(state.tensors))
         except Exception:  # noqa: BLE001 - a conversion may fail in any way on foreign weights
@@ -144,7 +150,7 @@ def classes_of_weights(
     """
     expected = _shapes(model.state_dict())
     shapes = _shapes(_read_weights(expected, file, convert=convert)[0])
-    missing, unexpected, reshaped = _mismatch(expected, shapes) or ([], [], [])
+    missing, unexpected, reshaped = find_mismatch(expected, shapes)
     if missing or unexpected or not reshaped:
         return None
     pairs = [(expected[name], shapes[name]) for name in reshaped]
@@ -193,32 +199,18 @@ def _shapes(tensors: TensorDict, ignored_prefixes: tuple[str, ...] = ()) -> Shap
     }
 
 
-def _mismatch(expected: Shapes, shapes: Shapes) -> tuple[list[str], list[str], list[str]] | None:
-    """Return the keys that are missing, unexpected and of another shape; None if all fit."""
-    counters = {key for key in expected if key.endswith("num_batches_tracked")}  # often missing
-    missing = sorted(set(expected) - set(shapes) - counters)
-    unexpected = sorted(set(shapes) - set(expected))
-    reshaped = [key for key in expected if key in shapes and expected[key] != shapes[key]]
-    return (missing, unexpected, reshaped) if missing or unexpected or reshaped else None
-
-
 def _mismatch_message(model: nn.Module, expected: Shapes, shapes: Shapes, file: Path) -> str:
     """Describe which weights do not fit, and the likely reason."""
-    missing, unexpected, reshaped = _mismatch(expected, shapes) or ([], [], [])
     config = cast("dict[str, Any]", getattr(model, "pretrained_cfg", {}))
-    examples = [
-        f"{name} {list(shapes[name])} instead of {list(expected[name])}" for name in reshaped[:2]
-    ]
     return (
         f"{file} does not fit {config.get('architecture', type(model).__name__)}: "
-        f"{len(missing)} missing keys {missing[:2]}, {len(unexpected)} unexpected keys "
-        f"{unexpected[:2]}, {len(reshaped)} of another shape {examples}; "
-        f"{_likely_reason(expected, shapes, reshaped)}"
+        f"{describe_mismatch(expected, shapes)}; {_likely_reason(expected, shapes)}"
     )
 
 
-def _likely_reason(expected: Shapes, shapes: Shapes, reshaped: list[str]) -> str:
+def _likely_reason(expected: Shapes, shapes: Shapes) -> str:
     """Return why the weights probably do not fit, and what to do."""
+    reshaped = find_mismatch(expected, shapes).reshaped
     if not set(expected) & set(shapes):
         return "no key matches: the weights are of another architecture or another library"
     for name in reshaped if len(reshaped) <= _FEW else ():

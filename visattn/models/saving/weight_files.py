@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -105,6 +105,46 @@ def open_safetensors(file: Path) -> Iterator[Any]:
 def tensor_shapes(opened: Any) -> Shapes:
     """Return the shapes of the tensors in a file of `open_safetensors`, which are not read."""
     return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+
+
+class Mismatch(NamedTuple):
+    """Names of weights that do not fit a model."""
+
+    missing: list[str]
+    unexpected: list[str]
+    reshaped: list[str]
+
+
+def find_mismatch(expected: Shapes, shapes: Shapes) -> Mismatch:
+    """Return the names of weights that do not fit those that a model expects.
+
+    Example:
+        >>> find_mismatch({"a": (2,), "b": (3,)}, {"a": (5,), "c": ()})
+        Mismatch(missing=['b'], unexpected=['c'], reshaped=['a'])
+    """
+    counters = {key for key in expected if key.endswith("num_batches_tracked")}  # often missing
+    return Mismatch(
+        sorted(set(expected) - set(shapes) - counters),
+        sorted(set(shapes) - set(expected)),
+        [key for key in expected if key in shapes and expected[key] != shapes[key]],
+    )
+
+
+def describe_mismatch(expected: Shapes, shapes: Shapes) -> str:
+    """Return which weights do not fit a model, with two examples of each kind.
+
+    Example:
+        >>> describe_mismatch({"a": (2,), "b": (3,)}, {"a": (5,)})
+        "1 missing keys ['b'], 0 unexpected keys [], 1 of another shape ['a [5] instead of [2]']"
+    """
+    missing, unexpected, reshaped = find_mismatch(expected, shapes)
+    examples = [
+        f"{name} {list(shapes[name])} instead of {list(expected[name])}" for name in reshaped[:2]
+    ]
+    return (
+        f"{len(missing)} missing keys {missing[:2]}, {len(unexpected)} unexpected keys "
+        f"{unexpected[:2]}, {len(reshaped)} of another shape {examples}"
+    )
 
 
 def check_memory(count: int, source: object) -> None:
