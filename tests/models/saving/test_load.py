@@ -62,6 +62,11 @@ def test_a_module_and_a_run_directory_are_specs(tmp_path: Path) -> None:
         loaded = load_model(spec)
         assert loaded.weights == str(tmp_path / "runs" / "1" / "checkpoints" / "best.ckpt")
         assert torch.equal(loaded.model.get_parameter("fc.bias"), model.get_parameter("fc.bias"))
+    for path in (tmp_path / "runs" / "1", tmp_path / "runs" / "1" / "checkpoints" / "best.ckpt"):
+        with pytest.raises(
+            ValueError, match=r"is no exported model: va\.load_model loads the best"
+        ):
+            load(path)
 
 
 @pytest.mark.parametrize(

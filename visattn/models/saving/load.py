@@ -150,8 +150,8 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
 
     Raises:
         FileNotFoundError: If the file, the name, the repository or its revision does not exist.
-        ValueError: If the file is damaged, is not an exported visattn model, contains NaN weights,
-            or lies on another machine than the hub.
+        ValueError: If the file is damaged, is not an exported visattn model but a checkpoint or the
+            folder of a run, contains NaN weights, or lies on another machine than the hub.
         OSError: As `PermissionError` or `ConnectionError`, if the hub refuses the download or
             cannot be reached and the file is not in the cache.
         ImportError: If the hub is named and huggingface_hub is not installed.
@@ -167,6 +167,11 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
         path = download_file(name, MODEL_FILE)
     elif is_model_name(path):
         path = find_bundled_model(os.fspath(path))
+    elif Path(path).suffix == ".ckpt" or Path(path).is_dir():
+        raise ValueError(
+            f"{path} is no exported model: va.load_model loads the best checkpoint of the folder "
+            "of a run, and `visattn export` makes a file of a checkpoint"
+        )
     weights, config = read_safetensors(path, check=partial(check_config_fits, source=path))
     model = build_with_weights(config, weights)
     check_loaded_weights(model, path)
