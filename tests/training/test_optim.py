@@ -128,6 +128,7 @@ def test_a_restored_state_has_the_options_of_the_config() -> None:
     states = sgd.state_dict(), schedule.state_dict()
     later, resumed = build(partial(SGD, lr=5.0, weight_decay=0.25), lr_mults={"head": 2.0})
     later.load_state_dict(states[0])
+    assert later.param_groups[0]["lr"] == 0.6  # the rate of the state is for the schedule to change
     resumed.load_state_dict(states[1])
     [group] = later.param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (6.0, 0.0, 0.25)

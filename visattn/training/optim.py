@@ -129,17 +129,17 @@ def _with_own_options(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, 
     """Return a state to be loaded with the options of the optimizer, such as its weight decay.
 
     PyTorch takes those of the state, which would overrule the config. It also takes the state of
-    another optimizer, and fails at the next step.
+    another optimizer, and fails at the next step. The learning rate is set by the schedule.
     """
     groups = state["param_groups"]
     if len(groups) != len(optimizer.param_groups):
         return state  # PyTorch refuses it
     options = [
-        {name: value for name, value in group.items() if name != "params"}
+        {name: value for name, value in group.items() if name not in ("params", "lr")}
         for group in optimizer.param_groups
     ]
     for group, own in zip(groups, options, strict=True):
-        added, missing = sorted(set(group) - {"params", *own}), sorted(set(own) - set(group))
+        added, missing = sorted(set(group) - {"params", "lr", *own}), sorted(set(own) - set(group))
         # Versions of PyTorch add options, so that a difference of one side alone is none.
         if added and missing:
             raise ValueError(

@@ -1,10 +1,10 @@
 """The base class of training tasks."""
 
 import copy
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -18,7 +18,12 @@ from torch.optim import AdamW, Optimizer
 from visattn.data.loading.loader import StatefulDataLoader
 from visattn.models.saving.checkpoint import read_model
 from visattn.models.saving.config import model_config
-from visattn.models.saving.weight_files import check_weights_before_saving, describe_mismatch
+from visattn.models.saving.weight_files import (
+    check_weights_before_saving,
+    describe_mismatch,
+    find_mismatch,
+    shapes_of,
+)
 from visattn.training.callbacks.guards import EvenForwards, unscale_gradients
 from visattn.training.checkpoint import check_scheduler_states, normalize_loop_state
 from visattn.training.data_module import DataModule, InputSpec
@@ -236,7 +241,7 @@ class Task(LightningModule, ABC):
     def check_training(self) -> None:
         """Raise a ValueError if the task can test its model, but not train it."""
 
-    def initialize(self, checkpoint: Path) -> None:
+    def initialize(self, checkpoint: str | os.PathLike[str]) -> None:
         """Load the weights of the model of another run; the rest of the task is left as it is.
 
         Args:
@@ -346,17 +351,11 @@ class Task(LightningModule, ABC):
                 shard_state(state_dict, self), strict=strict, assign=assign
             )
         except RuntimeError as error:
-            expected, shapes = (
-                {
-                    name: tuple(value.shape)
-                    for name, value in state.items()
-                    if torch.is_tensor(value)
-                }
-                for state in (self.state_dict(), state_dict)
-            )
+            expected, shapes = shapes_of(self.state_dict()), shapes_of(state_dict)
+            fits = not any(find_mismatch(expected, shapes))
             raise ValueError(
                 "the checkpoint does not fit the model that the config and the command line "
-                f"describe: {describe_mismatch(expected, shapes)}"
+                f"describe: {error if fits else describe_mismatch(expected, shapes)}"
             ) from error
 
 

@@ -82,7 +82,7 @@ def test_flat_options_of_the_command_line_override_a_config(
     assert optim["lr_mults"] == {"encoder": 0.5}
 
 
-def test_the_start_of_a_task_is_one_of_the_command() -> None:
+def test_init_from_of_a_task_is_an_option_of_fit() -> None:
     options = {"class_path": "SCSTTask", "init_args": {"init_from": "a.ckpt", "beam_size": 3}}
     renamed = rename_config({"model": options})
     del options["init_args"]["init_from"]

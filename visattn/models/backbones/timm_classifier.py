@@ -22,6 +22,7 @@ from visattn.models.saving.weight_files import (
     check_weight_types,
     describe_mismatch,
     find_mismatch,
+    shapes_of,
 )
 
 _FEW = 4  # tensors that one argument changes
@@ -192,11 +193,7 @@ def convert_with_timm(name: str, arguments: Mapping[str, Any], state: TensorDict
 
 
 def _shapes(tensors: TensorDict, ignored_prefixes: tuple[str, ...] = ()) -> Shapes:
-    return {
-        name: tuple(tensor.shape)
-        for name, tensor in tensors.items()
-        if not name.startswith(ignored_prefixes)
-    }
+    return shapes_of({k: v for k, v in tensors.items() if not k.startswith(ignored_prefixes)})
 
 
 def _mismatch_message(model: nn.Module, expected: Shapes, shapes: Shapes, file: Path) -> str:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 import visattn.models
 from visattn.blocks.registry import is_registered
 from visattn.models.configurable import CLASSES, Configurable, is_sharded
-from visattn.models.saving.weight_files import Shapes, check_weight_types
+from visattn.models.saving.weight_files import Shapes, check_weight_types, shapes_of
 
 MAX_TENSOR_BYTES = 2**31  # of one tensor during construction or one forward pass
 BASE_OPERATIONS = 2_000  # for building a model with few weights
@@ -57,7 +57,7 @@ def weight_shapes(build: Callable[[], nn.Module], *, num_weights: int, same: boo
     limit = BASE_OPERATIONS + _OPERATIONS_PER_WEIGHT * min(num_weights, _MAX_WEIGHTS)
     with torch.device("meta"), _MemoryGuard(limit, same=same), torch.no_grad():
         state = build().state_dict()
-    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+    return shapes_of(state)
 
 
 def check_forward_memory(
@@ -273,7 +273,7 @@ def restore_model(
         >>> restore_model(model_config(encoder), encoder.state_dict(), source="memory").training
         False
     """
-    check_config_fits(config, {k: tuple(v.shape) for k, v in weights.items()}, source=source)
+    check_config_fits(config, shapes_of(weights), source=source)
     return build_with_weights(config, weights)
 
 

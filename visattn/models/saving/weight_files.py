@@ -107,6 +107,16 @@ def tensor_shapes(opened: Any) -> Shapes:
     return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
 
 
+def shapes_of(weights: Mapping[str, Tensor]) -> Shapes:
+    """Return the shapes of weights by name.
+
+    Example:
+        >>> shapes_of(nn.Linear(3, 2).state_dict())
+        {'weight': (2, 3), 'bias': (2,)}
+    """
+    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
+
+
 class Mismatch(NamedTuple):
     """Names of weights that do not fit a model."""
 

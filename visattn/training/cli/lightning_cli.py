@@ -293,11 +293,11 @@ class TrainingCLI(LightningCLI):
                 self.sweep.result().write(self.run_dir)
 
     def _prepare_model(self) -> None:
-        """Check that the task can train, and apply the options of speed."""
+        """Check that the task can train, load its first weights, apply the options of speed."""
         self.model.check_training()
         config = self.config_init["fit"]
         if config.init_from and not self.resume_from:
-            self.model.initialize(Path(config.init_from))
+            self.model.initialize(config.init_from)
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)
         if config.compile != "no":

@@ -18,10 +18,10 @@ OPTIONS = {
     "baseline_lr_mult": "optim.lr_mults.baseline",
 }
 """Options of the tasks of visattn: the name until November 2026, and that of today."""
-_START = "init_from"  # of tasks for captions until November 2026, of the command since
+_INIT_FROM = "init_from"  # of tasks for captions until November 2026, of the command since
 _CLASS = re.compile(r"visattn\.(training|models|data|blocks)\.(?:\w+\.)+(\w+)")
 _TASK = re.compile(r"(visattn\.[\w.]+\.)?\w+Task")  # others may have options of the same names
-_ARGUMENT = re.compile(rf"--model\.(?:init_args\.)?({'|'.join(OPTIONS)}|{_START})(?=[.=]|$)")
+_ARGUMENT = re.compile(rf"--model\.(?:init_args\.)?({'|'.join(OPTIONS)}|{_INIT_FROM})(?=[.=]|$)")
 
 
 def rename_config(config: Any, *, own_task: bool = True) -> Any:
@@ -49,8 +49,8 @@ def rename_config(config: Any, *, own_task: bool = True) -> Any:
         return renamed
     _nest_options(model)
     options = model.get("init_args")
-    start = options.pop(_START, None) if isinstance(options, dict) else None
-    return renamed if start is None else {_START: start} | renamed
+    start = options.pop(_INIT_FROM, None) if isinstance(options, dict) else None
+    return renamed if start is None else {_INIT_FROM: start} | renamed
 
 
 def _is_own(model: dict[str, Any], *, own_task: bool) -> bool:
@@ -94,7 +94,7 @@ def rename_arguments(arguments: Sequence[str], configs: Sequence[Any]) -> list[s
 
 
 def _option(name: str) -> str:
-    return f"--{name}" if name == _START else f"--model.{OPTIONS[name]}"
+    return f"--{name}" if name == _INIT_FROM else f"--model.{OPTIONS[name]}"
 
 
 def is_own_task(arguments: Sequence[str], configs: Sequence[Any]) -> bool:

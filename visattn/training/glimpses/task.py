@@ -1,10 +1,10 @@
 """Training of glimpse models with REINFORCE, and diagnostics of their policy."""
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -243,7 +243,7 @@ class GlimpseTask(Task):
         core = [parameter for parameter in self.parameters() if id(parameter) not in others]
         return {"core": core, "policy": policy, "baseline": baseline}
 
-    def initialize(self, checkpoint: Path) -> None:
+    def initialize(self, checkpoint: str | os.PathLike[str]) -> None:
         """Load the weights of the model of another run.
 
         The standard deviation of the policy stays that of this task, unless it is trained.
