@@ -4,8 +4,7 @@
 # make test-all    runs those that are slow too: every config trained, every notebook, whole stories
 # make test-machines  runs what computes as other x86 processors would, on 1, 2 and 4 threads, in any order
 # make test-hosts  trains across two hosts made of network namespaces (needs root)
-# make fuzz    reads damaged files of every kind and makes wrong calls, for 20 minutes; VISATTN_FUZZ_SECONDS of
-#              the files is 840
+# make fuzz    reads damaged files of every kind, for VISATTN_FUZZ_SECONDS (840)
 # make net     writes anew what must not change (tests/net); look at the difference before a commit
 # make check   lint, format, types, import rules
 # make docs    builds the documentation into docs/_build (no network needed)

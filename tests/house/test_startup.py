@@ -125,8 +125,7 @@ def test_imports_are_acyclic_and_do_not_need_opencv() -> None:
         needs[name] = {
             module for module in whole & MODULES.keys() if not f"{name}.".startswith(f"{module}.")
         }
-    order = list(TopologicalSorter(needs).static_order())  # an error that names the circle
-    assert len(order) == len(MODULES) > 200
+    list(TopologicalSorter(needs).static_order())  # an error that names the circle
 
 
 @pytest.mark.slow
