@@ -1,50 +1,58 @@
 """Files that an earlier version wrote: each is read, and gives what it gave."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from command_sandbox import CONFIG
 from feature_cache_data import Photos, prepare, small_encoder
 from kept_values import Keep
-from model_examples import EXAMPLES
 from named_weights import fill
-from shard_data import noise_plan
+from net_cases import outputs
 
 import visattn as va
 from visattn.cli import main
 from visattn.data.shards.reader import ShardSamples
-from visattn.data.shards.writer import write_shards
 from visattn.results import Answer, Caption, Detections, ScanPath, Segmentation
 
-# Written once, by the version of November 2026: `write` made them. A later version adds its own.
+# Written once, at 8891b908 (November 2026): the models by `va.save`, each with small sizes and the
+# options that a config sets; `outputs.json` has what they computed. A later version adds its own.
 FILES = Path(__file__).parent / "files"
-SAVED = ("SmallEncoder", "ShowAttendTell", "VisionTransformer", "DETR", "DRAM")
+MODELS = sorted((FILES / "models").glob("*.safetensors"))
+OUTPUTS = json.loads((FILES / "models" / "outputs.json").read_text())
 
 
-def write(folder: Path) -> None:
-    """Write what the tests read into a folder whose name may be seen: a checkpoint holds it."""
-    for name in SAVED:
-        va.save(fill(EXAMPLES[name]), folder / f"{name}.safetensors")
-    write_shards(folder / "shards", noise_plan((5, 3)), per_shard=4)
-    prepare(folder / "features", fill(small_encoder()), Photos(2))
-    (folder / "config.yaml").write_text(CONFIG)
-    os.chdir(folder)
-    main(["fit", "--config", "config.yaml", "--run", "run"])
-    for file in (*Path("run").glob("events*"), Path("run", ".lock")):
-        file.unlink()
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_a_saved_model_computes_what_it_did(path: Path) -> None:
+    model = va.load(path)
+    torch.manual_seed(0)  # of the first glimpse
+    with torch.no_grad():
+        output = outputs(model)
+    _compare(OUTPUTS[path.stem], output, path.stem)
 
 
-@pytest.mark.parametrize("name", SAVED)
-def test_models(name: str) -> None:
-    model = va.load(FILES / f"{name}.safetensors")
-    expected = fill(EXAMPLES[name]).state_dict()
-    assert type(model) is type(EXAMPLES[name])
-    assert all(torch.equal(value, expected[key]) for key, value in model.state_dict().items())
+def _compare(kept: Any, output: Any, where: str) -> None:
+    """Compare shape, sum and first values of each tensor."""
+    if isinstance(output, dict):
+        assert sorted(output) == sorted(kept), where
+        for key, each in output.items():
+            _compare(kept[key], each, f"{where}/{key}")
+    elif isinstance(output, list | tuple):
+        assert len(output) == len(kept), where
+        for index, each in enumerate(output):
+            _compare(kept[index], each, f"{where}/{index}")
+    elif isinstance(output, torch.Tensor):
+        assert list(output.shape) == kept["shape"], where
+        scale = max(1e-3, output.double().abs().max().item())
+        first = output.double().flatten()[:7]
+        expected = torch.tensor(kept["first"], dtype=torch.float64)
+        assert (first - expected).abs().max().item() <= 1e-3 * scale, where
+        total = output.double().sum().item()
+        assert abs(total - kept["sum"]) <= 1e-3 * scale * max(1, output.numel()) ** 0.5, where
+    else:
+        assert output == kept, where
 
 
 def test_shards(keep: Keep) -> None:
