@@ -80,11 +80,6 @@ def test_no_file_names_a_machine_path_or_a_package_index() -> None:
     assert violations == []
 
 
-def test_overridden_private_hook_of_lightning_exists() -> None:
-    """Emptied, it keeps a checkpoint's settings from beating the command line (tasks/)."""
-    assert callable(LightningCLI._parse_ckpt_path)
-
-
 def test_tests_have_no_examples() -> None:
     """None would run: to search every test for examples takes each process of pytest seconds."""
     written = [path for path in (ROOT / "tests").rglob("*.py") if path.name != Path(__file__).name]

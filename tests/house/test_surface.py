@@ -24,6 +24,7 @@ ALLOWED = {
 }
 """What pages import by a module path: what a file of this package imports."""
 
+
 def test_no_example_is_skipped() -> None:
     skip = "doctest: +" + "SKIP"
     assert [path for path in PACKAGE.rglob("*.py") if skip in path.read_text()] == []
