@@ -43,13 +43,6 @@ from .models.saving.load import (
 from .pipelines.answering import (
     ask as ask,
 )
-from .pipelines.audit.audit import (
-    audit as audit,
-)
-from .pipelines.audit.report import (
-    AuditReport as AuditReport,
-    load_audit as load_audit,
-)
 from .pipelines.captioning import (
     caption as caption,
 )
@@ -75,9 +68,6 @@ from .recording.recorder import (
 )
 from .results.attention_map import (
     AttentionMap as AttentionMap,
-)
-from .results.audit import (
-    Finding as Finding,
 )
 from .results.rows import (
     write_table as write_table,

@@ -51,10 +51,6 @@ COMMANDS = {
         "visattn.commands.segment",
     ),
     "export": ("convert a training checkpoint to a safetensors file", "visattn.commands.export"),
-    "audit": (
-        "find what a model uses over many photos, and measure its effect",
-        "visattn.commands.audit.command",
-    ),
     "score": ("score captions or maps", "visattn.commands.score.command"),
     "index": (
         "write index and tables of the results in a folder or a store",

@@ -19,14 +19,6 @@ import visattn.results
 from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import GridPlacement
 from visattn.results.attention_map import AttentionMap
-from visattn.results.audit import (
-    AuditContent,
-    Effect,
-    Finding,
-    GroupDifference,
-    RegionShare,
-    RegionShift,
-)
 from visattn.results.captions import Caption, GroundedPhrase
 from visattn.results.info import MapInfo, Thing
 from visattn.results.map_boxes import MapBox, MapBoxes
@@ -114,22 +106,6 @@ def segmentation(gates: int) -> Segmentation:
     return Segmentation(labels, ("sky", "a", "b"), (gate,) * gates, PLACE)
 
 
-def finding(share: float | None) -> Finding:
-    effect = Effect(1.5, 1.25, 1.75, 0.25, 0.5, 16)
-    return Finding("patches", "patches 1", "a", "confirmed", effect, {"paste": effect}, share,
-                   ("a.jpg",), {"purity": 0.5}, ((0.25, 1.0),))  # fmt: skip
-
-
-def audit_content(count: int) -> AuditContent:
-    shifts = (RegionShift("a", "border", 3, 0.25, None),) * count
-    return AuditContent(
-        "m", {"seed": 0}, {"a": 3}, None, {"stamps": 2}, {"stamps": 0.5}, (finding(0.5),) * count,
-        (RegionShare("a", "border", 3, 0.5, 0.5, 0.5, None, 0.25, None),) * count,
-        (GroupDifference("camera: A", "accuracy", 3, 4, 0.5, 1.0),) * count, {},
-        shifts or None, ("n",),
-    )  # fmt: skip
-
-
 counts = st.integers(0, 3)
 
 
@@ -159,8 +135,6 @@ RESULTS: dict[type, st.SearchStrategy[Any]] = {
     MapScale: calls(lambda: MapScale("image", 0.0, 0.25)),
     TextAttention: calls(lambda: caption(2, 1, rich=True).text_attention),
     HeadOverview: calls(lambda: caption(2, 1, rich=True).head_overview),
-    Finding: calls(finding, st.sampled_from([None, 0.25])),
-    AuditContent: calls(audit_content, counts),
 }
 
 
@@ -222,9 +196,3 @@ def test_a_saved_file_is_read_back(kind: Any, tmp_path: Path) -> None:
     assert equal(kind.from_dict(record), result)
     again = json.loads(json.dumps({**record, "provenance": {}, "card": {}}))
     assert equal(kind.from_dict(again), result)
-
-
-def test_findings_of_older_files_have_the_status_of_today() -> None:
-    finding = Finding("patches", "patches 1", "rose", "present, not used")
-    older = finding.to_dict() | {"status": "no effect"}
-    assert Finding.from_dict(older) == finding

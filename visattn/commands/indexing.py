@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         if not (commands := index.commands):
             raise ValueError(
                 f"{out} holds no results of {', '.join(_JOBS)}: name the folder or URL that was "
-                "their --out; score and audit write their report themselves"
+                "their --out; score writes its report itself"
             )
         if len(commands) == 1 and (kind := _kind(commands[0])) is not None:
             index.title, index.command = kind.title, commands[0]

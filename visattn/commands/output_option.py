@@ -43,7 +43,7 @@ def output_path(text: str) -> Path:
     if isinstance(place := output_place(text), str):
         raise argparse.ArgumentTypeError(
             f"must be a path of this machine, got {short_repr(text)}: only the results of images, "
-            "--out of caption, overlay, ask, detect, segment, glimpse, score and audit, go to a "
+            "--out of caption, overlay, ask, detect, segment, glimpse and score, go to a "
             "store; write into a folder and copy it"
         )
     return place

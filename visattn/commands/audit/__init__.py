@@ -1,1 +1,0 @@
-"""Audits of photos: the command and its job."""

@@ -1,1 +1,0 @@
-"""Audit of a data set: where a model finds its evidence, and what of it changes predictions."""
