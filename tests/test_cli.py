@@ -63,8 +63,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "zzz",
             "unknown command 'zzz'; choose from demo, fit, validate, test, caption, overlay, "
-            "glimpse, ask, detect, segment, export, score, index, models, configs, blocks, "
-            "data, doctor",
+            "glimpse, ask, detect, segment, export, score, index, models, configs, blocks, data",
         ),
         ("--verison", "unknown option '--verison'; did you mean --version?"),
         ("-q", "unknown option '-q'; choose from --help, --version, --debug"),
@@ -204,10 +203,7 @@ def test_a_missing_package_is_a_user_error(
 ) -> None:
     replace_command(failing(ModuleNotFoundError("No module named 'transformers'")))
     assert cli.main(["data"]) == 1
-    assert capsys.readouterr().err == (
-        "visattn: No module named 'transformers'\n"
-        "visattn: run visattn doctor to find missing packages\n"
-    )
+    assert capsys.readouterr().err == "visattn: No module named 'transformers'\n"
 
 
 def test_file_errors_name_the_file(

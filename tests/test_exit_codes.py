@@ -16,7 +16,7 @@ import pytest
 from command_sandbox import fill
 
 from visattn.cli import COMMANDS, main
-from visattn.commands import doctor, files as images, run as engine
+from visattn.commands import files as images, run as engine
 from visattn.data.scenes.dataset import Scenes
 
 PAGE = Path(__file__).parent / "exit_codes.md"
@@ -62,7 +62,6 @@ def _here(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(sandbox)
     monkeypatch.setattr(sys, "argv", ["visattn"])
     monkeypatch.delenv("VISATTN_DATA", raising=False)
-    monkeypatch.setattr(doctor, "try_imports", lambda _names: ({}, {}))  # seconds
 
 
 def test_every_command_has_rows() -> None:

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from visattn.commands.deferred_compiler import deferred_compiler
 from visattn.commands.streams import prepare_streams
 from visattn.io.atomic import disk_errno, disk_error
 from visattn.io.messages import did_you_mean
@@ -63,7 +62,6 @@ COMMANDS = {
     "configs": ("list the configs of experiments, or print one", "visattn.commands.configs"),
     "blocks": ("list attention blocks, or describe one", "visattn.commands.blocks"),
     "data": ("write a data set as files", "visattn.commands.data.command"),
-    "doctor": ("check the installation", "visattn.commands.doctor"),
 }
 # LightningCLI has these as subcommands and parses their names again.
 _LIGHTNING_COMMANDS = {"fit", "validate", "test"}
@@ -77,7 +75,6 @@ progress, messages and the file to open go to stderr.
 
 first steps:
   visattn demo                                                 caption drawn scenes, in seconds
-  visattn doctor                                               check the installation
   visattn configs                                              list the configs
   visattn fit --config scenes_demo                             train a captioner, no download
   visattn test --run runs/scenes_demo/1                        score it on the test split
@@ -144,10 +141,8 @@ def _dispatch(arguments: list[str]) -> int:
     rest = arguments[1:]
     if command not in COMMANDS:
         return _report_unknown(command)
-    if command in _LIGHTNING_COMMANDS:  # may compile, and Lightning imports the compiler anyway
-        return int(importlib.import_module(COMMANDS[command][1]).main(arguments) or 0)
-    with deferred_compiler():
-        return int(importlib.import_module(COMMANDS[command][1]).main(rest) or 0)
+    words = arguments if command in _LIGHTNING_COMMANDS else rest
+    return int(importlib.import_module(COMMANDS[command][1]).main(words) or 0)
 
 
 def help_text() -> str:
@@ -191,8 +186,6 @@ def _error_message(error: Exception) -> str:
         error = disk_error(number, Path(os.fsdecode(error.filename)).parent)
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    if isinstance(error, ImportError):
-        return f"{message}\nvisattn: run visattn doctor to find missing packages"
     return message
 
 

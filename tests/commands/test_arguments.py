@@ -114,7 +114,7 @@ def test_each_help_ends_with_examples_that_can_be_parsed() -> None:
             roots[command].parse_args(words)
 
 
-# Examples that need nothing but what comes with visattn; doctor takes long, and has its own tests.
+# Examples that need nothing but what comes with visattn.
 SELF_CONTAINED = re.compile(r"scenes-|^visattn (demo -|data sc|data shap|models|configs|blocks)")
 
 
