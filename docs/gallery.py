@@ -238,8 +238,8 @@ MODELS: dict[str, dict[str, str]] = {
     "ShowAttendTell": {
         "figure": "ShowAttendTell.jpg",
         "caption": "Attention of each word of a caption on a drawn scene (`scenes-captioner`).",
-        "configs": "scenes_demo, scenes_captioner, scenes_soft, flickr8k_soft, flickr8k_cider, "
-        "flickr8k_shards; hard attention: scenes_hard, flickr8k_hard, coco_hard",
+        "configs": "scenes_demo, scenes_captioner, scenes_soft, flickr8k_soft, flickr8k_cider; "
+        "hard attention: scenes_hard, flickr8k_hard, coco_hard",
         "works": "caption, attention per word, word Grad-CAM, beam search, phrase scores",
     },
     "TransformerCaptioner": {
@@ -327,7 +327,7 @@ MODELS: dict[str, dict[str, str]] = {
     "TimmClassifier": {
         "figure": "TimmClassifier.jpg",
         "caption": "Occlusion maps of a CNN of drawn shapes, as of any classifier.",
-        "configs": "flowers_mobilenetv2_cbam, flowers_shards",
+        "configs": "flowers_mobilenetv2_cbam",
         "works": "any timm backbone with inserted blocks; the methods that fit the backbone",
     },
     "VisionTransformer": {

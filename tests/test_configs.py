@@ -127,24 +127,11 @@ def test_scst_config_has_the_model_and_data_of_its_pretraining(name: str, before
     assert captioners[0] == captioners[1]
 
 
-@pytest.mark.parametrize(
-    ("shards", "files"),
-    [("flickr8k_shards", "flickr8k_soft"), ("flowers_shards", "flowers_mobilenetv2_cbam")],
-)
-def test_configs_of_shards_differ_in_their_data_paths_only(shards: str, files: str) -> None:
-    configs = settings(shards), settings(files)
-    for config in configs:
-        config["data"].pop("class_path")
-        for name in ("shards", "captions", "photos", "train", "val", "root"):
-            config["data"]["init_args"].pop(name, None)
-    assert configs[0] == configs[1]
-
-
 def small_run(config: Path) -> list[str]:
     cheaper: list[str] = []
     if captioner := settings(config.stem)["model"]["init_args"].get("captioner"):
         cheaper += THIN.get(captioner["class_path"], "").split()
-    if class_path(config) in ("CaptionDataModule", "ShardCaptionDataModule"):
+    if class_path(config) == "CaptionDataModule":
         cheaper += ["--model.captioner.encoder.img_size=[64,64]"]
         cheaper += ["--model.captioner.encoder.name=resnet18"] if "coco" in config.stem else []
     replaced = {option.partition("=")[0] for option in cheaper}

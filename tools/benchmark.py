@@ -14,7 +14,6 @@
     python tools/benchmark.py gradients --weights runs/scenes_soft/1/checkpoints/best.ckpt
                                               gradient noise of hard attention; a minute
     python tools/benchmark.py words           captions of vision-language models; minutes
-    python tools/benchmark.py data            photos from files, shards, cached features; minutes
     python tools/benchmark.py bulk            overlays of --num-samples photos; minutes
     python tools/benchmark.py bulk --only index --num-samples 10000
                                               their index alone; seconds
@@ -99,18 +98,16 @@ def build_parser() -> argparse.ArgumentParser:
         "peers: cams, channels, pixels, perturbation, attention; "
         "words: tiny, base; bulk: "
         "overlays, index; scores: rewards, removal; "
-        "data: reading, memory, opening; step: vit, ram, captioner; loader: small, "
+        "step: vit, ram, captioner; loader: small, "
         "large; gpu: step, vit, loader, rise, gradcam, overlay, kernels, epochs")  # fmt: skip
     add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
         "the scaling of attention with its plot; for peers, a CSV file")  # fmt: skip
     gradients = parser.add_argument_group("gradients")
     gradients.add_argument("--weights", nargs="+", type=Path, metavar="FILE",
                            help="checkpoints of captioners of scenes")  # fmt: skip
-    data = parser.add_argument_group("data")
-    data.add_argument("--num-samples", type=int, default=512, metavar="N",
-                      help="photos per epoch (512)")  # fmt: skip
-    data.add_argument("--photos", type=Path, metavar="DIR",
-                      help="folder of photos (synthetic photos)")  # fmt: skip
+    bulk = parser.add_argument_group("bulk")
+    bulk.add_argument("--num-samples", type=int, default=512, metavar="N",
+                      help="photos (512)")  # fmt: skip
     blocks = parser.add_argument_group("blocks")
     blocks.add_argument("--shapes", nargs="+", type=shape, metavar="BxCxYxX",
                         help="feature shapes (32x256x56x56 8x64x112x112)")  # fmt: skip
@@ -192,17 +189,6 @@ def measure_gradients(args: argparse.Namespace, parser: argparse.ArgumentParser)
     if not args.weights:
         parser.error("gradients needs --weights FILE ..., checkpoints of captioners of scenes")
     return report(gradient_noise(args.weights, repeats=3 * args.rounds), args.out)
-
-
-def time_data(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Benchmark the throughput and the memory of reading photos."""
-    from benchmarks.data_speeds import BATCH, PARTS, data_figures
-
-    if args.num_samples < BATCH:
-        parser.error(f"--num-samples must be at least {BATCH}, a batch; got {args.num_samples}")
-    parts = selected_parts(args, parser, PARTS)
-    figures = data_figures(parts, rounds=args.rounds, samples=args.num_samples, photos=args.photos)
-    return report(figures, args.out)
 
 
 def time_loader(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -311,7 +297,6 @@ ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] =
     "peers": time_peers,
     "words": time_words,
     "gradients": measure_gradients,
-    "data": time_data,
     "bulk": time_bulk,
     "scores": time_scores,
     "loader": time_loader,

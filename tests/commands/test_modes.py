@@ -9,7 +9,6 @@ import pytest
 from visattn import cli
 from visattn.cli import main
 from visattn.commands.caption import command as caption
-from visattn.commands.data import shards
 from visattn.commands.glimpse import _MODES as GLIMPSE
 from visattn.commands.options import Mode
 from visattn.commands.overlay import command as overlay
@@ -82,8 +81,6 @@ def test_each_option_belongs_to_a_mode_or_to_all(
 
 def test_modes_name_options_that_exist() -> None:
     assert {*GLIMPSE["videos"].options} & {*GLIMPSE["photos"].options} == set()
-    named = {name for mode in shards._MODES.values() for name in mode.options}
-    assert named >= {*shards._SOURCES}
 
 
 def of_output(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

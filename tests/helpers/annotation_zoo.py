@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import struct
-import tarfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,6 @@ from visattn.data.feature_cache import HEADER, FeatureHeader
 from visattn.data.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
-from visattn.data.shards.streams import parse_streamed_sample, read_tar_samples
 from visattn.geometry.affine import Geometry
 from visattn.io.safe_text import read_json
 from visattn.models.backbones.huggingface import (
@@ -168,15 +166,6 @@ def _features(path: Path) -> object:
     return FeatureHeader.read(path.parent)
 
 
-def _stream(path: Path) -> object:
-    try:
-        with path.open("rb") as file:
-            members = list(read_tar_samples(file, path.name))
-    except OSError as error:  # as for a connection that broke off
-        raise ValueError(str(error)) from error
-    return [parse_streamed_sample(each) for each in members]
-
-
 def _hub_config(path: Path) -> object:
     """The checks before transformers reads a config."""
     config = read_json(path)
@@ -197,16 +186,6 @@ def _record(path: Path) -> object:
     if record is None:
         raise ValueError("no record of visattn")
     return read_map(folder.out, "a.gradcam.npy", record)
-
-
-def tar(*members: tuple[str, bytes]) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return file.getvalue()
 
 
 WEIGHTS = save({"w": np.zeros((7, 5), np.float32)})
@@ -252,12 +231,6 @@ KINDS: dict[str, Kind] = {
     "idx classes": Kind(
         "a", idx(np.arange(5, dtype=np.uint8)), lambda path: read_idx_shape(path, 1)
     ),
-    "tar": Kind(
-        "a.tar",
-        tar(("7.jpg", b"x" * 33), ("7.json", b"{}"), ("8.png", b"y"), ("8.json", b"{}")),
-        _stream,
-    ),
-    "tar.gz": Kind("a.tar", gzip.compress(tar(("7.jpg", b"x"), ("7.json", b"{}"))), _stream),
     "hub config": Kind("config.json", written(HUB_CONFIG), _hub_config),
     "map record": Kind("a.json", written(RECORD), _record),
     "features": Kind("a.json", written(FEATURES), _features),

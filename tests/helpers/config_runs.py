@@ -18,7 +18,6 @@ from loss_log import LOSSES
 from question_data import write_vqa
 from safetensors.torch import save_file
 from segmentation_data import write_instances
-from shard_data import write_caption_shards, write_class_shards
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 SMALL = {
@@ -26,10 +25,6 @@ SMALL = {
     " --data.num_workers=0",
     "CaptionDataModule": "--data.batch_size=2 --data.min_word_freq=1"
     " --data.feature_cache_dir=features",
-    "ShardCaptionDataModule": "--data.shards=${VISATTN_DATA}/shards/flickr8k --data.batch_size=2"
-    " --data.min_word_freq=1 --data.feature_cache_dir=features",
-    "ShardClassificationDataModule": "--data.shards=${VISATTN_DATA}/shards/flowers"
-    " --data.batch_size=2",
     "TorchvisionDataModule": "--data.batch_size=2 --data.val=3 --data.num_workers=0",
     "FolderDataModule": "--data.batch_size=2 --data.num_workers=0",
     "ClutteredMNISTDataModule": "--data.batch_size=2 --data.val=3",
@@ -86,7 +81,6 @@ QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summa
 def write_shared_data(folder: Path) -> None:
     """Write small data sets in the layout of VISATTN_DATA, with random weights."""
     paths = write_caption_data(folder / "flickr8k", photos=7, size=64)
-    write_caption_shards(folder / "shards" / "flickr8k", paths, "train", "validation")
     for path, name in (
         (paths.photos, "Images"),
         (paths.captions, "Flickr8k.token.txt"),
@@ -107,7 +101,6 @@ def write_shared_data(folder: Path) -> None:
     write_cifar(folder)
     for name in ("flowers", "imagenet"):
         write_photo_folders(folder / name, train=2, val=1)
-    write_class_shards(folder / "shards" / "flowers", folder / "flowers")
     torch.manual_seed(0)
     weights = timm.create_model("mobilenetv2_100", pad_type="same").state_dict()
     save_file(weights, folder / "weights" / "mobilenetv2_100.safetensors")

@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from visattn.commands.files import find_input_images
-from visattn.data.shards.sources import image_extension
 from visattn.images import formats
 from visattn.images.formats import has_heif
 from visattn.images.reader import ImageError, find_images, read_image, read_size
@@ -37,7 +36,6 @@ def test_heic_is_read_upright(orientation: int, bright: int) -> None:
     corners = [int(image.pixels[y, x].mean()) for y in (5, -5) for x in (5, -5)]
     assert int(np.argmax(corners)) == bright
     assert sorted(corners)[-2] < 30 < 220 < max(corners)
-    assert image_extension(file.getvalue()) == "heic"
 
 
 def test_without_the_extra_a_heic_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

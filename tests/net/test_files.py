@@ -14,7 +14,6 @@ from net_cases import outputs
 
 import visattn as va
 from visattn.cli import main
-from visattn.data.shards.reader import ShardSamples
 from visattn.results import Answer, Caption, Detections, ScanPath, Segmentation
 
 # Written once, at 8891b908 (November 2026): the models by `va.save`, each with small sizes and the
@@ -53,17 +52,6 @@ def _compare(kept: Any, output: Any, where: str) -> None:
         assert abs(total - kept["sum"]) <= 1e-3 * scale * max(1, output.numel()) ** 0.5, where
     else:
         assert output == kept, where
-
-
-def test_shards(keep: Keep) -> None:
-    splits = {split: ShardSamples(FILES / "shards", split) for split in ("train", "validation")}
-    keep(
-        "files/shards",
-        {
-            split: [samples.record(index) for index in range(len(samples))]
-            for split, samples in splits.items()
-        },
-    )
 
 
 def test_features(keep: Keep, tmp_path: Path) -> None:

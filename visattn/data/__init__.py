@@ -1,4 +1,4 @@
-"""Images, captions, phrases, classes, regions, scenes, feature caches and shards."""
+"""Images, captions, phrases, classes, regions, scenes and feature caches."""
 
 import lazy_loader
 

@@ -64,6 +64,3 @@ from .scenes.world import (
     WorldConfig as WorldConfig,
     draw_world as draw_world,
 )
-from .shards.writer import (
-    write_shards as write_shards,
-)

@@ -15,7 +15,6 @@ from .captioning.data import (
     CaptionedImagesDataModule as CaptionedImagesDataModule,
     HubCaptionDataModule as HubCaptionDataModule,
     ScenesDataModule as ScenesDataModule,
-    ShardCaptionDataModule as ShardCaptionDataModule,
 )
 from .captioning.hard import (
     HardAttentionTask as HardAttentionTask,
@@ -34,7 +33,6 @@ from .classification.data import (
     ClutteredMNISTDataModule as ClutteredMNISTDataModule,
     FolderDataModule as FolderDataModule,
     HubClassificationDataModule as HubClassificationDataModule,
-    ShardClassificationDataModule as ShardClassificationDataModule,
     SingleObjectDataModule as SingleObjectDataModule,
     TorchvisionDataModule as TorchvisionDataModule,
 )
@@ -85,10 +83,6 @@ from .sequences.data import (
 )
 from .sequences.task import (
     SequenceRecognitionTask as SequenceRecognitionTask,
-)
-from .streams import (
-    WebDatasetCaptionDataModule as WebDatasetCaptionDataModule,
-    WebDatasetClassificationDataModule as WebDatasetClassificationDataModule,
 )
 from .task import (
     Task as Task,

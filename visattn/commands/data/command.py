@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.data.shards import add_shards, run_shards
 from visattn.commands.files import create_folder
 from visattn.commands.options import (
     DRAWING,
@@ -102,7 +101,6 @@ def build_parser() -> argparse.ArgumentParser:
     _add_scenes(subparsers)
     _add_shapes(subparsers)
     _add_digits(subparsers)
-    add_shards(subparsers)
     return parser
 
 
@@ -114,8 +112,6 @@ def main(argv: Sequence[str]) -> int:
         "shapes": _write_shapes,
         "digits": _write_digits,
     }
-    if args.name == "shards":
-        return run_shards(args)
     check_own_folder(args.out, overwrite=args.overwrite, own=_OWN)
     summary = writers[args.name](args)
     if args.dry_run:

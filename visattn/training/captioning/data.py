@@ -1,10 +1,9 @@
-"""Data modules of captions: drawn scenes, photos with caption files, shards."""
+"""Data modules of captions: drawn scenes, photos with caption files, tables."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +41,7 @@ from visattn.data.scenes.dataset import (
     SingleCaptionScenes,
 )
 from visattn.data.scenes.language import grammar_words
-from visattn.data.shards.format import MAX_INFO_BYTES, WORD_COUNTS, ShardInfo, ShardKind
-from visattn.data.shards.reader import (
-    ShardedPhotos,
-    ShardEntries,
-    ShardImages,
-    ShardSamples,
-)
-from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec
-from visattn.io.safe_text import read_json_object
 from visattn.models.base import ImageEncoder
 from visattn.results.kinds import SPECIAL_TOKENS, CaptionFormat, Split
 from visattn.training.data_module import DataModule, DrawnScenesDataModule
@@ -430,58 +420,6 @@ class ScenesDataModule(DrawnScenesDataModule):
         return partial(collate_captions, vocabulary=self.vocabulary)
 
 
-class ShardCaptionDataModule(CaptionedImagesDataModule):
-    """Photos with several captions each, from shards; otherwise as `CaptionDataModule`.
-
-    `visattn data shards` writes the shards and counts the words of the captions, so that nothing
-    is scanned here. Photos are read by index, in any order and by any number of processes.
-
-    Args:
-        shards: Folder of the shards. Without a test split the validation photos are tested.
-        min_word_freq: Words with fewer occurrences in training captions become unknown words.
-        options: Options of `CaptionedImagesDataModule`.
-    """
-
-    opens_train_split = True
-    max_counted = 1000  # each is read from a shard
-
-    def __init__(
-        self,
-        shards: str,
-        *,
-        min_word_freq: int = 5,
-        **options: Any,
-    ) -> None:
-        self.samples = open_shards(shards, "captions", training=self.opens_train_split)
-        self.word_counts = read_word_counts(shards)
-        vocabulary = Vocabulary.from_counts(self.word_counts["train"], min_word_freq=min_word_freq)
-        super().__init__(vocabulary, **options)
-        self.entries = {split: ShardEntries(samples) for split, samples in self.samples.items()}
-
-    def open_images(self, split: Split, resize: ResizeSpec) -> ShardedPhotos:
-        """Return the photos of a split, resized to the input of the encoder."""
-        return ShardedPhotos(self.samples[split], resize)
-
-    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
-        """Return the ids and the photos of all splits, each photo once."""
-        # Without a test split, `test` is the same object as `validation`.
-        splits = {samples.split: samples for samples in self.samples.values()}
-        images = [ShardedPhotos(samples, resize) for samples in splits.values()]
-        ids = [entry.id for entry in chain.from_iterable(photos.entries for photos in images)]
-        return ids, ConcatDataset(images)
-
-    def unknown_word_fraction(self) -> float:
-        """Return the fraction of validation words that are not in the vocabulary."""
-        counts = self.word_counts["validation"]
-        known = set(self.vocabulary.words)
-        unknown = sum(count for word, count in counts.items() if word not in known)
-        return unknown / max(1, sum(counts.values()))
-
-    def examples(self, count: int) -> list[LoadedImage]:
-        """Return the first validation photos."""
-        return ShardImages(self.samples["validation"])[:count]
-
-
 class HubCaptionDataModule(CaptionedImagesDataModule):
     """Photos with captions in tables of Hugging Face; otherwise as `CaptionDataModule`.
 
@@ -537,42 +475,3 @@ class HubCaptionDataModule(CaptionedImagesDataModule):
     def examples(self, count: int) -> list[Any]:
         """Return the first validation photos, or of training if there are none."""
         return list(self.tables.get("validation", self.tables["train"])[:count])
-
-
-def open_shards(
-    folder: str, kind: ShardKind, *, training: bool = True
-) -> dict[Split, ShardSamples]:
-    """Return the samples of each split of shards; without a test split, validation replaces it.
-
-    The images must have annotations of this kind. Without `training`, that split is not opened.
-
-    Raises:
-        FileNotFoundError: If there are no shards, they are incomplete, or one is missing.
-        ValueError: If they are of another kind or damaged, or have no training or validation
-            images.
-    """
-    info = ShardInfo.read(folder)
-    if info.kind != kind:
-        others = {"captions": "ShardCaptionDataModule", "classes": "ShardClassificationDataModule"}
-        raise ValueError(f"{folder} holds images with {info.kind}; use {others[info.kind]}")
-    samples: dict[Split, ShardSamples] = {"validation": ShardSamples(folder, "validation")}
-    if training:
-        samples["train"] = ShardSamples(folder, "train")
-    has_test = "test" in info.splits
-    samples["test"] = ShardSamples(folder, "test") if has_test else samples["validation"]
-    return samples
-
-
-def read_word_counts(folder: str) -> dict[str, dict[str, int]]:
-    """Return how often each word occurs in the captions of the training and validation split."""
-    path = Path(folder, WORD_COUNTS)
-    try:
-        counts = read_json_object(path, MAX_INFO_BYTES)
-        return {
-            split: {str(word): int(count) for word, count in counts[split].items()}
-            for split in ("train", "validation")
-        }
-    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} is missing or damaged ({type(error).__name__}: {error}); write them again"
-        ) from error

@@ -1,4 +1,4 @@
-"""Data modules of classes: torchvision, folders, drawn scenes, cluttered digits, shards."""
+"""Data modules of classes: torchvision, folders, drawn scenes, cluttered digits, tables."""
 
 import itertools
 from abc import abstractmethod
@@ -35,15 +35,10 @@ from visattn.data.scenes.dataset import (
     SingleObjectScenes,
     single_object_scenes,
 )
-from visattn.data.shards.reader import (
-    ShardedTensors,
-    ShardImages,
-)
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode
 from visattn.io.locations import Source
 from visattn.results.kinds import Split
-from visattn.training.captioning.data import open_shards
 from visattn.training.data_module import CanvasDataModule, DataModule, DrawnScenesDataModule
 from visattn.training.targets import TargetCounts
 
@@ -352,55 +347,6 @@ class SingleObjectDataModule(DrawnScenesDataModule, ClassificationDataModule):
         if split not in self._rendered:
             self._rendered[split] = single_object_scenes(self.scenes(split))
         return self._rendered[split]
-
-
-class ShardClassificationDataModule(ClassificationDataModule):
-    """Images with classes from shards; otherwise as `FolderDataModule`.
-
-    Args:
-        shards: Folder that `visattn data shards` wrote. Without a test split the validation images
-            are tested.
-        resize_mode: How a photo is resized to the input of the network: `crop` takes the center
-            crop, `squash` ignores the aspect ratio, `pad` adds margins. Images of torchvision's
-            datasets are not resized.
-        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
-            by the same other photo, with a warning (`substitute`).
-        options: Options of `ClassificationDataModule`.
-    """
-
-    eval_batch_size = FolderDataModule.eval_batch_size
-    opens_train_split = True
-
-    def __init__(
-        self,
-        shards: str,
-        *,
-        resize_mode: ResizeMode = "crop",
-        on_error: OnError = "raise",
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.samples = open_shards(shards, "classes", training=self.opens_train_split)
-        self.info = self.samples["validation"].info
-        self.class_names = tuple(self.info.classes)
-        self.resize_mode = resize_mode
-        self.on_error = on_error
-        if self.info.size and on_error == "substitute":
-            raise ValueError(
-                f"on_error must be raise for {shards}, which holds arrays and no image files"
-            )
-        if self.info.size:
-            self.num_workers = self.num_workers or 0  # arrays in memory
-            self.eval_batch_size = TorchvisionDataModule.eval_batch_size
-
-    def open_dataset(self, split: Split) -> LabeledImages:
-        """Return the images of a split, resized to the input of the network."""
-        samples = self.samples[split]
-        if self.info.size:
-            transforms = self.train_transforms if split == "train" else ()
-            return ShardedTensors(samples, transforms, seed=self.seed)
-        images = ShardImages(samples)
-        return self.resized_dataset(images, samples.labels, split, samples.location)
 
 
 class HubClassificationDataModule(ClassificationDataModule):

@@ -1,1 +1,0 @@
-"""Shards: tar files with an index, read in any order."""
