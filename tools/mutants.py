@@ -4,8 +4,8 @@
     python tools/mutants.py run mutants.json      # resumes; adds "detected" to each
 
 A fault changes an operator, a constant, a condition or a returned value. Of 300, each subpackage
-gets at least 15, the rest by its length. A fault is given the examples of its module, the tests named
-after it, those of its folder, then those of its subpackage, for at most --seconds of CPU.
+gets at least 15, the rest by its length. A fault is given the examples of its module, the tests
+named after it, those of its folder, then those of its subpackage, for at most --seconds of CPU.
 """
 
 import argparse
