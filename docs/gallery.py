@@ -268,7 +268,7 @@ MODELS: dict[str, dict[str, str]] = {
         "caption": "The same scores of 196 cells, scaled by 1, 4 and 16, then a softmax: as in the "
         "paper (above), and with the tanh around the score of the authors' code (below), on one "
         "color scale. See [Why tanh scores cannot look sharply](../../notes/tanh_scores.md).",
-        "configs": "sort_of_clevr_san, scenes_questions_san, vqa2_san",
+        "configs": "sort_of_clevr_san, vqa2_san",
         "works": "questions, attention of each hop, hop supervision, pages of `visattn ask`",
     },
     "HierarchicalCoAttention": {
@@ -282,7 +282,7 @@ MODELS: dict[str, dict[str, str]] = {
         "caption": "A question about the closest object: the first map lies on the object in the "
         "question, the second and third mostly on the answer (`sort_of_clevr_cross`, maps "
         "supervised).",
-        "configs": "sort_of_clevr_cross, sort_of_clevr_cross_unsupervised, scenes_questions",
+        "configs": "sort_of_clevr_cross, sort_of_clevr_cross_unsupervised",
         "works": "questions, attention of each layer, hop supervision, pages of `visattn ask`",
     },
     "MAC": {

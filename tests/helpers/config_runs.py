@@ -35,8 +35,6 @@ SMALL = {
     "CocoSegmentationDataModule": "--data.batch_size=2 --data.num_workers=0",
     "SortOfClevrDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2"
     " --data.questions=2",
-    "SceneQuestionsDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2"
-    " --data.questions=3 --data.num_workers=0",
     "VQADataModule": "--data.batch_size=2 --data.num_workers=0",
     "SingleObjectDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
 }
@@ -71,7 +69,7 @@ SLOW_CPU = {
 TRAINED = {
     "cifar10_resnet20_none", "coco_detr", "dram_sequences", "flickr8k_soft",
     "flowers_mobilenetv2_cbam", "ram_scenes", "ram_translated60", "read_digits", "scenes_detr",
-    "scenes_questions", "scenes_transformer", "scenes_unet_supervised", "sort_of_clevr_san",
+    "scenes_transformer", "scenes_unet_supervised", "sort_of_clevr_san",
     "stn_mnist", "vit_cifar10", "vqa2_san",
 }  # fmt: skip
 BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule", "SequenceRecognitionTask"}

@@ -114,7 +114,7 @@ QUESTIONS = """\
     vqa_model:
       class_path: CrossAttentionVQA
       init_args:
-        encoder: {class_path: TimmEncoder, init_args: {name: test_resnet, img_size: [64, 64]}}
+        encoder: {class_path: TimmEncoder, init_args: {name: test_resnet, img_size: [80, 80]}}
         dim: 8
         num_heads: 2
         grid_layers: 0
@@ -122,10 +122,10 @@ QUESTIONS = """\
     hop_loss_weight: 0.5
     num_panels: 0
 """
-SCENE_QUESTIONS = """\
+SORT_OF_CLEVR = """\
 data:
-  class_path: SceneQuestionsDataModule
-  init_args: {image_size: 64, train: 13, val: 11, test: 11, questions: 5, num_workers: 0}
+  class_path: SortOfClevrDataModule
+  init_args: {train: 13, val: 11, test: 11, questions: 3}
 """
 MASKS = """\
   class_path: SegmentationTask
@@ -155,7 +155,7 @@ CONFIGS = {
     + PHOTOS,
     "glimpses": TRAINER + GLIMPSES + OPTIMIZER + DIGITS,
     "scenes": TRAINER + SCENES,
-    "questions": TRAINER + QUESTIONS + WITHOUT_WARMUP + SCENE_QUESTIONS,
+    "questions": TRAINER + QUESTIONS + WITHOUT_WARMUP + SORT_OF_CLEVR,
     "masks": TRAINER + MASKS,
 }
 

@@ -19,7 +19,7 @@ from visattn.training.classification.data import (
 )
 from visattn.training.data_module import DataModule
 from visattn.training.detection.data import ScenesDetectionDataModule
-from visattn.training.questions.data import SceneQuestionsDataModule, SortOfClevrDataModule
+from visattn.training.questions.data import SortOfClevrDataModule
 from visattn.training.segmentation.data import SceneSegmentationDataModule
 from visattn.training.sequences.data import DigitSequenceDataModule
 
@@ -27,13 +27,12 @@ COUNT, BATCH, SEED = 23, 3, 7
 SCENES = (
     ScenesDataModule,
     ScenesDetectionDataModule,
-    SceneQuestionsDataModule,
     SceneSegmentationDataModule,
     SingleObjectDataModule,
     SortOfClevrDataModule,
 )
 DIGITS = (ClutteredMNISTDataModule, DigitSequenceDataModule)
-PAIRS = (ScenesDataModule, SceneQuestionsDataModule, SortOfClevrDataModule, CaptionDataModule)
+PAIRS = (ScenesDataModule, SortOfClevrDataModule, CaptionDataModule)
 
 
 class Indices:

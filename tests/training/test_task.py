@@ -169,7 +169,6 @@ def test_data_modules_have_nothing_to_tell_by_default() -> None:
     assert DataModule.centers(samples, "test") is None
     assert samples.references("train") is None
     assert samples.test_notes() == {}
-    assert samples.erasures(None, "referent") == ([], None)
 
 
 def fused(groups: Any) -> torch.optim.Optimizer:

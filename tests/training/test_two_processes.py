@@ -69,8 +69,8 @@ EXPECTED_SCORES = {
         " test/lift teacher_forced/num_phrases"
     ),
     ("questions", "test"): (
-        "test/mean_accuracy test/loss test/off_type_answers novel/accuracy"
-        " test/hop_2_step_1_mass test/other_image_accuracy test/erased_referent_changed"
+        "test/mean_accuracy test/loss test/off_type_answers"
+        " test/hop_2_step_1_mass test/other_image_accuracy"
     ),
     ("masks", "test"): "test/miou test/boundary_iou novel/dice novel/loss",
     ("glimpses", "test"): "test/error test/error_random test/error_averaged_2x3_glimpses test/loss",
@@ -81,7 +81,7 @@ EXPECTED_SCORES = {
     ),
 }
 EXPECTED_NOTES = {
-    ("questions", "test"): "test_types.json test_referents.json test_heads.json novel_types.json",
+    ("questions", "test"): "test_types.json test_referents.json",
     ("masks", "test"): "test_classes.json novel_classes.json",
     ("glimpses", "test"): "test_error_per_glimpse.json",
 }

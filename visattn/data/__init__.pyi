@@ -32,11 +32,6 @@ from .loading.samplers import (
 from .photo_tables import (
     TableSource as TableSource,
 )
-from .questions.scenes import (
-    SceneQuestions as SceneQuestions,
-    parse_scene_question as parse_scene_question,
-    solve_scene_question as solve_scene_question,
-)
 from .regions.annotations import (
     AnnotatedImage as AnnotatedImage,
 )

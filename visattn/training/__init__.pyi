@@ -62,7 +62,6 @@ from .optim import (
 from .questions.data import (
     HubVQADataModule as HubVQADataModule,
     QuestionDataModule as QuestionDataModule,
-    SceneQuestionsDataModule as SceneQuestionsDataModule,
     SortOfClevrDataModule as SortOfClevrDataModule,
     VQADataModule as VQADataModule,
 )

@@ -230,14 +230,6 @@ class DataModule(LightningDataModule, ABC):
         """Return the reference captions of each photo of a split by its id; None without any."""
         return None
 
-    def erasures(self, batch: Any, erased: Any) -> tuple[list[int], Any]:
-        """Return the rows of questions whose image can lose an object, and a batch without it.
-
-        What is erased is the `referent` of each question, or a `distractor`. By default there are
-        no such questions.
-        """
-        return [], None
-
     def count_targets(self, split: Split) -> TargetCounts | None:
         """Return what the loss will read of `train` or `validation`, after `setup("fit")`.
 

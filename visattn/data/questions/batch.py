@@ -38,8 +38,6 @@ class QuestionSample(NamedTuple):
     questions: tuple[Question, ...]
     boxes: Float[Tensor, "o 4"] | None = None
     """Left, top, right and bottom of each object in pixels of `image`; None if unknown."""
-    world: object | None = None
-    """Ground truth of a rendered image."""
 
 
 class BatchedSample(NamedTuple):
@@ -50,7 +48,6 @@ class BatchedSample(NamedTuple):
 
     id: str
     questions: tuple[Question, ...]
-    world: object | None
 
 
 class QuestionBatch(NamedTuple):
@@ -148,7 +145,7 @@ def collate_questions(
     answer_indices = {answer: index for index, answer in enumerate(answers)}
     boxes = _pad_boxes(samples)
     return QuestionBatch(
-        samples=tuple(BatchedSample(item.id, item.questions, item.world) for item in samples),
+        samples=tuple(BatchedSample(item.id, item.questions) for item in samples),
         images=torch.stack([sample.image for sample in samples]),
         questions=encode_questions([question.text for question in questions], vocabulary),
         answers=torch.tensor([answer_indices.get(question.answer, -1) for question in questions]),

@@ -67,10 +67,7 @@ def sample_layouts(seed: int, indices: list[int]) -> SortOfClevrLayout:
 
 
 def draw_layouts(
-    layout: SortOfClevrLayout,
-    *,
-    size: int = SORT_OF_CLEVR_SIZE,
-    visible: Bool[Tensor, "n 6"] | None = None,
+    layout: SortOfClevrLayout, *, size: int = SORT_OF_CLEVR_SIZE
 ) -> UInt8[Tensor, "n 3 {size} {size}"]:
     """Draw images: white, with filled rectangles of 11 x 11 pixels and circles of radius 5.
 
@@ -91,8 +88,6 @@ def draw_layouts(
     disc = steps[:, None].square() + steps.square() <= RADIUS**2
     for color, rgb in enumerate(SORT_OF_CLEVR_COLORS.values()):
         covered = disc | layout.rectangles[:, color, None, None]
-        if visible is not None:
-            covered &= visible[:, color, None, None]
         image, row, column = covered.nonzero().unbind(1)
         x, y = (layout.centers[image, color] + (offset - RADIUS)).unbind(1)
         images[image, :, y + row, x + column] = torch.tensor(rgb, dtype=torch.uint8)
@@ -326,9 +321,8 @@ class SortOfClevr(Dataset[QuestionSample]):
         boxes = layout_boxes(layout, size=self.size)
         samples: list[QuestionSample] = []
         for row, questions in enumerate(self._questions(indices, layout)):
-            world = SortOfClevrLayout(layout.centers[row], layout.rectangles[row])
             name = f"{self.split}-{indices[row]}"
-            samples.append(QuestionSample(name, images[row], questions, boxes[row], world))
+            samples.append(QuestionSample(name, images[row], questions, boxes[row]))
         return samples
 
     def _questions(

@@ -1,4 +1,4 @@
-"""Data modules of questions about images: drawn scenes, Sort-of-CLEVR, VQA v2."""
+"""Data modules of questions about images: Sort-of-CLEVR, VQA v2."""
 
 from abc import abstractmethod
 from collections import Counter
@@ -14,15 +14,6 @@ from visattn.data.loading.loader import OnError, PathList
 from visattn.data.photo_tables import PhotoTable, TableSource
 from visattn.data.questions.batch import QuestionBatch, QuestionSample, collate_questions
 from visattn.data.questions.photo_rows import QUESTION_COLUMNS, question_rows
-from visattn.data.questions.scenes import (
-    MAX_COUNT,
-    SCENE_QUESTION_GROUPS,
-    Erased,
-    SceneQuestions,
-    erase_objects,
-    scene_answers,
-    scene_question_words,
-)
 from visattn.data.questions.sort_of_clevr import (
     SORT_OF_CLEVR_GROUPS,
     SortOfClevr,
@@ -37,11 +28,9 @@ from visattn.data.questions.vqa_files import (
 )
 from visattn.images.resize import ResizeMode
 from visattn.io.locations import Source
-from visattn.results.kinds import SPECIAL_TOKENS, Split
-from visattn.training.data_module import DataModule, DrawnScenesDataModule
+from visattn.results.kinds import Split
+from visattn.training.data_module import DataModule
 from visattn.training.targets import TargetCounts
-
-_NUM_BEGINNINGS = 200  # scenes whose questions show how questions begin
 
 
 class QuestionDataModule(DataModule):
@@ -164,93 +153,6 @@ class SortOfClevrDataModule(QuestionDataModule):
         """Return the images of a split with their questions."""
         self.check_image_size((self.image_size, self.image_size))
         return self._datasets[split]
-
-
-class SceneQuestionsDataModule(DrawnScenesDataModule, QuestionDataModule):
-    """Rendered scenes of colored, textured shapes with questions; no files are needed.
-
-    Scenes and questions are drawn on the fly, new ones in each epoch, and balanced within each type
-    of question; see `SceneQuestions`. The test also reads scenes with color-shape pairs that are
-    held out of training (`novel`), with questions about them.
-
-    Args:
-        train: Number of training scenes per epoch.
-        val: Number of validation scenes.
-        test: Number of test scenes, and of test scenes with held-out pairs.
-        questions: Largest number of questions per scene.
-        min_objects: Minimum number of objects in a scene.
-        max_objects: Maximum number of objects in a scene, at least 4.
-        num_workers: Worker processes that render scenes; 0 renders them in this process.
-        options: Options of `DrawnScenesDataModule` and `QuestionDataModule`.
-    """
-
-    test_splits = ("test", "novel")
-    num_steps = 2
-
-    def __init__(
-        self,
-        *,
-        train: int = 20_000,
-        val: int = 300,
-        test: int = 1000,
-        questions: int = 10,
-        min_objects: int = 3,
-        max_objects: int = 5,
-        num_workers: int = 1,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            train=train,
-            val=val,
-            test=test,
-            min_objects=min_objects,
-            max_objects=max_objects,
-            num_workers=num_workers,
-            **options,
-        )
-        self.questions = questions
-        self.vocabulary = Vocabulary((*SPECIAL_TOKENS, *scene_question_words()))
-        self.answers = scene_answers(max_count=MAX_COUNT)
-        self.types = {
-            type_: group for group, types in SCENE_QUESTION_GROUPS.items() for type_ in types
-        }
-
-    def training_questions(self) -> Iterable[str]:
-        """Return the questions about the first training scenes, which are not rendered."""
-        dataset = self.open_dataset("train")
-        for index in range(min(_NUM_BEGINNINGS, len(dataset))):
-            yield from (question.text for question in dataset.scene(index)[1])
-
-    def open_dataset(self, split: Split) -> SceneQuestions:
-        """Return the scenes of a split with their questions."""
-        self.check_image_size((self.image_size, self.image_size))
-        return SceneQuestions(
-            self.counts[split],
-            size=self.image_size,
-            split=split,
-            seed=self.seed,
-            questions=self.questions,
-            config=self.config,
-        )
-
-    def erasures(
-        self, batch: QuestionBatch, erased: Erased
-    ) -> tuple[list[int], QuestionBatch | None]:
-        """Return questions about scenes without one of their objects; see `erase_objects`."""
-        if self.blank_images:
-            return [], None
-        # The rows of a batch are the questions of its images in turn: the first of image i is
-        # starts[i].
-        starts = [0]
-        for sample in batch.samples:
-            starts.append(starts[-1] + len(sample.questions))
-        pairs = [
-            (start + erasure.question, erasure.sample)
-            for start, sample in zip(starts, batch.samples, strict=False)
-            for erasure in erase_objects(sample, erased, batch.images.shape[2])
-        ]
-        samples = [sample for _, sample in pairs]
-        return [row for row, _ in pairs], self.collate_fn("test")(samples) if samples else None
 
 
 def _collate(

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from visattn.data.questions.batch import Question, QuestionBatch
-from visattn.data.questions.scenes import Erased
 from visattn.functional.captions import attention_mass_loss
 from visattn.geometry import Geometry
 from visattn.metrics.grounding import box_coverage
@@ -21,7 +20,6 @@ from visattn.results.attention_map import AttentionMap
 from visattn.training.data_module import InputSpec
 from visattn.training.distributed.reduce import (
     all_gather_union,
-    all_reduce_max,
     all_reduce_mean,
     ddp_loss_scale,
 )
@@ -90,12 +88,6 @@ def hop_targets(
 
 
 CONTROLS = ("other_image", "blank_image")
-ERASURES: dict[Erased, str] = {
-    "referent": "erased_referent_changed",
-    "distractor": "erased_distractor_unchanged",
-}
-"""What is erased, and the metric of the images without it."""
-_NUM_ERASED = 128  # images per split in which objects are erased
 _FIRST_SCORE_STEPS = 10
 _OPTIM = OptimConfig(warmup_steps=100, decay_start=0.5)
 
@@ -110,14 +102,7 @@ class QuestionTask(Task):
     about, of `ReferentScores`. The test adds two controls: `other_image_...`, the same questions
     with the images of each pair swapped, and `blank_image_...`, with a gray image. A model that
     answers from the images falls to the level of the questions alone; that level is reached best by
-    a model trained with `blank_images: true`. A second test set is logged as `novel/...`.
-
-    Each head of each hop is judged by itself in `test_heads.json`: one may point where their mean
-    does not.
-
-    On rendered scenes the test also erases objects from the first 128 images:
-    `erased_referent_changed` is how often a correct answer changes where it must, and
-    `erased_distractor_unchanged` how often it stays where it must.
+    a model trained with `blank_images: true`.
 
     Args:
         vqa_model: The model; it gets the words of the questions and the answers from the data.
@@ -221,12 +206,11 @@ class QuestionTask(Task):
 
     def test_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Update the metrics and controls; draw panels of the first images."""
-        split = "novel" if dataloader_idx else "test"
-        output = self._evaluate(batch, split)
+        output = self._evaluate(batch, "test")
         if not batch_idx and self.num_panels and self.trainer.is_global_zero:
             rows = rows_of_types(batch, self.num_panels)
             panels = question_panels(self.model, batch, output, rows)
-            self.notes |= {f"panels/{split}_{i}": panel for i, panel in enumerate(panels)}
+            self.notes |= {f"panels/test_{i}": panel for i, panel in enumerate(panels)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add how well the first types are answered."""
@@ -280,7 +264,6 @@ class QuestionTask(Task):
     def _evaluate(self, batch: QuestionBatch, split: str) -> AnswerOutput:
         evaluation: QuestionEvaluation = self.evaluation(split)
         output = self._answer(batch)
-        controls = not self.fitting
         loss, count = answer_loss(output.logits, batch)
         evaluation.loss.update(loss * count, count)
         types = torch.tensor([self.types[q.type] for q in batch.rows()], device=self.device)
@@ -293,38 +276,14 @@ class QuestionTask(Task):
             boxes = self.model.encoder.boxes_to_cells(boxes)
             maps = output.attention.unflatten(2, self.model.grid_size)
             evaluation.referents.update(maps, boxes, types)
-            if output.heads is not None and controls:
-                heads = output.heads.unflatten(3, self.model.grid_size)
-                evaluation.update_heads(heads, boxes, types)
-        if controls:
+        if not self.fitting:
             paired = batch.image_indices < batch.num_paired
             for name, other in zip(
                 CONTROLS, (batch.swap_images(), batch.without_images()), strict=True
             ):
                 predictions = self._answer(other).logits.argmax(1)[paired]
                 evaluation.control(name).update(predictions, available[paired], types[paired])
-            self._update_erasures(batch, output.logits.argmax(1), evaluation)
         return output
-
-    def _update_erasures(
-        self, batch: QuestionBatch, predictions: Int[Tensor, " r"], evaluation: "QuestionEvaluation"
-    ) -> None:
-        """Ask correctly answered questions again, about images without one of their objects."""
-        data = self.data
-        if data is None or evaluation.num_erased >= _NUM_ERASED:
-            return
-        evaluation.num_erased += len(batch.samples)
-        for erased in ERASURES:
-            rows, other = data.erasures(batch, erased)
-            if other is None:
-                continue
-            answers = self._answer(other.to(self.device)).logits.argmax(1)
-            before = predictions[rows]
-            correct = before == batch.answers[rows]
-            # As it should be: another answer without the referent, the same one without a
-            # distractor.
-            same = (answers == before) == (erased == "distractor")
-            evaluation.erasure(erased).update((same & correct).sum(), correct.sum())
 
 
 class QuestionEvaluation(Evaluation):
@@ -340,18 +299,11 @@ class QuestionEvaluation(Evaluation):
         self.controls = nn.ModuleDict(
             {name: QuestionScores(types, num_answers) for name in CONTROLS}
         )
-        self.heads: ReferentScores | None = None
-        self.erasures = nn.ModuleDict({name: WeightedMean() for name in ERASURES.values()})
-        self.num_erased = 0
         self.names = (*self.scores.names, "loss", *self.referents.names)
 
     def control(self, name: str) -> QuestionScores:
         """Return the scores of a control."""
         return cast("QuestionScores", self.controls[name])
-
-    def erasure(self, erased: Erased) -> WeightedMean:
-        """Return the metric of images without an object."""
-        return cast("WeightedMean", self.erasures[ERASURES[erased]])
 
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name; controls if any process updated them."""
@@ -362,23 +314,18 @@ class QuestionEvaluation(Evaluation):
         for name in (name for name in CONTROLS if name in updated):
             results = self.control(name).compute()
             values |= {f"{name}_{key}": results[key] for key in self._control_names}
-        for erased, name in ERASURES.items():
-            if name in updated:
-                values[name] = self.erasure(erased).compute()
         return values
 
     def notes(self, split: str) -> dict[str, Any]:
-        """Return the metrics of each type, of each step of reasoning and of each head."""
+        """Return the metrics of each type, and of each step of reasoning."""
         notes: dict[str, Any] = {f"{split}_types": self.type_rows()}
         if "referents" in self._updated():
             notes[f"{split}_referents"] = self.referents.rows()
-        if heads := self.head_rows():
-            notes[f"{split}_heads"] = heads
         return notes
 
     def _updated(self) -> list[str]:
         """Return the names of the optional metrics that any process updated."""
-        metrics = {"referents": self.referents, **self.controls, **self.erasures}
+        metrics = {"referents": self.referents, **self.controls}
         return all_gather_union(name for name, value in metrics.items() if value.update_called)
 
     def type_rows(self) -> list[dict[str, Any]]:
@@ -390,48 +337,10 @@ class QuestionEvaluation(Evaluation):
                 row[name] = accuracies.get(row["type"])
         return rows
 
-    def update_heads(
-        self,
-        heads: Float[Tensor, "r hops h gy gx"],
-        boxes: Float[Tensor, "r s o 4"],
-        types: Int[Tensor, " r"],
-    ) -> None:
-        """Add the maps of the single heads of questions; see `ReferentScores.update`."""
-        self._head_scores(heads.shape[1] * heads.shape[2]).update(heads.flatten(1, 2), boxes, types)
-
-    def head_rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of each type, step, hop and head; none without heads."""
-        own = 0 if self.heads is None else self.heads.num_hops
-        # A process without a question about known objects takes part with sums of 0.
-        num_maps = all_reduce_max(own, self.referents.device)
-        if not num_maps:
-            return []
-        # Heads of hop 0, then those of hop 1: they were flattened to one axis.
-        num_heads = num_maps // self.referents.num_hops
-        return [
-            {**row, "hop": hop // num_heads + 1, "head": hop % num_heads + 1}
-            for row in self._head_scores(num_maps).rows()
-            for hop in [row["hop"] - 1]
-        ]
-
-    def _head_scores(self, num_maps: int) -> ReferentScores:
-        if self.heads is None:
-            types = self.referents.types
-            steps = self.referents.num_steps
-            scores = ReferentScores(types, num_steps=steps, num_hops=num_maps)
-            self.heads = scores.to(self.referents.device)
-        return self.heads
-
     @property
     def _control_names(self) -> tuple[str, ...]:
         groups = [f"accuracy_{group}" for group in self.scores.groups]
         return ("accuracy", "mean_accuracy", *groups)
-
-    def reset(self) -> None:
-        """Reset all metrics."""
-        super().reset()
-        self.num_erased = 0
-        self.heads = None
 
 
 _MIN_SIDE = 320  # of the drawn image in pixels
