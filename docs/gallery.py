@@ -93,55 +93,25 @@ def block_page(name: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-TEXT_MODEL = """va.models.TextPromptClassifier(  # or va.load_model("hf:DIRECTORY", text=[...])
-            timm.create_model("vit_tiny_patch16_224", num_classes=0).eval(),
-            lambda tower, images: tower(images),
-            ["a dog", "the sky"],
-            torch.eye(2, 192),  # embeddings of the texts
-            img_size=(224, 224),
-            mean=(0.5,) * 3,
-            std=(0.5,) * 3,
-        )"""
-
 INSERTION = """
         x = torch.zeros(1, 3, 224, 224)
         va.insert(model, "cbam", position="residual", example=x)"""
 
-BOX_MODEL = """torchvision.models.detection.ssdlite320_mobilenet_v3_large(
-            weights=None, weights_backbone=None, score_thresh=0.0
-        ).eval()  # weights="DEFAULT" for trained weights"""
 
 NEEDS = {
     "tokens": "attention among tokens",
-    "texts": "attention among tokens, and texts to compare images with",
     "features": "a layer whose features lie on the image",
     "gates": "blocks that gate places (`spatial`, `cbam`, `bam`, ...), or attention gates",
     "gradient": "gradients down to the pixels",
     "scores": "scores only; the model runs on changed images",
-    "boxes": "a detector; only its boxes and scores are read",
     "pixels": "nothing: the model is not used",
 }
 CHECKED = {
     "xgradcam": "a layer whose features lie on the image and are hardly negative",
     "fullgrad": "a CNN of convolutions, batch normalization, pooling and elementwise activations",
-    "guided_backprop": "ReLU or ReLU6 as the only activations",
-    "attnlrp": "a ViT of linear layers, attention, layer normalization and usual activations",
 }
 """What methods with a further requirement need."""
 LAYER = "Index of a feature layer, a module or its name; -1 is the last."
-
-
-NOTES = {
-    "attention_flow": """The maps above hardly show the shapes: 8 to 27 % of the flow ends on them,
-which cover 8 to 13 % of the area. They lie right: the likely reason is that the flow saturates,
-since within four layers many paths lead to most tokens. From the last layer alone
-(`start_layer=3`) 32 to 74 % ends on the shapes. Take [relevance](relevance.md) or
-[rollout](rollout.md) to see where a model looked.""",
-    "similarity": """The text `triangle` is less similar to the tokens on the triangle (0.16 on
-average) than to those of the background (0.49): the last layers of a ViT write the class into
-tokens of the background too. The map lies right, as [LeGrad](legrad.md) of the same model and text
-shows on this scene, but similarity is no evidence of where a thing is.""",
-}
 
 
 _EQUAL_NOTE = """\
@@ -155,17 +125,10 @@ def method_page(name: str) -> str:
     method = METHODS[name]
     architecture = "vit_tiny_patch16_224" if figures.of_transformers(method) else "resnet18"
     options = {"rise": ", num_masks=20", "scorecam": ', layer="layer1"'}.get(name, "")
-    with_torch = "timm\n        import torch"
-    imports = {"texts": with_torch, "gates": with_torch, "boxes": "torchvision"}.get(
-        method.needs, "timm"
-    )
+    imports = "timm\n        import torch" if method.needs == "gates" else "timm"
     build = f'timm.create_model("{architecture}").eval()  # pretrained=True for trained weights'
-    if method.needs == "texts":
-        build, options = TEXT_MODEL, ', "the sky"'
     if method.needs == "gates":
         build += INSERTION
-    if method.needs == "boxes":
-        build, options = BOX_MODEL, ", va.BoxTarget(None), num_masks=8"
     snippet = f"""
         import numpy as np
         import {imports}
@@ -181,14 +144,12 @@ def method_page(name: str) -> str:
         ("needs", CHECKED.get(name, NEEDS[method.needs])),
         ("class-specific", "yes" if method.needs_target else "no"),
         ("signed", "yes" if method.signed else "no"),
-        ("warning", method.warning),
         ("cost", cost(method)),
         ("code", source_link(method.function)),
     ]
     network = "ViT" if figures.of_transformers(method) else "CNN"
-    network = "detector" if method.needs == "boxes" else network
     shown = f"Top: test scenes. Below: {method.title} of a small {network} of drawn shapes."
-    note = NOTES.get(name, "")
+    note = ""
     if other := figures.EQUAL.get(name):
         like = METHODS[other].title
         shown = (
@@ -219,14 +180,10 @@ def cost(method: Method) -> str:
         "integrated_gradients": "one forward and backward pass per integration step",
         "occlusion": "one forward pass per position of the window",
         "rise": "one forward pass per mask",
-        "drise": "one forward pass per mask",
         "scorecam": "one forward pass per channel of the layer",
         "ablationcam": "one forward pass per channel, of the part behind the layer",
         "eigencam": "one forward pass",
         "kpcacam": "one forward pass, and the eigenvectors of a matrix of all pairs of positions",
-        "smoothgradcam++": "one forward and backward pass per noisy sample",
-        "shapleycam": "one forward and two backward passes",
-        "attention_flow": "one forward pass and a maximum-flow problem per token",
     }
     simple = {"pixels": "no pass", "tokens": "one forward pass", "gates": "one forward pass"}
     if method.needs_target:

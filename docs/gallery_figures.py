@@ -29,7 +29,7 @@ from visattn.data.questions.sort_of_clevr import draw_layouts, sample_layouts
 from visattn.data.scenes.dataset import SingleObjectScenes, single_object_world
 from visattn.data.scenes.world import draw_world
 from visattn.images import ResizeSpec
-from visattn.models import AttentionResNet, TextPromptClassifier, VisionTransformer
+from visattn.models import AttentionResNet, VisionTransformer
 from visattn.pipelines import glimpses
 from visattn.results import Answer, AttentionMap
 from visattn.viz import caption_figure, colormap_lut, glimpse_panel
@@ -321,7 +321,7 @@ def tiled(rows: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
 # ---------------------------------------------------------------- figures of methods and models
 
 
-EQUAL = {"hirescam": "gradcam", "xgradcam": "gradcam", "smoothgradcam++": "gradcam++"}
+EQUAL = {"hirescam": "gradcam", "xgradcam": "gradcam"}
 """Methods that are another one where features are averaged before a linear classifier: the gradient
 of the class is the same at all places then. Both are drawn of an earlier layer, where they differ.
 """
@@ -330,7 +330,7 @@ EARLIER_LAYER = "layer2"
 
 def of_transformers(method: Method) -> bool:
     """Whether a method explains transformers only."""
-    return method.needs in ("tokens", "texts") or method.name == "attnlrp"
+    return method.needs == "tokens"
 
 
 def method_figure(name: str, *, draft: bool = False, scenes_of: str = "") -> np.ndarray:
@@ -342,13 +342,8 @@ def method_figure(name: str, *, draft: bool = False, scenes_of: str = "") -> np.
     scenes = three_scenes(scenes_of or name)
     # One class for each image; a list of classes would be explained on every image.
     target: Any = [[scene.shape] for scene in scenes] if method.needs_target else None
-    if method.needs == "texts":
-        model = with_texts(model)
-    if method.needs == "boxes":
-        model = ShapeDetector(model)
-        target = [[va.BoxTarget(None, SHAPES.index(scene.shape))] for scene in scenes]
-    options: dict[str, Any] = {"grid_size": 6} if method.needs == "boxes" else {}
-    if draft and name in ("rise", "drise"):
+    options: dict[str, Any] = {}
+    if draft and name == "rise":
         options["num_masks"] = 50
     images, rows = [scene.image for scene in scenes], [name]
     if name in EQUAL:
@@ -363,51 +358,6 @@ def method_figure(name: str, *, draft: bool = False, scenes_of: str = "") -> np.
         return [np.asarray(va.overlay(*pair))[..., :3] for pair in pairs]
 
     return tiled([images, *map(maps_of, rows)])
-
-
-class ShapeDetector(nn.Module):
-    """A detector out of the CNN: its classifier, applied at each place, scores a box there."""
-
-    def __init__(self, cnn: Any) -> None:
-        super().__init__()
-        self.cnn, self.img_size = cnn, cnn.img_size
-
-    def forward(self, images: torch.Tensor) -> list[dict[str, torch.Tensor]]:
-        """Return a box around the center of each cell, with its likeliest class."""
-        features: list[torch.Tensor] = []
-        handle = self.cnn.layer3.register_forward_hook(lambda *call: features.append(call[2]))
-        self.cnn(images)
-        handle.remove()
-        places = self.cnn.fc(features[0].movedim(1, -1)).softmax(-1)
-        # A shape fills many cells with a probability of 1; the box is best that has most of them.
-        scores = nn.functional.avg_pool2d(places.movedim(-1, 1), 7, 1, 3).movedim(1, -1)
-        stride = images.shape[-1] // scores.shape[2]
-        rows, columns = torch.meshgrid(*map(torch.arange, scores.shape[1:3]), indexing="ij")
-        # Cell i of convolutions with stride 2 and padding 1 looks at pixel i * stride.
-        centers = torch.stack((columns, rows), -1).flatten(0, 1) * stride + 0.5
-        boxes = torch.cat((centers - 12, centers + 12), 1).clamp(0, images.shape[-1])
-        best = scores.flatten(1, 2).max(-1)
-        return [
-            {"boxes": boxes, "scores": score, "labels": label}
-            for score, label in zip(best.values, best.indices, strict=True)
-        ]
-
-
-def with_texts(model: Any) -> TextPromptClassifier:
-    """Return a classifier of shapes as a model that compares images with embeddings of texts."""
-    tower: Any = model.to_timm().eval()
-    return TextPromptClassifier(
-        tower,
-        lambda network, images: network.forward_head(
-            network.forward_features(images), pre_logits=True
-        ),
-        SHAPES,
-        tower.head.weight.detach(),
-        img_size=model.img_size,
-        mean=model.mean,
-        std=model.std,
-        name="ViT",
-    )
 
 
 def caption_panel() -> np.ndarray:

@@ -16,14 +16,11 @@ from visattn.attribution.cam import (
     eigengradcam,
     finercam,
     gradcam,
-    gradcam_plus_plus,
     hires_cam,
     kpca_cam,
-    shapleycam,
-    smoothgradcam_plus_plus,
 )
 from visattn.attribution.targets import resolve_target
-from visattn.models import AttentionResNet, VisionTransformer
+from visattn.models import AttentionResNet
 from visattn.recording.model_info import ExplainedModel
 
 TARGETS = [1, 3]
@@ -87,54 +84,6 @@ def test_kpca_cam_is_the_first_component_in_the_space_of_the_kernel() -> None:
         np.testing.assert_allclose(heatmap.ravel(), expected, atol=1e-8)
 
 
-def test_shapley_cam_subtracts_half_of_the_hessian() -> None:
-    explained, x = small_cnn(), images()
-    trunk, head = halves(explained)
-    target = resolve_target(TARGETS, explained)
-    result = shapleycam(explained, x, target, layer=0)
-    differs = False
-    for index, row in enumerate(TARGETS):
-        features = trunk(x[[index]]).detach()
-
-        def rest(activations: Tensor, row: int = row) -> Tensor:
-            scores = head(activations.view_as(features))[0]  # noqa: B023
-            return scores[row] + scores.softmax(0)[row].log()
-
-        flat = features.flatten().requires_grad_()
-        [gradient] = torch.autograd.grad(rest(flat), flat)
-        hessian = torch.autograd.functional.hessian(rest, flat)
-        assert isinstance(hessian, Tensor)
-        values = (gradient - hessian @ flat / 2).detach().view_as(features)
-        weights = values.mean((2, 3), keepdim=True)
-        expected = (weights * features).sum(1).clamp(min=0)[0]
-        torch.testing.assert_close(result[index], expected)
-        plain = (gradient.view_as(features).mean((2, 3), keepdim=True) * features).sum(1).relu()
-        differs |= not torch.allclose(expected, plain[0], rtol=0.02)
-    assert differs
-
-
-def test_shapley_cam_of_a_piecewise_linear_score_is_grad_cam() -> None:
-    explained, x = small_cnn(), images()
-
-    def third(scores: Tensor) -> Tensor:
-        return scores[:, 2]
-
-    torch.testing.assert_close(shapleycam(explained, x, third), gradcam(explained, x, third))
-
-
-def test_shapley_cam_runs_through_fused_attention() -> None:
-    torch.manual_seed(0)
-    model = VisionTransformer(
-        ("ant", "bee"), img_size=(24, 40), patch_size=8, embed_dim=12, depth=2, num_heads=3
-    )
-    photo = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
-    options: dict[str, Any] = {"layer": "blocks.0"}
-    [curved] = va.explain(model, photo, "shapleycam", 1, **options)
-    [plain] = va.explain(model, photo, "gradcam", 1, **options)
-    assert bool(curved.values.isfinite().all())
-    assert not torch.allclose(curved.values, plain.values)
-
-
 @pytest.mark.parametrize(("count", "strength"), [(1, 1.0), (2, 0.6), (99, 1.0)])
 def test_finer_cam_explains_the_difference_to_similar_classes(count: int, strength: float) -> None:
     explained, x = small_cnn(), images()
@@ -172,49 +121,7 @@ def test_finer_cam_without_strength_is_grad_cam_and_needs_classes() -> None:
     assert METHODS["finercam"].supports(explained, 2) == ""
 
 
-def test_smooth_grad_cam_plus_plus_averages_powers_of_noisy_gradients() -> None:
-    explained, x = small_cnn(), images()
-    trunk, head = halves(explained)
-    target = resolve_target(TARGETS, explained)
-    options: dict[str, Any] = {"num_samples": 3, "stdev_spread": 0.4, "seed": 7}
-    result = smoothgradcam_plus_plus(explained, x, target, layer=0, **options)
-    for index, row in enumerate(TARGETS):
-        random = torch.Generator().manual_seed(7)
-        gradients: list[Tensor] = []
-        for _ in range(3):
-            noise = torch.randn(x.shape[1:], generator=random).double()
-            noisy = x[index] + 0.4 * (x[index].max() - x[index].min()) * noise
-            features = trunk(noisy[None]).detach().requires_grad_()
-            gradients += torch.autograd.grad(head(features)[0, row], features)
-        stacked = torch.stack(gradients)
-        first, second, third = (stacked.pow(power).mean(0) for power in (1, 2, 3))
-        features = trunk(x[[index]]).detach()
-        weights = torch.zeros(features.shape[1], dtype=torch.float64)
-        for channel in range(features.shape[1]):
-            total = features[0, channel].sum().clamp(min=0)
-            parts = zip(
-                *(part[0, channel].flatten() for part in (first, second, third)), strict=True
-            )
-            for a, b, c in parts:
-                weights[channel] += b / (2 * b + total * c.clamp(min=0)) * a.clamp(min=0)
-        expected = torch.einsum("c,cyx->yx", weights, features[0]).clamp(min=0)
-        torch.testing.assert_close(result[index], expected)
-
-
-def test_smooth_grad_cam_plus_plus_without_noise_is_grad_cam_plus_plus() -> None:
-    explained, x = small_cnn(), images()
-    target = resolve_target(TARGETS, explained)
-    still = smoothgradcam_plus_plus(explained, x, target, num_samples=2, stdev_spread=0.0)
-    torch.testing.assert_close(still, gradcam_plus_plus(explained, x, target))
-    alone = smoothgradcam_plus_plus(explained, x[1:], resolve_target(3, explained))
-    both = smoothgradcam_plus_plus(explained, x, target)
-    torch.testing.assert_close(both[1:], alone)
-    with pytest.raises(ValueError, match="num_samples must be at least 1"):
-        smoothgradcam_plus_plus(explained, x, target, num_samples=0)
-
-
-@pytest.mark.parametrize("name", ["eigengradcam", "kpcacam", "shapleycam", "finercam",
-    "smoothgradcam++"])  # fmt: skip
+@pytest.mark.parametrize("name", ["eigengradcam", "kpcacam", "finercam"])
 def test_no_hook_or_gradient_is_left(name: str) -> None:
     explained, x = small_cnn(), images()
     explained.model.train()

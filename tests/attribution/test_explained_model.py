@@ -169,7 +169,7 @@ def test_the_explained_class_is_one_of_the_scores_not_of_the_features() -> None:
     message = r"several tensors that .*: \[0\] \[1, 7\], \[1\] \[1, 11\]; .*output\[1\]\[:, 3\]"
     with pytest.raises(ValueError, match=message):
         explain(heads, photo, "gradcam", 3, img_size=(24, 32))
-    without_target = ["eigencam", "kpcacam", "itti_koch", "spectral_residual"]
+    without_target = ["eigencam", "kpcacam", "itti_koch"]
     assert methods_for(heads, img_size=(24, 32)) == without_target
     names = [f"class {index}" for index in range(11)]  # as many as one of them has columns
     [named] = explain(heads, photo, "gradcam", img_size=(24, 32), class_names=names)

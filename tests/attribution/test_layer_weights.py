@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
     "intermediate_size": 31,
 }
 METHODS = ("attention", "rollout", "relevance", "gradient_attention", "gradient_rollout",
-           "legrad", "attention_flow")  # fmt: skip
+           "legrad")  # fmt: skip
 
 
 def photo(height: int = 48, width: int = 48) -> np.ndarray:

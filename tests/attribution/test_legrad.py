@@ -1,4 +1,4 @@
-"""LeGrad and patch-text similarity, beside plain computations of the papers' formulas."""
+"""LeGrad beside plain computations of the paper's formulas."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from transformers.models.clip.modeling_clip import CLIPAttention
 import visattn
 from tests.helpers.image_text_models import tiny_clip, tiny_siglip, tiny_tokenizer
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.legrad import block_names, legrad, similarity
+from visattn.attribution.legrad import block_names, legrad
 from visattn.attribution.targets import CallableTarget, ClassTarget
 from visattn.models import VisionTransformer
 from visattn.models.backbones.text_models import text_classifier
@@ -66,16 +66,6 @@ def test_legrad_of_clip_is_the_formula(start: int) -> None:
         expected += gradient.clamp(min=0).mean((1, 2))[:, 1:]
     computed = legrad(explained, IMAGES, ClassTarget([1]), start_layer=start)
     torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
-
-
-def test_similarity_of_clip_is_the_cosine_of_each_projected_patch() -> None:
-    model = tiny_clip()
-    explained: Any = explained_texts(model)
-    tokens, _ = clip_blocks(model, IMAGES)
-    expected = clip_embedding(model, tokens[-1][:, 1:]) @ explained.model.text_features[0]
-    computed = similarity(explained, IMAGES, ClassTarget([0]))
-    torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-9, atol=1e-12)
-    assert -1 <= float(computed.min()) < 0 < float(computed.max()) <= 1
 
 
 def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
@@ -181,8 +171,6 @@ def test_models_without_a_chain_of_blocks_are_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="legrad does not fit .* several token grids"):
         visattn.explain(swin, torch.zeros(30, 40, 3).byte().numpy(), "legrad")
     vit = MODELS["ours"]()
-    with pytest.raises(ValueError, match="similarity does not fit .* with no texts"):
-        visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "similarity")
     with pytest.raises(ValueError, match="start_layer must be .* below .* 3; got 3"):
         visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "legrad", start_layer=3)
 

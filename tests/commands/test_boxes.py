@@ -81,18 +81,18 @@ def test_boxes_need_no_folder(photos: Path, tmp_path: Path, capsys: Any) -> None
 def test_overlays_have_boxes_of_classes_and_methods(photos: Path, tmp_path: Path) -> None:
     out, file = tmp_path / "out", tmp_path / "maps.json"
     model = ("overlay", photos, "--out", out, "--model", "timm:test_resnet", "--input-size", "64",
-             "--method", "input_gradient", "spectral_residual", "--class", "7", "--save", "overlay",
+             "--method", "input_gradient", "itti_koch", "--class", "7", "--save", "overlay",
              "--boxes", file)  # fmt: skip
     assert run(*model) == 0
     written = read(file)
     names = {each["id"]: each["name"] for each in written["categories"]}
     categories = [names[each["category_id"]] for each in written["annotations"]]
-    assert set(categories) == {"cock", "spectral_residual"}
+    assert set(categories) == {"cock", "itti_koch"}
     assert {each["image_id"] for each in written["annotations"]} == {1, 2}
     before = file.read_bytes()
     assert run(*model) == 0
     assert file.read_bytes() == before
-    maps = ("overlay", photos / "a.png", "--maps", out / "a.spectral_residual.npy")
+    maps = ("overlay", photos / "a.png", "--maps", out / "a.itti_koch.npy")
     assert run(*maps, "--words", "salient", "--out", tmp_path / "s.png", "--boxes", file) == 0
     assert [each["name"] for each in read(file)["categories"]] == ["salient"]
 

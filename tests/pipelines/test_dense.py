@@ -50,28 +50,6 @@ def test_pyramid_maps_of_a_detector_that_resizes_and_pads_lie_right(level: str) 
     assert share_inside(gradient, box, margin=2) > 0.99
 
 
-@pytest.mark.parametrize("place", [(0, 0, 30, 20), (170, 0, 200, 24), (0, 95, 20, 120)])
-def test_d_rise_peaks_at_the_patch_that_the_detector_reads(place: Any) -> None:
-    image, target = photo(place), va.BoxTarget(place, "dog")
-    [heatmap, again] = (
-        va.explain(
-            PatchDetector(place), image, "drise", target,
-            class_names=CLASSES, num_masks=300, grid_size=6, img_size=(120, 200),
-            internal_batch_size=batch,
-        )[0]
-        for batch in (50, 7)
-    )  # fmt: skip
-    assert torch.allclose(heatmap.values, again.values, atol=1e-5)
-    row, column = divmod(int(heatmap.values.argmax()), 200)
-    assert place[1] - 8 <= row < place[3] + 8
-    assert place[0] - 8 <= column < place[2] + 8
-    other = va.explain(
-        PatchDetector(place), image, "drise", target,
-        class_names=CLASSES, num_masks=300, grid_size=6, img_size=(120, 200), seed=1,
-    )  # fmt: skip
-    assert not torch.equal(other[0].values, heatmap.values)
-
-
 def test_occlusion_and_gradients_of_a_box_stay_in_its_patch() -> None:
     options = {"class_names": CLASSES, "img_size": (120, 200)}
     for method, margin in (("occlusion", 20), ("input_gradient", 0), ("smoothgrad", 0)):
@@ -142,8 +120,8 @@ def test_a_detector_of_torchvision_has_maps_of_all_methods() -> None:
     )
     model = FasterRCNN(backbone, 3, min_size=64, max_size=96, box_score_thresh=0.0).eval()
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    for method in ("gradcam", "input_gradient", "drise"):
-        options: dict[str, Any] = {"num_masks": 4} if method == "drise" else {}
+    for method in ("gradcam", "input_gradient", "rise"):
+        options: dict[str, Any] = {"num_masks": 4} if method == "rise" else {}
         [heatmap] = va.explain(model, photo(), method, va.BoxTarget(None), **options)
         assert heatmap.geometry is not None
         assert heatmap.geometry.image_size == (120, 200)
@@ -152,10 +130,8 @@ def test_a_detector_of_torchvision_has_maps_of_all_methods() -> None:
 
 def test_methods_that_do_not_fit_are_refused() -> None:
     model, options = Segmenter(), {"class_names": CLASSES, "img_size": (24, 40)}
-    with pytest.raises(ValueError, match="drise does not fit Segmenter with a PixelTarget"):
-        va.explain(model, photo(), "drise", va.PixelTarget(0, 1, 1), **options)
-    with pytest.raises(ValueError, match="it explains a box of a detector"):
-        va.explain(model, photo(), "drise", lambda output: output["out"].mean((1, 2, 3)), **options)
+    with pytest.raises(ValueError, match="finercam does not fit Segmenter with a PixelTarget"):
+        va.explain(model, photo(), "finercam", va.PixelTarget(0, 1, 1), **options)
     with pytest.raises(ValueError, match="cat; did you mean|did you mean cat"):
         va.explain(model, photo(), "gradcam", va.PixelTarget("caat", 1, 1), **options)
 

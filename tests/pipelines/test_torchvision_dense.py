@@ -65,8 +65,8 @@ def test_maps_of_detectors_that_resize_inside_lie_on_the_marked_square(kind: str
     [
         ("FCOS", "occlusion", {"sliding_window_size": 30, "stride": 15}),
         ("FasterRCNN", "occlusion", {"sliding_window_size": 30, "stride": 15}),
-        ("SSD", "drise", {"num_masks": 100, "grid_size": 6}),
-        ("RetinaNet", "drise", {"num_masks": 100, "grid_size": 6}),
+        ("SSD", "rise", {"num_masks": 100, "grid_size": 6}),
+        ("RetinaNet", "rise", {"num_masks": 100, "grid_size": 6}),
     ],
 )
 def test_perturbation_of_detectors_finds_the_marked_square(
@@ -149,7 +149,7 @@ def test_boxes_and_queries_of_hugging_face_detectors_have_maps(kind: str) -> Non
         [heatmap] = va.explain(
             model,
             photo(name),
-            "drise",
+            "rise",
             va.BoxTarget(None),
             img_size=(160, 224),
             num_masks=4,
@@ -161,9 +161,11 @@ def test_methods_of_other_architectures_are_refused_by_name() -> None:
     model, image = detector("FCOS"), photo("odd")
     with pytest.raises(ValueError, match="the score of a box is no sum of gradients"):
         va.explain(model, image, "fullgrad", va.BoxTarget(None, 2))
-    model = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.GELU(), nn.Conv2d(5, 3, 1))
+    norm = nn.GroupNorm(1, 5)
     target = va.PixelTarget(1, 20, 20)
-    with pytest.raises(ValueError, match="must be ReLU or ReLU6, but it computes gelu"):
-        va.explain(model, image, "guided_backprop", target, img_size=(96, 128))
+    gated = nn.Sequential(nn.Conv2d(3, 5, 4, 4), norm, nn.GELU(), nn.Conv2d(5, 3, 1))
+    with pytest.raises(ValueError, match="input and biases do not sum to its output"):
+        va.explain(gated, image, "fullgrad", target, img_size=(96, 128))
+    model = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.GELU(), nn.Conv2d(5, 3, 1))
     [heatmap] = va.explain(model, image, "fullgrad", target, img_size=(96, 128))
     assert heatmap.values.shape == (96, 128)

@@ -207,7 +207,6 @@ def test_detections_of_queries_have_a_column_for_each_class_and_perhaps_one_for_
     assert torch.equal(apart.boxes, with_none.boxes)
     torch.testing.assert_close(apart.scores, logits[0].sigmoid())
     torch.testing.assert_close(with_none.scores, logits[0].softmax(1)[:, :2])
-    torch.testing.assert_close(with_none.objectness, with_none.scores.sum(1))
     for classes in (1, 4, None):
         with pytest.raises(ValueError, match=r'one more if they have "no object"; they have 3'):
             read_detections(output, (20, 40), classes)

@@ -1,10 +1,9 @@
-"""Attention methods: rollout, relevance propagation, attention flow, attention of a layer."""
+"""Attention methods: rollout, relevance propagation, attention of a layer."""
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -223,91 +222,6 @@ def propagate_decoder_relevance(
     return places
 
 
-_UNITS = 2**30  # of a capacity of 1; scipy solves integer problems of 32 bits
-
-
-def max_flow(
-    layers: Sequence[Float[Tensor, "n n"]],
-    row: Float[Tensor, " n"],
-    *,
-    residual: float = 0.5,
-) -> Float[Tensor, " n"]:
-    """Return the maximum flow from a combination of output tokens to each input token.
-
-    Tokens of consecutive layers are the nodes of a network. The edges have the attention, mixed
-    with the identity for the skip connection, as capacities, rounded to multiples of 2^-30. Each
-    input token is a problem of its own, solved by Dinic's algorithm.
-
-    Args:
-        layers: Attention weights of each layer, first layer first; rows sum to 1.
-        row: Capacity from the source to each output token, at most 1 in total; (1, 0, 0, ...) is
-            the first token.
-        residual: Weight of the identity in each layer, in [0, 1].
-
-    Returns:
-        Flows in float64.
-
-    Raises:
-        ValueError: If there is no layer, the residual weight is not in [0, 1], or capacities are
-            negative, not finite or too large.
-
-    Example:
-        >>> attention = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
-        >>> max_flow([attention], torch.tensor([1.0, 0.0]))
-        tensor([0.6250, 0.3750], dtype=torch.float64)
-
-    Source:
-        Abnar and Zuidema 2020, arXiv:2005.00928, section 3. Dinic 1970, "Algorithm for solution of
-        a problem of maximum flow in a network with power estimation".
-    """
-    csgraph: Any = importlib.import_module("scipy.sparse.csgraph")
-
-    if not layers or not 0 <= residual <= 1:
-        raise ValueError(
-            "there must be a layer and a residual weight in [0, 1], got "
-            f"{len(layers)} and {residual}"
-        )
-    stacked = torch.stack([layer.detach().cpu().double() for layer in layers])
-    count = stacked.shape[1]
-    sums = stacked.sum(2, keepdim=True)  # 1 up to rounding
-    capacities = (1 - residual) * stacked / torch.where(sums > 0, sums, 1.0)
-    capacities += residual * torch.eye(count, dtype=torch.float64)
-    network = _network(capacities, row.detach().cpu().double())
-    source = network.shape[0] - 1
-    flows = [csgraph.maximum_flow(network, source, sink) for sink in range(count)]
-    units = [int(flow.flow_value) for flow in flows]
-    return torch.tensor(units, dtype=torch.float64, device=row.device) / _UNITS
-
-
-def _network(capacities: Float[Tensor, "l n n"], row: Float[Tensor, " n"]) -> Any:
-    """Return capacities among tokens, those of the input first, and the source, as a matrix."""
-    from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
-
-    everything = torch.cat((capacities.flatten(), row))
-    if not bool((everything.isfinite() & (everything >= 0)).all()) or float(row.sum()) > 1.001:
-        raise ValueError(
-            "attention and row must be finite and not negative, and the row must not exceed a sum "
-            f"of 1; got values from {float(everything.min())} to {float(everything.max())}, and a "
-            f"row of sum {float(row.sum())}"
-        )
-    # Tokens are numbered layer by layer from the input on, and flow runs from the source, which
-    # stands for the row of outputs, down to the input. Two layers of three tokens:
-    #
-    #     input 0 1 2  <--  3 4 5  <--  6 7 8  <-- 9 (source)
-    #             layers[0]     layers[1]      row
-    depth = len(capacities)
-    count = len(row)
-    layer, upper, lower = capacities.nonzero(as_tuple=True)
-    [outputs] = row.nonzero(as_tuple=True)
-    source = (depth + 1) * count
-    starts = torch.cat(((layer + 1) * count + upper, torch.full_like(outputs, source)))
-    ends = torch.cat((layer * count + lower, depth * count + outputs))
-    values = torch.cat((capacities[layer, upper, lower], row[outputs]))
-    units = (values * _UNITS).round().int()
-    places = (starts.int().numpy(), ends.int().numpy())
-    return csr_array((units.numpy(), places), shape=(source + 1, source + 1))
-
-
 Heads = HeadFusion | int | Sequence[int]
 
 
@@ -492,63 +406,6 @@ def relevance(
         positive_grad_times_attention(layer.weights, gradients) for layer, gradients in recorded
     ]
     return combine_layers(layers, matrices, propagate)
-
-
-@method(
-    "attention_flow",
-    title="Attention flow",
-    paper="arXiv:2005.00928",
-    needs="tokens",
-    kind="tokens",
-    check=no_single_grid,
-)
-def attention_flow(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    start_layer: int = 0,
-    residual: float = 0.5,
-    max_tokens: int = 400,
-) -> Float[Tensor, "b gy gx"]:
-    """Attention flow: the maximum flow through the attention of all layers, from the pooled tokens.
-
-    Heads are averaged. Each token is a maximum-flow problem. In deep models the flow is often all
-    that enters a token in the first layer, or 1: maps then show little of the later layers.
-
-    Args:
-        target: Only noted in the info of the map; attention does not depend on a class.
-        start_layer: First layer that is included.
-        residual: Weight of the residual connection in each layer, in [0, 1].
-        max_tokens: Most tokens that are accepted; the time grows with their third power.
-
-    Raises:
-        ValueError: If there are more tokens, the tokens of all layers do not share one grid, or an
-            option is out of range.
-
-    Source:
-        Abnar and Zuidema 2020, arXiv:2005.00928, section 3.
-    """
-    included = included_layers(explained, start_layer, "attention_flow")
-    rows, columns = included[0].grid
-    if rows * columns > max_tokens:
-        raise ValueError(
-            f"attention_flow solves a maximum-flow problem for each token, at most {max_tokens}, "
-            f"but {explained.info.name} has {rows} x {columns}; use rollout, smaller images, or "
-            "pass max_tokens="
-        )
-    layers = record_weights(explained, images, target, included, queries="all")
-
-    def flows(matrices: list[Tensor], rows: Tensor) -> Tensor:
-        if not matrices:
-            return rows
-        pairs = zip(zip(*matrices, strict=True), rows[:, 0], strict=True)
-        results = [
-            max_flow(list(flow_layers), row, residual=residual) for flow_layers, row in pairs
-        ]
-        return torch.stack(results).unsqueeze(1)
-
-    return combine_layers(layers, [layer.weights.mean(1) for layer in layers], flows)
 
 
 def included_layers(

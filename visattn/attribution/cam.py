@@ -1,8 +1,8 @@
 """Class activation maps: formulas of the activations of a layer, and methods made of them.
 
-A formula takes the activations of one layer and, as it needs them, the `gradients` of the target
-and their `curvature`, and returns a map on the grid of that layer, in float32 at least. A method
-is one line: the formula, the layer around it, and its row in the table.
+A formula takes the activations of one layer and, as it needs them, the `gradients` of the target,
+and returns a map on the grid of that layer, in float32 at least. A method is one line: the formula,
+the layer around it, and its row in the table.
 """
 
 import functools
@@ -15,25 +15,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.attribution.layer_outputs import (
-    activations_and_gradients,
     gradients_of_targets,
     layer_activations,
     sum_levels,
 )
-from visattn.attribution.perturbation import noisy_copies
 from visattn.attribution.registry import method
 from visattn.attribution.targets import ClassTarget, Target
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer
 from visattn.recording.model_info import ExplainedModel
-from visattn.recording.operations import ModelOperations
 from visattn.recording.outputs import class_scores
 
 OF_TARGETS = "of_targets"
 """Attribute of a method that explains several targets of an image in one forward pass."""
 _CANCELED = 1e-4  # of the products that were summed: what is left is rounding
 Formula = Callable[..., Tensor]
-"""From activations, gradients and curvature, as it names them, and options to a map."""
+"""From activations and gradients, as it names them, and options to a map."""
 
 
 def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy gx"]]:
@@ -44,8 +41,7 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
 
     Args:
         formula: From `activations` `[b, c, y, x]` of a layer to a map `[b, y, x]`. If it also has
-            the parameter `gradients`, it gets those of the target; with `curvature` also the
-            product of their derivative, the Hessian, with the activations.
+            the parameter `gradients`, it gets those of the target.
 
     Example:
         >>> from visattn.attribution import analyze_model
@@ -82,14 +78,11 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
         **options: Any,
     ) -> list[Float[Tensor, "b gy gx"]]:
         feature_layer = resolve_feature_layer(explained, layer)
-        twice = "curvature" in named
         return [
             sum_levels(
                 [formula(*level, **options) for level in levels], explained, images, feature_layer
             )
-            for levels in gradients_of_targets(
-                explained, images, targets, feature_layer, twice=twice
-            )
+            for levels in gradients_of_targets(explained, images, targets, feature_layer)
         ]
 
     # The options of a method are read from its signature, also those of the formula.
@@ -293,52 +286,6 @@ def kpca_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     return _aligned(projection, activations.double().square().sum(1), activations)
 
 
-def shapley_cam(
-    activations: Float[Tensor, "b c y x"],
-    gradients: Float[Tensor, "b c y x"],
-    curvature: Float[Tensor, "b c y x"],
-) -> Float[Tensor, "b y x"]:
-    """Return the Shapley-CAM map: channels weighted by their mean approximate Shapley values.
-
-    Args:
-        curvature: Product of the Hessian of the score with A.
-
-    Example:
-        >>> activations = torch.tensor([[[[1.0, 2.0]]]])  # of the score sum of A squared
-        >>> shapley_cam(activations, 2 * activations, 2 * activations)  # weight 3 - 3/2
-        tensor([[[1.5000, 3.0000]]])
-
-    Source:
-        Cai 2025, arXiv:2501.06261, Shapley-CAM: gradient - H A / 2, averaged over positions.
-    """
-    activations, gradients = at_least_float32(activations), at_least_float32(gradients)
-    return weighted_sum(activations, (gradients - curvature.to(gradients) / 2).mean((2, 3)))
-
-
-def smooth_grad_cam_plus_plus(
-    activations: Float[Tensor, "b c y x"], moments: Float[Tensor, "3 b c y x"]
-) -> Float[Tensor, "b y x"]:
-    """Return the Smooth Grad-CAM++ map: Grad-CAM++ with gradients that are means over noise.
-
-    Example:
-        >>> gradients = torch.tensor([[[[3.0, 1.0]]]])
-        >>> moments = torch.stack([gradients, gradients**2, gradients**3])  # of a single image
-        >>> smooth_grad_cam_plus_plus(torch.tensor([[[[1.0, 0.0]]]]), moments)  # weight 3/5 + 1/3
-        tensor([[[0.9333, 0.0000]]])
-
-    Source:
-        Omeiza et al. 2019, arXiv:1908.01224. Deviations: squares, not gradients, in the numerator
-        of alpha, as in torch-cam and in Grad-CAM++, which the map is without noise; sums of
-        channels and mean cubes are clamped to at least 0, which keeps the denominator positive.
-    """
-    activations, moments = at_least_float32(activations), at_least_float32(moments)
-    first, second, third = moments
-    sums = activations.sum((2, 3), keepdim=True).relu()
-    alpha = second / (2 * second + sums * third.relu())
-    weights = torch.where(second > 0, alpha * first.relu(), 0).sum((2, 3))
-    return weighted_sum(activations, weights)
-
-
 def _first_component(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n"]:
     """Return the projection of each position on the first principal component, of any sign."""
     flat = values.flatten(2).double()
@@ -377,24 +324,15 @@ def weighted_sum(
     return torch.einsum("bcyx,bc->byx", activations, weights).relu()
 
 
-def _signed_features_error(operations: ModelOperations) -> str:
+def _signed_features_error(explained: ExplainedModel, _target: object) -> str:
     """Return why the features of a model have both signs; "" if they may be positive."""
-    if "layer_norm" not in operations.names:
+    kinds = {type(module).__name__ for module in explained.model.modules()}
+    if not any("LayerNorm" in kind for kind in kinds):
         return ""
     return (
         "its layer normalization makes features of both signs, whose sum, the divisor of "
         "XGrad-CAM, is about 0"
     )
-
-
-def _log_share(target: Target, output: Any) -> Float[Tensor, " b"] | float:
-    """Return the logarithm of the probability of a class; 0 for a target that is no class."""
-    if not isinstance(target, ClassTarget) or target.class_indices is None:
-        return 0.0
-    scores = class_scores(output, layout=target.layout)
-    is_probability = target.layout is not None and target.layout.is_probability
-    logs = scores.log() if is_probability else scores.log_softmax(1)
-    return target.select(logs)
 
 
 def _register(
@@ -415,42 +353,11 @@ xgradcam = _register(
     "XGrad-CAM",
     "arXiv:2008.02312",
     x_grad_cam,
-    check_operations=_signed_features_error,
+    check=_signed_features_error,
 )
 eigencam = _register("eigencam", "Eigen-CAM", "arXiv:2008.00299", eigen_cam, kind="saliency")
 eigengradcam = _register("eigengradcam", "Eigen-Grad-CAM", "Gildenblat et al. 2021", eigen_grad_cam)
 kpcacam = _register("kpcacam", "KPCA-CAM", "arXiv:2410.00267", kpca_cam, kind="saliency")
-_shapley_values = class_activation_map(shapley_cam)
-
-
-@method("shapleycam", title="Shapley-CAM", paper="arXiv:2501.06261", needs="features")
-def shapleycam(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    layer: Layer = -1,
-) -> Float[Tensor, "b gy gx"]:
-    """Shapley-CAM: Grad-CAM with half of the curvature subtracted, of score and log-probability.
-
-    To the score of a class the logarithm of its probability is added; of another target the value
-    alone is explained. Behind linear layers this is what makes the map differ from Grad-CAM.
-
-    Args:
-        layer: Index into `info.feature_layers`, a module or its name (see
-            `resolve_feature_layer`).
-
-    Raises:
-        ValueError: If there is no such layer.
-
-    Source:
-        Cai 2025, arXiv:2501.06261, Shapley-CAM with the ReST utility function.
-    """
-
-    def residual_softmax(output: Any) -> Tensor:
-        return target(output) + _log_share(target, output)
-
-    return _shapley_values(explained, images, residual_softmax, layer=layer)
 
 
 @method("finercam", title="Finer-CAM", paper="arXiv:2501.11309", needs="features", class_only=True)
@@ -511,45 +418,3 @@ def similar_score(
     similar = distances.argsort(dim=1, stable=True)[:, : min(count, scores.shape[1] - 1)]
     weights = scores.detach().gather(1, similar).softmax(1)  # shares of their probabilities
     return (weights * scores.gather(1, similar)).sum(1)
-
-
-@method("smoothgradcam++", title="Smooth Grad-CAM++", paper="arXiv:1908.01224", needs="features")
-def smoothgradcam_plus_plus(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    layer: Layer = -1,
-    num_samples: int = 25,
-    stdev_spread: float = 0.15,
-    seed: int = 0,
-) -> Float[Tensor, "b gy gx"]:
-    """Smooth Grad-CAM++: Grad-CAM++ with gradients averaged over noisy copies of each image.
-
-    All images get the same noise, so that the map of an image does not depend on its batch. Of a
-    layer that only average pooling and a linear layer follow, as the last one of many CNNs, the
-    gradient does not depend on the image, and the map is that of Grad-CAM++.
-
-    Args:
-        layer: Index into `info.feature_layers`, a module or its name (see
-            `resolve_feature_layer`).
-        num_samples: Noisy copies of each image.
-        stdev_spread: Standard deviation of the noise, relative to the range (max - min) of the
-            image.
-        seed: Of the noise.
-
-    Raises:
-        ValueError: If there is no such layer, there are no samples, or the noise is negative.
-
-    Source:
-        Omeiza et al. 2019, arXiv:1908.01224. Deviations: squares, not gradients, in the numerator
-        of alpha, as in Grad-CAM++, which the map is without noise; sums of channels and mean cubes
-        are clamped to at least 0.
-    """
-    feature_layer = resolve_feature_layer(explained, layer)
-    activations, called = layer_activations(explained, images, target, feature_layer)
-    moments = torch.zeros(3, *activations.shape).to(at_least_float32(activations))
-    for noisy in noisy_copies(images, num_samples, stdev_spread, seed):
-        [(_, gradients)] = activations_and_gradients(explained, noisy, target, called)
-        moments += torch.stack([gradients**power for power in (1, 2, 3)]) / num_samples
-    return smooth_grad_cam_plus_plus(activations, moments)

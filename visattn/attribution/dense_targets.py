@@ -191,7 +191,7 @@ class BoundRegion(BoundTarget):
 
 
 class BoundBox(BoundTarget):
-    """A box on prepared images; `similarity` is the weight of D-RISE."""
+    """A box on prepared images."""
 
     def __init__(
         self,
@@ -211,24 +211,6 @@ class BoundBox(BoundTarget):
     def values(self, output: Any) -> Float[Tensor, " mb"]:
         """Return the sum of IoU² · score, or the mean side with these weights."""
         return torch.stack([self._value(index, *fields) for index, fields in self._read(output)])
-
-    def similarity(self, output: Any) -> Float[Tensor, " mb"]:
-        """Return the highest IoU · class similarity · objectness of any detection, for D-RISE.
-
-        Source:
-            Petsiuk et al. 2021, arXiv:2006.03204, equations 2 to 5, with the class vector of the
-            target 1 for its class and 0 for others.
-        """
-        values: list[Tensor] = []
-        for index, (detections, boxes) in self._read(output):
-            overlap = self._iou(index, boxes)
-            likeness = detections.of_class(self.class_indices[index])
-            if detections.objectness is not None:
-                norms = detections.scores.norm(dim=1).clamp(min=torch.finfo(likeness.dtype).tiny)
-                likeness = likeness / norms * detections.objectness
-            # The zero is the result if nothing is detected.
-            values.append(torch.cat((overlap * likeness, likeness.new_zeros(1))).amax())
-        return torch.stack(values)
 
     def _read(self, output: Any) -> list[tuple[int, tuple[ImageDetections, Tensor]]]:
         """Return index, detections and their boxes on the photo for each image."""

@@ -30,7 +30,6 @@ from visattn.recording.model_info import (
     ExplainedModel,
     ModelInfo,
     Pooling,
-    TextScorer,
 )
 from visattn.recording.outputs import OutputLayout
 from visattn.recording.probe import ProbeResult
@@ -176,7 +175,6 @@ def _cached_info(
             defaults,
             feature_layers=() if resizes_images(model) else pooled.layers,
             features_error=pooled.error,
-            has_texts=isinstance(model, TextScorer),
             output=_output_layout(model, defaults, pooled.output or result.output, num_classes),
         )
         cache[key] = (result, _with_attention(info, model, result, pooled.reading))

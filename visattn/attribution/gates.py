@@ -70,7 +70,7 @@ def resolve_gate(info: ModelInfo, layer: int | str) -> str:
     paper="of the block",
     needs="gates",
     kind="gate",
-    check=lambda info, _: gates_error(info),
+    check=lambda explained, _: gates_error(explained.info),
 )
 def gates(
     explained: ExplainedModel,

@@ -1,7 +1,7 @@
 """Reads or replaces the output of a layer while a model runs, and its gradients."""
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import grad
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import grid_sample
 
 from visattn.attribution.targets import Target, check_one_per_image
@@ -118,15 +117,12 @@ def activations_and_gradients(
     images: Float[Tensor, "b c y x"],
     target: Target,
     layer: FeatureLayer,
-    *,
-    twice: bool = False,
 ) -> list[tuple[Float[Tensor, "b d gy gx"], ...]]:
     """Return the activations of a layer, and the gradient of the target with respect to them.
 
     The backward pass stops at the layer, and parameters get no gradient. For a layer that is called
     several times the last call counts, or `layer.call`. For a feature pyramid each level that the
-    target depends on is an item of the list: a detection is read from one level. With `twice` they
-    are followed by the product of the Hessian with the activations.
+    target depends on is an item of the list: a detection is read from one level.
 
     Raises:
         ValueError: If the layer does not run, or the target does not depend on it.
@@ -147,7 +143,7 @@ def activations_and_gradients(
         >>> torch.equal(gradients.flatten(), model[2].weight[4])
         True
     """
-    [levels] = gradients_of_targets(explained, images, [target], layer, twice=twice)
+    [levels] = gradients_of_targets(explained, images, [target], layer)
     return levels
 
 
@@ -156,8 +152,6 @@ def gradients_of_targets(
     images: Float[Tensor, "b c y x"],
     targets: Sequence[Target],
     layer: FeatureLayer,
-    *,
-    twice: bool = False,
 ) -> list[list[tuple[Float[Tensor, "b d gy gx"], ...]]]:
     """Return what `activations_and_gradients` does for each of several targets.
 
@@ -167,16 +161,11 @@ def gradients_of_targets(
         ValueError: If the layer does not run, or a target does not depend on it.
     """
     with frozen(explained.model):
-        # fused attention has no second derivative
-        kernels = sdpa_kernel(SDPBackend.MATH) if twice else nullcontext()
-        with kernels, _leaves(explained, layer) as leaves:
+        with _leaves(explained, layer) as leaves:
             output = explained.forward(images)
             values = [check_one_per_image(target(output), len(images)) for target in targets]
         leaves = leaves if layer.levels else leaves[-1:]
-        return [
-            _levels(explained, layer, leaves, value, twice=twice, keep=len(values) > 1)
-            for value in values
-        ]
+        return [_levels(explained, layer, leaves, value, len(values) > 1) for value in values]
 
 
 def _levels(
@@ -184,20 +173,15 @@ def _levels(
     layer: FeatureLayer,
     leaves: Sequence[Tensor],
     values: Float[Tensor, " b"],
-    *,
-    twice: bool,
-    keep: bool,
+    keep_graph: bool,
 ) -> list[tuple[Tensor, ...]]:
-    """Return the levels of a layer with the gradients of one target; `keep` keeps the graph."""
+    """Return the levels of a layer with the gradients of one target."""
     levels: list[tuple[Tensor, ...]] = []
     if values.requires_grad:
-        gradients = grad(
-            values.sum(), leaves, allow_unused=True, create_graph=twice, retain_graph=keep or twice
-        )
+        gradients = grad(values.sum(), leaves, allow_unused=True, retain_graph=keep_graph)
         for leaf, gradient in zip(leaves, gradients, strict=True):
             if gradient is not None:
-                further = (_curvature(leaf, gradient),) if twice else ()
-                levels.append((leaf.detach(), gradient.detach(), *further))
+                levels.append((leaf.detach(), gradient.detach()))
     if not levels:
         raise ValueError(
             "the target must depend on the layer of a class activation map, but it does not "
@@ -206,23 +190,6 @@ def _levels(
     if layer.levels:
         return levels
     return [tuple(to_grid(tensor, layer) for tensor in level) for level in levels]
-
-
-def _curvature(leaf: Tensor, gradient: Tensor) -> Tensor:
-    """Return the product of the Hessian with the activations; 0 behind piecewise linear layers."""
-    if not gradient.requires_grad:
-        return torch.zeros_like(leaf)
-    directional = (gradient * leaf.detach()).sum()
-    try:
-        [product] = grad(directional, leaf, allow_unused=True, retain_graph=True)
-    except RuntimeError as error:
-        if "is not implemented" not in str(error):
-            raise
-        raise ValueError(
-            f"second derivatives, which this method needs, do not exist on {leaf.device.type}: "
-            f"{str(error).splitlines()[0]}; move the model to the CPU, or use gradcam++"
-        ) from error
-    return torch.zeros_like(leaf) if product is None else product.detach()
 
 
 @contextmanager

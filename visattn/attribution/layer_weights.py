@@ -139,9 +139,9 @@ def single_grid_error(info: ModelInfo) -> str:
     return ""
 
 
-def no_single_grid(info: ModelInfo, _target: object) -> str:
+def no_single_grid(explained: ExplainedModel, _target: object) -> str:
     """Return why a method that combines all layers does not fit a model, as its `check`."""
-    return single_grid_error(info)
+    return single_grid_error(explained.info)
 
 
 def _compatible_prefix(tokens: tuple[str, ...], later: tuple[str, ...]) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,15 +12,14 @@ from torch.autograd import grad
 
 from visattn.attribution.layer_weights import (
     check_have_gradients,
-    no_single_grid,
     single_grid_error,
     with_query_axis,
 )
-from visattn.attribution.registry import NO_TEXTS, method
+from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.recording.frozen import frozen
 from visattn.recording.gradient_graph import GradientGraph, gradient_edge
-from visattn.recording.model_info import ExplainedModel, ModelInfo, TextScorer
+from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.recorder import record
 
 Replace = Callable[[list[Float[Tensor, "b m d"]]], Float[Tensor, "s m2 d"]]
@@ -255,12 +254,12 @@ def split_output(output: Any, count: int) -> Iterator[Any]:
         yield type(output)(**dict(zip(tensors, parts, strict=True)))
 
 
-def _no_chain(info: ModelInfo, _target: object) -> str:
+def _no_chain(explained: ExplainedModel, _target: object) -> str:
     """Return why a model is no chain of blocks with one token grid; "" if it may be."""
-    layers = info.attention_layers
+    layers = explained.info.attention_layers
     if layers and all(layer.single_query or layer.pools for layer in layers):
         return "its only attention is a pool, and LeGrad reads the tokens after each block"
-    return single_grid_error(info)
+    return single_grid_error(explained.info)
 
 
 @method("legrad", title="LeGrad", paper="arXiv:2404.03214", needs="tokens", check=_no_chain)
@@ -362,55 +361,3 @@ def _relevance(
     if total is None:
         raise ValueError("the model recorded no attention")
     return total
-
-
-def _with_all_layers(explained: ExplainedModel) -> ExplainedModel:
-    """Return a model whose blocks are all listed, also those whose attention no score reads."""
-    info = explained.info
-    if not info.unread_layers:
-        return explained
-    order = {name: index for index, (name, _) in enumerate(explained.model.named_modules())}
-    layers = (*info.attention_layers, *info.unread_layers)
-    listed = tuple(sorted(layers, key=lambda layer: order.get(layer.site, 0)))
-    return replace(explained, info=replace(info, attention_layers=listed, unread_layers=()))
-
-
-@method(
-    "similarity", title="Similarity", paper="arXiv:2304.05653", needs="texts", check=no_single_grid
-)
-def similarity(
-    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
-) -> Float[Tensor, "b gy gx"]:
-    """Cosine similarity of each patch with a text, through the head of the whole image.
-
-    The layers after the last block (norm, pooling, projection) get each patch alone. In CLIP
-    the background is often more similar to a text than the thing that it names: compare it with
-    LeGrad.
-
-    Raises:
-        ValueError: If the model has no texts, or its layers are not a chain of blocks.
-
-    Source:
-        The patch-text map of Li et al. 2023, arXiv:2304.05653, before their correction, with
-        which they show that it prefers the background.
-    """
-    model = explained.model
-    if not isinstance(model, TextScorer):
-        raise ValueError(f"{explained.info.name} {NO_TEXTS}")  # noqa: TRY004 (of the model)
-    explained = _with_all_layers(explained)
-    layer = next(
-        attention for attention in explained.info.attention_layers if not attention.single_query
-    )
-    prefix = len(layer.prefix_tokens)
-    rows, columns = layer.grid
-
-    def each_patch(tokens: list[Tensor]) -> Tensor:
-        return copies_for_head(tokens[-1][:, prefix:].transpose(0, 1).flatten(0, 1), prefix + 1)
-
-    names = block_names(explained.info)[-1:]
-    with frozen(model), torch.no_grad():
-        target(explained.forward(images))
-        with replaced_last_block(explained, names, each_patch):
-            output = explained.forward(images)
-        scores = torch.stack([target(scores) for scores in split_output(output, rows * columns)], 1)
-    return model.cosine_of(scores).unflatten(1, (rows, columns))

@@ -2,13 +2,12 @@
 
 from visattn.attribution import (  # noqa: F401 (each registers its methods)
     attention,
-    attn_lrp,
     cam,
     channel_cam,
+    fullgrad,
     gates,
     gradient,
     legrad,
-    modified_backward,
     perturbation,
     saliency,
 )

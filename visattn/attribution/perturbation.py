@@ -1,4 +1,4 @@
-"""Perturbation methods: occlusion, RISE, D-RISE, and changed copies of images."""
+"""Perturbation methods: occlusion, RISE, and changed copies of images."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import interpolate
 
-from visattn.attribution.dense_targets import BoundBox
 from visattn.attribution.registry import method
 from visattn.attribution.targets import (
     BatchedTarget,
@@ -20,7 +19,6 @@ from visattn.attribution.targets import (
     check_one_per_image,
     probabilities,
 )
-from visattn.attribution.windowed_batch import windowed_batch
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.analysis_cache import once
 from visattn.recording.frozen import frozen, with_grad
@@ -218,59 +216,16 @@ def occlusion(
     total = torch.zeros_like(images[:, 0])
     counts = torch.zeros_like(images[0, 0])
     with frozen(explained.model), torch.no_grad():
-        for window_chunk, decrease in _decreases(
-            explained, images, target, windows.to(images.device), baseline,
-            score_type=score_type, internal_batch_size=internal_batch_size,
-        ):  # fmt: skip
-            masks = window_masks(window_chunk, size)
+        evaluate, chunk, original = variant_scorer(
+            explained, images, target, score_type=score_type,
+            internal_batch_size=internal_batch_size,
+        )  # fmt: skip
+        for part in windows.to(images.device).split(chunk):
+            masks = window_masks(part, size).to(images)
+            decrease = original - evaluate(_masked_variants(images, masks, baseline))
             total += torch.einsum("mb,myx->byx", decrease, masks.to(decrease))
             counts += masks.sum(0)
     return total / counts
-
-
-_WINDOWS_PER_IMAGE = 8  # their boxes take about the memory of one image
-_PIXELS_PER_CELL = 128  # of maps whose rest is cheap, such as the 14 x 14 cells of 224 x 224 pixels
-
-
-def _decreases(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    windows: Int[Tensor, "m 4"],
-    baseline: Tensor,
-    *,
-    score_type: ScoreType,
-    internal_batch_size: int | None,
-) -> Iterator[tuple[Int[Tensor, "m 4"], Float[Tensor, "m b"]]]:
-    """Yield windows, and by how much the target decreases when each is filled.
-
-    On a CPU a CNN computes again only what a window changes, if it can do so down to small maps.
-    """
-    evaluate, count, original = variant_scorer(
-        explained, images, target, score_type=score_type, internal_batch_size=internal_batch_size
-    )
-    size = (images.shape[2], images.shape[3])
-    # A GPU is idle while boxes are copied one by one, and attention changes all tokens.
-    is_local = images.device.type == "cpu" and not explained.info.attention_layers
-    step, done = count, 0
-    while done < len(windows):
-        chunk = windows[done : done + step]
-        if is_local and isinstance(target, ClassTarget):
-            batch = windowed_batch(
-                images, chunk, baseline, most_cells=size[0] * size[1] // _PIXELS_PER_CELL
-            )
-            try:
-                scores = explained.scores(batch)
-            except (RuntimeError, TypeError):  # it needs large maps, or cannot run on such a batch
-                is_local, step = False, count
-                continue
-            values = _class_values(explained, scores, target, len(images), score_type)
-            step = count * _WINDOWS_PER_IMAGE if internal_batch_size is None else count
-        else:
-            masks = window_masks(chunk, size).to(images)
-            values = evaluate(_masked_variants(images, masks, baseline))
-        yield chunk, original - values
-        done += len(chunk)
 
 
 @method("rise", title="RISE", paper="arXiv:1806.07421", needs="scores")
@@ -331,72 +286,6 @@ def _masked_variants(
 ) -> Float[Tensor, "m b c y x"]:
     """Return each image with each mask, replaced by the baseline where the mask is 1."""
     return torch.lerp(images, baseline.expand_as(images), masks[:, None, None])
-
-
-@method("drise", title="D-RISE", paper="arXiv:2006.03204", needs="boxes")
-def drise(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    num_masks: int = 1000,
-    grid_size: int = 16,
-    keep_probability: float = 0.5,
-    baselines: Baseline = "mean",
-    seed: int = 0,
-    internal_batch_size: int = 8,
-) -> Float[Tensor, "b y x"]:
-    """D-RISE: the mean of random masks, weighted by how well the box is still detected.
-
-    The weight of a mask is the highest IoU · class similarity · objectness of any detection on the
-    masked image. If a detector returns one class for each box, as torchvision's do, class
-    similarity is its score if the class is the target's, else 0.
-
-    Args:
-        target: A bound `BoxTarget`.
-        num_masks: Number of masks; the paper uses 5000.
-        grid_size: Cells along a side of a mask.
-        keep_probability: Probability that a cell stays visible.
-        baselines: Color of hidden pixels: `mean`, `black` (as in the paper) or `white`.
-        seed: Of the masks.
-        internal_batch_size: Images in one forward pass.
-
-    Raises:
-        TypeError: If the target is no box.
-        ValueError: If nothing is detected at the box, or an argument is out of range.
-
-    Source:
-        Petsiuk et al. 2021, arXiv:2006.03204, equations 1 to 5.
-    """
-    if not isinstance(target, BoundBox):
-        raise TypeError(
-            "drise explains a box of a detector: pass target=BoxTarget((left, top, right, bottom), "
-            f"'class'); got {type(target).__name__}"
-        )
-    with frozen(explained.model), torch.no_grad():
-        evaluate_target(explained, images[None], target)
-    return rise(
-        explained,
-        images,
-        _Similarity(target),
-        num_masks=num_masks,
-        grid_size=grid_size,
-        keep_probability=keep_probability,
-        baselines=baselines,
-        seed=seed,
-        internal_batch_size=internal_batch_size,
-    )
-
-
-class _Similarity:
-    """The similarity of the detections of an output to a box, as a target."""
-
-    def __init__(self, target: BoundBox) -> None:
-        self.num_images = target.num_images
-        self.similarity = target.similarity
-
-    def __call__(self, output: object) -> Float[Tensor, " mb"]:
-        return self.similarity(output)
 
 
 _PIXELS = 224 * 224

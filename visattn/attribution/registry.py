@@ -9,29 +9,24 @@ from typing import Any, Literal, TypeVar, get_args
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.attribution.dense_targets import BoxTarget, DenseTarget
+from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.targets import TargetLike, is_function, resolve_target
 from visattn.io.argument_checks import LARGEST_SEED, check_argument
 from visattn.io.messages import did_you_mean
 from visattn.recording.analysis_cache import unchanged
-from visattn.recording.model_info import NO_ATTENTION, ExplainedModel, ModelInfo
-from visattn.recording.operations import ModelOperations
-from visattn.recording.probe_cache import operations_of
+from visattn.recording.model_info import NO_ATTENTION, ExplainedModel
 from visattn.results.kinds import MapKind
 
 Needs = Literal[
     "tokens",
-    "texts",
     "features",
     "gates",
     "gradient",
     "scores",
-    "boxes",
     "pixels",
 ]
 F = TypeVar("F", bound=Callable[..., Tensor])
-NO_TEXTS = "compares images with no texts; give texts with text= or --text"
 _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 _RANGES = {
     "num_masks": (1, 10_000_000),
@@ -59,18 +54,16 @@ class Method:
         name: Identifier in Python and on the command line.
         title: Name in the literature.
         paper: Reference.
-        needs: Requirement of the model: attention among `tokens`, these and `texts` to compare
-            the image with, `features` on a grid, attention `gates`, a `gradient` down to the image,
-            only `scores`, `boxes` of a detector, or only the `pixels` of the image.
+        needs: Requirement of the model: attention among `tokens`, `features` on a grid, attention
+            `gates`, a `gradient` down to the image, only `scores`, or only the `pixels` of the
+            image.
         function: From an `ExplainedModel`, normalized images, a target and options to maps.
         kind: Kind of the maps.
         signed: Whether maps also have negative values, for evidence against the target; an option
             `signed` overrides it.
         class_only: Whether it compares classes, and so takes no other target.
-        check: Further requirement: from the metadata of a model and the target to the reason why
-            the method does not fit, "" if it does.
-        check_operations: The same, from the operations that a model computes.
-        warning: What its maps do not show; "" if nothing is known.
+        check: Further requirement: from an `ExplainedModel` and the target to the reason why the
+            method does not fit, "" if it does.
     """
 
     name: str
@@ -81,9 +74,7 @@ class Method:
     kind: MapKind = "gradient"
     signed: bool = False
     class_only: bool = False
-    check: Callable[[ModelInfo, Any], str] | None = None
-    check_operations: Callable[[ModelOperations], str] | None = None
-    warning: str = ""
+    check: Callable[[ExplainedModel, Any], str] | None = None
 
     def __call__(
         self,
@@ -143,7 +134,7 @@ class Method:
     @property
     def on_grid(self) -> bool:
         """Whether a map lies on the grid of a layer, and not on the pixels."""
-        return self.needs in ("tokens", "texts") or "layer" in self.default_kwargs
+        return self.needs == "tokens" or "layer" in self.default_kwargs
 
     def supports(
         self,
@@ -168,10 +159,6 @@ class Method:
         info = explained.info
         dense = isinstance(target, DenseTarget)
         of_output = dense or is_function(target)
-        if self.needs == "texts" and not info.has_texts:
-            return f"it {NO_TEXTS}"
-        if self.needs == "boxes" and not isinstance(target, BoxTarget):
-            return "it explains a box of a detector, target=BoxTarget((left, top, right, bottom))"
         if self.class_only and of_output:
             return "it compares classes, and explains no other target"
         if self.needs_target and not of_output and info.output.error:
@@ -182,13 +169,10 @@ class Method:
                 return ""
             hint = "; name one of its modules with layer=" if "layer" in self.default_kwargs else ""
             return (info.features_error or "it has no layer whose features lie on a grid") + hint
-        if self.check is not None and (reason := self.check(info, target)):
+        if self.check is not None and (reason := self.check(explained, target)):
             return reason
-        if self.needs in ("tokens", "texts"):
+        if self.needs == "tokens":
             return info.attention_error or ("" if info.attention_layers else NO_ATTENTION)
-        # Last, since the model runs for it.
-        if self.check_operations is not None:
-            return self.check_operations(operations_of(explained))
         return ""
 
     def check_args(self, args: Mapping[str, Any], target: Any = None) -> None:

@@ -1,19 +1,18 @@
-"""Saliency without a model: Itti-Koch and spectral residual, with their filters."""
+"""Saliency without a model: Itti-Koch with its filters, and the controls of `score maps`."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, conv2d, max_pool2d, pad
+from torch.nn.functional import conv2d, max_pool2d, pad
 
 from visattn.attribution.perturbation import denormalize
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
-from visattn.functional.numerics import at_least_float32, gaussian_blur, without_autocast
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.functional.numerics import at_least_float32, without_autocast
+from visattn.recording.model_info import ExplainedModel
 
 
 def gabor_filters(
@@ -162,57 +161,6 @@ def center_surround(
     """
     height, width = center.shape[2:]
     return (center - resize_antialiased(surround, (height, width))).abs()
-
-
-_MIN_AMPLITUDE = 1e-5  # relative to the maximum: lower amplitudes are rounding errors
-
-
-def spectral_residual(
-    images: Float[Tensor, "b c y x"], *, grid_size: int = 64, sigma: float = 2.5
-) -> Float[Tensor, "b h w"]:
-    """Return the spectral residual saliency map on a coarse grid, in float32 at least.
-
-    The residual of the log amplitude spectrum against its local mean is transformed back with the
-    original phases. A flipped image gives the flipped map, a brighter one the same map.
-
-    Args:
-        grid_size: Shorter side of the grid; at most the shorter side of the image.
-        sigma: Standard deviation of the final Gaussian blur, in grid cells.
-
-    Raises:
-        ValueError: If `grid_size` is below 1 or `sigma` not above 0.
-
-    Example:
-        >>> image = torch.zeros(1, 1, 64, 96)
-        >>> image[:, :, 40:43, 20:23] = 1.0
-        >>> saliency = spectral_residual(image)
-        >>> saliency.shape, divmod(int(saliency.argmax()), 96)
-        (torch.Size([1, 64, 96]), (41, 21))
-
-    Source:
-        Hou and Zhang 2007, "Saliency Detection: A Spectral Residual Approach", equations 3 to 6;
-        grid size and sigma as in the authors' code. Deviation: the local mean of the log amplitudes
-        wraps around, since the spectrum is periodic.
-    """
-    if grid_size < 1 or not sigma > 0:
-        raise ValueError(
-            f"grid_size must be at least 1 and sigma above 0, got {grid_size=}, {sigma=}"
-        )
-    height, width = images.shape[2:]
-    step = max(1.0, min(height, width) / grid_size)
-    gray = at_least_float32(images).mean(1, keepdim=True)
-    with without_autocast(images.device):
-        small = resize_antialiased(gray, (round(height / step), round(width / step)))
-        spectra = cast("Tensor", torch.fft.fft2(small))  # pyright: ignore[reportUnknownMemberType]
-        amplitudes = spectra.abs()
-        floor = _MIN_AMPLITUDE * amplitudes.amax((2, 3), keepdim=True)
-        floor = floor.clamp_min(torch.finfo(floor.dtype).tiny)
-        logs = torch.maximum(amplitudes, floor).log()
-        expected = avg_pool2d(pad(logs, (1, 1, 1, 1), mode="circular"), 3, stride=1)
-        # exp(log a - expected) with the same phase is the spectrum times exp(-expected)
-        whitened = spectra * (-expected).exp()
-        back = cast("Tensor", torch.fft.ifft2(whitened))  # pyright: ignore[reportUnknownMemberType]
-        return gaussian_blur(back.abs().square(), sigma)[:, 0]
 
 
 _MIN_MAXIMUM = 1e-4  # a map below this everywhere holds rounding errors only
@@ -429,11 +377,10 @@ def _argmax(
 
 
 _RANDOM_GRID = (7, 7)
-_SOBEL = ((-1.0, 0.0, 1.0), (-2.0, 0.0, 2.0), (-1.0, 0.0, 1.0))
 
 
-def _needs_colors(info: ModelInfo, _: object) -> str:
-    channels = len(info.mean)
+def _needs_colors(explained: ExplainedModel, _: object) -> str:
+    channels = len(explained.info.mean)
     return "" if channels in (1, 3) else f"it compares colors, and images have {channels} channels"
 
 
@@ -457,38 +404,6 @@ def itti_koch(
         Analysis".
     """
     return itti_koch_saliency(denormalize(images, explained.info))
-
-
-@method(
-    "spectral_residual",
-    title="Spectral residual",
-    paper="Hou and Zhang 2007",
-    needs="pixels",
-    kind="saliency",
-    check=_needs_colors,
-)
-def spectral_residual_map(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,  # noqa: ARG001 (signature of all methods)
-    *,
-    grid_size: int = 64,
-    sigma: float = 2.5,
-) -> Float[Tensor, "b gy gx"]:
-    """Spectral-residual saliency: deviations of the image from its smoothed log spectrum.
-
-    Args:
-        grid_size: Cells along the shorter side of the map.
-        sigma: Standard deviation of the Gaussian blur of the map, in cells.
-
-    Raises:
-        ValueError: If grid_size is below 1, or sigma is not positive.
-
-    Source:
-        Hou and Zhang 2007, "Saliency Detection: A Spectral Residual Approach".
-    """
-    colors = denormalize(images, explained.info)
-    return spectral_residual(colors, grid_size=grid_size, sigma=sigma)
 
 
 def random_maps(images: Float[Tensor, "b c y x"], seeds: Sequence[int]) -> Float[Tensor, "b gy gx"]:
@@ -525,32 +440,9 @@ def center_maps(
     return (y[:, None] * x).expand(len(images), -1, -1).clone()
 
 
-def edge_maps(
-    images: Float[Tensor, "b c y x"],
-    seeds: Sequence[int] = (),  # noqa: ARG001 (signature of all baselines)
-) -> Float[Tensor, "b y x"]:
-    """Return the edge strength (Sobel) of each image, averaged over channels.
-
-    A gradient map that convinces only because it shows the edges of the image does not beat it.
-
-    Example:
-        >>> step = torch.zeros(1, 3, 3, 4)
-        >>> step[..., 2:] = 1.0
-        >>> edge_maps(step)[0, 1]
-        tensor([0., 4., 4., 0.])
-
-    Source:
-        Adebayo et al. 2018, arXiv:1810.03292, section 5.1, edge detector; here with Sobel filters.
-    """
-    gray = pad(images.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
-    horizontal = images.new_tensor(_SOBEL)[None, None]
-    gradients = conv2d(gray, torch.cat([horizontal, horizontal.mT]))
-    return torch.linalg.vector_norm(gradients, dim=1)
-
-
 BASELINES: dict[
     str, Callable[[Float[Tensor, "b c y x"], Sequence[int]], Float[Tensor, "b y x"]]
-] = {"random": random_maps, "center": center_maps, "edges": edge_maps}
+] = {"random": random_maps, "center": center_maps}
 """Functions from normalized images, and a seed for each, to baseline maps, by name."""
 
 

@@ -258,7 +258,7 @@ def _common_info(
     signed = bool(options.get("signed", method.signed))
     if not is_class:
         options.pop("score_type", None)
-    more: dict[str, Any] = {"warning": method.warning} if method.warning else {}
+    more: dict[str, Any] = {}
     if method.needs == "tokens" and options.get("queries") is None:
         more["rows"] = describe_read_rows(explained.info)
     output = explained.info.output

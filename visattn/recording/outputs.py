@@ -340,7 +340,6 @@ class ImageDetections:
         boxes: Left, top, right, bottom in pixels of the network's input.
         scores: Score of each box; or of each box and class, between 0 and 1.
         labels: Class of each box; None if the scores have a column for each class.
-        objectness: Probability of each box that it holds any object; None if the model has none.
 
     Example:
         >>> scores, labels = torch.tensor([0.9, 0.2]), torch.tensor([3, 5])
@@ -352,7 +351,6 @@ class ImageDetections:
     boxes: Float[Tensor, "n 4"]
     scores: Float[Tensor, " n"] | Float[Tensor, "n k"]
     labels: Int[Tensor, " n"] | None = None
-    objectness: Float[Tensor, " n"] | None = None
 
     def of_class(self, index: int) -> Float[Tensor, " n"]:
         """Return the score of a class for each box.
@@ -505,15 +503,8 @@ def read_detections(
             f'have "no object"; they have {logits.shape[2]}, and the number of classes {known}: '
             "pass the names of the classes, class_names="
         )
-    if extra:
-        shares = logits.softmax(2)
-        scores = shares[..., :-1]
-        objectness = 1 - shares[..., -1]
-    else:
-        scores = logits.sigmoid()
-        objectness = scores.amax(2)
-    triples = zip(boxes, scores, objectness, strict=True)
-    return [ImageDetections(box, score, None, classes) for box, score, classes in triples]
+    scores = logits.softmax(2)[..., :-1] if extra else logits.sigmoid()
+    return [ImageDetections(box, score) for box, score in zip(boxes, scores, strict=True)]
 
 
 def _parts(output: Any) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from visattn.recording.analysis_cache import from_disk, modules_of, once
 from visattn.recording.changed_attention import read_by_change
 from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
 from visattn.recording.frozen import first_weight, internal_transform, without_grad
-from visattn.recording.model_info import AttentionLayer, ExplainedModel, FeatureLayer, ReadRows
-from visattn.recording.operations import ModelOperations, model_operations
+from visattn.recording.model_info import AttentionLayer, FeatureLayer, ReadRows
 from visattn.recording.outputs import OutputLayout, detect_output_layout
 from visattn.recording.probe import Layouts, ModelProbe, ObservedTokens, ProbeResult
 from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
@@ -30,12 +29,11 @@ from visattn.recording.traced_layers import quadrants_by_arithmetic
 _PROBED: WeakKeyDictionary[nn.Module, dict[Any, ProbeResult]] = WeakKeyDictionary()
 _TRACED: WeakKeyDictionary[nn.Module, dict[Any, TracedGrids]] = WeakKeyDictionary()
 _POOLED: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
-_OPERATIONS: WeakKeyDictionary[nn.Module, dict[Any, ModelOperations]] = WeakKeyDictionary()
 _FIRST: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
 """Features from the run by which `probe_model` checked that a network runs, until they are read."""
 _KEPT = (
     *(ProbeResult, ObservedTokens, AttentionLayer, FeatureLayer, GridPlacement, OutputLayout),
-    *(QuadrantProbeResult, PooledFeatures, Reading, ReadRows, ModelOperations),
+    *(QuadrantProbeResult, PooledFeatures, Reading, ReadRows),
 )
 _NO_GRADIENT = "its scores are not differentiable"
 _PREFIX_PARAMETERS = {
@@ -174,23 +172,6 @@ def _pooled(
         earlier = [layer for layer in inputs if quadrants.position(layer.site) < end]
         pooled.layers = (*earlier, last) if earlier else pooled.layers
     return pooled
-
-
-def operations_of(explained: ExplainedModel) -> ModelOperations:
-    """Return the operations of a model; cached like `probe_model`.
-
-    Few methods depend on them, so that the model runs when the first of these is checked.
-    """
-    cache = _OPERATIONS.setdefault(explained.model, {})
-    size = explained.info.input_size
-    channels = len(explained.info.mean)
-    key = (size, channels, once(structure_hash, explained.model))
-    if key not in cache:
-        measure = partial(model_operations, explained.model, explained.forward, size, channels)
-        own = explained.forward == forward_function(explained.model)
-        name = ("operations", size, channels)
-        cache[key] = from_disk(explained.model, name, _KEPT, measure) if own else measure()
-    return cache[key]
 
 
 def _pooled_features(

@@ -15,7 +15,6 @@ ScaleRule = Literal["image", "global", "percentile"]
 RULES: tuple[ScaleRule, ...] = ("image", "global", "percentile")
 _PERCENTILE = 99  # at which outliers are clipped
 _TAIL = 1 - _PERCENTILE / 100
-_OFFSET_METHODS = ("rise", "similarity")  # whose values are scores, far from 0 everywhere
 _MANY_CELLS = 64 * 64  # above it, a few outliers would darken the rest of the map
 _NEARLY_ZERO = 1e-12  # below it, what is drawn is mostly rounding
 
@@ -187,7 +186,7 @@ class ValueRange:
         """Include the values of a map; the first one says whether values are signed."""
         if not self.count:
             self._signed = attention_map.info.signed
-            self._has_offset = attention_map.info.method in _OFFSET_METHODS
+            self._has_offset = attention_map.info.method == "rise"
         self.count += 1
         finite = replace(attention_map, values=attention_map.values.nan_to_num(0.0, 0.0, 0.0))
         magnitudes = finite.values.abs() if self._signed else finite.values

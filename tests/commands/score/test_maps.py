@@ -76,9 +76,7 @@ def test_methods_are_listed_above_the_baselines(coco: Path, tmp_path: Path, caps
     assert lines[0].split() == (
         ["point", "in", "box", "hard", "energy", "enrich", "IoU", "insert", "delete"]
     )
-    assert [line.split()[0] for line in lines[1:6]] == (
-        ["gradcam", "layercam", "random", "center", "edges"]
-    )
+    assert [line.split()[0] for line in lines[1:5]] == ["gradcam", "layercam", "random", "center"]
     assert "x 100; 5 maps of 2 categories on 5 images; target: class of each category" in lines
     assert "no class for person: 2 objects excluded" in lines
     assert "outside of the network's input: 1 excluded" in lines
@@ -89,8 +87,8 @@ def test_methods_are_listed_above_the_baselines(coco: Path, tmp_path: Path, caps
     assert results["scores"]["gradcam"]["count"] == 5
     assert results["missing_categories"] == {"person": 2}
     assert len(results["sanity_checks"]["gradcam"]["randomized"]) == 6
-    assert results["sanity_checks"]["edges"]["other_class"] == pytest.approx(1)
-    assert results["sanity_checks"]["edges"]["randomized"][-1] == pytest.approx(1)
+    assert results["sanity_checks"]["center"]["other_class"] == pytest.approx(1)
+    assert results["sanity_checks"]["center"]["randomized"][-1] == pytest.approx(1)
 
 
 def test_alignment_changes_the_scores_of_cnns_only(coco: Path, tmp_path: Path) -> None:
@@ -163,7 +161,7 @@ def test_only_new_methods_and_checks_are_computed(
     assert run(*words, "--methods", "layercam", "gradcam", "--sanity-checks", "1") == 0
     assert computed == [
         ("evaluate", "0.png", "layercam"),
-        ("sanity_checks", "0.png", "layercam", "gradcam", "random", "center", "edges"),
+        ("sanity_checks", "0.png", "layercam", "gradcam", "random", "center"),
         ("evaluate", "1.png", "layercam"),
     ]
     computed.clear()
@@ -186,7 +184,7 @@ def test_road_imputes_removed_pixels(coco: Path, capsys: Capsys) -> None:
     assert run(*words) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].split() == ["ROAD"]
-    assert [line.split()[0] for line in printed[1:5]] == ["gradcam", "random", "center", "edges"]
+    assert [line.split()[0] for line in printed[1:4]] == ["gradcam", "random", "center"]
 
 
 def _masked(folder: Path, *names: str) -> None:

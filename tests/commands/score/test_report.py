@@ -42,13 +42,13 @@ def test_baselines_are_listed_last_and_empty_columns_are_omitted() -> None:
 def test_sanity_checks_are_averaged() -> None:
     rows = [
         {"method": name, "randomized": [share, 0.0], "other_class": -0.5}
-        for name in ("edges", "rise")
+        for name in ("center", "rise")
         for share in (0.25, 0.75)
     ]
-    lines = sanity_check_table(rows, ["edges"])
+    lines = sanity_check_table(rows, ["center"])
     assert [line.split() for line in lines[2:]] == [
         ["rise", "0.50", "0.00", "-0.50"],
-        ["edges", "0.50", "0.00", "-0.50"],
+        ["center", "0.50", "0.00", "-0.50"],
     ]
     assert lines[1].split() == ["50", "%", "100", "%", "class"]
     assert sanity_check_table([], []) == []

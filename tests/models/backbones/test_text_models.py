@@ -75,7 +75,7 @@ def test_a_marked_block_of_the_photo_lies_under_the_cell_that_changes(family: st
     for layer in layers:  # no mixing of patches, so that a patch holds its own pixels only
         layer.self_attn.out_proj.weight.data.zero_()
     before, after = visattn.explain(
-        model, [PHOTO, marked], "similarity", text=TEXTS, processor=whole
+        model, [PHOTO, marked], "attention", text=TEXTS, processor=whole
     )
     change = (before.resize_to_image(smooth=False) - after.resize_to_image(smooth=False)).abs()
     for of_text in change.nan_to_num(0.0):
@@ -176,7 +176,7 @@ def test_models_like_those_of_open_clip_are_wrapped_by_their_functions() -> None
     computed = loaded.model(images)
     torch.testing.assert_close(computed, expected * model.logit_scale.exp(), rtol=1e-4, atol=1e-5)
     fitting = visattn.methods_for(loaded)
-    assert {"attention", "rollout", "relevance", "legrad", "similarity", "gradcam"} <= {*fitting}
+    assert {"attention", "rollout", "relevance", "legrad", "gradcam"} <= {*fitting}
     [attention] = visattn.explain(model, PHOTO, "attention", text="the sky")
     assert attention.values.shape == (3, 3)
     refused("at most 20 tokens.*got 27", model, text="twenty-six letters and more")

@@ -19,7 +19,6 @@ from visattn.commands.overlay.map_files import (
     read_map,
 )
 from visattn.commands.overlay.methods import (
-    SIMILARITY_NOTE,
     MapRunner,
     MapSpec,
     check_one_photo,
@@ -81,8 +80,6 @@ def overlay_images(args: argparse.Namespace) -> int:
     runner = job.runner
     if runner.loaded.weights == "random":
         print_message("the weights are random: the maps have no meaning")
-    if any(spec.method == "similarity" for spec in runner.specs):
-        print_message(SIMILARITY_NOTE)
     batch_size = args.batch_size or _batch_size(runner)
     if args.normalize != "global":
         return job.run(batch_size=batch_size)

@@ -168,10 +168,6 @@ def _box(text: str) -> str | tuple[float, ...]:
     return text if text == BEST else _numbers(4)(text)
 
 
-SIMILARITY_NOTE = (
-    "patch-text similarity: in CLIP the background is often more similar to a text than the thing "
-    "that it names; compare it with legrad"
-)
 _TEXT = ".text"
 _OF_TARGET = ("target", "class")  # keys that records have also for maps that explain no class
 
@@ -394,11 +390,13 @@ def _map_specs(
 ) -> list[MapSpec]:
     """Return the specs of the selected methods, after checking that the model supports them."""
     from visattn.attribution.methods import get_method
+    from visattn.recording.model_info import TextScorer
 
     names = args.method or ()
     if not names or names == ["all"]:
         supported = explainer.methods(dense)
-        names = supported if names else [_default_method(supported, layered=bool(args.layer))]
+        texts = isinstance(explainer.model, TextScorer)
+        names = supported if names else [_default_method(supported, texts, bool(args.layer))]
     names = list(dict.fromkeys(names))
     methods = [get_method(name) for name in names]
     method_args = dict(args.method_args)
@@ -493,14 +491,13 @@ def _text_info(spec: MapSpec, texts: Sequence[str]) -> "MapInfo":
     written = (*_OF_TARGET, "probability")
     if spec.target is None:  # the same for all texts
         return MapInfo(written=(*written, "cosine"))
-    note = SIMILARITY_NOTE if spec.method == "similarity" else ""
-    return MapInfo(target=spec.target, class_name=texts[spec.target], note=note, written=written)
+    return MapInfo(target=spec.target, class_name=texts[spec.target], written=written)
 
 
-def _default_method(supported: Sequence[str], *, layered: bool) -> str:
+def _default_method(supported: Sequence[str], of_texts: bool, layered: bool) -> str:
     """Return the method that is used if none is named."""
     preferred = ["gradcam", "rollout"] if layered else ["rollout", "gradcam"]
-    if "similarity" in supported:  # a model of images and texts; rollout would ignore the text
+    if of_texts:  # rollout would ignore them
         preferred = ["legrad", "gradcam", *preferred]
     matches = [name for name in (*preferred, "attention", "input_gradient") if name in supported]
     return matches[0] if matches else "gradcam"

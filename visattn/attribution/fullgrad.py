@@ -1,4 +1,4 @@
-"""Methods that change the backward pass or complete it: guided backpropagation, FullGrad."""
+"""FullGrad: gradients times input, and gradients times biases of all layers."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -10,18 +10,12 @@ from torch.overrides import TorchFunctionMode
 
 from visattn.attribution.dense_targets import BoxTarget
 from visattn.attribution.registry import method
-from visattn.attribution.targets import ClassTarget, Target, check_one_per_image, target_values
+from visattn.attribution.targets import ClassTarget, Target, target_values
 from visattn.functional.numerics import at_least_float32
 from visattn.geometry.placement import GridPlacement
-from visattn.recording.frozen import frozen, with_grad
-from visattn.recording.model_info import ExplainedModel, ModelInfo
-from visattn.recording.operations import (
-    RECTIFIERS,
-    SMOOTH_ACTIVATIONS,
-    ModelOperations,
-    OperationRecorder,
-    rectifiers_error,
-)
+from visattn.recording.frozen import first_weight, frozen, with_grad
+from visattn.recording.model_info import ExplainedModel
+from visattn.recording.outputs import output_tensors
 from visattn.recording.receptive_field import PositionTracer
 from visattn.results.attention_map import resample_to_input
 
@@ -45,78 +39,43 @@ def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "
 
 
 _COMPLETENESS = 1e-3  # of the sum of absolute parts
+# A ReLU or leaky ReLU equals its slope times its input, so that nothing is left for a bias; a ReLU6
+# above 6 does not.
+_ACTIVATIONS = frozenset(
+    {"gelu", "silu", "mish", "elu", "celu", "selu", "hardswish", "softplus", "relu6", "hardtanh"}
+    | {"sigmoid", "tanh", "hardsigmoid"}
+)
 
 
-def _no_sum(_info: ModelInfo, target: object) -> str:
-    """Return why a target is no sum of gradients times input and biases; "" if it may be."""
+def _incomplete(explained: ExplainedModel, target: object) -> str:
+    """Return why gradients times input and biases do not sum to the score; "" if they do.
+
+    It is tried on a noise image, for the sum of all outputs.
+    """
     if isinstance(target, BoxTarget):
         return "the score of a box is no sum of gradients times input and biases"
-    return ""
+    noise = torch.randn(
+        1, len(explained.info.mean), *explained.info.input_size,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
 
+    def total(output: Any) -> Tensor:
+        parts = [tensor for tensor in output_tensors(output) if tensor.is_floating_point()]
+        return torch.stack([tensor.sum() for tensor in parts]).sum()[None]
 
-def _incomplete(operations: ModelOperations) -> str:
-    """Return why gradients times input and biases do not sum to the score; "" if they do."""
-    elementwise = RECTIFIERS | SMOOTH_ACTIVATIONS
-    others = [name for name in operations.names if name not in elementwise]
-    if not others:
+    try:
+        values, parts = _parts(explained, noise.to(first_weight(explained.model)), total)
+    except (RuntimeError, NotImplementedError, ValueError):  # of operations without a gradient
+        return "its scores are not differentiable"
+    if parts.sum_to(values):
         return ""
     return (
         "it must consist of convolutions, linear layers, batch normalization, pooling and "
-        f"elementwise activations, but computes {', '.join(others)}"
+        "elementwise activations: gradients times input and biases do not sum to its output"
     )
 
 
-@method(
-    "guided_backprop",
-    title="Guided backpropagation",
-    paper="arXiv:1412.6806",
-    needs="gradient",
-    check_operations=rectifiers_error,
-    warning="fails sanity checks: it restores the edges of the image and hardly depends on the "
-    "class or on upper layers (arXiv:1810.03292)",
-)
-def guided_backprop(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    signed: bool = False,
-) -> Float[Tensor, "b y x"]:
-    """Guided backpropagation: the input gradient with positive parts only behind each ReLU.
-
-    Warning: its maps are sharp because they restore the edges of the image. They hardly change if
-    another class is explained or upper layers are randomized (Adebayo et al. 2018,
-    arXiv:1810.03292), so they are no evidence of what a model decides on.
-
-    Args:
-        signed: Return the sum over channels, instead of the maximum absolute value.
-
-    Raises:
-        ValueError: If the model computes no ReLU or also other activations, or the target does not
-            depend on the images.
-
-    Source:
-        Springenberg et al. 2014, arXiv:1412.6806, section 3.4.
-    """
-    with frozen(explained.model), OperationRecorder() as recorder:
-        inputs = with_grad(images)
-        output = explained.forward(inputs)
-        if error := rectifiers_error(recorder.operations(output)):
-            raise ValueError(
-                f"guided backpropagation does not fit {explained.info.name}: {error}; use "
-                "input_gradient"
-            )
-        # Hooks on the nodes of the graph also reach a ReLU that is called as a function.
-        for node in recorder.rectifiers(output):
-            node.register_prehook(_positive)
-        gradients = _rule_gradients(explained, inputs, target(output))
-    return gradients.sum(1) if signed else gradients.abs().amax(1)
-
-
-@method(
-    "fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features",
-    check=_no_sum, check_operations=_incomplete,
-)  # fmt: skip
+@method("fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features", check=_incomplete)
 def fullgrad(
     explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, "b y x"]:
@@ -133,44 +92,36 @@ def fullgrad(
     Source:
         Srinivas and Fleuret 2019, arXiv:1905.00780, definition 1 and section 4.
     """
+    values, parts = _parts(explained, images, target)
+    if isinstance(target, ClassTarget) and not parts.sum_to(values):
+        raise ValueError(
+            f"gradients times input and biases must sum to the score, but for "
+            f"{explained.info.name} they sum to {float(parts.sums[0]):.4g} and the score is "
+            f"{float(values[0]):.4g}: it has operations that FullGrad does not cover; use "
+            "gradcam or integrated_gradients"
+        )
+    return parts.maps
+
+
+def _parts(
+    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+) -> tuple[Float[Tensor, " b"], "_BiasCollector"]:
+    """Return the values of a target, and gradients times input and biases."""
     tracer = PositionTracer() if explained.align == "receptive_field" else None
     collector = _BiasCollector(images, tracer)
-    with frozen(explained.model), tracer or nullcontext(), collector as biases:
+    with frozen(explained.model), tracer or nullcontext(), collector as parts:
         inputs = with_grad(images)
         if tracer is not None:
             tracer.start(inputs)
         values = target_values(explained, inputs, target)
-        gradients = _rule_gradients(explained, inputs, values)
-    values = values.detach()
-    biases.add(images * gradients)
-    if isinstance(target, ClassTarget):
-        error = (values.double() - biases.sums).abs()
-        if bool((error > _COMPLETENESS * biases.sizes).any()):
+        if not values.requires_grad:
             raise ValueError(
-                f"gradients times input and biases must sum to the score, but for "
-                f"{explained.info.name} they sum to {float(biases.sums[0]):.4g} and the score is "
-                f"{float(values[0]):.4g}: it has operations that FullGrad does not cover; use "
-                "gradcam or integrated_gradients"
+                "the target must be differentiable with respect to the images, but that of "
+                f"{explained.info.name} has no gradient; rise and occlusion need none"
             )
-    return biases.maps
-
-
-def _rule_gradients(
-    explained: ExplainedModel, inputs: Float[Tensor, "b c y x"], values: Float[Tensor, " b"]
-) -> Float[Tensor, "b c y x"]:
-    """Return the gradients of the values of the target with respect to the images."""
-    check_one_per_image(values, len(inputs))
-    if not values.requires_grad:
-        raise ValueError(
-            "the target must be differentiable with respect to the images, but that of "
-            f"{explained.info.name} has no gradient; rise and occlusion need none"
-        )
-    return torch.autograd.grad(values.sum(), inputs)[0]
-
-
-def _positive(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-    """Return the positive parts of gradients."""
-    return tuple(None if gradient is None else gradient.relu() for gradient in gradients)
+        [gradients] = torch.autograd.grad(values.sum(), inputs)
+    parts.add(images * gradients)
+    return values.detach(), parts
 
 
 class _BiasCollector(TorchFunctionMode):
@@ -204,6 +155,11 @@ class _BiasCollector(TorchFunctionMode):
             output.register_hook(lambda gradients: self.add(bias * gradients, placement))
         return output
 
+    def sum_to(self, values: Float[Tensor, " b"]) -> bool:
+        """Whether the parts sum to the values of the target."""
+        error = (values.double() - self.sums).abs()
+        return bool((error <= _COMPLETENESS * self.sizes).all())
+
     def add(self, contributions: Tensor, placement: GridPlacement | None = None) -> None:
         """Add contributions; those without positions only count in the sum."""
         total = contributions.detach().double().flatten(1).sum(1)
@@ -217,12 +173,8 @@ class _BiasCollector(TorchFunctionMode):
 def _bias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """Return what a layer adds to gradient times input, broadcast to its output."""
     name = getattr(func, "__name__", "")
-    if name in SMOOTH_ACTIVATIONS | RECTIFIERS | {"sigmoid", "tanh", "hardsigmoid"}:
-        # A ReLU equals its slope times its input, so that nothing is left for a bias; a ReLU6 above
-        # 6 does not.
-        return (
-            None if name.startswith("relu") and name != "relu6" else _implicit(func, args, kwargs)
-        )
+    if name.rstrip("_") in _ACTIVATIONS:
+        return _implicit(func, args, kwargs)
     if name == "batch_norm":
         return _batch_norm_bias(*args, **kwargs)
     if name not in ("conv2d", "conv_transpose2d", "linear"):

@@ -1,0 +1,117 @@
+"""The parts of FullGrad sum to the score; gradient × input of a linear model."""
+
+import pytest
+import timm
+import torch
+from small_models import images, linear_model
+from torch import Tensor, nn
+
+from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.fullgrad import fullgrad
+from visattn.attribution.gradient import input_x_gradient
+from visattn.attribution.methods import METHODS, supported_methods
+from visattn.attribution.targets import resolve_target
+from visattn.recording.model_info import ExplainedModel, ModelInfo
+
+
+def network(activation: nn.Module) -> ExplainedModel:
+    torch.manual_seed(2)
+    norm = nn.BatchNorm2d(5)
+    model = nn.Sequential(
+        nn.Conv2d(3, 5, 3, padding=1),
+        norm,
+        activation,
+        nn.MaxPool2d(2),
+        nn.Conv2d(5, 7, 3, padding=1),
+        activation,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(7, 4),
+    ).double()
+    with torch.no_grad():
+        for values in (norm.running_mean, norm.bias):
+            assert values is not None
+            values.normal_()
+        for values in (norm.running_var, norm.weight):
+            assert values is not None
+            values.uniform_(0.5, 2)
+    info = ModelInfo("net", "other", (13, 17), (0.5,) * 3, (0.25,) * 3, "none")
+    return ExplainedModel(model, info, model)
+
+
+def test_input_x_gradient_of_a_linear_model_is_its_terms() -> None:
+    weights = torch.randn(4, 3, 5, 7, dtype=torch.float64)
+    explained, x = linear_model(weights), torch.randn(2, 3, 5, 7, dtype=torch.float64)
+    result = input_x_gradient(explained, x, resolve_target([3, 1], explained))
+    torch.testing.assert_close(result, (weights[[3, 1]] * x).sum(1))
+    largest = input_x_gradient(explained, x, resolve_target([3, 1], explained), signed=False)
+    torch.testing.assert_close(largest, (weights[[3, 1]] * x).abs().amax(1))
+
+
+@pytest.mark.parametrize(
+    "activation", [nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.GELU(), nn.SiLU(inplace=True)]
+)
+def test_the_parts_of_fullgrad_sum_to_the_score(activation: nn.Module) -> None:
+    explained, x = network(activation), images()
+    result = fullgrad(explained, x, resolve_target([2, 0], explained))  # else it raises
+    assert result.shape == (2, 13, 17)
+    assert bool((result >= 0).all())
+    for row, class_index in enumerate((2, 0)):
+        single = fullgrad(explained, x[row : row + 1], resolve_target(class_index, explained))
+        torch.testing.assert_close(single[0], result[row])
+
+
+def test_fullgrad_of_a_convolution_is_the_sum_of_two_maps() -> None:
+    convolution, last = nn.Conv2d(1, 2, 1), nn.Linear(6, 1, bias=False)
+    model = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), last)
+    info = ModelInfo("net", "other", (1, 3), (0.5,), (0.5,), "none")
+    explained, x = ExplainedModel(model, info, model), torch.tensor([[[[-1.0, 1.0, 4.0]]]])
+    with torch.no_grad():
+        convolution.weight.copy_(torch.tensor([1.0, 2.0]).view(2, 1, 1, 1))
+        for bias in (convolution.bias,):
+            assert bias is not None
+            bias.copy_(torch.tensor([0.0, 4.0]))
+        last.weight.copy_(torch.tensor([[1.0, 2.0, 1.0, 1.0, 3.0, 0.5]]))
+    # gradients behind the convolution: 0 2 1 and 1 3 0.5; of the image: 2 8 2
+    bias = torch.tensor([[4.0, 12.0, 2.0]]) / 12
+    pixels = (torch.tensor([[2.0, 8.0, 8.0]]) - 2) / 6
+    result = fullgrad(explained, x, resolve_target(0, explained))
+    torch.testing.assert_close(result, (bias + pixels)[None])
+
+
+def test_fullgrad_lays_biases_at_the_centers_of_receptive_fields() -> None:
+    convolution = nn.Conv2d(1, 1, 5)
+    head = nn.Linear(5 * 7, 1, bias=False)
+    model = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), head)
+    with torch.no_grad():
+        for values in model.parameters():
+            values.zero_()
+        convolution.weight[0, 0, 2, 2] = convolution.bias[0] = 1  # pyright: ignore[reportOptionalSubscript]
+        head.weight[0, 7 + 4] = 1  # row 1, column 4 of 5 x 7 cells
+    info = ModelInfo("net", "other", (9, 11), (0.5,), (0.5,), "none")
+    explained, x = ExplainedModel(model, info, model), torch.ones(1, 1, 9, 11)
+    [result] = fullgrad(explained, x, resolve_target(0, explained))
+    expected = torch.zeros(9, 11)
+    expected[1 + 2, 4 + 2] = 2  # bias and pixel
+    torch.testing.assert_close(result, expected)
+
+
+def test_a_model_with_products_is_refused() -> None:
+    class Gate(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * x.mean((2, 3), keepdim=True).sigmoid()
+
+    explained = network(Gate())
+    with pytest.raises(ValueError, match="must sum to the score, but for net they sum to"):
+        fullgrad(explained, images(), resolve_target(1, explained))
+
+
+def test_methods_that_fit_follow_from_the_layers_of_a_model() -> None:
+    resnet = analyze_model(timm.create_model("test_resnet").eval())
+    assert {"fullgrad", "scorecam", "xgradcam"} <= set(supported_methods(resnet))
+    for name in ("test_vit", "test_convnext"):
+        model = analyze_model(timm.create_model(name).eval())
+        assert "features of both signs" in METHODS["xgradcam"].supports(model)
+        assert "do not sum to its output" in METHODS["fullgrad"].supports(model)
+    gated = analyze_model(timm.create_model("test_efficientnet").eval())
+    assert "do not sum to its output" in METHODS["fullgrad"].supports(gated)
