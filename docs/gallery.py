@@ -195,22 +195,21 @@ MODELS: dict[str, dict[str, str]] = {
     "ShowAttendTell": {
         "figure": "ShowAttendTell.jpg",
         "caption": "Attention of each word of a caption on a drawn scene (`scenes-captioner`).",
-        "configs": "scenes_demo, scenes_captioner, scenes_soft, flickr8k_soft, flickr8k_cider; "
-        "hard attention: scenes_hard, flickr8k_hard, coco_hard",
+        "configs": "scenes_demo, scenes_captioner, scenes_soft, flickr8k_soft, flickr8k_cider, "
+        "coco_soft; hard attention is a variant of these",
         "works": "caption, attention per word, word Grad-CAM, beam search, phrase scores",
     },
     "TransformerCaptioner": {
         "figure": "",
         "caption": "",
-        "configs": "scenes_transformer, flickr8k_transformer, flickr8k_transformer_cider, "
-        "coco_transformer",
+        "configs": "scenes_transformer, flickr8k_transformer, coco_transformer",
         "works": "caption, attention per word, layer and head, word Grad-CAM, beam search, phrase "
         "scores",
     },
     "KnowingWhenToLook": {
         "figure": "",
         "caption": "",
-        "configs": "scenes_adaptive, flickr8k_adaptive, coco_adaptive",
+        "configs": "a variant of scenes_soft, flickr8k_soft, coco_soft",
         "works": "caption, attention and sentinel per word, word Grad-CAM, beam search, phrase "
         "scores",
     },
@@ -225,7 +224,7 @@ MODELS: dict[str, dict[str, str]] = {
         "caption": "The same scores of 196 cells, scaled by 1, 4 and 16, then a softmax: as in the "
         "paper (above), and with the tanh around the score of the authors' code (below), on one "
         "color scale. See [Why tanh scores cannot look sharply](../../notes/tanh_scores.md).",
-        "configs": "sort_of_clevr_san, vqa2_san",
+        "configs": "",
         "works": "questions, attention of each hop, hop supervision, pages of `visattn ask`",
     },
     "HierarchicalCoAttention": {
@@ -239,7 +238,7 @@ MODELS: dict[str, dict[str, str]] = {
         "caption": "A question about the closest object: the first map lies on the object in the "
         "question, the second and third mostly on the answer (`sort_of_clevr_cross`, maps "
         "supervised).",
-        "configs": "sort_of_clevr_cross, sort_of_clevr_cross_unsupervised",
+        "configs": "sort_of_clevr_cross, vqa2_cross",
         "works": "questions, attention of each layer, hop supervision, pages of `visattn ask`",
     },
     "MAC": {
@@ -252,33 +251,33 @@ MODELS: dict[str, dict[str, str]] = {
     "RelationNetwork": {
         "figure": "",
         "caption": "",
-        "configs": "sort_of_clevr_rn",
+        "configs": "",
         "works": "questions; it has no attention map",
     },
     "CNNMLP": {
         "figure": "",
         "caption": "",
-        "configs": "sort_of_clevr_cnn",
+        "configs": "",
         "works": "questions; it has no attention map",
     },
     "RecurrentAttentionModel": {
         "figure": "RecurrentAttentionModel.jpg",
         "caption": "Five glimpses at a triangle at three scales, and what they saw "
         "(`scenes-glimpses`).",
-        "configs": "ram_scenes, ram_mnist, ram_mnist_paper, ram_translated60, ram_cluttered60",
+        "configs": "ram_scenes, ram_mnist, ram_mnist_paper, ram_translated60",
         "works": "glimpses, scan paths, coverage, policies random, raster and saliency",
     },
     "DRAM": {
         "figure": "",
         "caption": "",
-        "configs": "dram_pairs60, dram_pairs100, dram_addition, dram_sequences",
+        "configs": "dram_pairs60, dram_sequences",
         "works": "sequences of labels, glimpses, scan paths, coverage, policies random, raster and "
         "saliency",
     },
     "AttentionResNet": {
         "figure": "AttentionResNet.jpg",
         "caption": "Grad-CAM of a ResNet-8 of drawn shapes.",
-        "configs": "mnist_resnet_cbam, stn_mnist, cifar10_resnet20_none, cifar10_resnet20_se",
+        "configs": "mnist_resnet_cbam, stn_mnist, cifar10_resnet20",
         "works": "all blocks by name, Grad-CAM and its relatives, gradients, perturbations",
     },
     "TimmClassifier": {
@@ -290,8 +289,7 @@ MODELS: dict[str, dict[str, str]] = {
     "VisionTransformer": {
         "figure": "VisionTransformer.jpg",
         "caption": "Relevance maps of a small ViT of drawn shapes.",
-        "configs": "vit_mnist, vit_mnist_conv, vit_cifar10, vit_cifar10_slvit, cct_cifar10, "
-        "vit_flowers, vit_imagenet",
+        "configs": "vit_mnist, vit_cifar10, vit_imagenet",
         "works": "attention, rollout, relevance, gradients, perturbations; weights of timm, "
         "torchvision and DINOv2",
     },

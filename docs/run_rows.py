@@ -5,8 +5,10 @@ rows, and a test compares the two: lines in the heads of configs, and marked fig
 
     # Runs: test/accuracy_relational 0.956 ± 0.031, worst 0.928 (4 seeds)
     Accuracy: <!-- runs CONFIG test/accuracy -->0.956 ± 0.031, worst 0.928 (4 seeds)<!-- -->
+    <!-- runs CONFIG+model.hop_loss_weight=0.0 test/accuracy -->...
 
-The mark does not begin a line, which would end the paragraph there.
+The mark does not begin a line, which would end the paragraph there. After `+` stands a setting in
+which the runs differ from the config.
 """
 
 import csv
@@ -64,8 +66,16 @@ def read_runs(config: str) -> list[dict[str, str]]:
 
 
 def runs(config: str, overrides: str = "") -> list[dict[str, str]]:
-    """Return the rows of a config, of its settings of today; without any, of the last ones."""
-    rows = [row for row in read_runs(config) if row["overrides"] == overrides]
+    """Return the rows of a config, of its settings of today; without any, of the last ones.
+
+    With overrides these are the runs that have all of them, and otherwise those that have none.
+    """
+    wanted = set(overrides.split())
+    rows = [
+        row
+        for row in read_runs(config)
+        if (wanted <= set(row["overrides"].split()) if wanted else not row["overrides"])
+    ]
     current = [row for row in rows if is_current(config, row)]
     last = max((row["scored"], row["settings"]) for row in rows)[1] if rows else ""
     return current or [row for row in rows if row["settings"] == last]
@@ -125,7 +135,8 @@ def renewed(text: str, config: str = "") -> str:
     """
 
     def sentence(name: str, key: str) -> str:
-        rows = runs(name)
+        name, _, overrides = name.partition("+")
+        rows = runs(name, overrides)
         if (result := figure(rows, key)) is None:
             raise ValueError(f"no run of {name} has {key}; record one (tools/record_runs.py)")
         changed = "" if is_current(name, rows[0]) else ", config changed since"
@@ -148,6 +159,7 @@ def lacks_figures(text: str, config: str) -> bool:
 def quoting() -> dict[Path, str]:
     """Return the files that may quote figures, with the name of their config or an empty string."""
     docs = ROOT / "docs"
-    pages = [ROOT / "README.md", *sorted((*docs.glob("*.md"), *docs.glob("guides/*.md")))]
+    pages = [ROOT / "README.md", ROOT / "configs" / "README.md"]
+    pages += sorted((*docs.glob("*.md"), *docs.glob("guides/*.md")))
     configs = {file: file.stem for file in sorted((ROOT / "configs").glob("*.yaml"))}
     return {**dict.fromkeys(pages, ""), **configs}

@@ -1,6 +1,6 @@
 r"""Train one config with several blocks and seeds, and compare their accuracy.
 
-    python tools/compare_blocks.py --config configs/cifar10_resnet20_none.yaml \
+    python tools/compare_blocks.py --config configs/cifar10_resnet20.yaml \
         --rows none wider:cbam cbam se:reduction=4 --seeds 0 1 2 --out runs/compare/cifar10.jsonl
 
 A row is a block with its arguments; `none` is the network without attention, and `wider:BLOCK` is

@@ -99,6 +99,6 @@ def test_other_models_and_missing_weights_are_refused(
     assert main(["segment", str(images), "--weights", str(encoder)]) == 1
     assert "holds a SmallEncoder, which is not a segmentation model" in capsys.readouterr().err
     assert main(["segment", str(images)]) == 2
-    assert "visattn fit --config scenes_unet_gates" in capsys.readouterr().err
+    assert "visattn fit --config scenes_unet" in capsys.readouterr().err
     assert main(["segment", str(images), "--weights", str(tmp_path / "no.safetensors")]) == 1
     assert "no model at" in capsys.readouterr().err

@@ -1,6 +1,10 @@
-"""Every file of configs/ as a small run, on generated data."""
+"""Every file of configs/, and every variant on their page, as a small run on generated data."""
 
+import re
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import timm
@@ -19,7 +23,39 @@ from question_data import write_vqa
 from safetensors.torch import save_file
 from segmentation_data import write_instances
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "configs"
+
+
+class Recipe(NamedTuple):
+    """A config, with the options of a variant."""
+
+    name: str
+    config: Path
+    options: tuple[str, ...] = ()
+
+    def class_path(self, part: str = "data") -> str:
+        """Return the class of the data or of the model."""
+        for word in self.options:
+            if word.startswith(f"--{part}="):
+                return word.partition("=")[2]
+        return yaml.safe_load(self.config.read_text())[part]["class_path"]
+
+
+def _variant(command: str) -> Recipe:
+    """Return the recipe of a command of the page: its run folder has the name of the variant."""
+    words = shlex.split(command)
+    values = dict(zip(words[::2], words[1::2], strict=True))
+    config = FOLDER / f"{values.pop('--config')}.yaml"
+    name = Path(values.pop("--run")).name
+    values.pop("--init_from", None)
+    return Recipe(name, config, tuple(f"{option}={value}" for option, value in values.items()))
+
+
+CONFIGS = [Recipe(path.stem, path) for path in sorted(FOLDER.glob("*.yaml"))]
+_COMMANDS = re.findall(
+    r"^visattn fit (--run .*)$", (FOLDER / "README.md").read_text(), re.MULTILINE
+)
+VARIANTS = [_variant(command) for command in _COMMANDS]
 SMALL = {
     "ScenesDataModule": "--data.train=2 --data.val=2 --data.test=2 --data.batch_size=3"
     " --data.num_workers=0",
@@ -40,16 +76,13 @@ SMALL = {
 }
 # Further options, so that the tests run on a slow CPU.
 SLOW_CPU = {
-    "cct_cifar10": "--trainer.precision=32-true --model.classifier.depth=2",
     "vit_imagenet": "--trainer.accelerator=cpu --trainer.devices=1 --trainer.strategy=auto"
     " --model.classifier.depth=1",
     "flickr8k_soft": "--model.captioner.encoder.img_size=[64,64] --model.captioner.embed_dim=8"
     " --model.captioner.hidden_size=16 --model.captioner.attention_dim=8",
     "coco_transformer": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
     " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
-    "coco_hard": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
-    " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
-    "coco_adaptive": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
+    "coco_soft": "--trainer.accelerator=cpu --model.captioner.encoder.pretrained=false"
     " --model.captioner.encoder.img_size=[96,96] --data.num_workers=0",
     "coco_detr": "--trainer.accelerator=cpu --trainer.precision=32-true"
     " --model.detector.encoder.pretrained=false --model.detector.encoder.name=resnet18"
@@ -59,21 +92,22 @@ SLOW_CPU = {
     " --model.segmenter.encoder.pretrained=false --model.segmenter.encoder.img_size=[64,64]",
     "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[64,64]",
     "scenes_transformer": "--model.captioner.encoder.channels=16 --model.captioner.embed_dim=24",
-    "scenes_unet_supervised": "--model.segmenter.encoder.img_size=[64,64] --data.image_size=64",
-    "vqa2_san": "--trainer.accelerator=cpu --trainer.precision=32-true"
+    "scenes_unet": "--model.segmenter.encoder.img_size=[64,64] --data.image_size=64",
+    "vqa2_cross": "--trainer.accelerator=cpu --trainer.precision=32-true"
     " --model.vqa_model.encoder.pretrained=false --model.vqa_model.encoder.name=resnet18"
     " --model.vqa_model.encoder.img_size=[64,64] --model.vqa_model.dim=32",
 }
+SLOW_CPU["coco_hard"] = SLOW_CPU["coco_adaptive"] = SLOW_CPU["coco_soft"]
 # These have each task, model, data module and callback; the others are only built, but trained with
 # -m slow.
 TRAINED = {
-    "cifar10_resnet20_none", "coco_detr", "dram_sequences", "flickr8k_soft",
+    "cifar10_resnet20", "coco_detr", "dram_sequences", "flickr8k_soft",
     "flowers_mobilenetv2_cbam", "ram_scenes", "ram_translated60", "read_digits", "scenes_detr",
-    "scenes_transformer", "scenes_unet_supervised", "sort_of_clevr_san",
-    "stn_mnist", "vit_cifar10", "vqa2_san",
+    "scenes_transformer", "scenes_unet", "sort_of_clevr_mac", "stn_mnist",
+    "vit_cifar10", "vqa2_cross",
 }  # fmt: skip
 BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule", "SequenceRecognitionTask"}
-QUIET = ["--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false"]
+QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
 
 
 def write_shared_data(folder: Path) -> None:
@@ -104,15 +138,17 @@ def write_shared_data(folder: Path) -> None:
     save_file(weights, folder / "weights" / "mobilenetv2_100.safetensors")
 
 
-def class_path(config: Path, part: str = "data") -> str:
-    return yaml.safe_load(config.read_text())[part]["class_path"]
+def small_run(recipe: Recipe) -> list[str]:
+    data, task = recipe.class_path(), recipe.class_path("model")
+    options = f"{SMALL[data]} {SLOW_CPU.get(recipe.name, '')}".split()
+    if not BEAM_SEARCH.isdisjoint({data, task}):
+        options += ["--model.beam_size=1"]
+    return last_of_each([f"--config={recipe.config}", *recipe.options, *options, *QUIET])
 
 
-def small_run(config: Path) -> list[str]:
-    options = f"{SMALL[class_path(config)]} {SLOW_CPU.get(config.stem, '')}"
-    if not BEAM_SEARCH.isdisjoint({class_path(config, "model"), class_path(config)}):
-        options += " --model.beam_size=1"
-    return ["--config", str(config), *options.split(), *QUIET]
+def last_of_each(words: Iterable[str]) -> list[str]:
+    """Return options of the form `--name=value`, of those with the same name the last one."""
+    return list({word.partition("=")[0]: word for word in words}.values())
 
 
 def use_small_data(patch: pytest.MonkeyPatch, data: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The first twenty losses of every config; the checkpoint of that run is tested."""
+"""First losses of every config and variant; the checkpoint of that run is tested."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,15 @@ from typing import NamedTuple
 import pytest
 import torch
 import yaml
-from config_runs import CONFIGS, TRAINED, class_path, small_run, use_small_data
+from config_runs import (
+    CONFIGS,
+    TRAINED,
+    VARIANTS,
+    Recipe,
+    last_of_each,
+    small_run,
+    use_small_data,
+)
 from kept_values import EXACT, Keep
 from loss_log import LOSSES
 
@@ -59,7 +67,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning")
 class Fitted(NamedTuple):
     """A config that was trained, and what came of it."""
 
-    config: Path
+    recipe: Recipe
     arguments: list[str]
     folder: Path
     losses: list[float]
@@ -68,46 +76,45 @@ class Fitted(NamedTuple):
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(path, id=path.stem, marks=[] if path.stem in TRAINED else pytest.mark.slow)
-        for path in CONFIGS
+        pytest.param(each, id=each.name, marks=[] if each.name in TRAINED else pytest.mark.slow)
+        for each in (*CONFIGS, *VARIANTS)
     ],
 )
 def fitted(
     request: pytest.FixtureRequest, shared: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fitted]:
     """A run of a config, in whose folder the tests run; validated after its last step."""
-    config: Path = request.param
+    recipe: Recipe = request.param
     folder = tmp_path_factory.mktemp("fitted")
     # The schedule of the learning rate follows max_steps, so the run is stopped, not shortened.
     steps = STEPS if EXACT or request.config.getoption("--write-golden") else FIRST
     ends = [f"--trainer.callbacks.last={steps}", f"--trainer.val_check_interval={steps}"]
     with pytest.MonkeyPatch.context() as patch:
         use_small_data(patch, shared, folder)
-        words = [*small_run(config), *LOGGED.split(), *ends]
+        words = last_of_each([*small_run(recipe), *LOGGED.split(), *ends])
         assert main(["fit", *words, "--run", str(folder / "run")]) == 0
-        yield Fitted(config, small_run(config), folder / "run", list(LOSSES))
+        yield Fitted(recipe, small_run(recipe), folder / "run", list(LOSSES))
 
 
 def test_first_losses(fitted: Fitted, keep: Keep) -> None:
     assert len(fitted.losses) >= FIRST
     losses = {"first": fitted.losses[:FIRST], "later": fitted.losses[FIRST:]}
-    keep(f"losses/{fitted.config.stem}", losses, TOLERANCE, exact_only=["later"])
+    keep(f"losses/{fitted.recipe.name}", losses, TOLERANCE, exact_only=["later"])
 
 
 def test_config_is_tested_with_the_arguments_of_its_training(fitted: Fitted) -> None:
     """The checkpoint has the averaged weights, and they are loaded."""
-    config, arguments, run, _ = fitted
+    recipe, arguments, run, _ = fitted
     last = run / "checkpoints" / "last.ckpt"
     saved, model = torch.load(last), read_model(last)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     assert all(torch.equal(saved["state_dict"][name], tensor) for name, tensor in weights.items())
-    averaged = bool(re.search(r"class_path: \S*EMA", config.read_text()))
+    averaged = bool(re.search(r"class_path: \S*EMA", recipe.config.read_text()))
     assert averaged == ("current_model_state" in saved)
     if averaged:
         moving = saved["current_model_state"]
         assert any(not torch.equal(moving[name], tensor) for name, tensor in weights.items())
-    task = class_path(config, "model")
     assert main(["test", *arguments, "--ckpt_path", str(last)]) == 0
     scores = yaml.safe_load((run / "test.json").read_text())
-    expected = TEST_METRICS.get(task) or TEST_METRICS[class_path(config)]
+    expected = TEST_METRICS.get(recipe.class_path("model")) or TEST_METRICS[recipe.class_path()]
     assert expected <= set(scores)

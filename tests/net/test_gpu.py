@@ -169,7 +169,7 @@ def test_commands(
 @pytest.mark.parametrize("stem", sorted(TRAINED))
 @pytest.mark.usefixtures("small_data")
 def test_training(stem: str, precision: str, tmp_path: Path) -> None:
-    paths = {path.stem: path for path in CONFIGS}
+    recipes = {recipe.name: recipe for recipe in CONFIGS}
     options = (
         "--trainer.callbacks+=loss_log.LossLog --trainer.limit_val_batches=0"
         " --trainer.max_steps=3 --trainer.max_epochs=3 --trainer.logger=false"
@@ -178,7 +178,7 @@ def test_training(stem: str, precision: str, tmp_path: Path) -> None:
         f" --trainer.precision={precision}"
     )
     run = tmp_path / "run"
-    assert main(["fit", *small_run(paths[stem]), *options.split(), "--run", str(run)]) == 0
+    assert main(["fit", *small_run(recipes[stem]), *options.split(), "--run", str(run)]) == 0
     assert len(LOSSES) >= 3
     assert torch.tensor(LOSSES).isfinite().all(), LOSSES
 

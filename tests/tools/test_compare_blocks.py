@@ -37,7 +37,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cifar() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "configs" / "cifar10_resnet20_none.yaml").read_text())
+    return yaml.safe_load((ROOT / "configs" / "cifar10_resnet20.yaml").read_text())
 
 
 def test_rows_are_blocks_with_arguments() -> None:

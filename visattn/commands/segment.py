@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
 _NO_MODEL = """\
 --model is missing: segmentation needs a trained model. Train one:
-  in a few minutes    visattn fit --config scenes_unet_gates
+  in a few minutes    visattn fit --config scenes_unet
   then pass           --model FOLDER with its run directory, or visattn export --run FOLDER"""
 
 _EPILOG = """\
@@ -49,7 +49,7 @@ _BATCH_SIZE = 8
 
 
 _EXAMPLES = (
-    "visattn segment photos --model runs/scenes_unet_gates/1 --out segments",
+    "visattn segment photos --model runs/scenes_unet/1 --out segments",
     "visattn segment photos --model unet.safetensors --out segments",
 )
 

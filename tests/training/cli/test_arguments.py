@@ -144,7 +144,7 @@ def test_names_of_configs_are_replaced_by_their_files(template: str, run: Path) 
 
 def test_files_take_precedence_over_names_of_configs(run: Path) -> None:
     Path("vit_mnist").touch()
-    Path("vit_flowers").mkdir()
+    Path("scenes_demo").mkdir()
     for name in ("vit_mnist", "vit_cifar10.yaml", "./vit_cifar10", "unknown", "{}", "a: {}\n"):
         assert resolve_configs(["--config", name]) == ["--config", name]
-    assert resolve_configs(["--config", "vit_flowers"]) != ["--config", "vit_flowers"]
+    assert resolve_configs(["--config", "scenes_demo"]) != ["--config", "scenes_demo"]
