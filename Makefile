@@ -8,7 +8,7 @@
 # make net     writes anew what must not change (tests/net); look at the difference before a commit
 # make check   lint, format, types, import rules
 # make docs    builds the documentation into docs/_build (no network needed)
-# make bench   times visattn against plain implementations
+# make bench   times maps beside those of other libraries
 # make peers   installs the libraries that we compare with, apart from ours
 # make clean   removes environments and caches; runs/ stays
 #
@@ -146,8 +146,8 @@ check: .venv/dev.stamp
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-bench: .venv/core.stamp
-	$(BIN)/python tools/benchmark.py
+bench: .venv/core.stamp .venv-peers/peers.stamp
+	$(BIN)/python tools/benchmark.py peers
 
 peers: .venv-peers/peers.stamp
 	@echo ".venv-peers is ready: $(BIN)/python -m pytest -m peers"

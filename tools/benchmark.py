@@ -1,337 +1,527 @@
-"""Benchmark visattn against plain implementations and other libraries, in interleaved rounds.
+"""Measure speed in interleaved rounds, on the CPU.
 
-    python tools/benchmark.py                 training steps, and beam search of captioners
-    python tools/benchmark.py training        one of them
-    python tools/benchmark.py blocks          all blocks, against timm and plain code; hours
-    python tools/benchmark.py blocks --only se cbam --table docs/notes/blocks_speed.md
-    python tools/benchmark.py glimpses        glimpses, and an epoch of 60,000 digits; minutes
-    python tools/benchmark.py transformers    Vision Transformers against other libraries; minutes
-    python tools/benchmark.py transformers --only growth --table docs/notes/attention_growth.md
-    python tools/benchmark.py maps            Grad-CAM, recording, overlays, RISE; minutes
-    python tools/benchmark.py first           first maps of networks in new processes; minutes
-    python tools/benchmark.py peers --table docs/results/peers.csv
-                                              maps beside those of other libraries; minutes
-    python tools/benchmark.py gradients --weights runs/scenes_soft/1/checkpoints/best.ckpt
-                                              gradient noise of hard attention; a minute
-    python tools/benchmark.py words           captions of vision-language models; minutes
-    python tools/benchmark.py bulk            overlays of --num-samples photos; minutes
-    python tools/benchmark.py bulk --only index --num-samples 10000
-                                              their index alone; seconds
-    python tools/benchmark.py scores          rewards of self-critical training, removal; a minute
-    python tools/benchmark.py loader          crops of photos for training; a minute
-    python tools/benchmark.py step            operations and host syncs of a training step; seconds
-    python tools/benchmark.py gpu --table FILE   all that needs a GPU, as a table; 20 minutes;
-                                              without a GPU a dry run of small sizes; a minute
+    python tools/benchmark.py peers     maps beside those of captum, torchcam and grad-cam
+    python tools/benchmark.py first     the first map of a new process beside grad-cam's first
+    python tools/benchmark.py bulk      `visattn caption` and `overlay` beside the model alone
+    python tools/benchmark.py step scenes_demo "scenes_demo @HEAD~5"
+                                        training steps: a config, options of `visattn fit`, and a
+                                        git revision
 
-With one thread, seconds are CPU time, which other processes lengthen less than the clock.
-Timings are noisy: compare the median ratio and its range over the rounds rather than seconds. Each
-comparison also checks that both implementations return the same.
+Each implementation runs in a process of its own, and the processes take turns, so that other load
+on the machine slows all of them alike. Seconds are CPU seconds of one thread. A ratio is the time
+of the other implementation divided by the time of the first, the median over the rounds of one
+run: above 1, the first is faster. Compare ratios, not seconds of different runs.
+
+`peers` and `first` need the libraries of `make peers`, which are in `.venv-peers`: this file runs
+there too, and imports at the top only what both environments have.
 """
 
 import argparse
-import dataclasses
+import csv
+import io
 import json
-import platform
-import statistics
+import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from statistics import median
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any, NoReturn, Self
 
 import torch
-from benchmarks import caption_speeds, caption_transformer_speeds, training_speeds
-from benchmarks.caption_speeds import Comparison
-from benchmarks.clocks import clock
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
-from visattn.commands.options import CommandParser
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = ROOT / ".venv-peers" / "bin" / "python"
+Row = dict[str, str]
 
-COMPARISONS = (
-    caption_speeds.COMPARISONS
-    | caption_transformer_speeds.COMPARISONS
-    | training_speeds.COMPARISONS
-)
+# ------------------------------------------------------------------ processes that take turns
 
 
-def time_comparison(comparison: Comparison, rounds: int) -> dict[str, object]:
-    """Run both implementations in turn; return median times and the range of the ratio."""
-    seconds: dict[str, list[float]] = {"plain": [], "ours": []}
-    for _ in range(rounds):
-        for name, run in (("plain", comparison.plain), ("ours", comparison.ours)):
-            begin = clock()
-            run()
-            seconds[name].append(clock() - begin)
-    ratios = [slow / fast for slow, fast in zip(seconds["plain"], seconds["ours"], strict=True)]
+class Worker:
+    """An implementation in a process of its own, which computes once per turn.
+
+    Args:
+        words: Name of a function of `WORKERS` and its arguments.
+        python: Interpreter of the environment that has the implementation.
+        root: Checkout that `import visattn` finds; None for environments without visattn.
+    """
+
+    def __init__(self, *words: str, python: Path | str = sys.executable, root: Path | None = ROOT):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root or "")}
+        environment["MALLOC_MMAP_THRESHOLD_"] = "65536"  # freed memory is returned: reproducible
+        self.words = words
+        self.errors = TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
+        self.process = subprocess.Popen(
+            [str(python), __file__, "worker", *words], env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+        )  # fmt: skip
+        self.seconds: list[float] = []
+
+    def __enter__(self) -> Self:
+        """Wait until the process has computed for the first time."""
+        try:
+            self.first = self._answer()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self.process.communicate()
+        self.errors.close()
+
+    def take_turn(self) -> None:
+        """Let the process compute once."""
+        print(file=self.process.stdin, flush=True)
+        self.seconds.append(self._answer())
+
+    def _answer(self) -> Any:
+        for line in self.process.stdout or ():
+            return json.loads(line)
+        self.errors.seek(0)
+        log = "\n".join(self.errors.read().splitlines()[-10:])
+        raise RuntimeError(f"{shlex.join(self.words)} failed:\n{log}")
+
+
+class Turns:
+    """The other end of a `Worker`, in its process."""
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # what a command prints is no answer
+
+    def answer(self, value: object) -> None:
+        """Send a value to the `Worker`."""
+        print(json.dumps(value), file=self._answers, flush=True)
+
+    def wait(self) -> None:
+        """Wait for the next turn; exit if there is none."""
+        if not sys.stdin.readline():
+            os._exit(0)
+
+    def repeat(self, run: Callable[[], object]) -> NoReturn:
+        """Call a function in each turn, and send its CPU seconds."""
+        while True:
+            self.wait()
+            self.answer(seconds_of(run))
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """Return the CPU seconds of a call."""
+    begin = time.process_time()
+    run()
+    return time.process_time() - begin
+
+
+def interleave(workers: Sequence[Worker], rounds: int) -> None:
+    """Let each worker compute once per round, in alternating order."""
+    for number in range(rounds):
+        for worker in reversed(workers) if number % 2 else workers:
+            worker.take_turn()
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Row:
+    """Return the cells of a comparison, from seconds in the same rounds."""
+    ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
     return {
-        "comparison": comparison.title,
-        "plain_s": statistics.median(seconds["plain"]),
-        "ours_s": statistics.median(seconds["ours"]),
-        "ratio": statistics.median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
-        "floor": comparison.floor,
+        "ratio of times": f"{median(ratios):.2f}",
+        "rounds": f"{min(ratios):.2f} to {max(ratios):.2f}",
     }
+
+
+def pair(ours: float, theirs: float, digits: int = 3) -> str:
+    """Return two values as one cell."""
+    return f"{ours:.{digits}f}, {theirs:.{digits}f}"
+
+
+# ------------------------------------------------------------------ maps beside other libraries
+
+CNNS = ("resnet50", "mobilenet_v2", "convnext_tiny", "efficientnet_b0", "densenet121")
+LIBRARIES = ("grad-cam", "torchcam", "captum")
+CASES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+    "gradcam": (CNNS[:2], LIBRARIES),
+    "layercam": (CNNS[:1], LIBRARIES[:2]),
+    "gradcam++": (CNNS[:1], LIBRARIES[:2]),
+    "scorecam": (["resnet18@64"], LIBRARIES[:2]),
+    "ablationcam": (["resnet18@64"], LIBRARIES[:1]),
+    "input_gradient": (CNNS[:2], LIBRARIES[2:]),
+    "integrated_gradients": (CNNS[:2], LIBRARIES[2:]),
+    "smoothgrad": (CNNS[:2], LIBRARIES[2:]),
+    "occlusion": (CNNS[:2], LIBRARIES[2:]),
+}
+"""Methods, with networks of torchvision (`NAME@SIDE`, 224 without) and libraries that have them."""
+STEPS, SAMPLES = 20, 10
+Run = Callable[[], Tensor]
+
+
+def peers(args: argparse.Namespace) -> Iterator[Row]:
+    """Compare later maps of a process, first ones, their memory and their values."""
+    for method in args.only or CASES:
+        networks, libraries = CASES[method]
+        for network in networks:
+            model, image = build(network)
+            with torch.no_grad():
+                label = int(model(image).argmax())  # others may have an empty Grad-CAM
+            with TemporaryDirectory() as folder, ExitStack() as stack:
+                ours, *others = (
+                    stack.enter_context(map_worker(library, method, network, label, folder))
+                    for library in ("visattn", *libraries)
+                )
+                interleave([ours, *others], args.rounds)
+                maps = {library: load_file(f"{folder}/{library}")["maps"] for library in libraries}
+                our_map = load_file(f"{folder}/visattn")["maps"]
+            for (library, their_map), theirs in zip(maps.items(), others, strict=True):
+                difference = largest_difference(our_map, their_map)
+                yield {
+                    "map": method,
+                    "network": f"{network.partition('@')[0]}, {image.shape[-1]} px",
+                    "compared with": library,
+                    "first, s": pair(ours.first["seconds"], theirs.first["seconds"], 2),
+                    "later, s": pair(median(ours.seconds), median(theirs.seconds)),
+                    **ratio(ours.seconds, theirs.seconds),
+                    "MB": pair(ours.first["megabytes"], theirs.first["megabytes"], 0),
+                    "difference": "other noise" if method == "smoothgrad" else f"{difference:.0e}",
+                }
+
+
+def first(args: argparse.Namespace) -> Iterator[Row]:
+    """Compare the first Grad-CAM of new processes."""
+    for network in args.only or CNNS:
+        seconds: dict[str, list[float]] = {"visattn": [], "grad-cam": []}
+        with TemporaryDirectory() as folder:
+            for _ in range(args.rounds):
+                for library, values in seconds.items():
+                    with map_worker(library, "gradcam", network, 1, folder) as worker:
+                        values.append(worker.first["seconds"])
+        ours, theirs = seconds.values()
+        firsts = {"first, s": pair(median(ours), median(theirs), 2)}
+        yield {"network": network, "compared with": "grad-cam"} | firsts | ratio(ours, theirs)
+
+
+def map_worker(library: str, method: str, network: str, label: int, folder: str) -> Worker:
+    """Return the process of a library, which leaves its first map in the folder."""
+    words = ("map", library, method, network, str(label), f"{folder}/{library}")
+    if library == "visattn":
+        return Worker(*words)
+    if not PEERS.exists():
+        raise FileNotFoundError(f"{library} is not installed in .venv-peers: run make peers")
+    return Worker(*words, python=PEERS, root=None)
+
+
+def largest_difference(ours: Tensor, theirs: Tensor) -> float:
+    """Return the largest difference of two maps, each scaled to [0, 1], ours resized to theirs."""
+    if ours.shape != theirs.shape:
+        ours = interpolate(ours[:, None], theirs.shape[-2:], mode="bilinear")[:, 0]
+    return float((in_unit_range(ours) - in_unit_range(theirs)).abs().max())
+
+
+def in_unit_range(maps: Tensor) -> Tensor:
+    """Return maps with a minimum of 0 and a maximum of 1."""
+    low, high = maps.min(), maps.max()
+    return (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)
+
+
+def build(network: str) -> tuple[nn.Module, Tensor]:
+    """Return a network of `CASES` with random weights, and an image of noise."""
+    from torchvision.models import get_model
+
+    name, _, side = network.partition("@")
+    torch.manual_seed(0)
+    return get_model(name, weights=None).eval(), torch.randn(1, 3, *[int(side or 224)] * 2)
+
+
+def compute_maps(turns: Turns, library: str, method: str, *words: str) -> None:
+    """Compute maps of a network; in the process of a `Worker`."""
+    network, label, file = words
+    model, image = build(network)
+    libraries = {"visattn": of_visattn, "grad-cam": of_gradcam, "torchcam": of_torchcam}
+    run = libraries.get(library, of_captum)(model, image, method, int(label))  # imports it
+    maps: list[Tensor] = []
+    before = megabytes("VmRSS")
+    seconds = seconds_of(lambda: maps.append(run()))
+    save_file({"maps": maps[0].float().contiguous()}, file)
+    turns.answer({"seconds": seconds, "megabytes": megabytes("VmHWM") - before})
+    turns.repeat(run)
+
+
+def last_layer(model: Any) -> nn.Module:
+    """Return the last layer of features of a CNN of torchvision."""
+    return model.layer4 if hasattr(model, "layer4") else model.features
+
+
+def of_visattn(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
+    """Return the call of our method."""
+    from visattn.attribution.methods import METHODS
+
+    window = image.shape[-1] // 4
+    options: dict[str, dict[str, Any]] = {
+        "integrated_gradients": {"n_steps": STEPS},
+        "smoothgrad": {"num_samples": SAMPLES},
+        "occlusion": {"sliding_window_size": window, "stride": window, "score_type": "logits"},
+    }
+    return lambda: METHODS[method](model, image, label, **options.get(method, {}))
+
+
+def of_gradcam(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
+    """Return the call of pytorch-grad-cam."""
+    import pytorch_grad_cam as library  # pyright: ignore[reportMissingImports]
+    from pytorch_grad_cam.utils.model_targets import (  # pyright: ignore[reportMissingImports]
+        ClassifierOutputTarget,
+    )
+
+    names = {"gradcam": "GradCAM", "layercam": "LayerCAM", "scorecam": "ScoreCAM"}
+    names |= {"gradcam++": "GradCAMPlusPlus", "ablationcam": "AblationCAM"}
+
+    def run() -> Tensor:
+        method_class = getattr(library, names[method])
+        with method_class(model=model, target_layers=[last_layer(model)]) as cam:
+            return torch.from_numpy(cam(image, targets=[ClassifierOutputTarget(label)]).copy())
+
+    return run
+
+
+def of_torchcam(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
+    """Return the call of torchcam."""
+    from torchcam import methods  # pyright: ignore[reportMissingImports]
+
+    names = {"gradcam": "GradCAM", "layercam": "LayerCAM", "scorecam": "ScoreCAM"}
+    names |= {"gradcam++": "GradCAMpp"}
+
+    def run() -> Tensor:
+        with getattr(methods, names[method])(model, target_layer=last_layer(model)) as extractor:
+            return extractor(label, model(image.clone().requires_grad_()))[0].detach()
+
+    return run
+
+
+def of_captum(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
+    """Return the call of captum."""
+    from captum import attr  # pyright: ignore[reportMissingImports]
+
+    def run() -> Tensor:
+        if method == "gradcam":
+            cam = attr.LayerGradCam(model, last_layer(model))
+            return cam.attribute(image, target=label, relu_attributions=True)[:, 0]
+        if method == "input_gradient":
+            return attr.Saliency(model).attribute(image, target=label).amax(1)
+        if method == "integrated_gradients":
+            method_class = attr.IntegratedGradients(model)
+            return method_class.attribute(image, target=label, n_steps=STEPS).sum(1)
+        if method == "smoothgrad":
+            maps = attr.NoiseTunnel(attr.Saliency(model)).attribute(
+                image, nt_type="smoothgrad", nt_samples=SAMPLES, target=label, abs=False,
+                stdevs=0.15 * float(image.amax() - image.amin()),
+            )  # fmt: skip
+            return maps.abs().amax(1)
+        window = (3, image.shape[-1] // 4, image.shape[-1] // 4)
+        options = {"sliding_window_shapes": window, "strides": window, "perturbations_per_eval": 4}
+        with torch.no_grad():
+            return attr.Occlusion(model).attribute(image, target=label, **options)[:, 0]
+
+    return lambda: run().detach()
+
+
+def megabytes(entry: str) -> float:
+    """Return the current (`VmRSS`) or peak (`VmHWM`) memory of this process; 0 if not known."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return sum(int(line.split()[1]) for line in lines if line.startswith(f"{entry}:")) / 1024
+
+
+# ------------------------------------------------------------------ training steps
+
+
+def step(args: argparse.Namespace) -> Iterator[Row]:
+    """Compare training steps of configs, options and revisions, each with the first."""
+    with ExitStack() as stack:
+        workers: list[Worker] = []
+        for variant in args.variants:
+            words = shlex.split(variant)
+            options = [word for word in words if not word.startswith("@")]
+            root, folder = ROOT, stack.enter_context(TemporaryDirectory())
+            for word in words:
+                if word.startswith("@"):
+                    root = stack.enter_context(checkout(word[1:]))
+            worker = Worker("train", str(args.steps), folder, *options, root=root)
+            workers.append(stack.enter_context(worker))
+        interleave(workers, args.rounds)
+    for variant, worker in zip(args.variants, workers, strict=True):
+        yield {
+            "config": variant,
+            "first loss": f"{worker.first:.6g}",
+            "step, s": f"{median(worker.seconds):.4f}",
+            **ratio(workers[0].seconds, worker.seconds),
+        }
+
+
+@contextmanager
+def checkout(revision: str) -> Iterator[Path]:
+    """Yield a folder with the files of a git revision."""
+    command = ["git", "-C", str(ROOT), "archive", revision]
+    files = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    with TemporaryDirectory() as folder:
+        with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+            archive.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+def train(turns: Turns, steps: str, folder: str, config: str, *options: str) -> None:
+    """Train a config, and wait for a turn before each `steps` steps; in the process of a `Worker`.
+
+    The time of a step is that between its start and its end, without reading data.
+    """
+    from lightning.pytorch import Callback, Trainer
+
+    from visattn.cli import main
+
+    class Timer(Callback):
+        seconds, done = 0.0, 0
+
+        def on_train_batch_start(self, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            self.begin = time.process_time()
+
+        def on_train_batch_end(self, _: Any, __: Any, outputs: Any, *___: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+            self.seconds += time.process_time() - self.begin
+            self.done += 1
+            if self.done == 1:
+                turns.answer(float(outputs["loss"]))
+            elif self.done % int(steps) == 1:
+                turns.answer(self.seconds / int(steps))
+            else:
+                return
+            turns.wait()
+            self.seconds = 0.0
+
+    fit = Trainer.fit
+
+    def fit_with_timer(trainer: Any, *args: Any, **kwargs: Any) -> None:
+        trainer.callbacks.append(Timer())
+        fit(trainer, *args, **kwargs)
+
+    setattr(Trainer, "fit", fit_with_timer)  # noqa: B010 (of any revision, whatever builds it)
+    words = ["fit", "--config", config, "--run", f"{folder}/run", "--seed_everything", "0"]
+    main([*words, "--trainer.accelerator", "cpu", "--data.num_workers", "0", *options])
+
+
+# ------------------------------------------------------------------ many photos
+
+BULK = {
+    "caption": ("va.caption", ["--model", "scenes-captioner"]),
+    "overlay": ("va.explain", ["--model", "timm:resnet18", "--method", "gradcam"]),
+}
+"""Commands, the functions behind them, and options."""
+
+
+def bulk(args: argparse.Namespace) -> Iterator[Row]:
+    """Compare commands over a folder of photos with their functions, which write no files."""
+    from visattn.cli import main
+
+    with TemporaryDirectory() as folder:
+        scenes = ["data", "scenes", "--count", str(args.photos), "--size", "224"]
+        main([*scenes, "--out", f"{folder}/photos"])
+        for command in args.only or BULK:
+            with ExitStack() as stack:
+                alone, whole = (
+                    stack.enter_context(Worker("photos", name, folder))
+                    for name in (BULK[command][0], command)
+                )
+                interleave([alone, whole], args.rounds)
+            seconds = [median(worker.seconds) / args.photos for worker in (alone, whole)]
+            yield {
+                "function": BULK[command][0],
+                "compared with": f"visattn {command}",
+                "photo, s": pair(*seconds),
+                **ratio(alone.seconds, whole.seconds),
+            }
+
+
+def run_photos(turns: Turns, name: str, folder: str) -> None:
+    """Run a command or its function over all photos; in the process of a `Worker`."""
+    import timm
+
+    import visattn as va
+    from visattn.cli import main
+
+    photos = sorted(Path(folder, "photos").glob("*.png"))
+    captioner, network = va.load("scenes-captioner"), timm.create_model("resnet18").eval()
+
+    def command() -> None:
+        with TemporaryDirectory() as out:
+            main([name, f"{folder}/photos", *BULK[name][1], "--out", f"{out}/results"])
+
+    functions: dict[str, Callable[[], object]] = {
+        "va.caption": lambda: va.caption(captioner, photos),
+        "va.explain": lambda: va.explain(network, photos, "gradcam"),
+    }
+    run = functions.get(name, command)
+    turns.answer(seconds_of(run))
+    turns.repeat(run)
+
+
+WORKERS: dict[str, Callable[..., None]] = {
+    "map": compute_maps, "train": train, "photos": run_photos,
+}  # fmt: skip
+
+# ------------------------------------------------------------------ command line
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    parser = CommandParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help=f"any of {', '.join(COMPARISONS)}; or one of {', '.join(ALONE)}",
-    )
-    add("--rounds", type=int, default=7, help="timed rounds (7)")
-    add("--threads", type=int, default=2, help="torch threads (2)")
-    add("--out", type=Path, metavar="FILE", help="write the results as JSON")
-    glimpses = parser.add_argument_group("glimpses")
-    glimpses.add_argument("--num-digits", type=int, default=60_000, metavar="N",
-                           help="digits of the epoch (60000; 0: none)")  # fmt: skip
-    add("--only", nargs="+", metavar="PART",
-        help="parts to run. blocks: block names; transformers: speed, memory, rows, growth; maps: "
-        "gradcam, channels, rows, extraction, overlay, perturbation, changed; first: cnns, vits; "
-        "peers: cams, channels, pixels, perturbation, attention; "
-        "words: tiny, base; bulk: "
-        "overlays, index; scores: rewards, removal; "
-        "step: vit, ram, captioner; loader: small, "
-        "large; gpu: step, vit, loader, rise, gradcam, overlay, kernels, epochs")  # fmt: skip
-    add("--table", type=Path, metavar="FILE", help="write a Markdown page; for transformers, "
-        "the scaling of attention with its plot; for peers, a CSV file")  # fmt: skip
-    gradients = parser.add_argument_group("gradients")
-    gradients.add_argument("--weights", nargs="+", type=Path, metavar="FILE",
-                           help="checkpoints of captioners of scenes")  # fmt: skip
-    bulk = parser.add_argument_group("bulk")
-    bulk.add_argument("--num-samples", type=int, default=512, metavar="N",
-                      help="photos (512)")  # fmt: skip
-    blocks = parser.add_argument_group("blocks")
-    blocks.add_argument("--shapes", nargs="+", type=shape, metavar="BxCxYxX",
-                        help="feature shapes (32x256x56x56 8x64x112x112)")  # fmt: skip
-    blocks.add_argument("--max-memory", type=float, default=6.0, metavar="GB",
-                        help="memory limit of pairwise attention weights (6)")  # fmt: skip
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for run, known in ((peers, CASES), (first, CNNS), (step, ()), (bulk, BULK)):
+        command = commands.add_parser(run.__name__, description=run.__doc__)
+        command.set_defaults(run=run)
+        command.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
+        command.add_argument("--table", type=Path, metavar="FILE", help="CSV file of the rows")
+        if known:
+            command.add_argument("--only", nargs="+", choices=tuple(known), help="rows (all)")
+        if run is step:
+            command.add_argument("variants", nargs="+", metavar='"CONFIG [OPTIONS] [@REVISION]"')
+            command.add_argument("--steps", type=int, default=20, help="steps per round (20)")
+        if run is bulk:
+            command.add_argument("--photos", type=int, default=64, help="number of photos (64)")
     return parser
 
 
-def shape(text: str) -> tuple[int, ...]:
-    """Parse a shape, such as 32x256x56x56."""
-    sides = text.split("x")
-    if len(sides) != 4 or not all(side.isdigit() and int(side) for side in sides):
-        raise argparse.ArgumentTypeError(f"must be like 32x256x56x56, got {text!r}")
-    return tuple(map(int, sides))
-
-
-def time_blocks(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Time blocks; the results so far are written after each."""
-    from benchmarks.block_speeds import SHAPES, markdown, time_blocks as iterate_timings
-
-    from visattn.blocks.registry import list_blocks
-
-    results = []
-    timings = iterate_timings(
-        args.only or list_blocks(),
-        args.shapes or SHAPES,
-        rounds=args.rounds,
-        max_gigabytes=args.max_memory,
-    )
-    try:
-        for speed in timings:
-            results.append(speed)
-            print(speed, flush=True)
-            if args.table:
-                args.table.write_text(markdown(results, rounds=args.rounds), encoding="utf-8")
-            if args.out:
-                records = [dataclasses.asdict(result) for result in results]
-                args.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
-    except ValueError as error:
-        parser.error(str(error))
-    return 0
-
-
-def time_glimpses(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Time glimpse extraction and an epoch of training."""
-    from benchmarks.glimpse_speeds import BATCH, time_glimpses as iterate_timings
-
-    if args.num_digits and args.num_digits < BATCH:
-        parser.error(f"--num-digits must be 0 or at least {BATCH}, a batch; got {args.num_digits}")
-    return report(iterate_timings(rounds=args.rounds, digits=args.num_digits), args.out)
-
-
-def time_transformers(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Measure Vision Transformers."""
-    from benchmarks.transformer_speeds import PARTS, figures
-
-    parts = selected_parts(args, parser, PARTS)
-    return report(figures(parts, rounds=args.rounds, page=args.table), args.out)
-
-
-def time_maps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Benchmark the computation of maps and overlays."""
-    from benchmarks.map_speeds import PARTS, map_figures
-
-    return report(map_figures(selected_parts(args, parser, PARTS), rounds=args.rounds), args.out)
-
-
-def time_words(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Benchmark captions with maps of vision-language models against `generate`."""
-    from benchmarks.word_speeds import PARTS, word_figures
-
-    return report(word_figures(selected_parts(args, parser, PARTS), rounds=args.rounds), args.out)
-
-
-def measure_gradients(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Measure the signal-to-noise ratio of the gradients of hard attention."""
-    from benchmarks.gradient_noise import gradient_noise
-
-    if not args.weights:
-        parser.error("gradients needs --weights FILE ..., checkpoints of captioners of scenes")
-    return report(gradient_noise(args.weights, repeats=3 * args.rounds), args.out)
-
-
-def time_loader(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Benchmark crops of photos for training."""
-    from benchmarks.loader_speeds import PARTS, loader_figures
-
-    parts = selected_parts(args, parser, tuple(PARTS))
-    return report(loader_figures(parts, rounds=args.rounds), args.out)
-
-
-def time_bulk(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Benchmark overlays of many photos."""
-    from benchmarks.bulk_speeds import PARTS, bulk_figures
-
-    if args.num_samples < 1:
-        parser.error(f"--num-samples must be at least 1, got {args.num_samples}")
-    parts = selected_parts(args, parser, PARTS)
-    return report(bulk_figures(parts, rounds=args.rounds, photos=args.num_samples), args.out)
-
-
-def time_scores(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Benchmark rewards of self-critical training, and scores of maps by removal."""
-    from benchmarks.score_speeds import PARTS, score_figures
-
-    parts = selected_parts(args, parser, PARTS)
-    return report(score_figures(parts, rounds=args.rounds), args.out)
-
-
-def count_steps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Count the operations and host syncs of training steps."""
-    from benchmarks.step_counts import MODELS, step_counts
-
-    return report(step_counts(selected_parts(args, parser, tuple(MODELS))), args.out)
-
-
-def measure_gpu(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Write the table of a GPU."""
-    from benchmarks.gpu_speeds import PARTS, gpu_figures, table_head
-
-    lines = [table_head(dry=not torch.cuda.is_available())]
-    print(lines[0], flush=True)
-    for row in gpu_figures(selected_parts(args, parser, PARTS), rounds=args.rounds):
-        print(row, flush=True)
-        lines.append(str(row))
-        if args.table:
-            args.table.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return 0
-
-
-def time_first_maps(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Print the table of first maps."""
-    from benchmarks.first_maps import CASES, HEAD, first_maps
-
-    print(HEAD, flush=True)
-    parts = selected_parts(args, parser, tuple(CASES))
-    return report(first_maps(parts, rounds=args.rounds), args.out)
-
-
-def time_peers(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Compare maps with those of other libraries; the rows so far are written after each."""
-    from benchmarks.peer_speeds import CASES, peer_rows, write_table
-
-    parts = selected_parts(args, parser, tuple(CASES))
-    rows = []
-    for row in peer_rows(parts, rounds=args.rounds):
-        rows.append(row)
-        print(*row.cells().values(), sep=" | ", flush=True)
-        if args.table:
-            write_table(rows, args.table, commit_and_date())
-    return 0
-
-
-def commit_and_date() -> str:
-    """Return the commit and today's date, as tables of results have them."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return f"{commit} {datetime.now(UTC):%Y-%m-%d}"
-
-
-def selected_parts(
-    args: argparse.Namespace, parser: argparse.ArgumentParser, known: Sequence[str]
-) -> Sequence[str]:
-    """Return the selected parts of a benchmark, or all."""
-    if unknown := [part for part in args.only or () if part not in known]:
-        parser.error(f"there is no part {', '.join(unknown)}; choose from {', '.join(known)}")
-    return args.only or known
-
-
-def report(figures: Iterable[Any], out: Path | None) -> int:
-    """Print each figure; write all so far as JSON."""
-    records = []
-    for figure in figures:
-        records.append(figure._asdict())
-        print(figure, flush=True)
-        if out:
-            out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
-    return 0
-
-
-ALONE: dict[str, Callable[[argparse.Namespace, argparse.ArgumentParser], int]] = {
-    "blocks": time_blocks,
-    "glimpses": time_glimpses,
-    "transformers": time_transformers,
-    "maps": time_maps,
-    "first": time_first_maps,
-    "peers": time_peers,
-    "words": time_words,
-    "gradients": measure_gradients,
-    "bulk": time_bulk,
-    "scores": time_scores,
-    "loader": time_loader,
-    "step": count_steps,
-    "gpu": measure_gpu,
-}
+def write_rows(rows: Iterable[Row], table: Path | None) -> None:
+    """Print each row, and write all so far as CSV with commit and date."""
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    written: list[Row] = []
+    for row in rows:
+        written.append(row | {"measured": f"{commit} {datetime.now(UTC):%Y-%m-%d}"})
+        print(*(f"{name}: {cell}" for name, cell in row.items()), sep=" | ", flush=True)
+        if table:
+            with table.open("w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, list(written[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(written)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the selected comparisons."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
-    known = (*COMPARISONS, *ALONE)
-    if unknown := [name for name in args.names if name not in known]:
-        parser.error(f"there is no comparison {', '.join(unknown)}; choose from {', '.join(known)}")
-    alone = next((name for name in args.names if name in ALONE), None)
-    if alone and len(args.names) > 1:
-        parser.error(f"{alone} must be run alone, without other comparisons")
-    torch.set_num_threads(args.threads)
-    print(f"torch {torch.__version__}, {args.threads} threads, {platform.machine()}")
-    if alone:
-        return ALONE[alone](args, parser)
-    figures = []
-    for name in args.names or COMPARISONS:
-        figure = time_comparison(COMPARISONS[name](), args.rounds)
-        figures.append(figure)
-        print(
-            f"{figure['comparison']}: plain {figure['plain_s']:.3f} s, "
-            f"ours {figure['ours_s']:.3f} s, {figure['ratio']:.2f} times as fast "
-            f"({figure['ratio_min']:.2f} to {figure['ratio_max']:.2f}; "
-            f"target: {figure['floor']:g} or more)",
-            flush=True,
-        )
-    if args.out:
-        args.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    """Run a comparison; return 0, or 2 without the libraries of `make peers`."""
+    if argv[:1] == ["worker"]:
+        torch.set_num_threads(1)
+        WORKERS[argv[1]](Turns(), *argv[2:])
+        return 0
+    args = build_parser().parse_args(argv)
+    try:
+        write_rows(args.run(args), args.table)
+    except (FileNotFoundError, RuntimeError, subprocess.CalledProcessError) as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 

@@ -4,11 +4,11 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple, Self
 
 import pytest
 import torch
+from host_syncs import SyncCounter
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
@@ -421,13 +421,11 @@ def test_rare_checks_do_not_change_the_result_and_spare_host_syncs(
     best: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, which would wait at each check, and for each index by a mask."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
-    counter_type = importlib.import_module("benchmarks.op_counts").OpCounter
     toy, constraints = Toy(31, 7, sharp=5.0), rules(24, shortest=3, penalty=0.5, banned=(START, 1))
     expected = found_by(toy, constraints, best=best)
     steps, toy.steps = toy.steps, 0
     monkeypatch.setattr(search, "_steps_per_check", lambda device: 4)
-    with counter_type() as counter:
+    with SyncCounter() as counter:
         result = found_by(toy, constraints, best=best)
     for name in ("tokens", "lengths", "scores", "log_probs", "finished"):
         torch.testing.assert_close(getattr(result, name), getattr(expected, name))

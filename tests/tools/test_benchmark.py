@@ -1,135 +1,86 @@
-"""Benchmark of blocks, on tiny features: implementations agree, and results are reported."""
+"""Benchmarks: processes take turns, and rows say how times and values differ."""
 
-import importlib
-import json
-import re
+import csv
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-from tool_modules import TOOLS, tool_module
-
-from visattn.blocks.registry import create_block, list_blocks
-
-TINY = ["--shapes", "2x64x7x5", "--rounds", "3", "--threads", "1"]
+import torch
+from tool_modules import tool_module
+from torch import nn
 
 
-def benchmark_module(name: str) -> Any:
-    return importlib.import_module(f"benchmarks.{name}")
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    return tool_module("benchmark")
 
 
-@pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(TOOLS)  # as for a script in this folder
-    tool = tool_module("benchmark")
-    monkeypatch.setattr(benchmark_module("block_speeds"), "SECONDS", 0.0)
-    return tool
+class Fake:
+    def __init__(self, name: str, turns: list[str]) -> None:
+        self.name, self.turns = name, turns
+
+    def take_turn(self) -> None:
+        self.turns.append(self.name)
 
 
-@pytest.mark.parametrize("block", list_blocks())
-def test_plain_version_matches(block: str, tool: ModuleType) -> None:
-    check_same = benchmark_module("block_speeds").check_same
-
-    check_same(block)
-
-
-def test_differing_plain_version_raises(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    block_speeds = benchmark_module("block_speeds")
-
-    monkeypatch.setitem(block_speeds.PLAIN, "se", block_speeds.PLAIN["simam"])
-    with pytest.raises(ValueError, match=r"se: ours and the plain version differ by 0\.\d+"):
-        block_speeds.check_same("se")
+def test_processes_take_turns_in_alternating_order(tool: ModuleType) -> None:
+    turns: list[str] = []
+    tool.interleave([Fake("ours", turns), Fake("theirs", turns)], 3)
+    assert turns == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
 
 
-def test_every_block_has_a_plain_version(tool: ModuleType) -> None:
-    speeds = benchmark_module("block_speeds")
-    assert set(speeds.PLAIN) == set(list_blocks())
-    assert set(speeds.RIVALS) | set(speeds.PAIRS) <= set(list_blocks())
+def test_a_ratio_is_the_median_over_rounds_of_the_other_by_the_first(tool: ModuleType) -> None:
+    cells = tool.ratio([1.0, 1.0, 2.0], [3.0, 1.0, 5.0])
+    assert cells == {"ratio of times": "2.50", "rounds": "1.00 to 3.00"}
 
 
-def test_timm_blocks_have_equal_widths(tool: ModuleType) -> None:
-    """In weights of more than one axis; biases and norms differ."""
-    for name, rival in benchmark_module("rivals").RIVALS.items():
-        ours, theirs = (
-            sum(p.numel() for p in module.parameters() if p.ndim > 1)
-            for module in (create_block(name, 64), rival(64, (14, 14)))
-        )
-        assert theirs == ours, name
+def test_maps_are_compared_between_0_and_1_and_from_edge_to_edge(tool: ModuleType) -> None:
+    maps = torch.rand(1, 5, 7)
+    assert tool.largest_difference(maps, 3 * maps + 1) < 1e-6
+    large = nn.functional.interpolate(maps[:, None], (10, 14), mode="bilinear")[:, 0]
+    assert tool.largest_difference(maps, large) < 1e-6
+    changed = maps.clone()
+    changed.view(-1)[changed.argmax()] = maps.min()
+    assert tool.largest_difference(maps, changed) > 0.9
 
 
-def test_table_has_every_shape_and_pass(
+@pytest.mark.slow  # a new process, which imports visattn
+def test_a_process_computes_a_map_in_each_turn(tool: ModuleType, tmp_path: Path) -> None:
+    with tool.map_worker("visattn", "gradcam", "resnet18@64", 1, str(tmp_path)) as worker:
+        worker.take_turn()
+        worker.take_turn()
+    assert worker.first["seconds"] > 0
+    assert len(worker.seconds) == 2
+    assert min(worker.seconds) > 0
+    assert (tmp_path / "visattn").is_file()
+    assert worker.process.returncode == 0
+
+
+def test_a_failed_process_is_quoted(tool: ModuleType) -> None:
+    with (
+        pytest.raises(RuntimeError, match=r"photos caption nowhere failed:\n"),
+        tool.Worker("photos", "caption", "nowhere", python="false"),
+    ):
+        raise AssertionError("the process has no first answer")
+
+
+def test_rows_are_printed_and_written_with_commit_and_date(
     tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table, out = tmp_path / "speed.md", tmp_path / "speed.json"
-    arguments = ["blocks", "--only", "se", "simam", *TINY, "--table", str(table), "--out", str(out)]
-    assert tool.main(arguments) == 0
-    page = table.read_text()
-    assert re.findall("^## .*", page, re.MULTILINE) == [
-        "## Forward, 2 x 64 x 7 x 5",
-        "## Forward + backward, 2 x 64 x 7 x 5",
-    ]
-    ratio = r"\d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\)"
-    assert len(re.findall(rf"^\| se \| \d+\.\d \| {ratio} \| {ratio} \|$", page, re.MULTILINE)) == 2
-    assert len(re.findall(rf"^\| simam \| \d+\.\d \| – \| {ratio} \|$", page, re.MULTILINE)) == 2
-    assert "3 or more interleaved rounds" in page
-    figures = json.loads(out.read_text())
-    assert [(record["block"], record["passed"]) for record in figures] == [
-        (block, passed)
-        for block in ("se", "simam")
-        for passed in ("forward", "forward + backward")
-    ]  # fmt: skip
-    assert len(capsys.readouterr().out.splitlines()) == 1 + 4
+    rows = [{"map": "gradcam", "ratio of times": "2.00"}, {"map": "rise", "ratio of times": "1.00"}]
+    tool.write_rows(rows, tmp_path / "a.csv")
+    assert capsys.readouterr().out.splitlines()[0] == "map: gradcam | ratio of times: 2.00"
+    written = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
+    assert [row["map"] for row in written] == ["gradcam", "rise"]
+    assert len(written[0]["measured"].split()) == 2
 
 
-def test_skips_what_needs_too_much_memory(
-    tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_missing_libraries_are_reported(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = tmp_path / "speed.md"
-    arguments = ["blocks", "--only", "nonlocal", "botnet", *TINY, "--max-memory", "0.0000001"]
-    assert tool.main([*arguments, "--table", str(table)]) == 0
-    page = table.read_text()
-    assert re.search(r"^\| nonlocal \| \d+\.\d \| needs 0 GB \| needs 0 GB \|$", page, re.MULTILINE)
-    assert re.search(r"^\| botnet \| needs 0 GB \| needs", page, re.MULTILINE)
-    gigabytes_of_pairs = benchmark_module("block_speeds").gigabytes_of_pairs
-
-    assert gigabytes_of_pairs("nonlocal", "plain", (32, 256, 56, 56)) == pytest.approx(2.5, abs=0.1)
-
-
-def test_runs_are_interleaved(tool: ModuleType) -> None:
-    in_turn = benchmark_module("clocks").in_turn
-
-    calls: list[str] = []
-    runs = {name: (lambda name=name: calls.append(name)) for name in ("ours", "plain")}
-    timings = in_turn(runs, 2, seconds_a_turn=0)
-    assert calls == ["ours", "plain"] * 2 + ["plain", "ours", "ours", "plain"]
-    assert timings["ours"][1:] == (1, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["bloks"],
-            "there is no comparison bloks; choose from training, search, transformer-training",
-        ),
-        (
-            ["transformers", "--only", "sped"],
-            "there is no part sped; choose from speed, memory, rows",
-        ),
-        (["blocks", "search"], "blocks must be run alone"),
-        (["search", "glimpses"], "glimpses must be run alone"),
-        (
-            ["glimpses", "--num-digits", "-1"],
-            "--num-digits must be 0 or at least 128, a batch; got -1",
-        ),
-        (["blocks", "--only", "sse", "see"], "there is no block see; choose from se, "),
-        (["blocks", "--shapes", "32x56x56"], "must be like 32x256x56x56, got '32x56x56'"),
-    ],
-)
-def test_usage_errors_are_reported(
-    arguments: list[str], message: str, tool: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+    monkeypatch.setattr(tool, "PEERS", Path("nowhere"))
+    with pytest.raises(FileNotFoundError, match="torchcam is not installed .*: run make peers"):
+        tool.map_worker("torchcam", "gradcam", "resnet18@64", 1, "")
     with pytest.raises(SystemExit, match="2"):
-        tool.main(arguments)
-    assert message in capsys.readouterr().err
+        tool.main(["peers", "--only", "gradcan"])
+    assert "invalid choice: 'gradcan'" in capsys.readouterr().err

@@ -30,12 +30,6 @@ class LocationCheck:
     features: tuple[int, int]
     attention: tuple[int, int]
 
-    def row(self) -> str:
-        """Return the row of the table."""
-        counts = [f"{hits} of {count}" if count else "" for hits, count in
-            (self.features, self.attention)]  # fmt: skip
-        return f"| {self.name} | {self.layer} | {counts[0]} | {counts[1]} |"
-
 
 def check_locations(
     name: str, model: nn.Module, size: tuple[int, int] | None = None
@@ -45,10 +39,7 @@ def check_locations(
     Attention is replaced by the identity for features, so that random weights do not spread a
     change.
 
-    Args:
-        name: Name of the model.
-        model: The model, in evaluation mode.
-        size: Height and width of its images; None for its default.
+    `size` is the height and width of its images, None for its default.
     """
     explained = analyze_model(model.double(), size)  # changes may be small with random weights
     info = explained.info

@@ -1,0 +1,105 @@
+"""Training steps do not wait for a GPU more often than they must."""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from host_syncs import SyncCounter
+from lightning import Callback, Trainer
+from torch.optim import AdamW
+from torch.utils.data import DataLoader
+
+from visattn.data.captions.batch import CaptionSample, Vocabulary, collate_captions
+from visattn.data.classification.datasets import LabeledBatch
+from visattn.models import (
+    RecurrentAttentionModel,
+    ShowAttendTell,
+    SmallEncoder,
+    VisionTransformer,
+)
+from visattn.training.callbacks.guards import SkipNonFiniteSteps
+from visattn.training.captioning.task import CaptioningTask
+from visattn.training.classification.task import ClassificationTask
+from visattn.training.glimpses.task import GlimpseTask
+from visattn.training.optim import OptimConfig
+from visattn.training.task import Task
+
+STEPS = 4
+# Others keep their step numbers on the CPU, and reading these is no sync on a GPU.
+FUSED = OptimConfig(partial(AdamW, lr=1e-3, fused=True))
+
+
+def labeled(channels: int, side: int) -> LabeledBatch:
+    images = torch.randint(256, (8, channels, side, side), dtype=torch.uint8)
+    return LabeledBatch(images, torch.arange(8) % 5)
+
+
+def vit() -> tuple[Task, Any]:
+    model = partial(VisionTransformer, img_size=(32, 32), patch_size=8, embed_dim=24, num_heads=3)
+    return ClassificationTask(model, {"class_names": list("abcde")}, optim=FUSED), labeled(3, 32)
+
+
+def ram() -> tuple[Task, Any]:
+    model = partial(RecurrentAttentionModel, img_size=(28, 28), mean=[0.5], std=[0.5])
+    return GlimpseTask(model, {"class_names": list("0123456789")}, optim=FUSED), labeled(1, 28)
+
+
+def captioner() -> tuple[Task, Any]:
+    words = [*"abcdefghijklmnop"]
+    captions = [" ".join(words[:length]) for length in range(8, 16)]
+    vocabulary = Vocabulary.from_captions(captions)
+    image = torch.zeros(3, 24, 24, dtype=torch.uint8)
+    samples = [CaptionSample(str(n), image, (text,)) for n, text in enumerate(captions)]
+
+    def build(words: list[str]) -> ShowAttendTell:
+        encoder = SmallEncoder((24, 24), channels=8)
+        return ShowAttendTell(words, encoder, embed_dim=7, hidden_size=11, attention_dim=5)
+
+    task = CaptioningTask(build, {"words": list(vocabulary.words)}, optim=FUSED)
+    return task, collate_captions(samples, vocabulary)
+
+
+class LastStep(Callback):
+    """Keeps the syncs of the last step."""
+
+    def __init__(self, counter: SyncCounter) -> None:
+        self.counter, self.syncs = counter, Counter[str]()
+
+    def on_train_batch_start(self, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.counter.syncs.clear()
+
+    def on_train_batch_end(self, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.syncs = self.counter.syncs.copy()
+
+
+@pytest.mark.filterwarnings("ignore:.*no `val_dataloader`")
+@pytest.mark.parametrize("build", [vit, ram, captioner])
+def test_a_step_waits_twice_at_most(build: Callable[[], tuple[Task, Any]]) -> None:
+    task, batch = build()
+    counter = SyncCounter()
+    last = LastStep(counter)
+    trainer = Trainer(
+        accelerator="cpu", devices=1, max_steps=STEPS, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False, log_every_n_steps=10 * STEPS,
+        callbacks=[SkipNonFiniteSteps(), last],
+    )  # fmt: skip
+    with counter:
+        trainer.fit(task, DataLoader([batch] * STEPS, batch_size=None))
+    assert 1 <= last.syncs.total() <= 2, last.syncs
+
+
+def test_the_counter_names_every_way_to_wait_for_a_device() -> None:
+    numbers, mask = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True])
+    with SyncCounter() as counter:
+        numbers[mask]
+        numbers.sum().item()
+        mask.nonzero()
+        numbers.tolist()
+        torch.tensor(3.0)
+        numbers[torch.tensor([0, 2])]  # indices: no sync, but their copy to the device is one
+    assert counter.syncs == {
+        "index": 1, "_local_scalar_dense": 1, "nonzero": 1, "tolist": 1, "lift_fresh": 2,
+    }  # fmt: skip

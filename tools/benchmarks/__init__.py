@@ -1,1 +1,0 @@
-"""Benchmarks that `tools/benchmark.py` runs."""
