@@ -32,10 +32,13 @@ def write_caption_data(
     photos: int = 7,
     format: Format = "flickr",  # noqa: A002 (as read_captions calls it)
     size: int = 64,
+    *,
+    sides: bool = True,
 ) -> CaptionPaths:
     """Write photos of an object each, five captions per photo, split lists and phrase boxes.
 
-    Of the photos, two are for validation, two for the test and the rest for training.
+    Of the photos, two are for validation, two for the test and the rest for training. Without
+    `sides`, no caption says where the object is, so that photos may be mirrored.
     """
     if photos < 5:
         raise ValueError(f"three splits need at least 5 photos, got {photos}")
@@ -51,14 +54,14 @@ def write_caption_data(
     names = [f"{1000 + 37 * index}_{index:02x}.jpg" for index in range(photos)]
     for index, name in enumerate(names):
         draw_photo(index, size).save(paths.photos / name, quality=95)
-    captions_by_photo = {name: captions(index) for index, name in enumerate(names)}
+    captions_by_photo = {name: captions(index, sides) for index, name in enumerate(names)}
     lists = {"train": names[:-4], "val": names[-4:-2], "test": names[-2:]}
     paths.captions.write_text(WRITERS[format](captions_by_photo, lists), encoding="utf-8")
     for path, split in zip(
         (paths.train, paths.validation, paths.test), lists.values(), strict=True
     ):
         path.write_text("\n".join([*split, ""]), encoding="utf-8")
-    phrases = {name: phrased(index) for index, name in enumerate(names)}
+    phrases = {name: phrased(index, sides) for index, name in enumerate(names)}
     paths.phrases.write_bytes(gzip.compress(json.dumps(phrases).encode(), mtime=0))
     return paths
 
@@ -96,9 +99,10 @@ def box(index: int) -> tuple[float, float, float, float]:
     return left, 0.3, round(left + SIZE, 4), 0.7
 
 
-def captions(index: int) -> list[str]:
+def captions(index: int, sides: bool = True) -> list[str]:
     """Return five captions with the spacing of Flickr8k."""
     color, kind, place = thing(index)
+    place = place if sides else "sunny"
     return [
         f"A {color} {kind} is on the {place} .",
         f"There 's a {color} {kind} , on grass .",
@@ -108,12 +112,12 @@ def captions(index: int) -> list[str]:
     ]
 
 
-def phrased(index: int) -> list[dict[str, object]]:
+def phrased(index: int, sides: bool = True) -> list[dict[str, object]]:
     """Return the captions with the boxes of their phrases."""
     color, kind, _ = thing(index)
     candidates = (f"a {color} {kind}", f"a {color} {kind}", f"a {kind}", f"a well-known {kind}")
     sentences: list[dict[str, object]] = []
-    for caption, phrase in zip(captions(index), (*candidates, "the grass"), strict=True):
+    for caption, phrase in zip(captions(index, sides), (*candidates, "the grass"), strict=True):
         words, wanted = caption.split(), phrase.split()
         lowered = [word.lower() for word in words]
         first = next(i for i in range(len(words)) if lowered[i : i + len(wanted)] == wanted)

@@ -158,7 +158,7 @@ def write_run_configs(folder: Path) -> None:
         (folder / f"{name}.yaml").write_text(config)
     write_digits(folder, train=34)
     write_photo_folders(folder / "folders", train=6, val=2)
-    paths = write_caption_data(folder, photos=23)
+    paths = write_caption_data(folder, photos=23, sides=False)
     names = [*paths.train.read_text().split(), *paths.validation.read_text().split()]
     paths.train.write_text("\n".join(names[:16]))
     paths.validation.write_text("\n".join(names[16:]))

@@ -173,7 +173,7 @@ def _write_photos(folder: Path) -> None:
 
     Phrases are known of every third training photo, and of the first two for validation.
     """
-    paths = write_caption_data(folder, photos=23, format="jsonl")
+    paths = write_caption_data(folder, photos=23, format="jsonl", sides=False)
     records = [json.loads(line) for line in paths.captions.read_text().splitlines()]
     for index, record in enumerate(records):
         record["captions"] = record["captions"][: 1 + index % 5]

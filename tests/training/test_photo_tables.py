@@ -44,7 +44,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> CaptionPaths:
-    return write_caption_data(tmp_path_factory.mktemp("mini"), photos=17)
+    return write_caption_data(tmp_path_factory.mktemp("mini"), photos=17, sides=False)
 
 
 def cell(path: Path) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import pytest
 import torch
 from caption_data import CaptionPaths, write_caption_data
 
-from visattn.data.captions.batch import CaptionSample
-from visattn.data.captions.dataset import CaptionDataset, CaptionedPhotos, hflip_sample
+from visattn.data.captions.dataset import CaptionDataset, CaptionedPhotos
 from visattn.data.captions.files import read_captions
 from visattn.data.feature_cache import FeatureCache
 from visattn.data.loading.loader import ReadFallback
@@ -15,14 +14,13 @@ from visattn.data.phrases import read_phrases
 from visattn.images.reader import ImageError
 from visattn.images.resize import ResizeSpec
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.results.captions import Phrase
 
 ENCODER = TimmEncoder("test_resnet", img_size=(64, 96)).eval()
 
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> CaptionPaths:
-    return write_caption_data(tmp_path_factory.mktemp("mini"), photos=7)
+    return write_caption_data(tmp_path_factory.mktemp("mini"), photos=7, sides=False)
 
 
 @pytest.fixture(scope="module")
@@ -50,31 +48,36 @@ def test_cached_features_belong_to_their_photo(
     assert kept.references == photos.entries[3].captions
 
 
-def test_half_of_the_photos_are_flipped_with_their_captions(
-    photos: CaptionedPhotos, cache: FeatureCache
+def test_half_of_the_photos_are_flipped_with_their_features_and_boxes(
+    paths: CaptionPaths, photos: CaptionedPhotos, cache: FeatureCache
 ) -> None:
-    content = CaptionDataset(photos, feature_cache=cache, hflip=True)
-    place = "left" if "left" in photos.entries[0].captions[0] else "right"
+    content = CaptionDataset(
+        photos, feature_cache=cache, phrases=read_phrases(paths.phrases), hflip=True
+    )
+    [[plain], *_] = CaptionDataset(photos, phrases=read_phrases(paths.phrases))[0].phrases
     turned = 0
     for epoch in range(40):
         sample = content[epoch * len(content)]
         mirrored = torch.equal(sample.grids[0], cache.read(0, 1)[0])
         assert mirrored or torch.equal(sample.grids[0], cache.read(0, 0)[0])
-        assert (place in sample.captions[0].split()) != mirrored
-        assert sample.references == photos.entries[0].captions  # as they were written
+        ((left, top, right, bottom),) = plain.boxes
+        boxes = ((1 - right, top, 1 - left, bottom),) if mirrored else plain.boxes
+        assert sample.phrases[0] == (plain._replace(boxes=boxes),)
+        assert sample.captions == photos.entries[0].captions
         turned += mirrored
     assert 10 < turned < 30
 
 
 def test_flips_depend_on_seed_and_index_only(photos: CaptionedPhotos) -> None:
-    def sides(seed: int) -> list[str]:
+    def flips(seed: int) -> list[bool]:
         content = CaptionDataset(photos, hflip=True, seed=seed)
-        return [content[number].captions[0] for number in range(40)]
+        plain = [sample.image for sample in CaptionDataset(photos)] * 6
+        return [not torch.equal(content[n].image, image) for n, image in enumerate(plain)]  # type: ignore[arg-type]
 
     torch.manual_seed(0)
-    first = sides(0)
+    first = flips(0)
     torch.manual_seed(1)
-    assert sides(0) == first != sides(1)
+    assert flips(0) == first != flips(1)
     assert [sample.id for sample in CaptionDataset(photos)] == [
         entry.id for entry in photos.entries
     ]
@@ -116,16 +119,11 @@ def test_photo_without_phrases_has_none(photos: CaptionedPhotos) -> None:
     assert content.phrase_coverage() == 0.0
 
 
-def test_flipping_boxes_twice_is_the_identity() -> None:
-    ball = Phrase(0, 2, ((0.125, 0.0, 0.25, 1.0),), (), "left ball")
-    sample = CaptionSample("a", None, ("left ball rightmost",), phrases=((ball,), ()))
-    assert hflip_sample(hflip_sample(sample)) == sample
-    assert hflip_sample(sample) != sample
-
-
-def test_replacement_photo_has_its_own_captions_and_phrases(tmp_path: Path) -> None:
+def test_replacement_photo_has_its_own_captions_phrases_and_sides(tmp_path: Path) -> None:
+    """A photo that may be mirrored is replaced by one whose captions say a side."""
     paths = write_caption_data(tmp_path, photos=7)
-    entries = read_captions(paths.captions)
+    entries = [*read_captions(paths.captions)]
+    entries[2] = entries[2]._replace(captions=("A dog .",))
     broken = paths.photos / entries[2].file
     broken.write_bytes(broken.read_bytes()[:-100])
     photos = CaptionedPhotos(entries, paths.photos, ResizeSpec(ENCODER.img_size, mode="squash"))
@@ -135,7 +133,9 @@ def test_replacement_photo_has_its_own_captions_and_phrases(tmp_path: Path) -> N
     other = next(substitutes.candidates(2))
     assert content[2].id == content[2 + 7].id == entries[other].id
     assert content[2].references == entries[other].captions
-    assert content[2].image is not None
+    shown = CaptionDataset(photos)[other].image
+    assert shown is not None
+    assert all(torch.equal(shown, content[2 + 7 * epoch].image) for epoch in range(20))  # type: ignore[arg-type]
     assert len(content[2].phrases) == 5
     assert substitutes.unreadable == [2]
     with pytest.raises(ImageError, match="truncated"):

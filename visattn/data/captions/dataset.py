@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,112 +24,33 @@ from visattn.io.locations import Source
 from visattn.io.safe_paths import SafeDirectory
 from visattn.results.captions import Phrase
 
-_PAIRS = (
-    ("left", "right"),
-    ("leftmost", "rightmost"),
-    ("leftward", "rightward"),
-    ("leftwards", "rightwards"),
-    ("lefthand", "righthand"),
-)
-_OPPOSITES = {word: other for pair in _PAIRS for word, other in (pair, pair[::-1])}
-_SIDE = re.compile(
-    rf"(?<!\w)(?:{'|'.join(sorted(_OPPOSITES, key=len)[::-1])})(?!\w)", re.IGNORECASE
-)
-
-# What stands beside a word that names a side, whatever else does.
-_BEFORE_SIDE = re.compile(
-    r"(?:\b(?:the|on|to|at|from|towards?|his|her|its|their|your|my|our|whose|far|near|upper|lower|top|"
-    r"bottom|front|back|rear|center|middle|mid|hard|(?:left|right)(?:\s*/\s*|\s+(?:and|or|to)\s+))|'s)"
-    r"\W*$",
+# Words for left and right, or how they begin. Where spaces separate words, "bright" is no side.
+_SIDES = re.compile(
+    r"\b(?:left|right"  # English
+    r"|links|linke(?!d)|recht[se]"  # German, Dutch
+    r"|gauche|droit"  # French
+    r"|izquierd|derech"  # Spanish
+    r"|(?:sini|de)str[aeio]\b"  # Italian
+    r"|esquerd|direit"  # Portuguese
+    r"|слева|справа|(?:в|на)?(?:лев|прав)[ыаоуе])"  # Russian
+    r"|يسار|يمين|يسر|يمن"  # Arabic, which writes articles and prepositions before them
+    r"|[左右]|ひだり|みぎ"  # Chinese, Japanese
+    r"|왼|오른|[좌우]측",  # Korean
     re.IGNORECASE,
 )
-_BEFORE_LEFT = re.compile(  # "walks left", whereas "walks right behind" may mean "closely"
-    r"\b(?:fac|turn|look|lean|point|head|mov|veer|walk|go|bank|gaz|glanc|swerv|tilt|jump|run|step|slid|"
-    r"div|fly|flies|kick|swing)\w*\W+$",
-    re.IGNORECASE,
-)
-_AFTER_SIDE = re.compile(r"(?:\W*-|\W+(?:of|side|hand|handed|most|corner|edge)\b)", re.IGNORECASE)
-# What no side has behind it, whatever stands before.
-_AFTER_NO_SIDE = {
-    "left": re.compile(  # the left over food, whereas a dog is "on the left over there"
-        r"\W+overs?\b(?!\s+(?:there|here|the|an?|his|her|its|their|by|on|in|at)\b)", re.IGNORECASE
-    ),
-    "right": re.compile(  # a right angle, the right time
-        r"\W+(?:angles?|angled|triangles?|time|place|moment|amount|size|answer|choice|now|away)\b",
-        re.IGNORECASE,
-    ),
-}
-# What stands beside left for "remaining" or "went away", and beside right for "exactly".
-_BEFORE_OTHER = {
-    "left": re.compile(
-        r"\b(?:is|are|was|were|be|been|being|has|have|had|having|gets?|getting|got|just|already|"
-        r"nothing|anything|none|he|she|it|they|we|you|who|which|"
-        r"(?:no|any|few|little|only|enough|much|slices?|pieces?|bites?)(?:\s+[\w']+){0,3})\s+$",
-        re.IGNORECASE,
-    ),
-    "right": re.compile(r"\b(?:all|just|quite|is|are|was|were|be|not)\s+$", re.IGNORECASE),
-}
-_AFTER_OTHER = {
-    "left": re.compile(
-        r"\s+(?:behind|over|overs|alone|open|out|outside|inside|unattended|untouched|uneaten|empty|"
-        r"abandoned|overnight|for|standing|hanging|lying|parked|after|in|on|by|with)\b",
-        re.IGNORECASE,
-    ),
-    "right": re.compile(
-        r"\s+(?:next|by|beside|behind|before|after|above|below|under|underneath|beneath|over|in|into|"
-        r"on|onto|at|up|down|out|off|through|there|here|where|when|as|near|against|along|alongside|"
-        r"across|around|between|inside|outside|past|beyond|atop|back|towards?)\b",
-        re.IGNORECASE,
-    ),
-}
 
 
-def swap_sides(text: str) -> str:
-    """Return a text about the mirrored image: left and right change places, all else stays.
+def says_side(text: str) -> bool:
+    """Return whether a text says left or right, in any of twelve languages.
 
-    Case and punctuation stay. So do words that name no side, as far as the words beside them show:
-    "left" for remaining or gone, as in "no seats left", and "right" for exactly or correct, as in
-    "right next to" and "a right angle".
+    The languages are English, German, Dutch, French, Spanish, Italian, Portuguese, Russian, Arabic,
+    Chinese, Japanese and Korean. Other meanings count as well, as in "no seats left".
 
     Example:
-        >>> swap_sides("A left-hand drive, Left. No seats left, right behind it.")
-        'A right-hand drive, Right. No seats left, right behind it.'
+        >>> [text for text in ("a left-hand drive", "狗在右边", "a bright day") if says_side(text)]
+        ['a left-hand drive', '狗在右边']
     """
-    return _SIDE.sub(lambda match: _opposite(match) if _is_side(match) else match[0], text)
-
-
-def _is_side(match: re.Match[str]) -> bool:
-    """Return whether a word names a side."""
-    word = match[0].lower()
-    text = match.string
-    if word not in _BEFORE_OTHER:
-        return True
-    # The first of these tests that holds decides:
-    #
-    #     "a right angle", "the left over food"   correct, remaining: no side
-    #     "on the left", "the left wall"          a word stands beside it that only sides have
-    #     "walks left in the park"                a movement, while "left in" may mean "remained"
-    #     "two slices left", "right next to"      remaining, exactly: no side
-    #     "turn right"                            all others: a side
-    #
-    # Only 60 characters before: a pattern that ends in $ is tried from every place of its text.
-    before = text[max(0, match.start() - 60) : match.start()]
-    end = match.end()
-    if _AFTER_NO_SIDE[word].match(text, end):
-        return False
-    if _BEFORE_SIDE.search(before) or _AFTER_SIDE.match(text, end):
-        return True
-    if word == "left" and _BEFORE_LEFT.search(before):
-        return True
-    return not (_BEFORE_OTHER[word].search(before) or _AFTER_OTHER[word].match(text, end))
-
-
-def _opposite(match: re.Match[str]) -> str:
-    word = match[0]
-    opposite = _OPPOSITES[word.lower()]
-    if word.isupper():
-        return opposite.upper()
-    return opposite.title() if word[0].isupper() else opposite
+    return _SIDES.search(unicodedata.normalize("NFKC", text)) is not None
 
 
 class CaptionedImages(Dataset[CaptionSample]):
@@ -286,9 +208,9 @@ class CaptionDataset(Dataset[CaptionSample]):
         feature_cache: Features of the same photos in the same order, or None.
         phrases: Phrases with boxes, by file or id of the photo and by the words of the caption.
             `phrase_coverage` returns the fraction of captions that have any.
-        hflip: Flip each photo with probability 0.5, and swap left and right in its captions and
-            phrases. With a feature cache, its second view is the flipped one. Indices may exceed
-            the length: with n photos, i + n is photo i with a new random flip.
+        hflip: Flip each photo with probability 0.5, unless a caption of it says left or right. With
+            a feature cache, its second view is the flipped one. Indices may exceed the length: with
+            n photos, i + n is photo i with a new random flip.
         seed: Seed of the flips.
         fallback: Replaces photos that cannot be read, with their captions; None raises.
 
@@ -331,13 +253,14 @@ class CaptionDataset(Dataset[CaptionSample]):
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, epoch_index: int) -> CaptionSample:
-        flipped = self.hflip and bool(
+        mirror = self.hflip and bool(
             per_sample_uniforms(mix_seed(self.seed), [epoch_index], 1) < 0.5
         )
 
         def read(index: int) -> CaptionSample:
+            flipped = mirror and not any(map(says_side, self.photos.entries[index].captions))
             sample = self._load(index, flipped=flipped)._replace(phrases=self.phrases_of(index))
-            return hflip_sample(sample) if flipped else sample
+            return sample._replace(phrases=_flip_phrases(sample.phrases)) if flipped else sample
 
         index = epoch_index % len(self)
         return read(index) if self.fallback is None else self.fallback.read(index, read)
@@ -382,24 +305,10 @@ class CaptionDataset(Dataset[CaptionSample]):
         return sample._replace(image=pixels.flip(-1) if flipped else pixels)
 
 
-def hflip_sample(sample: CaptionSample) -> CaptionSample:
-    """Return a sample with left and right swapped in its captions, phrases and boxes.
-
-    The references are not changed.
-
-    Example:
-        >>> ball = Phrase(0, 2, ((0.0, 0.0, 0.25, 1.0),), (), "left ball")
-        >>> sample = CaptionSample("a", None, ("Left ball .",), phrases=((ball,),))
-        >>> flipped = hflip_sample(sample)
-        >>> flipped.captions, flipped.phrases[0][0].text, flipped.phrases[0][0].boxes
-        (('Right ball .',), 'right ball', ((0.75, 0.0, 1.0, 1.0),))
-    """
-    return sample._replace(
-        captions=tuple(map(swap_sides, sample.captions)),
-        phrases=tuple(tuple(map(_flip_phrase, phrases)) for phrases in sample.phrases),
-    )
+def _flip_phrases(phrases: tuple[tuple[Phrase, ...], ...]) -> tuple[tuple[Phrase, ...], ...]:
+    """Return phrases with mirrored boxes."""
+    return tuple(tuple(map(_flip_phrase, of_caption)) for of_caption in phrases)
 
 
 def _flip_phrase(phrase: Phrase) -> Phrase:
-    boxes = tuple((1 - x1, y0, 1 - x0, y1) for x0, y0, x1, y1 in phrase.boxes)
-    return phrase._replace(boxes=boxes, text=swap_sides(phrase.text))
+    return phrase._replace(boxes=tuple((1 - x1, y0, 1 - x0, y1) for x0, y0, x1, y1 in phrase.boxes))

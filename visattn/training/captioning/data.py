@@ -62,8 +62,7 @@ class CaptionedImagesDataModule(DataModule):
             crop, `squash` ignores the aspect ratio, `pad` adds margins.
         feature_cache_dir: Folder for the features of a frozen encoder; null computes them in every
             step.
-        hflip: Flip every second training photo horizontally, and swap left and right in its
-            captions.
+        hflip: Flip every second training photo horizontally, unless its captions say left or right.
         phrases: A file of phrases with boxes, for scores or supervision of the attention.
         on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
             by the same other photo, with a warning (`substitute`).
