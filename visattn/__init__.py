@@ -6,7 +6,7 @@ nothing and a program only imports the packages that it uses.
 Example:
     >>> import visattn as va
     >>> sorted(va.__all__)[:3]
-    ['AskImages', 'AttentionMap', 'BoxTarget']
+    ['AttentionMap', 'BoxTarget', 'CaptionImages']
 """
 
 from functools import cache

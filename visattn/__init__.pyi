@@ -55,9 +55,7 @@ from .pipelines.explainer import (
     methods_for as methods_for,
 )
 from .pipelines.image_functions import (
-    AskImages as AskImages,
     CaptionImages as CaptionImages,
-    DetectImages as DetectImages,
     MapImages as MapImages,
 )
 from .pipelines.segmentation import (
@@ -68,9 +66,6 @@ from .recording.recorder import (
 )
 from .results.attention_map import (
     AttentionMap as AttentionMap,
-)
-from .results.rows import (
-    write_table as write_table,
 )
 from .viz.figures import (
     figure as figure,

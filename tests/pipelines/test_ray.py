@@ -1,5 +1,6 @@
 """Ray Data: each photo has one row, although a worker is killed and a node is lost."""
 
+import json
 import os
 import signal
 import threading
@@ -27,10 +28,6 @@ def mortal_maps(folder: Path) -> type[va.MapImages]:
     """A class that Ray sends to its workers by value; the first worker kills itself."""
 
     class MortalMaps(va.MapImages):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)
-            self.load()
-
         def __call__(self, batch: Any) -> Any:
             result = super().__call__(batch)
             if not (folder / "killed").exists():
@@ -72,11 +69,12 @@ def test_a_killed_worker_and_a_lost_node_leave_a_row_per_photo(
     try:
         remover = threading.Thread(target=remove_later, args=(cluster, node, tmp_path), daemon=True)
         remover.start()
-        rows = ray.data.from_items([{"image": path} for path in photos], override_num_blocks=12)
+        rows = ray.data.from_items(
+            [{"id": path, "image": path} for path in photos], override_num_blocks=12
+        )
         rows.map_batches(
             mortal_maps(tmp_path),
             fn_constructor_kwargs={"model": model, "method": "gradcam", "batch_size": 1},
-            batch_format="pyarrow",
             batch_size=2,
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=2),
             max_restarts=-1,
@@ -87,8 +85,8 @@ def test_a_killed_worker_and_a_lost_node_leave_a_row_per_photo(
     assert (tmp_path / "killed").exists()
     assert (tmp_path / "removed").exists()
     table = dataset.dataset(tmp_path / "maps").to_table()
-    assert sorted(table["path"].to_pylist()) == photos
+    assert sorted(table["id"].to_pylist()) == photos
     expected = va.explain(va.load_model(model), photos, "gradcam", batch_size=1)
     for row in table.to_pylist():
-        heatmap = expected[photos.index(row["path"])]
-        assert row["map"] == heatmap.values.flatten().tolist()
+        heatmap = expected[photos.index(row["id"])]
+        assert json.loads(row["map"])["maps"] == heatmap.values.tolist()

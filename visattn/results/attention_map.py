@@ -1,7 +1,5 @@
 """Attention maps: weights on a grid, with the geometry that places them on the image."""
 
-import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
@@ -15,15 +13,11 @@ from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import Align, GridPlacement
 from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.io.argument_checks import check_argument
-from visattn.io.safe_text import parse_json
 from visattn.results.display import shown
 from visattn.results.info import MapInfo
 from visattn.results.kinds import MapKind
 from visattn.results.map_boxes import BOX_THRESHOLD, MapBox, MapBoxes, part_boxes
 from visattn.results.saving import SavedAsJson
-
-_CELLS = ("maps", "shape", "geometry")
-"""Keys of records that are cells of their own in a row of a table."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,62 +124,6 @@ class AttentionMap(SavedAsJson):
             tuple(record["words"]),
             None if lone is None else GridPlacement.from_dict(lone),
         )
-
-    def to_row(self) -> dict[str, Any]:
-        """Return the maps as a row of a table, whose cells every engine and file format can hold.
-
-        `map` has the values as a flat array, `map_shape` its axes; `class`, `score` (probability,
-        cosine similarity, or the output of the model) and `seen_share` (of the photo, by the
-        network) are there to be searched; `geometry` and `record` are JSON, from which `from_row`
-        restores the rest. Unknown texts are empty and
-        unknown numbers NaN, so that a column has one type in all rows.
-
-        Example:
-            >>> info = MapInfo("gradcam", class_name="dog", probability=0.5)
-            >>> row = AttentionMap(torch.eye(2), "layer4", "gradient", info=info).to_row()
-            >>> row["class"], row["score"], row["map"].tolist(), row["map_shape"]
-            ('dog', 0.5, [1.0, 0.0, 0.0, 1.0], [2, 2])
-        """
-        info = self.info
-        scores = (info.probability, info.cosine, info.score)
-        score = next((each for each in scores if each is not None), None)
-        single = isinstance(info.target, int)  # maps of several texts have a list of targets
-        named = info.class_name or (str(info.target) if single else "")
-        record = {key: value for key, value in self.to_dict().items() if key not in _CELLS}
-        return {
-            "method": info.method,
-            "class": named,
-            "score": score if isinstance(score, float) else math.nan,
-            "map": self.values.detach().cpu().float().flatten().numpy(),
-            "map_shape": list(self.values.shape),
-            "geometry": "" if self.geometry is None else json.dumps(self.place()),
-            "seen_share": math.nan if self.geometry is None else self.geometry.seen_share,
-            "record": json.dumps(record, default=str),
-        }
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> "AttentionMap":
-        """Return the maps of a row that `to_row` has returned, also from a file.
-
-        Args:
-            row: Its cells `map`, `map_shape`, `geometry` and `record`.
-
-        Raises:
-            KeyError: If a cell is missing.
-            ValueError: If the cells are no maps, such as those of a photo that could not be read.
-
-        Example:
-            >>> maps = AttentionMap(torch.rand(2, 3, 5), "attend", "words", labels=("a", "dog"))
-            >>> restored = AttentionMap.from_row(maps.to_row())
-            >>> restored.labels, bool((restored.values == maps.values).all())
-            (('a', 'dog'), True)
-        """
-        if not row["record"]:
-            raise ValueError(f"the row has no map: {row.get('error') or 'its record is empty'}")
-        place = parse_json(row["geometry"]) if row["geometry"] else None
-        shape = [int(size) for size in row["map_shape"]]
-        values = {"maps": list(row["map"]), "shape": shape}
-        return cls.from_dict({**parse_json(row["record"]), **values, "geometry": place})
 
     @classmethod
     def from_array(

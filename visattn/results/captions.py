@@ -207,29 +207,6 @@ class Caption(SavedAsJson):
             "alternatives": [_caption_record(caption) for caption in self.alternatives],
         }
 
-    def to_row(self) -> dict[str, Any]:
-        """Return the caption and its maps as a row of a table; see `AttentionMap.to_row`.
-
-        Raises:
-            ValueError: If the prompt showed several photos.
-
-        Example:
-            >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words")
-            >>> Caption(("7",), (-0.1,), (1.0,), maps, -0.5, True).to_row()["caption"]
-            '7'
-        """
-        if self.further_maps:
-            raise ValueError(f"a row holds maps on one photo, got {len(self.photo_maps)} photos")
-        return {
-            **self.maps.to_row(),
-            "score": self.score,
-            "caption": self.text,
-            "words": list(self.words),
-            "log_probs": np.array(self.log_probs),
-            "gates": np.array(self.gates),
-            "finished": self.finished,
-        }
-
     def to_arrays(self) -> dict[str, Any]:
         """Return the caption as NumPy arrays; the keys of the second caption end in `_2`.
 

@@ -93,24 +93,6 @@ class Answer(SavedAsJson):
             **({"image": self.image} if self.image else {}),
         }
 
-    def to_row(self) -> dict[str, Any]:
-        """Return the answer and its maps as a row of a table; see `AttentionMap.to_row`.
-
-        Example:
-            >>> row = Answer("Red?", ("red",), (("yes", 0.9), ("no", 0.1)), None).to_row()
-            >>> row["answer"], row["score"], row["answers"], "map" in row
-            ('yes', 0.9, ['yes', 'no'], False)
-        """
-        texts, shares = zip(*self.answers, strict=True)
-        return {
-            **({} if self.maps is None else self.maps.to_row()),
-            "score": shares[0],
-            "question": self.question,
-            "answer": self.text,
-            "answers": list(texts),
-            "probabilities": np.array(shares),
-        }
-
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Answer":
         """Return the answer of a record.
@@ -412,27 +394,6 @@ class Detections(SavedAsJson):
             **lists_of(self.maps.values),
             "points": None if self.points is None else self.points.tolist(),
             "geometry": self.maps.place(),
-        }
-
-    def to_row(self) -> dict[str, Any]:
-        """Return objects and maps as a row of a table; see `AttentionMap.to_row`.
-
-        `boxes` has left, top, right and bottom of all objects, one after the other.
-
-        Example:
-            >>> dog = DetectedObject("dog", 0.9, (5.0, 5.0, 20.0, 25.0), 7)
-            >>> maps = AttentionMap(torch.ones(1, 3, 4), "decoder", "queries")
-            >>> row = Detections((dog,), maps).to_row()
-            >>> row["classes"], row["boxes"].tolist(), row["map_shape"]
-            (['dog'], [5.0, 5.0, 20.0, 25.0], [1, 3, 4])
-        """
-        objects = self.objects
-        return {
-            **self.maps.to_row(),
-            "classes": [detected.label for detected in objects],
-            "scores": np.array([detected.score for detected in objects], np.float64),
-            "boxes": np.array([detected.box for detected in objects], np.float64).reshape(-1),
-            "queries": np.array([detected.query for detected in objects], np.int64),
         }
 
     @classmethod
