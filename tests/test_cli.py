@@ -63,7 +63,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "zzz",
             "unknown command 'zzz'; choose from demo, fit, validate, test, caption, overlay, "
-            "glimpse, ask, detect, segment, export, score, index, models, configs, blocks, data",
+            "glimpse, ask, detect, segment, export, score, models, configs, blocks, data",
         ),
         ("--verison", "unknown option '--verison'; did you mean --version?"),
         ("-q", "unknown option '-q'; choose from --help, --version, --debug"),

@@ -131,20 +131,10 @@ def interrupt_at_the_second_image(patch: pytest.MonkeyPatch) -> None:
     """Raise SIGINT when the second image is due, written or rendered; threads work ahead."""
 
     def one_by_one(
-        function: Callable[[Any], Any],
-        items: Iterable[Any],
-        ahead: int = 0,
-        report: Callable[[Any, Any], object] = lambda _item, _result: None,
-        **_: Any,
+        function: Callable[[Any], Any], items: Iterable[Any], *, ahead: int = 0
     ) -> Iterator[Any]:
-        call = function if function.__name__ == "_read" else interrupted(function)
-
-        def reported(item: Any) -> Any:
-            result = call(item)
-            report(item, result)
-            return result
-
-        return ((item, partial(reported, item)) for item in items)
+        call = interrupted(function) if function.__name__ == "_write" else function
+        return ((item, partial(call, item)) for item in items)
 
     patch.setattr(images, "map_in_threads", one_by_one)
     patch.setattr(engine, "map_in_threads", one_by_one)

@@ -51,10 +51,6 @@ COMMANDS = {
     ),
     "export": ("convert a training checkpoint to a safetensors file", "visattn.commands.export"),
     "score": ("score captions or maps", "visattn.commands.score.command"),
-    "index": (
-        "write index and tables of the results in a folder or a store",
-        "visattn.commands.indexing",
-    ),
     "models": (
         "list the trained models that come with visattn, or print the card of one",
         "visattn.commands.models",

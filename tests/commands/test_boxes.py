@@ -114,7 +114,7 @@ def test_a_file_of_something_else_is_not_replaced(
     photos: Path, tmp_path: Path, capsys: Any
 ) -> None:
     file, image = tmp_path / "boxes.json", photos / "a.png"
-    for content in ("{}", '{"info": {"description": "COCO 2017"}}', "no JSON"):
+    for content in ('{"info": {"description": "COCO 2017"}}', "no JSON"):
         file.write_text(content)
         for words in (CAPTION, ("overlay", "--method", "gradcam", "--model", "timm:resnet18")):
             out = tmp_path / "out"

@@ -81,7 +81,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_shards_together_write_the_files_of_one_run(
-    command: Callable[..., int], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+    command: Callable[..., int], tmp_path: Path, capsys: Capsys
 ) -> None:
     batches = ("--batch-size", "1")  # sums of other batches may round differently
     assert command(tmp_path / "whole", *batches) == 1  # one photo cannot be read
@@ -89,11 +89,8 @@ def test_shards_together_write_the_files_of_one_run(
     assert command(tmp_path / "parts", *batches, "--shard", "1/2") == 0
     first = capsys.readouterr()
     assert "of the 3 images of other shards 3 have no results yet" in first.err
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    assert command(tmp_path / "parts", *batches, "--shard", "auto") == 1
+    assert command(tmp_path / "parts", *batches, "--shard", "2/2") == 1
     second = capsys.readouterr()
-    assert "shard 2/2 by RANK and WORLD_SIZE: 3 images" in second.err
     assert "of the 2 images of other shards all have results" in second.err
     assert first.out + second.out == rows
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")

@@ -34,7 +34,7 @@ def test_files_hold_what_the_library_returns(
     lines = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     suffixes = (".png", ".queries.png", ".json")
     files = {f"{name}{suffix}" for name in ("tall", "wide") for suffix in suffixes}
-    assert {path.name for path in out.iterdir()} == {*files, "index.html", ".visattn", "detect.csv"}
+    assert {path.name for path in out.iterdir()} == {*files, "index.html", "detect.csv"}
     cards = parse_index_page((out / "index.html").read_text())
     assert {card.name: card.caption for card in cards} == lines
     for name in lines:

@@ -59,7 +59,7 @@ def test_the_listed_files_are_written(
     assert files(sandbox) == before
     assert main(words) == 0
     assert sorted(map(str, files(out))) == sorted(listed)
-    assert main([*words, "--dry-run"]) == 0
+    assert main([*words, "--overwrite", "--dry-run"]) == 0
     assert capsys.readouterr().out.count(" (overwrites)\n") == len(listed)
 
 

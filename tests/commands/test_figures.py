@@ -1,4 +1,4 @@
-"""`--format`, `--width`, `--scale` and `--figure`: figures of commands for papers and screens."""
+"""`--format`, `--width` and `--scale`: figures of commands for papers and screens."""
 
 import json
 from pathlib import Path
@@ -64,8 +64,8 @@ def test_another_format_replaces_the_figures_of_an_earlier_run(
     before = names(out)
     assert main([*arguments, "--format", "svg"]) == 0
     drawn = {figure.format(name, "png") for name in ("one", "two")}
-    drawn |= {"coverage.png"} & before
-    assert names(out) == before - drawn | {f"{name[:-4]}.svg" for name in drawn}
+    shared = {"coverage.svg"} if command == "glimpse" else set()
+    assert names(out) == before - drawn | {f"{name[:-4]}.svg" for name in drawn} | shared
     for name in ("one", "two"):
         files = json.loads((out / f"{name}.json").read_text())["provenance"]["files"]
         assert figure.format(name, "svg") in files
@@ -122,43 +122,6 @@ def test_figures_that_cannot_be_drawn_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def overlay(photos: Path, out: Path, *options: str) -> int:
-    model = ("--model", "timm:test_resnet", "--method", "gradcam", "layercam")
-    kinds = ("--save", "overlay", "sheet")
-    return main(["overlay", str(photos), *model, *kinds, "--out", str(out), *options])
-
-
-def test_a_figure_of_all_photos_has_a_row_for_each(photos: Path, tmp_path: Path) -> None:
-    out, file = tmp_path / "out", tmp_path / "papers" / "all.svg"
-    assert overlay(photos, out, "--figure", str(file), "--format", "pdf") == 0
-    text = file.read_text()
-    assert text.count(">one.png<") == text.count(">two.png<") == 1
-    assert text.count(">Grad-CAM<") == text.count(">LayerCAM<") == 1
-    assert text.count("<image") == 6 + text.count("not seen by the model")
-    assert {"one.methods.pdf", "two.methods.pdf"} <= names(out)
-    # a second run resumes, and draws the figure from the saved maps
-    maps = {path: path.stat().st_mtime_ns for path in out.glob("*.npy")}
-    assert overlay(photos, out, "--figure", str(file), "--format", "pdf", "--scale", "0.9") == 0
-    assert file.read_text() != text
-    file.write_text("mine")
-    assert overlay(photos, out, "--figure", str(file)) == 1
-    assert file.read_text() == "mine"
-    assert maps.keys() == {*out.glob("*.npy")}
-
-
-def test_figures_of_too_many_photos_or_unknown_formats_are_refused(
-    photos: Path, tmp_path: Path, capsys: Capsys
-) -> None:
-    out = tmp_path / "out"
-    assert overlay(photos, out, "--figure", str(tmp_path / "all.jpg")) == 1
-    assert "--figure must end in .png, .pdf or .svg" in capsys.readouterr().err
-    for number in range(30):
-        Image.new("RGB", (8, 8)).save(photos / f"{number}.png")
-    assert overlay(photos, out, "--figure", str(tmp_path / "all.pdf")) == 1
-    assert "--figure holds at most 30 photos, a row for each, got 32" in capsys.readouterr().err
-    assert not (tmp_path / "all.pdf").exists()
-
-
 def test_options_of_figures_need_a_figure(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
     for options in (["--format", "pdf"], ["--scale", "2"]):
         arguments = [
@@ -188,7 +151,7 @@ def test_saved_maps_are_drawn_as_pdf(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "drawn"
     assert main(["overlay", photo, "--maps", str(maps), "--out", str(folder), "--format",
                  "pdf"]) == 0  # fmt: skip
-    assert names(folder) == {"01_1.png", "02_2.png", "panel.pdf", ".visattn"}
+    assert names(folder) == {"01_1.png", "02_2.png", "panel.pdf"}
 
 
 def test_cropped_tiles_show_what_was_seen_alone(photos: Path, models: Path, tmp_path: Path) -> None:

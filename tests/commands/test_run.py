@@ -9,17 +9,15 @@ from typing import Any, NoReturn
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
-from index_cards import folder_cards
+from index_cards import parse_index_page
 from killed_steps import killed_at
 from PIL import Image
 
 from visattn.commands import records
 from visattn.commands.index import Row, card_image
-from visattn.commands.outputs import FolderOutput
 from visattn.commands.records import Part, Record, ResultFolder
 from visattn.commands.run import Job
 from visattn.images.reader import LoadedImage
-from visattn.io.written_files import RECORD
 from visattn.results.cards import Card
 
 
@@ -75,14 +73,18 @@ def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
+def cards_of(folder: Path) -> list[Card]:
+    return parse_index_page((folder / "index.html").read_text())
+
+
 def test_results_index_and_table(images: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "out"
     assert MeanJob(images, out).run(batch_size=3) == 0
     assert capsys.readouterr().out == "a\t10.0\nb\t20.0\nsub/a\t40.0\nsub/c\t30.0\n"
     names = ("a", "b", "sub/a", "sub/c")
-    shared = {"index.html", "mean.csv", ".visattn"}
+    shared = {"index.html", "mean.csv"}
     assert files(out) == {f"{name}.{end}" for name in names for end in ("txt", "json")} | shared
-    assert [card.name for card in folder_cards(out)] == ["a", "b", "sub/a", "sub/c"]
+    assert [card.name for card in cards_of(out)] == ["a", "b", "sub/a", "sub/c"]
     lines = (out / "mean.csv").read_text().splitlines()
     assert lines[0] == "image,mean,files"
     assert f"{images / 'b.png'},20.0,b.txt" in lines
@@ -95,7 +97,7 @@ def test_subfolders_are_mirrored(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert MeanJob(images, out).run() == 0
     assert {"a.txt", "b.txt", "sub/a.txt", "sub/c.json", "index.html"} <= files(out)
-    cards = {card.page: card.caption for card in folder_cards(out)}
+    cards = {card.page: card.caption for card in cards_of(out)}
     assert cards == {"a.txt": "10", "b.txt": "20", "sub/c.txt": "30", "sub/a.txt": "40"}
     links = re.findall(r'class="photo" href="([^"]+)"', (out / "index.html").read_text())
     assert len(links) == 4
@@ -106,15 +108,7 @@ def test_subfolders_are_mirrored(images: Path, tmp_path: Path) -> None:
     assert [job.index_link(name) for name in ("a", "sub/a")] == ["index.html", "../index.html"]
 
 
-def test_the_table_is_also_written_as_parquet(images: Path, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    out = tmp_path / "out"
-    assert MeanJob(images, out, parquet=True).run() == 0
-    table = parquet.read_table(out / "mean.parquet")
-    assert sorted(table.to_pydict()["mean"]) == [10.0, 20.0, 30.0, 40.0]
-
-
-@pytest.mark.parametrize("name", ["b.txt", "b.json", "mean.csv"])
+@pytest.mark.parametrize("name", ["b.txt", "b.json", "mean.csv", "index.html"])
 def test_files_of_others_are_not_replaced(name: str, images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -124,15 +118,6 @@ def test_files_of_others_are_not_replaced(name: str, images: Path, tmp_path: Pat
     assert files(out) == {name}
     assert MeanJob(images, out, overwrite=True).run() == 0
     assert (out / name).read_text() != "{}"
-
-
-def test_a_result_that_was_edited_is_kept(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    MeanJob(images, out).run()
-    (out / "b.txt").write_text("my note")
-    with pytest.raises(FileExistsError, match=r"holds b\.txt, .*it changed since"):
-        MeanJob(images, out).run()
-    assert (out / "b.txt").read_text() == "my note"
 
 
 def test_results_of_another_image_or_command_are_kept(images: Path, tmp_path: Path) -> None:
@@ -180,14 +165,14 @@ def test_a_failing_write_leaves_the_earlier_result(
     out = tmp_path / "out"
     MeanJob(images, out).run()
     before = {name: (out / name).read_bytes() for name in files(out)}
-    stage = FolderOutput.stage
+    stage = ResultFolder._stage
 
-    def full(folder: FolderOutput, content: bytes | Path) -> Path:
+    def full(folder: ResultFolder, content: bytes | Path) -> Path:
         if content == b"40.0":  # of image b
             raise OSError(28, "No space left on device")
         return stage(folder, content)
 
-    monkeypatch.setattr(FolderOutput, "stage", full)
+    monkeypatch.setattr(ResultFolder, "_stage", full)
     assert MeanJob(images, out, scale=2).run() == 1
     assert "b.png: " in capsys.readouterr().err
     assert (out / "b.json").read_bytes() == before["b.json"]
@@ -195,19 +180,16 @@ def test_a_failing_write_leaves_the_earlier_result(
     assert json.loads((out / "sub/c.json").read_text())["mean"] == 60.0
 
 
-def test_records_of_earlier_versions_own_their_files(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    old = {"mean": 1, "provenance": {"image_sha256": "0", "scale": 1}}
-    (out / "b.json").write_text(json.dumps(old))
-    (out / "b.txt").write_text("1")
-    assert MeanJob(images, out).run() == 0
-    assert (out / "b.txt").read_text() == "20.0"
-
-
 def test_strangers_records_are_no_results(tmp_path: Path) -> None:
     folder = ResultFolder(tmp_path)
-    for content in ("[]", '{"provenance": 1}', '{"provenance": {"command": 3, "files": {}}}', "{"):
+    made = {"command": "mean", "image": "a.png", "settings": {}, "files": ["../b.txt"]}
+    outside = json.dumps({"provenance": made})  # would be removed with the next result
+    for content in (
+        "[]",
+        '{"provenance": 1}',
+        '{"provenance": {"command": 3, "files": {}}}',
+        outside,
+    ):
         (tmp_path / "a.json").write_text(content)
         assert folder.read("a") is None
     assert records.plain_values({"a": (1, Path("b"))}) == {"a": [1, "b"]}
@@ -229,8 +211,7 @@ def test_what_is_missing_is_computed_again(change: str, images: Path, tmp_path: 
 def test_a_run_that_is_killed_at_any_step_leaves_no_mixture(images: Path, tmp_path: Path) -> None:
     def contents(out: Path, **options: Any) -> dict[str, bytes]:
         assert MeanJob(images / "sub", out, **options).run() == 0
-        # without the record of shared files, which may know the digest before
-        return {name: (out / name).read_bytes() for name in files(out) - {RECORD}}
+        return {name: (out / name).read_bytes() for name in files(out)}
 
     first = contents(tmp_path / "first")
     second = contents(tmp_path / "second", scale=2, more=True)

@@ -49,7 +49,6 @@ def test_a_folder_yields_lines_masks_overlays_and_an_index(
     kinds = ("{}.png", "{}.json", "masks/{}.png", "overlays/{}.png")
     assert files == {kind.format(name) for name in names for kind in kinds} | {
         "index.html",
-        ".visattn",
         "segment.csv",
     }
     cards = parse_index_page((out / "index.html").read_text())

@@ -6,8 +6,6 @@ import pty
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from command_sandbox import fill
 
 import visattn
 from visattn.cli import main
-from visattn.commands.files import map_in_threads
 from visattn.commands.streams import RowPrinter, activity, print_row, print_summaries
 from visattn.io.safe_text import print_message, terminal_text
 from visattn.models.base import SmallEncoder
@@ -173,35 +170,6 @@ def test_summaries_are_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) 
     assert " ".join(screen.getvalue().split()) == f"cbam {words}"
     assert max(map(len, lines)) <= 50
     assert all(line.startswith(" " * 6 + "word") for line in lines[1:])
-
-
-def test_results_are_reported_in_order_before_the_next_item_is_made() -> None:
-    reports: list[int] = []
-    reported = threading.Semaphore(0)
-
-    def report(item: int, result: int) -> None:
-        reports.append(item * result)
-        reported.release()
-
-    def items() -> Iterator[int]:
-        for number in range(4):
-            yield number
-            assert reported.acquire(timeout=60)  # while the caller still waits for an item
-
-    results = [result() for _, result in map_in_threads(lambda n: n + 1, items(), report=report)]
-    assert results == [1, 2, 3, 4]
-    assert reports == [0, 2, 6, 12]
-
-
-def test_a_report_that_fails_ends_the_run() -> None:
-    def report(item: int, _: int) -> None:
-        if item == 2:
-            raise BrokenPipeError
-
-    items = iter(range(10_000))
-    with pytest.raises(BrokenPipeError):
-        list(map_in_threads(abs, items, report=report))
-    assert next(items) < 9_000
 
 
 def test_a_terminal_shows_what_is_done_from_the_start(sandbox: Path) -> None:

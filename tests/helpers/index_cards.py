@@ -1,11 +1,9 @@
 """Cards of index pages, read back from their HTML."""
 
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import unquote
 
 from visattn.results.cards import Card
-from visattn.viz.html.index_page import index_file
 
 
 def parse_index_page(page: str) -> list[Card]:
@@ -14,16 +12,6 @@ def parse_index_page(page: str) -> list[Card]:
     reader.feed(page)
     assert reader.is_index
     return [Card(**card) for card in reader.cards]
-
-
-def folder_cards(folder: Path) -> list[Card]:
-    """Return the cards of all index pages of a folder."""
-    cards: list[Card] = []
-    number = 1
-    while (path := folder / index_file(number)).exists():
-        cards += parse_index_page(path.read_text())
-        number += 1
-    return cards
 
 
 class _CardReader(HTMLParser):

@@ -13,35 +13,16 @@ import shutil
 import sys
 from pathlib import Path
 
-import torch
 from command_sandbox import fill
 from killed_steps import killed_at
 
 from visattn.cli import main
-from visattn.io.written_files import RECORD
 
 ONE = "--batch-size 1"  # in other batches sums round in another way
-GRADCAM = f"overlay photos --model cnn.safetensors {ONE} --method gradcam"
 COMMANDS = {  # words, and more words for other settings
-    "caption": (f"caption photos --model captioner.safetensors {ONE}", "--beam-size 2 --gif"),
-    "ask": ("ask photos color? --model asks.safetensors", "--num-answers 2"),
-    "glimpse": (f"glimpse photos --model eye.safetensors {ONE}", "--resize-mode squash"),
-    "segment": ("segment photos --model areas.safetensors", "--resize-mode crop"),
-    "detect": ("detect photos --model boxes.safetensors --threshold 0", "--layer 0"),
-    "overlay": (f"{GRADCAM} occlusion", "--target ant"),
-    "overlay-scale": (f"{GRADCAM} --normalize global", "--target ant"),
-    "overlay-explorer": (f"{GRADCAM} --explorer", "--colormap jet"),
-    "score-maps": (
-        "score maps --model cnn.safetensors --data photos --masks masks --methods gradcam "
-        "--scores localization",
-        "--tolerance 2",
-    ),
-    "score-words": (
-        "score words --model captioner.safetensors --data scenes:scenes_demo --limit 2",
-        "--methods gradcam",
-    ),
-    "overlay-video": (
-        "overlay clip.mp4 --model cnn.safetensors --method input_gradient",
+    "caption": (f"caption photos --model captioner.safetensors {ONE}", "--beam-size 2"),
+    "overlay-scale": (
+        f"overlay photos --model cnn.safetensors {ONE} --method gradcam --normalize global",
         "--target ant",
     ),
 }
@@ -67,8 +48,8 @@ def forked(words: str, out: str) -> None:
 
 
 def contents(folder: str) -> dict[str, bytes]:
-    """Return all files but the record of shared files, which keeps earlier digests."""
-    paths = (path for path in Path(folder).rglob("*") if path.is_file() and path.name != RECORD)
+    """Return all files but temporary ones of killed processes."""
+    paths = (path for path in Path(folder).rglob("[!.]*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -98,25 +79,11 @@ def differences(name: str, every: int) -> dict[str, object]:
     return {"killed": killed, "wrong": wrong}
 
 
-def add_models(folder: Path) -> None:
-    """Add a segmentation model and a clip to the sandbox."""
-    from video_data import block_frame, write_clip
-
-    import visattn as va
-    from visattn.models import SmallEncoder, UNet
-
-    torch.manual_seed(0)
-    unet = UNet(("sky", "ant", "bee"), SmallEncoder((24, 40), channels=8), block="gate")
-    va.save(unet, folder / "areas.safetensors")
-    write_clip(folder / "clip.mp4", [block_frame(4 * i, 2 * i) for i in range(3)])
-
-
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     os.chdir(place)
     if not (filler := os.fork()):  # this process never computes: its threads would be missing
         fill(place)
-        add_models(place)
         os._exit(0)
     os.waitpid(filler, 0)
     sys.stdout.write(json.dumps(differences(sys.argv[2], int(sys.argv[3]))))

@@ -1,11 +1,9 @@
-"""Kill a process at each of its steps on the disk: renames, removals, flushes, exchanges."""
+"""Kill a process at each of its steps on the disk: renames, removals, flushes."""
 
 import os
 import signal
 from collections.abc import Callable
 from typing import Any
-
-from visattn.io import atomic
 
 _STEPS = ("replace", "rename", "unlink", "fsync", "mkdir")
 
@@ -38,4 +36,3 @@ def _kill_before(step: int) -> None:
 
     for name in _STEPS:
         setattr(os, name, counted(getattr(os, name)))
-    atomic._exchange = counted(atomic._exchange)

@@ -90,7 +90,7 @@ def _content(path: Path) -> Any:
 
 def _lasting(value: Any) -> Any:
     """Return a record without versions, hashes and what depends on encoders of images."""
-    if isinstance(value, dict) and isinstance(value.get("files"), dict):
+    if isinstance(value, dict) and isinstance(value.get("files"), list):
         value = {**value, "files": sorted(value["files"])}
     if isinstance(value, dict):
         return {key: _lasting(each) for key, each in value.items() if key not in VOLATILE}

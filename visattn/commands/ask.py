@@ -2,7 +2,7 @@
 
 import argparse
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,12 @@ from visattn.commands.boxes import (
     join_boxes,
     without_folder,
 )
-from visattn.commands.figure_file import add_figure
 from visattn.commands.image_options import add_images, image_source, resolve_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
-    IN_FILES,
     OUTPUT,
     PHOTO_FIGURES,
     CommandParser,
@@ -30,7 +28,6 @@ from visattn.commands.options import (
     add_resize_mode,
     check_figures,
     figure_options,
-    refuse_beside_table,
     refuse_without,
     whole_number,
 )
@@ -47,7 +44,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.values import Answer
-    from visattn.viz.rendering import Figure
 
 _NO_MODEL = """\
 a model is missing: questions need a trained model. Train one:
@@ -63,7 +59,6 @@ With --out it also writes
   DIR/NAME.png   the photo and the map of each hop, question by question; or .pdf, .svg
   DIR/NAME.json  answers with probabilities, maps with their geometry, weights of the words
 and for several images DIR/index.html, an index of all pages.
-With --figure FILE all photos stand in one figure, with their questions.
 With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the answers, or
 the words of written answers.
 Words that the model does not know are reported with similar words that it knows.
@@ -72,9 +67,7 @@ Unreadable images are skipped and reported at the end; the exit code is then 1."
 
 _IN_FOLDER = (
     "num_answers",
-    "save",
-    "figure",
-    *IN_FILES,
+    "overwrite",
 )  # options without effect if nothing is written
 _EXAMPLES = (
     'visattn ask photos "what color is the ring?" --model runs/sort_of_clevr_cross/1 --out answers',
@@ -95,8 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="?",
         type=image_source,
         metavar="PHOTOS",
-        help="photos: a file, folder, pattern in quotes, archive, parquet file or URL; not with "
-        "--files-from",
+        help="photos: a file, folder, pattern in quotes, archive or URL; not with --files-from",
     )
     parser.add_argument(
         "questions", nargs="*", metavar="QUESTION", help='such as "what color is the ring?"'
@@ -112,9 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="largest number of answers with their probabilities (default: 5)",
     )
     add_boxes(parser)
-    add_figure(parser, "below each other with their questions")
     add_resize_mode(parser, "pad")
-    add_options(parser, *PHOTO_FIGURES, "save", *BULK, "dry-run")
+    add_options(parser, *PHOTO_FIGURES, *BULK, "dry-run")
     return parser
 
 
@@ -132,10 +123,7 @@ def main(argv: Sequence[str]) -> int:
     check_boxes(parser, args)
     if args.out is None:
         refuse_without(parser, args, without_folder(args, [*_IN_FOLDER, *PHOTO_FIGURES]))
-    if args.shard:
-        refuse_without(parser, args, ["figure"], "all photos at once, without --shard")
     check_figures(parser, args)
-    refuse_beside_table(parser, args, used=["num_answers"])
     return run_job(AnswersJob, args)
 
 
@@ -148,7 +136,6 @@ class AnswersJob(ModelJob["list[Answer]"]):
     work = "answering about"
     kind = "visattn.models.vqa.model:VQAModel"
     noun = "a model that answers questions"
-    row_function = "AskImages"
     options = ("questions", "num_answers", "resize_mode")
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -223,30 +210,6 @@ class AnswersJob(ModelJob["list[Answer]"]):
     def _drawing(self) -> dict[str, Any]:
         """How figures are drawn."""
         return {"crop": self.args.cropped, **figure_options(self.args)}
-
-    def draw_figure(self) -> "Figure | None":
-        """Return the figures of all photos below each other; None if no photo has answers."""
-        from visattn.results.values import Answer
-        from visattn.viz.answers import answer_figure
-        from visattn.viz.rendering import stack_figures
-
-        figures: list[Figure] = []
-        for path in self.names:
-            for record in self.finished(path) or ():
-                answers = [Answer.from_dict(each) for each in record["questions"]]
-                boxes = [_answer_boxes(answer, self.args) for answer in answers]
-                photo = self.read(path)
-                options = {**self._drawing, "note": Path(photo.name).name}
-                figures.append(answer_figure(photo, answers, boxes=boxes, **options))
-        return stack_figures(figures) if figures else None
-
-    def row_labels(self) -> Sequence[Mapping[str, Any]]:
-        """Return the questions of the rows of an image."""
-        return [{"question": question} for question in self.args.questions]
-
-    def result_rows(self, result: "list[Answer]") -> Iterable[Mapping[str, Any]]:
-        """Yield the row of each answer."""
-        return (answer.to_row() for answer in result)
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         """Yield each question, with its answer and probability."""

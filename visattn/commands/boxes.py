@@ -12,7 +12,7 @@ from visattn.commands.options import OUTPUT, CommandParser, real_number, refuse_
 from visattn.commands.output_option import output_path
 from visattn.io.atomic import atomic_write
 from visattn.io.locations import Source
-from visattn.io.safe_text import read_json
+from visattn.io.safe_text import read_bytes_bounded
 
 if TYPE_CHECKING:
     from visattn.results.attention_map import AttentionMap
@@ -139,11 +139,7 @@ class BoxFile:
             return
         from visattn.data.regions.coco_instances import DESCRIPTION
 
-        try:
-            known = read_json(self.path)["info"]["description"] == DESCRIPTION
-        except (OSError, ValueError, LookupError, TypeError):
-            known = False
-        if not known:
+        if DESCRIPTION.encode() not in read_bytes_bounded(self.path):
             raise FileExistsError(
                 f"--boxes {self.path} holds no boxes of attention maps: choose another file, or "
                 "replace it with --overwrite"
@@ -153,7 +149,7 @@ class BoxFile:
         """Return the name of an image in the file."""
         if isinstance(image, Path):
             return Path(os.path.relpath(image.absolute(), self._folder)).as_posix()
-        return "/".join((*image.source[-1:], *image.relative.parts))
+        return image.relative.as_posix()
 
     def write(self) -> None:
         """Write the file, if there is one.

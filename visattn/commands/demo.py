@@ -10,7 +10,7 @@ from visattn.commands.caption import command as caption
 from visattn.commands.data import command as data
 from visattn.commands.options import OUTPUT, RUN, CommandParser, seed, whole_number
 from visattn.commands.output_option import output_path
-from visattn.commands.outputs import INDEX
+from visattn.commands.records import INDEX
 from visattn.io.safe_text import print_message
 
 _DESCRIPTION = """\

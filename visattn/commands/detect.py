@@ -12,7 +12,6 @@ from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, is_transformers, resolve_model
 from visattn.commands.options import (
     BULK,
-    IN_FILES,
     PHOTO_FIGURES,
     TARGET,
     CommandParser,
@@ -22,7 +21,6 @@ from visattn.commands.options import (
     check_figures,
     figure_options,
     real_number,
-    refuse_beside_table,
     refuse_unused,
     refuse_without,
     whole_number,
@@ -114,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="for hf:DIRECTORY: indices of attention heads, from 0 (default: mean of all)",
     )
     add_resize_mode(parser, "pad")
-    add_options(parser, *PHOTO_FIGURES, "save", *BULK, "dry-run")
+    add_options(parser, *PHOTO_FIGURES, *BULK, "dry-run")
     return parser
 
 
@@ -127,8 +125,7 @@ def main(argv: Sequence[str]) -> int:
     foreign = is_transformers(args.model)
     refuse_unused(parser, args, "transformers" if foreign else "visattn", _MODES)
     if args.out is None:
-        refuse_without(parser, args, ["layer", "heads", "save", *IN_FILES, *PHOTO_FIGURES])
-    refuse_beside_table(parser, args)
+        refuse_without(parser, args, ["layer", "heads", "overwrite", *PHOTO_FIGURES])
     check_figures(parser, args)
     return run_job(DetectionJob, args)
 
@@ -142,7 +139,6 @@ class DetectionJob(ModelJob["Detections"]):
     work = "detecting in"
     kind = "visattn.models.detr:DETR"
     noun = "a detector"
-    row_function = "DetectImages"
     options = ("threshold", "max_detections", "layer", "resize_mode", "query", "heads")
 
     def __init__(self, args: argparse.Namespace) -> None:

@@ -16,7 +16,6 @@ from visattn.commands.options import (
 )
 from visattn.commands.output_option import output_name
 from visattn.commands.streams import activity, print_row
-from visattn.io.written_files import WrittenFiles, replace_files
 from visattn.models.saving.bundled import find_bundled_model, is_model_name, list_bundled_models
 from visattn.models.saving.hub import parse_hub_name
 from visattn.models.saving.runs import checkpoint_run, find_run, run_checkpoint
@@ -131,8 +130,8 @@ def main(argv: Sequence[str]) -> int:
     if not on_hub:
         file = Path(out)
         create_folder(file.parent)
-        if not args.overwrite:
-            WrittenFiles.read(file.parent).check([file.name])
+        if file.exists() and not args.overwrite:
+            raise FileExistsError(f"{file} exists: choose another --out, or pass --overwrite")
     with activity("loading the model") as shown:
         model = _read(checkpoints)
         shown.show(f"exporting to {out}")
@@ -154,13 +153,11 @@ def _write(model: "nn.Module", file: Path, args: argparse.Namespace) -> list[Pat
     from visattn.models.saving.graph_export import export_graph
     from visattn.models.saving.load import save
 
-    with replace_files(file.parent, file.name, overwrite=args.overwrite) as part:
-        if args.suffix == ".safetensors":
-            save(model, part / file.name)
-        else:
-            export_graph(model, part / file.name, resize_mode=args.resize_mode)
-        names = sorted(path.name for path in part.iterdir())
-    return [file.with_name(name) for name in names]
+    if args.suffix == ".safetensors":
+        save(model, file)
+        return [file]
+    export_graph(model, file, resize_mode=args.resize_mode)
+    return sorted({file, *file.parent.glob(f"{file.stem}.step{file.suffix}")})
 
 
 def _card(args: argparse.Namespace, checkpoints: Sequence[Path]) -> "ModelCard":

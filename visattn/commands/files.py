@@ -1,19 +1,14 @@
 """Files of the commands: input images, output folders, and unique names."""
 
 import contextlib
-import fcntl
 import itertools
 import os
-import re
-import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from visattn.commands.schedulers import Share
 from visattn.io.atomic import (
     DISK_ERRNOS,
     explained_disk_errors,
@@ -56,31 +51,11 @@ def create_folder(folder: Path) -> None:
         ) from error
 
 
-@contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Lock a folder while a file that several processes share is read and rewritten.
-
-    Waits for another process that holds the lock. File systems without locks are not locked.
-
-    Example:
-        >>> with folder_lock(getfixture("tmp_path")):
-        ...     pass
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        # This releases the lock; so does the end of the process.
-        os.close(descriptor)
-
-
-def check_no_overwrite(folder: Path | str, files: Iterable[str], images: Iterable[Source]) -> None:
+def check_no_overwrite(folder: Path, files: Iterable[str], images: Iterable[Source]) -> None:
     """Check that no output file would replace an input image.
 
     Args:
-        folder: Value of `--out`, a folder or a URL.
+        folder: Value of `--out`.
         files: Names of the output files.
         images: Input images.
 
@@ -91,24 +66,12 @@ def check_no_overwrite(folder: Path | str, files: Iterable[str], images: Iterabl
         >>> check_no_overwrite(Path("out"), ["dog.png"], [Path("photos/dog.png")])
     """
     # Unlike resolve, realpath accepts link loops.
-    inputs = {
-        os.path.realpath(path) if isinstance(path, Path) else _plain_url(str(path))
-        for path in images
-    }
+    inputs = {os.path.realpath(path) for path in images if isinstance(path, Path)}
     for file in files:
-        if isinstance(folder, str):
-            written = f"{_plain_url(folder)}/{file}"
-        else:
-            written = os.path.realpath(folder / file)
-        if written in inputs:
+        if os.path.realpath(folder / file) in inputs:
             raise ValueError(
                 f"--out {folder} would overwrite the input image {file}; choose another folder"
             )
-
-
-def _plain_url(url: str) -> str:
-    """Return a URL as it is compared: memory:///a/ is memory://a."""
-    return url.replace(":///", "://").rstrip("/")
 
 
 def result_names(
@@ -116,13 +79,14 @@ def result_names(
 ) -> dict[Source, str]:
     """Return a unique file name without suffix for each photo: its path below what was searched.
 
-    Photos of the same name are distinguished by more of their folders, and where these do not help
-    (a.jpg beside a.png, or names that differ only in case) by a number.
+    Photos of the same name are distinguished by all of their folders below the one that all photos
+    have in common, and where these do not help (a.jpg beside a.png, or names that differ only in
+    case) by a number.
 
     Args:
         sources: Photos.
         roots: Folders that were searched for them.
-        reserved: A name that no file may have, alone or with a number as in index-2.
+        reserved: A name that no file may have.
 
     Example:
         >>> photos = ["a/b/dog.jpg", "c/dog.jpg", "d/dog.jpg", "cat.jpg", "a/index.png"]
@@ -130,55 +94,33 @@ def result_names(
         ['b/dog', 'c/dog', 'd/dog', 'cat', 'index_2']
     """
     folders = {Path(root) for root in roots}
-    parts = {source: _relative_parts(source, folders) for source in sources}
-    whole = {source: "/".join([*above, *own]).casefold() for source, (above, own) in parts.items()}
-    # a.jpg beside a.png: no folder tells them apart, so that one of them stands for both.
-    first: dict[str, Source] = {}
-    for source, path in whole.items():
-        first.setdefault(path, source)
-    names = {source: "/".join(parts[source][1]) for source in first.values()}
-    deepest = max((len(above) for above, _ in parts.values()), default=0)
-    for depth in range(1, deepest + 1):
-        for source in _duplicates(names):
-            above, own = parts[source]
-            names[source] = "/".join([*above[-depth:], *own])
-    return _numbered({source: names[first[path]] for source, path in whole.items()}, reserved)
+    files = [source.absolute() for source in sources if isinstance(source, Path)]
+    common = Path(os.path.commonpath([file.parent for file in files])) if files else Path()
 
+    def name_of(source: Source, *, whole: bool) -> str:
+        if isinstance(source, Path):
+            root = next((each for each in source.parents if each in folders), source.parent)
+            # Not resolved: links keep their names.
+            relative = source.absolute().relative_to(common) if whole else source.relative_to(root)
+        else:
+            relative = source.relative
+        parts = [_printable(part) for part in relative.with_suffix("").parts if part != ".."]
+        return "/".join(parts)
 
-def _relative_parts(source: Source, roots: Collection[Path]) -> tuple[list[str], list[str]]:
-    """Return the folders above what was searched, and those below with the name of a photo."""
-    if isinstance(source, Path):
-        parts = source.absolute().parts[1:]  # not resolved: links keep their names
-        root = next((parent for parent in source.parents if parent in roots), source.parent)
-        count = len(source.relative_to(root).parts)
-        above, own = parts[:-count], parts[-count:]
-    else:
-        above, own = source.source, source.relative.parts
-    own = (*own[:-1], Path(own[-1]).stem)
-    named = ([_printable(part) for part in each if part != ".."] for each in (above, own))
-    first, second = named
-    return first, second
-
-
-def _numbered(names: dict[Source, str], reserved: str) -> dict[Source, str]:
-    """Return names with a number where two are equal but for their case, or reserved."""
-    used: set[str] = set()
-    taken = re.compile(rf"(?:{re.escape(reserved)}|index)(?:-[0-9]+)?")
-    for path, name in names.items():
-        numbered = (f"{name}_{number}" for number in itertools.count(2))
-        names[path] = next(
-            new
-            for new in itertools.chain([name], numbered)
-            if new.casefold() not in used and not taken.fullmatch(new.rpartition("/")[2].casefold())
-        )
-        used.add(names[path].casefold())
-    return names
-
-
-def _duplicates(names: dict[Source, str]) -> list[Source]:
-    """Return the photos whose name is not unique, ignoring case."""
+    names = {source: name_of(source, whole=False) for source in sources}
     counts = Counter(name.casefold() for name in names.values())
-    return [path for path, name in names.items() if counts[name.casefold()] > 1]
+    used: set[str] = set()
+    for source, name in names.items():
+        plain = name_of(source, whole=True) if counts[name.casefold()] > 1 else name
+        tried = itertools.chain([plain], (f"{plain}_{number}" for number in itertools.count(2)))
+        names[source] = next(
+            new
+            for new in tried
+            if new.casefold() not in used
+            and new.rpartition("/")[2].casefold() not in ("index", reserved)
+        )
+        used.add(names[source].casefold())
+    return names
 
 
 def _printable(part: str) -> str:
@@ -194,19 +136,15 @@ PIXELS_PER_BATCH = 64_000_000
 
 
 def find_input_images(
-    paths: Sequence[PathLike],
-    out: Path | str | None,
-    skipped: list[str],
-    *,
-    keep_missing: bool = False,
+    paths: Sequence[PathLike], out: Path | None, skipped: list[str], *, keep_missing: bool = False
 ) -> list[Source]:
     """Return the images of sources, without those in the output folder.
 
     Folders below with results of an earlier command are skipped, and named on stderr.
 
     Args:
-        paths: Files, folders, archives, tables and URLs of the command line.
-        out: Output folder or URL, if there is one.
+        paths: Files, folders, archives and URLs of the command line.
+        out: Output folder, if there is one.
         skipped: Receives the reasons why folders could not be listed.
         keep_missing: Whether a file that does not exist is skipped when it is read.
 
@@ -229,34 +167,20 @@ def find_input_images(
         return is_result
 
     for path in paths:
-        if out is not None and _is_same_place(out, path):
+        are_folders = out is not None and os.path.isdir(out) and os.path.isdir(path)  # noqa: PTH112
+        if are_folders and out is not None and out.samefile(path):
             raise ValueError(
                 f"--out {out} is searched for images: the next run would read the results as "
                 f"photos; choose another folder, for instance {os.fspath(path)}/results"
             )
-    photos = find_sources(
+    return find_sources(
         paths,
         keep_missing=keep_missing,
-        omit=out if isinstance(out, Path) else None,
+        omit=out,
         skip=skip,
         onerror=lambda error: skipped.append(f"{error.filename}: {error.strerror}"),
         report=print_message,
     )
-    if not isinstance(out, str):
-        return photos
-    inside = f"{_plain_url(out)}/"
-    photos = [each for each in photos if not _plain_url(str(each)).startswith(inside)]
-    if not photos:
-        raise FileNotFoundError(f"there is no photo beside those in --out {out}")
-    return photos
-
-
-def _is_same_place(out: Path | str, path: PathLike) -> bool:
-    """Whether a source is the output folder or URL."""
-    if isinstance(out, str):
-        return _plain_url(out) == _plain_url(os.fspath(path))
-    are_folders = os.path.isdir(out) and os.path.isdir(path)  # noqa: PTH112 (raises nothing)
-    return are_folders and out.samefile(path)
 
 
 def read_images(
@@ -298,12 +222,7 @@ def thread_count() -> int:
 
 
 def map_in_threads(
-    function: Callable[[Key], Value],
-    items: Iterable[Key],
-    *,
-    ahead: int = 0,
-    report: Callable[[Key, Value], object] = lambda _item, _result: None,
-    threads: int | None = None,
+    function: Callable[[Key], Value], items: Iterable[Key], *, ahead: int = 0
 ) -> Iterator[tuple[Key, Callable[[], Value]]]:
     """Yield each item with a function that waits for its result, or raises its error.
 
@@ -315,91 +234,49 @@ def map_in_threads(
         items: Taken in order, at most one per thread ahead of the caller.
         ahead: How many more of them may be ahead, so that all threads have work while the next
             items are made.
-        report: Called with each item and its result, in the order of the items, as soon as the
-            result is there: in a thread, so that it need not wait for the next item to be made.
-        threads: Number of threads; None is one per core.
 
     Example:
-        >>> [(item, result()) for item, result in map_in_threads(abs, [-3, 2], report=print)]
-        -3 3
-        2 2
+        >>> [(item, result()) for item, result in map_in_threads(abs, [-3, 2])]
         [(-3, 3), (2, 2)]
     """
-    num_threads = thread_count() if threads is None else threads
+    num_threads = thread_count()
     waiting: deque[tuple[Key, Future[Value]]] = deque()
-    reports = _ReportsInOrder(report)
     remaining = iter(items)
-    failure = None
+    failure: BaseException | None = None
     with ThreadPoolExecutor(num_threads) as pool:
         try:
-            while True:
+            while waiting or failure is None:
                 try:
-                    item = next(remaining)
+                    if failure is None:
+                        item = next(remaining)
+                        waiting.append((item, pool.submit(function, item)))
                 except BaseException as error:  # noqa: BLE001 (raised below)
                     failure = error
-                    break
-                waiting.append((item, pool.submit(function, item)))
-                reports.add(*waiting[-1])
-                if len(waiting) > num_threads + ahead:
+                while waiting and (
+                    failure or waiting[0][1].done() or len(waiting) > num_threads + ahead
+                ):
                     done, future = waiting.popleft()
                     yield done, future.result
-            while waiting:
-                done, future = waiting.popleft()
-                yield done, future.result
         finally:
             # Also if the caller stops early: items that wait for a thread are dropped.
             pool.shutdown(cancel_futures=True)
-    reports.raise_error()
-    if not isinstance(failure, StopIteration):
+    if failure is not None and not isinstance(failure, StopIteration):
         raise failure
 
 
-class _ReportsInOrder(Generic[Key, Value]):
-    """Reports results in the order of their items, whichever thread is done first."""
-
-    def __init__(self, report: Callable[[Key, Value], object]) -> None:
-        self._report = report
-        self._waiting: deque[tuple[Key, Future[Value]]] = deque()
-        self._lock = threading.Lock()
-        self._error: BaseException | None = None
-
-    def add(self, item: Key, future: "Future[Value]") -> None:
-        self.raise_error()
-        self._waiting.append((item, future))
-        future.add_done_callback(self._report_finished)
-
-    def raise_error(self) -> None:
-        """Raise the error of a report in the caller's thread, such as that of a closed stream."""
-        if self._error is not None:
-            raise self._error
-
-    def _report_finished(self, _future: "Future[Any]") -> None:
-        with self._lock:
-            while self._waiting and self._waiting[0][1].done():
-                item, future = self._waiting.popleft()
-                if self._error or future.cancelled() or future.exception() is not None:
-                    continue  # the caller gets the error of the future
-                try:
-                    self._report(item, future.result())
-                except BaseException as error:  # noqa: BLE001 (raised in the caller's thread)
-                    self._error = error
-
-
-def select_shard(names: Mapping[Source, str], shard: Share | None) -> dict[Source, str]:
+def select_shard(names: Mapping[Source, str], shard: tuple[int, int] | None) -> dict[Source, str]:
     """Return the images of one of several commands that share the work; all without `--shard`.
 
     Args:
         names: Name of each image.
-        shard: The part of this command.
+        shard: The number of this command, from 1, and of all.
 
     Example:
         >>> names = {Path(name): name for name in "abcde"}
-        >>> [[*select_shard(names, Share(number, 2)).values()] for number in (1, 2)]
+        >>> [[*select_shard(names, (number, 2)).values()] for number in (1, 2)]
         [['a', 'b'], ['c', 'd', 'e']]
     """
-    if shard is None:
-        return dict(names)
-    number, count, _ = shard
+    number, count = shard or (1, 1)
     first, last = (len(names) * end // count for end in (number - 1, number))
     return dict(itertools.islice(names.items(), first, last))
 

@@ -13,7 +13,6 @@ from visattn.commands.model_option import add_model, autocast, resolve_model
 from visattn.commands.options import (
     BULK,
     FIGURES,
-    IN_FILES,
     RUN,
     TARGET,
     CommandParser,
@@ -63,7 +62,7 @@ is a new image to the model."""
 _COVERAGE = "coverage"
 _MIN_WIDTH = 900  # of a panel at scale 1, in pixels
 _MODES = {
-    "photos": Mode("photos", ("shard", "autocast", "parquet", *FIGURES)),
+    "photos": Mode("photos", ("shard", "autocast", *FIGURES)),
     "videos": Mode("videos", VIDEO_OPTIONS),
 }
 _LARGEST_SEED = 2**31 - 1
@@ -115,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
         return _draw_videos(args)
     refuse_unused(parser, args, "photos", _MODES)
     if args.out is None:
-        refuse_without(parser, args, (*IN_FILES, *FIGURES))
+        refuse_without(parser, args, ("overwrite", *FIGURES))
     check_figures(parser, args, _MIN_WIDTH)
     return run_job(GlimpseJob, args, batch_size=args.batch_size)
 
@@ -207,17 +206,16 @@ class GlimpseJob(ModelJob["ScanPath"]):
         if complete and self.coverage.count > 1:
             panel = self.coverage.panel(**figure_options(self.args))
             [name] = self.extra_files()
-            self.write_shared(name, panel.to_bytes(self.args.format), key=f"{_COVERAGE}.png")
+            self.write_shared(name, panel.to_bytes(self.args.format))
         return code
 
     def _cover_all_images(self, batch_size: int) -> bool:
         """Compute the coverage anew if earlier runs or other shards have finished the rest."""
         from visattn.viz.scanpaths.coverage import Coverage
 
-        if self.out is None:
+        if self.folder is None:
             return False
-        self.out.refresh()
-        present = self.out.exists
+        present = self.folder.exists
         missing = (path for path, name in self.all_names.items() if not present(f"{name}.json"))
         if any(True for _ in read_images(missing, [], strict=False)):
             return False  # another command is at work

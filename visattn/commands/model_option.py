@@ -351,17 +351,17 @@ def _report_notes(loaded: "LoadedModel", args: argparse.Namespace) -> None:
 
 def _are_drawn_scenes(args: argparse.Namespace) -> bool:
     """Whether all images of a command are scenes that visattn has drawn."""
-    from visattn.io.written_files import WrittenFiles
+    from visattn.commands.data.command import drawn_files
 
     if str(getattr(args, "data", "")).startswith("scenes:"):
         return True
     images = getattr(args, "images", None)
     paths = images if isinstance(images, list) else []
     if not all(isinstance(path, Path) for path in paths):
-        return False  # of a store, whose photos are anyone's
+        return False  # on the web, where photos are anyone's
     folders = {path if path.is_dir() else path.parent for path in paths}
-    drawn = (WrittenFiles.read(folder).sets.keys() & {"scenes", "shapes"} for folder in folders)
-    return bool(folders) and all(drawn)
+    lists = [drawn_files(folder)[:1] for folder in folders]
+    return bool(lists) and all(each and each != ["digits.jsonl"] for each in lists)
 
 
 def model_settings(args: argparse.Namespace, weights: str) -> dict[str, Any]:

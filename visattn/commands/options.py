@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 
-from visattn.commands.output_option import check_writable, output_place
-from visattn.commands.schedulers import shard
+from visattn.commands.output_option import check_writable, output_path
 from visattn.commands.streams import print_lines
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import parse_json, terminal_text
@@ -208,6 +207,25 @@ count = whole_number(1, 1_000_000)
 seed = whole_number(0, LARGEST_SEED)
 
 
+def shard(text: str) -> tuple[int, int]:
+    """Return the number of a part of the images, from 1, and of all parts: `2/4`.
+
+    Raises:
+        argparse.ArgumentTypeError: If the text has another form.
+
+    Example:
+        >>> shard("2/4")
+        (2, 4)
+    """
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    number, parts = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= number <= parts:
+        raise argparse.ArgumentTypeError(
+            f"must be I/N with I from 1 to N, such as 2/4; got {quoted(text)}"
+        )
+    return number, parts
+
+
 def quoted(text: str) -> str:
     """Return typed text in quotation marks, shortened to 40 characters.
 
@@ -287,12 +305,12 @@ def figure_width(text: str) -> int:
 _EXISTING = "(default: refuse)"
 _GROUP_OF = {
     **dict.fromkeys(("resize-mode", "align"), MODEL),
-    **dict.fromkeys(("out", "overwrite", "parquet", "save"), OUTPUT),
+    **dict.fromkeys(("out", "overwrite"), OUTPUT),
     **dict.fromkeys(("format", "width", "scale", "cropped"), DRAWING),
 }
 """Groups of shared options; the others belong to the run."""
 SHARED: Mapping[str, Mapping[str, Any]] = {
-    "out": {"type": output_place, "metavar": "DIR", "help": "output folder or URL of a store"},
+    "out": {"type": output_path, "metavar": "DIR", "help": "output folder"},
     "strict": {
         "action": "store_true", "help": "stop at the first unreadable image (default: skip)",
     },
@@ -307,24 +325,14 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     },
     "seed": {"type": seed, "default": 0, "help": "seed of all random numbers (default: 0)"},
     "shard": {
-        "type": shard, "metavar": "I/N|auto",
+        "type": shard, "metavar": "I/N",
         "help": "process the I-th of N parts of the images, for N commands that share the work and "
-        "--out; auto takes both from an array of Slurm or AWS Batch, from ranks (srun, torchrun) "
-        "or, as auto/N, from an indexed job of Kubernetes",
+        "--out",
     },
     "overwrite": {
         "action": "store_true",
         "help": "compute and write results again that exist already (default: resume), and replace "
         "files of the same names that visattn did not write (default: refuse)",
-    },
-    "save": {
-        "choices": ("files", "table"), "default": "files",
-        "help": "write files of each image, or a table in their place: parquet files with the maps "
-        "of 100 images each, and no drawings (default: files)",
-    },
-    "parquet": {
-        "action": "store_true",
-        "help": "also write the table of all results as parquet (needs pyarrow)",
     },
     "autocast": {
         "choices": ("bfloat16", "float16"),
@@ -373,10 +381,8 @@ FIGURES = ("format", "width", "scale")
 """Options of the figures of a command."""
 PHOTO_FIGURES = (*FIGURES, "cropped")
 """Options of figures whose tiles can be cropped to the part of the photo that was seen."""
-BULK = ("shard", "overwrite", "parquet")
-"""Options of runs over many images: parts of them, resume, folders and tables."""
-IN_FILES = BULK[1:]
-"""Options of `BULK` that have no effect without an output folder."""
+BULK = ("shard", "overwrite")
+"""Options of runs over many images: parts of them, and resume."""
 
 
 def add_options(parser: CommandParser, *names: str, **changes: Mapping[str, Any]) -> None:
@@ -392,7 +398,7 @@ def add_options(parser: CommandParser, *names: str, **changes: Mapping[str, Any]
         >>> parser = CommandParser(prog="visattn segment")
         >>> add_options(parser, "shard", "seed", seed={"default": 3})
         >>> parser.parse_args(["--shard", "2/4"])
-        Namespace(shard=Share(number=2, parts=4, origin=''), seed=3)
+        Namespace(shard=(2, 4), seed=3)
     """
     for name in names:
         parser.group(_GROUP_OF.get(name, RUN)).add_argument(
@@ -413,7 +419,7 @@ def add_overwrite(parser: CommandParser, files: str) -> None:
         parser: The parser.
         files: What is replaced, for the help.
     """
-    text = f"replace {files} that the command did not write or that changed since {_EXISTING}"
+    text = f"replace {files} that exist {_EXISTING}"
     add_options(parser, "overwrite", overwrite={"help": text})
 
 
@@ -531,45 +537,13 @@ def _given(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterato
             yield name, max(action.option_strings, key=len)
 
 
-def refuse_beside_table(
-    parser: argparse.ArgumentParser,
-    args: argparse.Namespace,
-    *,
-    unused: Collection[str] = (),
-    used: Collection[str] = (),
-) -> None:
-    """Exit with a usage error if a table is saved and an option is set that draws or adds files.
-
-    Args:
-        parser: Parser of the command.
-        args: Its options, as they were parsed.
-        unused: Attributes of further options without effect.
-        used: Attributes of options of the output that a table depends on.
-    """
-    if "table" not in args.save:
-        return
-    groups = [each for each in parser._action_groups if each.title in (DRAWING, OUTPUT)]  # noqa: SLF001
-    actions = [action for group in groups for action in group._group_actions]  # noqa: SLF001
-    names = {action.dest for action in actions} - {"out", "save", "overwrite", *used} | {*unused}
-    for name, option in _given(parser, args):
-        if name in names:
-            parser.error(f"{option} draws or adds files, which --save table does not write")
-
-
-def print_dry_run(
-    reads: Iterable[str],
-    folder: Path | str | None,
-    files: Sequence[str],
-    *,
-    present: Callable[[str], bool] | None = None,
-) -> int:
+def print_dry_run(reads: Iterable[str], folder: Path | None, files: Sequence[str]) -> int:
     """Print a line for each input and each file that a command would write; return 0.
 
     Args:
         reads: Descriptions of the inputs.
-        folder: Output folder or URL; None if no files would be written to one.
+        folder: Output folder; None if no files would be written to one.
         files: Names of the output files; absolute ones do not lie in the folder.
-        present: Whether a store has a file of a name.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -582,16 +556,11 @@ def print_dry_run(
         0
     """
     lines = [f"reads   {line}" for line in reads]
-    if isinstance(folder, Path):
+    if folder is not None:
         check_writable(folder)
-    for name in files:
-        path = Path(folder or "") / name
-        known = path.exists() if present is None or path.is_absolute() else present(name)
-        if isinstance(folder, str) and not path.is_absolute():
-            path = f"{folder}/{name}"
-        if folder or Path(name).is_absolute():
-            lines.append(f"writes  {path}{' (overwrites)' * known}")
-    if not any(line.startswith("writes") for line in lines):
+    paths = [Path(folder or "", name) for name in files]
+    lines += [f"writes  {path}{' (overwrites)' * path.exists()}" for path in paths]
+    if not files:
         lines.append("writes  nothing without --out DIR")
     print_lines(["dry run: nothing is written", *lines])
     return 0

@@ -1,35 +1,36 @@
-"""Results of commands on disk: a record per result that owns its files.
+"""Results of commands on disk: a record per result, STEM.json, which is written last.
 
-The record of a result, STEM.json, names the files of the result with their digests, and what they
-were made from: command, image and settings. A result is finished if its record says that it was
-made in the same way and every file has its digest. A file that no record owns is never replaced.
+The record names the files of the result and what they were made from: command, image and settings.
+A result is finished if its record says that it was made in the same way, and its files are there.
+Files that no record names are not replaced.
 
 A result is replaced in this order, so that a process may be killed at any moment:
 
     new files, under temporary names
-    STEM.json  <- a record that owns the old and the new files, marked as unfinished
+    STEM.json  <- a record without settings, which names the old and the new files
     each file  <- its new content
     STEM.json  <- the record of the new result
 """
 
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from visattn.commands.outputs import Output, Staged, content_digest, open_output
+from visattn.commands.files import create_folder
+from visattn.io.atomic import atomic_write, flush, temporary_folder
 from visattn.io.messages import format_names
+from visattn.io.safe_text import read_json
 from visattn.results.cards import Card
 
 Record = Mapping[str, Any]
 """Values of STEM.json."""
 PROVENANCE, CARD = "provenance", "card"
-IDENTITY = "image_identity"
-"""Key of what a store says of an image: if it is the same, the image need not be read."""
-_UNFINISHED = "unfinished"
-_NO_RECORD = "no record of visattn owns it"
+INDEX = "index.html"
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,10 @@ class Origin(NamedTuple):
 
 
 class ResultFolder(AbstractContextManager["ResultFolder"]):
-    """The results of a folder or a store; they can be written within its context.
-
-    A store cannot rename, so that each file of a new result is uploaded once, its record first: a
-    result is finished when all files of its record are there. One that is replaced is marked as
-    unfinished before, as in a folder.
+    """The results of a folder; they can be written within its context.
 
     Args:
-        out: The place; or a folder.
-        overwrite: Whether files that a store has already are uploaded again.
+        path: The folder.
 
     Example:
         >>> origin = Origin("caption", "dog.jpg", {"image_sha256": "1"}, {"k": 5}, ["dog.txt"])
@@ -85,14 +81,15 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         ...     folder.write(Part("dog", {"caption": "a dog"}, {"dog.txt": b"a dog"}), origin)
         >>> folder.finished("dog", origin)["caption"]
         'a dog'
-        >>> folder.out.write("dog.txt", b"edited")
-        >>> folder.finished("dog", origin), folder.foreign("dog", origin)
-        (None, {'dog.txt': 'it changed since'})
+        >>> folder.finished("dog", origin._replace(settings={"k": 3})) is None
+        True
     """
 
-    def __init__(self, out: Output | Path, *, overwrite: bool = False) -> None:
-        self.out = open_output(out) if isinstance(out, Path) else out
-        self.overwrite = overwrite
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._context = ExitStack()
+        self._numbers = itertools.count()
+        self._temporary = path
 
     def __enter__(self) -> "ResultFolder":
         """Create the folder.
@@ -100,12 +97,17 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         Raises:
             OSError: If it cannot be written.
         """
-        self.out.__enter__()
+        create_folder(self.path)
+        self._temporary = self._context.enter_context(temporary_folder(self.path / "visattn"))
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *_exception: object) -> None:
         """Remove temporary files."""
-        self.out.__exit__(None, None, None)
+        self._context.close()
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file, a folder or a link."""
+        return os.path.lexists(self.path / name)
 
     def read(self, stem: str) -> Record | None:
         """Return the record of a result; None if there is none of visattn.
@@ -113,12 +115,7 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         Args:
             stem: Name of the record.
         """
-        try:
-            record = self.out.read_json(f"{stem}.json")
-        except (OSError, ValueError):
-            return None
-        known = isinstance(record, dict) and _is_provenance(record.get(PROVENANCE))
-        return record if known else None
+        return read_record(self.path / f"{stem}.json")
 
     def finished(
         self,
@@ -134,65 +131,46 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
             same: Compares the settings of the record with those of the origin.
         """
         record = self.read(stem)
-        made = record[PROVENANCE] if record is not None else {}
-        if not made or _UNFINISHED in made or made["command"] != origin.command:
+        if record is None:
             return None
-        if _is_changed(made, origin):
-            return None
-        if not same(made.get("settings"), origin.settings):
-            return None
-        files = made["files"]
-        if not {*origin.files} <= {*files, *made.get("absent", ())}:
-            return None
-        complete = all(self.out.holds(name, digest) for name, digest in files.items())
-        return record if complete else None
+        made = record[PROVENANCE]
+        known = (*made["files"], *made.get("absent", ()))
+        is_finished = (
+            made["settings"] is not None
+            and made["command"] == origin.command
+            and all(made.get(key) == value for key, value in origin.digests.items())
+            and same(made["settings"], origin.settings)
+            and {*origin.files} <= {*known}
+            and all(map(self.exists, made["files"]))
+        )
+        return record if is_finished else None
 
-    def foreign(self, stem: str, origin: Origin) -> dict[str, str]:
+    def foreign(
+        self, stem: str, origin: Origin, digests: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, str]:
         """Return the files that a result may not replace, with the reason.
 
         Args:
             stem: Name of the record.
-            origin: What the result would be made from; its settings are not read.
+            origin: What the result would be made from; its settings and digests are not read.
+            digests: Returns the digests of the image.
         """
         file = f"{stem}.json"
-        present = [name for name in (file, *origin.files) if self.out.exists(name)]
-        if not present:
-            return {}
         record = self.read(stem)
         if record is None:
-            if self._is_older(file):
-                return {}
-            return dict.fromkeys(present, _NO_RECORD)
+            present = [name for name in (file, *origin.files) if self.exists(name)]
+            return dict.fromkeys(present, "no record of visattn names it")
         made = record[PROVENANCE]
         if made["command"] != origin.command:
             return {file: f"it holds results of visattn {made['command']}"}
         # An image that changed under its own path is computed again; the results of another image
         # that happens to have this name stay.
-        if _is_changed(made, origin) and made.get("image") != origin.image:
-            return {file: f"it holds results of {made.get('image')}"}
-        own = made["files"]
-        reasons: dict[str, str] = {}
-        # Without the record, which is the first if it is there: it has no digest of itself.
-        for name in present[present[0] == file :]:
-            if name not in own:
-                reasons[name] = _NO_RECORD
-            elif _UNFINISHED not in made and not self.out.holds(name, own[name]):
-                reasons[name] = "it changed since"
-        return reasons
-
-    def check(self, origins: Mapping[str, Origin]) -> None:
-        """Refuse to replace files that visattn did not write.
-
-        Args:
-            origins: What each result would be made from, by its stem.
-
-        Raises:
-            FileExistsError: If there are such files.
-        """
-        foreign: dict[str, str] = {}
-        for stem, origin in origins.items():
-            foreign |= self.foreign(stem, origin)
-        refuse_foreign(self.out, foreign)
+        if made["image"] != origin.image and any(
+            made.get(key) != value for key, value in digests().items()
+        ):
+            return {file: f"it holds results of {made['image']}"}
+        names = [name for name in origin.files if name not in made["files"] and self.exists(name)]
+        return dict.fromkeys(names, "no record of visattn names it")
 
     def write(self, part: Part, origin: Origin) -> None:
         """Write a result and its record.
@@ -206,68 +184,79 @@ class ResultFolder(AbstractContextManager["ResultFolder"]):
         Raises:
             OSError: If a file cannot be written; the earlier result stays then.
         """
-        file = f"{part.stem}.json"
-        out = self.out
-        with out.errors():
-            new = {name: out.stage(content) for name, content in part.files.items()}
-            made: dict[str, Any] = {
-                "command": origin.command,
-                "image": origin.image,
-                **origin.digests,
-                "settings": origin.settings,
-                "files": {name: content_digest(new[name]) for name in new},
-            }
-            if absent := [name for name in origin.files if name not in new]:
-                made["absent"] = absent
-            card = {} if part.card is None else {CARD: part.card._asdict()}
-            record = {**part.record, **card, PROVENANCE: made}
-            last = out.stage(_encode(record))
-            with out.lock():  # two processes may write the same result
-                before = self.read(part.stem)
-                if out.renames or not self._upload_new(file, last, new, before == record):
-                    self._replace(file, last, new, made, before)
-            # Now the new names are on the disk, too.
-            out.flush((file, *new))
+        new = {name: self._stage(content) for name, content in part.files.items()}
+        before = self.read(part.stem)
+        old = [] if before is None else before[PROVENANCE]["files"]
+        made: dict[str, Any] = {
+            "command": origin.command,
+            "image": origin.image,
+            **origin.digests,
+            "settings": origin.settings,
+            "files": [*new],
+        }
+        if absent := [name for name in origin.files if name not in new]:
+            made["absent"] = absent
+        card = {} if part.card is None else {CARD: part.card._asdict()}
+        file = self.path / f"{part.stem}.json"
+        last = self._stage(_encode({**part.record, **card, PROVENANCE: made}))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = {**made, "settings": None, "files": [*{*old, *new}]}
+        atomic_write(file, _encode({PROVENANCE: unfinished}))
+        for name, staged in new.items():
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            staged.replace(self.path / name)
+        for name in {*old} - {*new}:
+            (self.path / name).unlink(missing_ok=True)
+        last.replace(file)
+        for folder in {(self.path / name).parent for name in new} | {file.parent}:
+            flush(folder)  # the names outlive a crash, too
 
-    def _upload_new(
-        self, file: str, record: Staged, new: Mapping[str, Staged], unchanged: bool
-    ) -> bool:
-        """Upload a result if none is there, or complete one that was interrupted."""
-        present = {name for name in (file, *new) if self.out.exists(name)}
-        if present and (self.overwrite or not unchanged):
-            return False
-        for name, content in {file: record, **new}.items():
-            if name not in present:
-                self.out.place(content, name)
-        return True
+    def _stage(self, content: bytes | Path) -> Path:
+        """Write a temporary file, or take one that was written, to the disk."""
+        if isinstance(content, Path):
+            path = content
+        else:
+            path = self._temporary / str(next(self._numbers))
+            path.write_bytes(content)
+        flush(path)
+        return path
 
-    def _replace(
-        self,
-        file: str,
-        record: Staged,
-        new: Mapping[str, Staged],
-        made: Mapping[str, Any],
-        before: Record | None,
-    ) -> None:
-        """Replace a result, which is unfinished meanwhile."""
-        old = dict(before[PROVENANCE]["files"]) if before is not None else {}
-        unfinished = {**made, _UNFINISHED: True, "files": {**old, **made["files"]}}
-        self.out.place(self.out.stage(_encode({PROVENANCE: unfinished})), file)
-        for name, content in new.items():
-            self.out.place(content, name)
-        for name in old.keys() - new.keys():
-            if self.out.holds(name, old[name]):
-                self.out.remove(name)
-        self.out.place(record, file)
 
-    def _is_older(self, file: str) -> bool:
-        """Whether a record is one that does not name its files yet, and owns all of its name."""
-        try:
-            record = self.out.read_json(file)
-            made = record.get(PROVENANCE, record)
-            return "image_sha256" in made and (made is not record or "drawing" in record)
-        except (OSError, ValueError, TypeError, AttributeError):
-            return False
+def read_record(file: Path) -> Record | None:
+    """Return the record in a JSON file; None if it is none of visattn.
+
+    Names of its files that lead out of its folder are no names that visattn wrote.
+
+    Example:
+        >>> read_record(Path("no_such_record.json")) is None
+        True
+    """
+    try:
+        record = read_json(file)
+        made = record[PROVENANCE]
+        names = [*made["files"], *([record[CARD]["page"]] if CARD in record else [])]
+        inside = not any(".." in name.split("/") or name.startswith("/") for name in names)
+        return record if inside and isinstance(made["command"] + made["image"], str) else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def record_files(folder: Path) -> Iterator[Path]:
+    """Yield the JSON files of a folder, and of those below that have no index of their own.
+
+    Example:
+        >>> list(record_files(Path("no_such_folder")))
+        []
+    """
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and not Path(parent, name, INDEX).exists()
+        ]
+        for name in files:
+            if name.endswith(".json") and not name.startswith("."):
+                yield Path(parent, name)
 
 
 def refuse_foreign(folder: object, foreign: Mapping[str, str]) -> None:
@@ -297,20 +286,6 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
         {'size': [3, 4], 'file': 'a'}
     """
     return json.loads(json.dumps(values, default=str))
-
-
-def _is_changed(made: Mapping[str, Any], origin: Origin) -> bool:
-    """Whether the content of an image has changed; a copy of it has another identity."""
-    digests = origin.digests.items()
-    return any(made.get(key) != value for key, value in digests if key != IDENTITY)
-
-
-def _is_provenance(value: object) -> bool:
-    """Whether an entry of a JSON file is that of a record of visattn."""
-    if not isinstance(value, dict):
-        return False
-    files = value.get("files")
-    return isinstance(value.get("command"), str) and isinstance(files, dict)
 
 
 def _encode(record: Mapping[str, Any]) -> bytes:

@@ -11,7 +11,6 @@ from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
-    IN_FILES,
     PHOTO_FIGURES,
     CommandParser,
     add_options,
@@ -77,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     resolve_images(parser, args)
     resolve_model(parser, args, _NO_MODEL)
     if args.out is None:
-        refuse_without(parser, args, (*IN_FILES, *PHOTO_FIGURES))
+        refuse_without(parser, args, ("overwrite", *PHOTO_FIGURES))
     check_figures(parser, args)
     return run_job(SegmentationJob, args, batch_size=_BATCH_SIZE)
 

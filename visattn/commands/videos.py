@@ -16,8 +16,7 @@ from visattn.commands.files import (
 from visattn.commands.image_options import resolve_images
 from visattn.commands.model_option import file_digest, model_settings
 from visattn.commands.options import describe_model, print_dry_run, real_number, whole_number
-from visattn.commands.output_option import require_folder
-from visattn.commands.records import Origin, Part, ResultFolder, plain_values
+from visattn.commands.records import Origin, Part, ResultFolder, plain_values, refuse_foreign
 from visattn.commands.streams import RowPrinter, activity, print_where
 from visattn.io.atomic import temporary_folder
 from visattn.io.safe_text import print_message
@@ -225,7 +224,6 @@ def run_model_videos(
     """
     endings = (*VIDEO_SUFFIXES, ".json")
     files = [f"{name}.{kind}{end}" for name in sources.values() for end in endings]
-    require_folder(args.out, "videos")
     check_no_overwrite(args.out, files, [path for path in sources if isinstance(path, Path)])
     with activity("loading the model"):
         model, weights = load(args)
@@ -262,7 +260,11 @@ def run_videos(args: argparse.Namespace, jobs: Sequence[VideoJob], command: str)
     digests = {job.source: _digests(job.source) for job in jobs}  # a source once for all methods
     origins = {job.name: _origin(job, command, digests[job.source]) for job in jobs}
     if not args.overwrite:
-        folder.check({job.name: origins[job.name] for job in jobs})
+        foreign: dict[str, str] = {}
+        for job in jobs:
+            origin = origins[job.name]
+            foreign |= folder.foreign(job.name, origin, lambda origin=origin: origin.digests)
+        refuse_foreign(args.out, foreign)
     failed: list[str] = []
     done: list[str] = []
     printer = RowPrinter(_COLUMNS[command], (str(job.source) for job in jobs))

@@ -190,9 +190,10 @@ class MapImages(ImageFunction):
         """Return class, score and map; of an empty map why it is empty."""
         info = result.info
         scores = (info.probability, info.cosine, info.score)
+        score = next((each for each in scores if isinstance(each, float)), math.nan)
         return {
             "class": info.class_name or ("" if info.target is None else str(info.target)),
-            "score": next((float(each) for each in scores if each is not None), math.nan),
+            "score": score,
             "map": json.dumps(result.to_dict(), default=str),
             "error": info.empty,
         }

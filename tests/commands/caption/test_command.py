@@ -66,7 +66,7 @@ def test_a_folder_yields_lines_pages_panels_and_arrays(
     assert set(lines) == {"tall", "wide", "deeper/small"}
     written = {f"{name}.{kind}" for name in lines for kind in ("html", "png", "json", "npz")}
     files = {path.relative_to(out) for path in out.rglob("*") if path.is_file()}
-    files = {path.as_posix() for path in files if not path.is_relative_to(".visattn")}
+    files = {path.as_posix() for path in files}
     assert files == {*written, "index.html", "caption.csv"}
     cards = {
         entry.page: entry.caption for entry in parse_index_page((out / "index.html").read_text())
@@ -425,7 +425,7 @@ def test_a_foreign_index_page_is_not_replaced(
     (tmp_path / "index.html").write_text("<h1>My site</h1>")
     words = ["--weights", str(weights), "--out", str(tmp_path)]
     assert main(["caption", str(images), *words]) == 1
-    assert "has an index.html that visattn did not write" in capsys.readouterr().err
+    assert "holds index.html, which would be replaced" in capsys.readouterr().err
     assert (tmp_path / "index.html").read_text() == "<h1>My site</h1>"
     assert list(tmp_path.glob("*.json")) == []
 

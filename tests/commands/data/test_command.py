@@ -16,7 +16,6 @@ from visattn.data.classification.cluttered_mnist import ClutterSpec
 from visattn.data.regions.readers import read_coco_images
 from visattn.data.scenes.dataset import SINGLE_OBJECT, Scenes, Split, single_object_scenes
 from visattn.images.reader import find_images, read_image
-from visattn.io.written_files import RECORD
 from visattn.training.classification.data import ClutteredMNISTDataModule
 
 Capsys = pytest.CaptureFixture[str]
@@ -249,20 +248,19 @@ def test_a_smaller_set_replaces_a_larger_one_as_a_whole(tmp_path: Path, capsys: 
     assert main([*words, "--count", "5"]) == 0
     assert main([*words, "--count", "3", "--seed", "7"]) == 0
     names = {"test-0.png", "test-1.png", "test-2.png", "captions.jsonl", "instances.json"}
-    assert {path.name for path in out.iterdir()} == {*names, RECORD}
+    assert {path.name for path in out.iterdir()} == names
     assert [line["id"] for line in lines(out)] == ["test-0", "test-1", "test-2"]
-    (out / "test-1.png").write_bytes(b"retouched")
+    (out / "labels.json").write_text("{}")
     capsys.readouterr()
     assert main([*words, "--count", "2"]) == 1
-    assert "holds test-1.png, which this command did not write, or" in capsys.readouterr().err
-    (out / RECORD).unlink()
-    assert main([*words, "--count", "2"]) == 1
+    assert "holds labels.json, which this command did not write" in capsys.readouterr().err
     assert len(lines(out)) == 3
     assert main([*words, "--count", "2", "--overwrite"]) == 0
     assert len(lines(out)) == 2
-    (out / "labels.json").write_text("{}")
-    assert main([*words, "--count", "2", "--overwrite"]) == 1
-    assert "holds labels.json, which this command did not write" in capsys.readouterr().err
+    assert (out / "labels.json").read_text() == "{}"
+    (out / "captions.jsonl").write_text('{"id": "a", "file": "../labels.json", "captions": []}')
+    assert main([*words, "--count", "2"]) == 1  # a list of the user
+    assert "holds captions.jsonl" in capsys.readouterr().err
 
 
 def test_an_interrupted_set_keeps_the_old_one(

@@ -132,7 +132,7 @@ def test_unwritable_folders_and_foreign_index_pages_are_refused(
     assert "cannot be written: Not a directory" in capsys.readouterr().err
     (tmp_path / "index.html").write_text("<p>mine")
     assert run(photos, cnn, tmp_path, "--explorer") == 1
-    assert "will not replace" in capsys.readouterr().err
+    assert "holds index.html, which would be replaced" in capsys.readouterr().err
 
 
 def test_an_unwritable_file_skips_one_image(

@@ -175,7 +175,7 @@ def test_an_earlier_folder_of_scores_is_refused(coco: Path, tmp_path: Path, caps
     (tmp_path / "rows.jsonl").write_text('{"settings": {"seed": 0}}\n')
     words = [*CNN, "--data", coco, "--methods", "gradcam", *FAST, "--out", tmp_path]
     assert run(*words) == 1
-    assert "holds rows.jsonl, which this command did not write" in capsys.readouterr().err
+    assert "holds rows.jsonl, which would be replaced" in capsys.readouterr().err
     assert run(*words, "--overwrite") == 0
 
 

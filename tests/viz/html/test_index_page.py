@@ -9,7 +9,7 @@ from index_cards import parse_index_page
 
 from visattn.images.reader import is_index_page
 from visattn.results.cards import Card
-from visattn.viz.html.index_page import IndexRange, index_page, numbered_index_page, thumbnail
+from visattn.viz.html.index_page import index_page, thumbnail
 
 PIXEL = thumbnail(np.zeros((3, 5, 3), np.uint8))
 # Invalid characters are replaced in texts; file names are unchanged.
@@ -62,7 +62,5 @@ def test_thumbnails_are_small() -> None:
 
 
 def test_the_search_says_what_cards_say() -> None:
-    page = numbered_index_page(
-        [entry("a")], 1, [IndexRange.of([entry("a")])], title="T", search="classes"
-    )
+    page = index_page([entry("a")], title="T", search="classes")
     assert 'placeholder="Search classes and names"' in page

@@ -18,7 +18,6 @@ from visattn.commands.model_option import add_model, is_transformers, resolve_mo
 from visattn.commands.options import (
     BULK,
     DRAWING,
-    IN_FILES,
     MIN_WIDTH,
     OUTPUT,
     PHOTO_FIGURES,
@@ -31,7 +30,6 @@ from visattn.commands.options import (
     add_resize_mode,
     check_figures,
     real_number,
-    refuse_beside_table,
     refuse_unused,
     refuse_without,
     whole_number,
@@ -77,9 +75,6 @@ _LARGEST_SEED = 2**31 - 1
 _MIN_WIDTH_OF_MORE = 560  # of alignment matrices and figures of text, in pixels
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
 
-_NOT_IN_TABLES = (
-    "num_captions", "num_return_sequences", "together", "text_attention", "head_overview",
-)  # fmt: skip
 _IN_FILES = (
     "num_captions",
     "gif",
@@ -87,8 +82,7 @@ _IN_FILES = (
     "phrase_boxes",
     "method",
     "maps",
-    "save",
-    *IN_FILES,
+    "overwrite",
     *PHOTO_FIGURES,
 )
 _PHOTO = (
@@ -97,8 +91,6 @@ _PHOTO = (
     "alignment",
     "phrase_boxes",
     "shard",
-    "save",
-    "parquet",
     *BOX_OPTIONS,
     *PHOTO_FIGURES,
 )
@@ -162,7 +154,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_resize_mode(parser, "crop")
     text = "images per batch (default: 16; 1 for hf:DIRECTORY)"
     add_options(parser, "batch-size", batch_size={"default": None, "help": text})
-    add_options(parser, *PHOTO_FIGURES, "save", *BULK, "autocast", "dry-run")
+    add_options(parser, *PHOTO_FIGURES, *BULK, "autocast", "dry-run")
     add_huggingface(parser)
     add_video(parser, "NAME.caption")
     return parser
@@ -266,7 +258,6 @@ def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
     if args.out is None:
         refuse_without(parser, args, without_folder(args, _IN_FILES))
     check_boxes(parser, args)
-    refuse_beside_table(parser, args, unused=_NOT_IN_TABLES)
     more = args.alignment or args.text_attention or args.head_overview
     check_figures(parser, args, _MIN_WIDTH_OF_MORE if more else MIN_WIDTH)
     if is_transformers(args.model):

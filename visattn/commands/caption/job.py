@@ -48,7 +48,6 @@ class CaptionJob(ModelJob["Caption"]):
     work = "captioning"
     index_of_one = True
     noun = "a captioner"
-    row_function = "CaptionImages"
     kind = "visattn.models.captioning.captioner:Captioner"
 
     def __init__(self, args: argparse.Namespace, more: Sequence[str] = ()) -> None:

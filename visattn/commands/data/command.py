@@ -23,8 +23,9 @@ from visattn.commands.options import (
 from visattn.commands.output_option import output_path
 from visattn.commands.streams import activity, print_row
 from visattn.images.encoding import encode_png
-from visattn.io.atomic import atomic_write
-from visattn.io.written_files import check_own_folder, replace_set
+from visattn.io.atomic import atomic_write, temporary_folder
+from visattn.io.messages import format_names
+from visattn.io.safe_text import decode_utf8, read_bytes_bounded
 
 if TYPE_CHECKING:  # numpy and torch are imported when the command runs, not for its help
     from jaxtyping import UInt8
@@ -61,15 +62,9 @@ and a line of DIR/digits.jsonl:
 DIR/instances.json has the boxes in the format of COCO, with the digits as categories; its outlines
 are those of the boxes."""
 _LISTS = {"scenes": "captions.jsonl", "shapes": "shapes.jsonl", "digits": "digits.jsonl"}
+_KEYS = {"scenes": "word_objects", "shapes": "object", "digits": "distractors"}
+"""A key that each line of such a list has."""
 _INSTANCES = "instances.json"
-_OWN = (
-    "train-*.png",
-    "validation-*.png",
-    "test-*.png",
-    "novel-*.png",
-    *_LISTS.values(),
-    _INSTANCES,
-)
 _SIDES = whole_number(16, 4096)  # pixels; a larger scene takes gigabytes while it is rendered
 _OBJECTS = whole_number(1, 100)
 _BLEND_MODES = ("sum", "max", "overwrite", "alpha")
@@ -112,13 +107,45 @@ def main(argv: Sequence[str]) -> int:
         "shapes": _write_shapes,
         "digits": _write_digits,
     }
-    check_own_folder(args.out, overwrite=args.overwrite, own=_OWN)
+    _check_folder(args)
     summary = writers[args.name](args)
     if args.dry_run:
         images = [f"{args.split}-{number}.png" for number in range(args.count)]
         return print_dry_run([summary], args.out, [*images, _LISTS[args.name], _INSTANCES])
     print_row(args.out, summary)
     return 0
+
+
+def drawn_files(folder: Path) -> list[str]:
+    """Return the files of the data set that visattn has drawn into a folder, the list first.
+
+    Example:
+        >>> drawn_files(Path("no_such_folder"))
+        []
+    """
+    for name, file in _LISTS.items():
+        try:
+            lines = decode_utf8(read_bytes_bounded(folder / file)).splitlines()
+            records = [json.loads(line) for line in lines]
+            if records and all(_KEYS[name] in record for record in records):
+                images = [Path(record["file"]).name for record in records]
+                return [file, _INSTANCES, *images]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+    return []
+
+
+def _check_folder(args: argparse.Namespace) -> None:
+    """Refuse a folder with other files than those of a data set, unless with `--overwrite`."""
+    if args.overwrite or not args.out.is_dir():
+        return
+    own = drawn_files(args.out)
+    others = sorted(path.name for path in args.out.iterdir() if path.name[0] != ".")
+    if foreign := [name for name in others if name not in own]:
+        raise FileExistsError(
+            f"{args.out} holds {format_names(foreign)}, which this command did not write; choose a "
+            "new or empty folder, or write beside them with --overwrite"
+        )
 
 
 def _add_scenes(subparsers: Any) -> None:
@@ -207,7 +234,7 @@ def _add_data_set(
         type=output_path,
         metavar="DIR",
         required=True,
-        help="output folder, for this data set alone; an earlier one is replaced as a whole",
+        help="output folder, for this data set alone; an earlier one is replaced",
     )
     add_overwrite(parser, "images and lists")
     add_options(parser, "dry-run")
@@ -348,7 +375,7 @@ def _box(corner: Sequence[int], size: Sequence[int]) -> list[int]:
 def _write_image(image: "UInt8[Tensor, 'c y x']", name: str, folder: Path) -> dict[str, Any]:
     """Write an image; return its id and file name."""
     pixels = image.expand(3, -1, -1).permute(1, 2, 0).numpy()
-    atomic_write(folder / f"{name}.png", encode_png(pixels))
+    (folder / f"{name}.png").write_bytes(encode_png(pixels))
     return {"id": name, "file": f"{name}.png"}
 
 
@@ -356,7 +383,10 @@ def _write_image(image: "UInt8[Tensor, 'c y x']", name: str, folder: Path) -> di
 def _data_set(
     args: argparse.Namespace,
 ) -> Iterator[tuple[Path, Callable[[dict[str, Any]], None]]]:
-    """Yield a temporary folder and a function that adds a record: together the data set."""
+    """Yield a temporary folder and a function that adds a record: together the data set.
+
+    The list of the records leaves first and comes last: a folder that has one is complete.
+    """
     create_folder(args.out)
     records: list[dict[str, Any]] = []
 
@@ -366,15 +396,19 @@ def _data_set(
 
     try:
         with (
-            replace_set(args.out, args.name, overwrite=args.overwrite, own=_OWN) as folder,
+            temporary_folder(args.out / args.name) as folder,
             activity("drawing", args.count) as shown,
         ):
             yield folder, add
-            text = "\n".join([*map(json.dumps, records), ""])
-            atomic_write(folder / _LISTS[args.name], text)
             size = (args.size, args.size) if "size" in args else tuple(args.canvas_size)
-            instances = json.dumps(_coco_instances(records, size))
-            atomic_write(folder / _INSTANCES, instances + "\n")
+            instances = json.dumps(_coco_instances(records, size)) + "\n"
+            (folder / _INSTANCES).write_text(instances)
+            for name in drawn_files(args.out):
+                (args.out / name).unlink(missing_ok=True)
+            for path in sorted(folder.iterdir()):
+                path.replace(args.out / path.name)
+            text = "\n".join([*map(json.dumps, records), ""])
+            atomic_write(args.out / _LISTS[args.name], text)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"{len(records)} of {args.count} were drawn, and {args.out} is unchanged"

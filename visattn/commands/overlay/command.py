@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from visattn.commands.boxes import BOX_OPTIONS, add_boxes, check_boxes
-from visattn.commands.figure_file import add_figure
 from visattn.commands.image_options import add_images, describe_images
 from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
@@ -25,7 +24,6 @@ from visattn.commands.options import (
     named_value,
     print_dry_run,
     real_number,
-    refuse_beside_table,
     refuse_unused,
     refuse_without,
     whole_number,
@@ -72,7 +70,7 @@ _MODEL = (
 )  # fmt: skip
 _PHOTO = (
     "text", "display", "pixel", "region", "box", "query", "part", "normalize", "interpolation",
-    "save", "all_heads", "explorer", "top_classes", "shard", "parquet", "autocast", "figure",
+    "save", "all_heads", "explorer", "top_classes", "shard", "autocast",
     *BOX_OPTIONS, *PHOTO_FIGURES,
 )  # fmt: skip
 _SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax", *BOX_OPTIONS, *FIGURES)
@@ -88,7 +86,7 @@ _MODES = {
 
 _TEXT_MODELS = ("hf:", "open_clip:")
 _STYLES = ("heat", "light", "blur", "contour")
-_KINDS = ("overlay", "rgba", "16bit", "sheet", "table")
+_KINDS = ("overlay", "rgba", "16bit", "sheet")
 
 
 _EXAMPLES = (
@@ -241,13 +239,11 @@ def _add_drawing(parser: CommandParser) -> None:
         choices=_KINDS,
         default=["overlay", "sheet"],
         help="PNG files: of each map, and a sheet of all maps of an image with their color scales "
-        "(default: overlay sheet), beside .npy and .json; or table, alone: parquet files with the "
-        "maps of 100 images each",
+        "(default: overlay sheet), beside .npy and .json",
     )
     output.add_argument(
         "--all-heads", action="store_true", help="also draw every head of every layer"
     )
-    add_figure(parser, "a row of maps for each")
     output.add_argument(
         "--explorer", action="store_true", help="also write an interactive page per image"
     )
@@ -341,18 +337,9 @@ def _refuse_without_effect(
     if not args.explorer:
         refuse_without(parser, args, ["top_classes"], "--explorer")
     check_figures(parser, args)
-    if "table" in args.save:
-        if len(args.save) > 1:
-            parser.error("--save table writes a table in place of files: name it alone")
-        refuse_beside_table(parser, args)
-        return
     if mode == "photos" and not (args.all_heads or "sheet" in args.save):
-        refuse_without(parser, args, ["format"], "--save sheet or --all-heads")
-        if args.figure is None:
-            needed = "--save sheet, --all-heads or --figure"
-            refuse_without(parser, args, ["width", "scale", "cropped"], needed)
-    if args.shard:
-        refuse_without(parser, args, ["figure"], "all photos at once, without --shard")
+        needed = "--save sheet or --all-heads"
+        refuse_without(parser, args, ["format", "width", "scale", "cropped"], needed)
     if args.style != "heat" and not (args.all_heads or args.explorer):
         refuse_without(parser, args, ["opacity"], "--style heat, --all-heads or --explorer")
     if args.style in ("light", "blur") and mode in ("maps", "videos"):

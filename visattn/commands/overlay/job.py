@@ -43,7 +43,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.results.map_boxes import MapBoxes
     from visattn.results.scale import MapScale
     from visattn.results.values import RecordedLayer
-    from visattn.viz.rendering import Figure
 
 IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
 _ALONE = {"rgba": "rgba", "16bit": "gray"}  # images of a map without the photo
@@ -121,7 +120,6 @@ class OverlayJob(Job[ImageMaps]):
     title = "Attention"
     columns = ("image", "method", "class or text", "score", "shown range")
     work = "explaining"
-    row_function = "MapImages"
 
     def __init__(self, args: argparse.Namespace, before: "OverlayJob | None" = None) -> None:
         self.index_of_one = args.explorer
@@ -236,37 +234,9 @@ class OverlayJob(Job[ImageMaps]):
         if self.folder is None or (records := Job.finished(self, path)) is None:
             return []
         pairs = zip(self.stems(self.names[path]), records, strict=True)
-        return [(read_map(self.folder.out, f"{stem}.npy", record), record)
-                for stem, record in pairs]  # fmt: skip
-
-    def draw_figure(self) -> "Figure | None":
-        """Return the figure of `--figure` from the maps in the folder; None without any."""
-        from visattn.results.map_boxes import MapBoxes
-        from visattn.results.scale import MapScale
-        from visattn.viz.figures import figure
-
-        args = self.args
-        saved = {path: self.saved_maps(path) for path in self.names}
-        complete = {path: each for path, each in saved.items() if each}
-        if not complete:
-            return None
-        records = [record for each in complete.values() for _, record in each]
-        options: dict[str, Any] = {
-            **{name: getattr(args, name) for name in ("style", "colormap", "opacity")},
-            **figure_options(args),
-            "crop": args.cropped,
-            "smooth": args.interpolation == "bilinear",
-        }
-        return figure(
-            [[attention_map for attention_map, _ in each] for each in complete.values()],
-            [Job.read(self, path) for path in complete],
-            scales=[MapScale.from_dict(record["scale"]) for record in records],
-            boxes=[
-                MapBoxes.from_dict(record["boxes"]).per_map()[0] if "boxes" in record else ()
-                for record in records
-            ],
-            **options,
-        )
+        return [
+            (read_map(self.folder.path / f"{stem}.npy", record), record) for stem, record in pairs
+        ]
 
     def infer(self, images: "Sequence[LoadedImage]") -> list[ImageMaps]:
         """Return the maps of images, and every head if a page shows it."""
@@ -505,15 +475,6 @@ class OverlayJob(Job[ImageMaps]):
             "highest": highest,
             "reason": info.empty,
         }
-
-    def row_labels(self) -> Sequence[Mapping[str, Any]]:
-        """Return the methods of the rows of an image."""
-        return [{"method": spec.key} for spec in self.runner.specs]
-
-    def result_rows(self, result: ImageMaps) -> Iterable[Mapping[str, Any]]:
-        """Yield the row of each map."""
-        for spec, each in zip(self.runner.specs, result.maps, strict=True):
-            yield {**each.to_row(), "method": spec.key, "error": each.info.empty}
 
     def problems(self, record: Record) -> Iterable[str]:
         """Yield why a map is empty."""

@@ -4,9 +4,9 @@ import io
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.outputs import Output
 from visattn.commands.records import Record, plain_values
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def encode_npy(attention_map: "AttentionMap") -> bytes:
     return buffer.getvalue()
 
 
-def read_map(out: Output, name: str, record: Record) -> "AttentionMap":
+def read_map(file: Path, record: Record) -> "AttentionMap":
     """Return a map from its array and its record.
 
     Raises:
@@ -78,10 +78,8 @@ def read_map(out: Output, name: str, record: Record) -> "AttentionMap":
     from visattn.results.records import read_array
 
     try:
-        with out.open(name) as file:
-            values = read_array(file)
         return AttentionMap(
-            torch.from_numpy(values),
+            torch.from_numpy(read_array(file)),
             record["site"],
             record["kind"],
             Geometry.from_dict(record["geometry"]),
@@ -89,8 +87,7 @@ def read_map(out: Output, name: str, record: Record) -> "AttentionMap":
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{out.where(name)} and its record are no map ({error}); write them again with "
-            "--overwrite"
+            f"{file} and its record are no map ({error}); write them again with --overwrite"
         ) from error
 
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from visattn.commands.boxes import BoxFile, boxes_of
 from visattn.commands.files import create_folder
 from visattn.commands.options import figure_options, figure_settings
-from visattn.commands.output_option import require_folder
 from visattn.images.encoding import encode_overlay
 from visattn.io.atomic import atomic_write
-from visattn.io.written_files import WrittenFiles, replace_files
+from visattn.io.messages import format_names
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
@@ -50,33 +49,31 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
             "unflatten the last axis with --map-shape"
         )
     saved.words = words or [str(number) for number in range(1, len(maps) + 1)]
-    require_folder(args.out, "figures of --maps")
     single_file = args.out.suffix.lower() in _FIGURES and not args.out.is_dir()
     paths = [args.out] if single_file else _output_paths(args.out, saved.words, args.format)
     _check_format(args, single_map=single_file and len(maps) == 1)
     box_file = BoxFile(args, [photo])
     if photo.resolve() in {path.resolve() for path in paths}:
         raise ValueError(f"--out would overwrite the photo {photo}")
-    folder = paths[0].parent
-    names = [path.name for path in paths]
     box_file.check()
-    if not args.overwrite:
-        WrittenFiles.read(folder).check(names)
+    present = [path.name for path in paths if path.exists()]
+    if present and not args.overwrite:
+        raise FileExistsError(
+            f"{format_names(present)} exist already: choose another --out, or pass --overwrite"
+        )
     boxes = [] if args.boxes is None else [args.boxes.absolute()]
     if args.dry_run:
         return [*boxes, *paths]
-    create_folder(folder)
-    with replace_files(folder, names[-1], overwrite=args.overwrite) as part:
-        if not single_file:
-            for index, name in enumerate(names[:-1]):
-                atomic_write(part / name, encode_overlay(_overlay(image, maps, index, args)))
-        only = single_file and len(maps) == 1
-        if only:
-            content = encode_overlay(_overlay(image, maps, 0, args))
-        else:
-            kind = _FIGURES[paths[-1].suffix.lower()]
-            content = _panel(image, maps, saved, args).to_bytes(kind)
-        atomic_write(part / names[-1], content)
+    create_folder(paths[0].parent)
+    if not single_file:
+        for index, path in enumerate(paths[:-1]):
+            atomic_write(path, encode_overlay(_overlay(image, maps, index, args)))
+    if single_file and len(maps) == 1:
+        content = encode_overlay(_overlay(image, maps, 0, args))
+    else:
+        kind = _FIGURES[paths[-1].suffix.lower()]
+        content = _panel(image, maps, saved, args).to_bytes(kind)
+    atomic_write(paths[-1], content)
     box_file.add(photo, boxes_of(replace(maps, labels=tuple(saved.words)), args))
     box_file.write()
     return [*boxes, *paths]

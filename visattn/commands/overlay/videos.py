@@ -12,7 +12,6 @@ from visattn.commands.model_option import (
     read_class_names,
 )
 from visattn.commands.options import describe_model, print_dry_run
-from visattn.commands.output_option import require_folder
 from visattn.commands.overlay.methods import MapRunner, MapSpec, class_targets
 from visattn.commands.streams import activity
 from visattn.commands.videos import (
@@ -74,7 +73,6 @@ def overlay_videos(args: argparse.Namespace) -> int:
     from visattn.models.backbones.pretrained import names_video_model
     from visattn.viz.heatmap import colormap_lut
 
-    require_folder(args.out, "videos")
     sources = video_sources(args)
     colormap_lut(args.colormap)
     if args.dry_run:

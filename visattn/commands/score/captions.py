@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from visattn.commands.files import create_folder
 from visattn.commands.options import OUTPUT, RUN, CommandParser
 from visattn.commands.output_option import output_path
-from visattn.commands.outputs import record_files
-from visattn.commands.records import PROVENANCE
+from visattn.commands.records import PROVENANCE, record_files
 from visattn.commands.streams import activity, print_lines, print_where
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import print_message, read_json

@@ -146,7 +146,7 @@ class ScoreJob(Job[list[Row]]):
         self.write_shared(ROWS, b"".join(map(_json_line, lines)))
         self.write_shared(SCORES, json.dumps(numbers, indent=1, allow_nan=False).encode() + b"\n")
         if self.out is not None:
-            print_where(self.out.where(SCORES))
+            print_where(self.out / SCORES)
         return code
 
     def finish(self, result: list[Row] | None, records: Sequence[Record]) -> None:

@@ -13,8 +13,7 @@ from torch import nn
 from visattn.insertion.insertion import check_all_saved, trained_tensors
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_write
-from visattn.io.messages import did_you_mean, format_names
-from visattn.io.written_files import WrittenFiles, replace_files
+from visattn.io.messages import did_you_mean
 from visattn.models.backbones.huggingface import load_huggingface_model
 from visattn.models.backbones.pretrained import (
     LoadedModel,
@@ -80,7 +79,7 @@ def save(
     Raises:
         ValueError: If the model is not of a visattn class, or the name does not end in
             .safetensors.
-        FileExistsError: If the card would replace a file that `save` did not write.
+        FileExistsError: If the card would replace a file that is not beside a model.
         OSError: If the file cannot be written; as `PermissionError` or `ConnectionError`, if the
             hub refuses the upload or cannot be reached.
         ImportError: If the hub is named and huggingface_hub is not installed.
@@ -106,15 +105,14 @@ def save(
         write_safetensors(path, model.state_dict(), model_config(model))
         return
     file = Path(path)
-    names = [file.with_suffix(suffix).name for suffix in (".md", ".png")]
-    if foreign := WrittenFiles.read(file.parent).foreign(names[: 1 + (card.image is not None)]):
+    text, image = file.with_suffix(".md"), file.with_suffix(".png")
+    if not file.exists() and (text.exists() or (card.image is not None and image.exists())):
         raise FileExistsError(
-            f"the card of {file} would replace {format_names(foreign)}, which save did not write, "
-            "or which changed since: rename it, or give the model another name"
+            f"the card of {file} would replace {text.name} or {image.name}, which are there "
+            "already, without a model: rename them, or give the model another name"
         )
-    with replace_files(file.parent, file.name, overwrite=True) as part:
-        write_safetensors(part / file.name, model.state_dict(), model_config(model))
-        _write_card(model, card, part / names[0], part / names[1], file.name)
+    _write_card(model, card, text, image, file.name)
+    write_safetensors(file, model.state_dict(), model_config(model))
 
 
 def _upload(model: nn.Module, name: HubName, card: ModelCard, *, private: bool) -> None:

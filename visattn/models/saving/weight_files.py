@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from visattn.io.atomic import atomic_write
 from visattn.io.messages import format_names
 from visattn.io.safe_text import parse_json
-from visattn.io.written_files import finish_replacements
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -243,8 +242,6 @@ def read_safetensors(
         ValueError: If the file is damaged, was not written by `write_safetensors`, is larger than
             the memory of this machine, or the path is remote.
     """
-    if not os.path.lexists(path):  # it may be on its way, with its card
-        finish_replacements(Path(path).parent)
     source = require_local_file(path, missing=f"no model at {path}; `visattn export` writes one")
     with open_safetensors(source) as file:
         header = _header(source, (file.metadata() or {}).get("visattn", ""))
