@@ -290,14 +290,7 @@ MODELS: dict[str, dict[str, str]] = {
         "figure": "VisionTransformer.jpg",
         "caption": "Relevance maps of a small ViT of drawn shapes.",
         "configs": "vit_mnist, vit_cifar10, vit_imagenet",
-        "works": "attention, rollout, relevance, gradients, perturbations; weights of timm, "
-        "torchvision and DINOv2",
-    },
-    "SwinTransformer": {
-        "figure": "SwinTransformer.jpg",
-        "caption": "Input gradients of an untrained Swin: the geometry only.",
-        "configs": "",
-        "works": "window attention per layer, Grad-CAM, gradients, perturbations; timm weights",
+        "works": "attention, rollout, relevance, gradients, perturbations; weights of timm",
     },
 }
 _MODEL_METHODS = {
@@ -313,7 +306,6 @@ def model_figure(name: str) -> np.ndarray | None:
         return figures.method_figure(_MODEL_METHODS[name], scenes_of=name)
     drawn = {
         "StackedAttentionNetwork": figures.sharpness_figure,
-        "SwinTransformer": figures.swin_figure,
         "ShowAttendTell": figures.caption_panel,
         "CrossAttentionVQA": figures.question_figure,
         "RecurrentAttentionModel": figures.glimpse_figure,

@@ -394,21 +394,6 @@ def question_figure() -> np.ndarray:
     return np.asarray(answer_figure(image, answers[-1:], width=760).image)
 
 
-def swin_figure() -> np.ndarray:
-    """Return maps of an untrained Swin: their geometry."""
-    from visattn.models import SwinTransformer
-
-    torch.manual_seed(0)
-    scenes = three_scenes("SwinTransformer")
-    model = SwinTransformer(
-        SHAPES, img_size=(SIZE, SIZE), embed_dim=24, depths=(2, 2), num_heads=(2, 4), window_size=4
-    )
-    images = [scene.image for scene in scenes]
-    maps = va.explain(model.eval(), images, "input_gradient", target="circle")
-    pairs = zip(images, maps, strict=True)
-    return tiled([images, [np.asarray(va.overlay(*pair))[..., :3] for pair in pairs]])
-
-
 def sharpness_figure() -> np.ndarray:
     """Return maps of the same scores as in the paper of stacked attention, and as in its code.
 

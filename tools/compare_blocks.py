@@ -7,7 +7,7 @@ A row is a block with its arguments; `none` is the network without attention, an
 the plain network with wider residual units and as many parameters as the one with the block
 (AttentionResNet only). `init`, `position`, `stages` and `freeze_backbone` are arguments of the
 classifier: `cbam:init=paper`. A classifier without blocks is compared by its own arguments: `as-is`
-is the config itself, `with:num_registers=4` and `with:attn_type=[window,shifted],window_size=4`
+is the config itself, `with:lsa=true` and `with:depth=4,global_pool=mean`
 override arguments. So are captioners, with other metrics: `--rows with:score=dot with:score=general
 --metrics sequence_error digit_error`. A segmenter has blocks as a classifier has. Arguments of the
 task begin with `task.`: `gate:task.gate_loss_weight=0.2`. Options after `--` are passed to every

@@ -21,16 +21,15 @@ from visattn.attribution.attention import (
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.layer_weights import single_grid_error
 from visattn.attribution.targets import resolve_target
-from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.recording.model_info import ExplainedModel
 from visattn.recording.recorder import record
 
 GRID = (3, 5)
 POOLS: dict[str, dict[str, Any]] = {
-    "class": {"num_registers": 2},
-    "distilled": {"distilled": True},
-    "mean": {"global_pool": "mean", "num_registers": 1},
-    "attention": {"global_pool": "attention"},
+    "class": {"reg_tokens": 2},
+    "distilled": {},
+    "mean": {"global_pool": "avg", "class_token": False, "reg_tokens": 1},
+    "attention": {"global_pool": "map", "class_token": False},
 }
 METHODS: list[Callable[..., Tensor]] = [
     attention,
@@ -44,15 +43,11 @@ METHODS: list[Callable[..., Tensor]] = [
 @cache
 def transformer(pool: str) -> ExplainedModel:
     torch.manual_seed(0)
-    model = VisionTransformer(
-        ("cat", "dog", "cow"),
-        img_size=(24, 40),
-        patch_size=8,
-        embed_dim=16,
-        depth=3,
-        num_heads=2,
+    name = "deit_tiny_distilled_patch16_224" if pool == "distilled" else "vit_tiny_patch16_224"
+    model = timm.create_model(
+        name, img_size=(24, 40), patch_size=8, embed_dim=16, depth=3, num_heads=2, num_classes=3,
         **POOLS[pool],
-    )
+    )  # fmt: skip
     for weight in model.parameters():
         if weight.ndim > 1:
             weight.data *= 12  # so that attention is far from uniform
@@ -214,9 +209,9 @@ def test_models_without_attention_raise_an_error() -> None:
 def test_layers_that_run_twice_raise_an_error() -> None:
     explained = transformer("class")
     twice = replace(explained, forward=lambda x: explained.scores(x) + explained.scores(-x))
-    with pytest.raises(ValueError, match=r"each of 3 attention layers of Vision.* got 6 maps"):
+    with pytest.raises(ValueError, match=r"each of 3 attention layers of vit_tiny.* got 6 maps"):
         rollout(twice, inputs(), resolve_target(0, twice))
-    with pytest.raises(ValueError, match=r"each of 1 attention layers of Vision.* got 2 maps"):
+    with pytest.raises(ValueError, match=r"each of 1 attention layers of vit_tiny.* got 2 maps"):
         gradient_attention(twice, inputs(), resolve_target(0, twice))
 
 

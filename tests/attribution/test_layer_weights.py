@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 import transformers
 from torch import Tensor, nn
 
 import visattn as va
-import visattn.integrations.timm
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.layer_weights import resolve_attention_layer
+from visattn.models import VisionTransformer
 
 SMALL: dict[str, Any] = {
     "image_size": 48,
@@ -188,7 +187,12 @@ def test_a_target_function_is_drawn_from_the_rows_that_it_reads() -> None:
 
 def test_all_attention_methods_work_with_sequence_pooling() -> None:
     torch.manual_seed(0)
-    model: Any = uneven(timm.create_model("visattn_cct_2_3x2", num_classes=3, img_size=32))
+    model: Any = VisionTransformer(
+        ("ant", "bee", "cat"), img_size=(32, 32), stem="overlapping", embed_dim=128, depth=2,
+        stem_kwargs={"num_layers": 2, "kernel_size": 3}, num_heads=2, mlp_ratio=1.0,
+        global_pool="sequence", qkv_bias=False,
+    )  # fmt: skip
+    uneven(model)
     inputs: list[Tensor] = []
     image = photo(32, 32)
     handle = model.attn_pool.register_forward_hook(lambda _, args, __: inputs.append(args[0]))

@@ -41,7 +41,7 @@ TRANSFORMER = (
       class_path: VisionTransformer
       init_args:
         {img_size: [28, 28], patch_size: 7, embed_dim: 8, depth: 2, num_heads: 2,
-         drop_path_rate: 0.3, patch_drop_rate: 0.2, mean: %s, std: %s}
+         drop_path_rate: 0.3, mean: %s, std: %s}
 """
 )
 DIGITS = """\

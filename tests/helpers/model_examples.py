@@ -13,7 +13,6 @@ from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.detr import DETR
 from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
 from visattn.models.resnet import AttentionResNet
-from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.unet import UNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.models.vqa.baselines import CNNMLP, RelationNetwork
@@ -232,24 +231,12 @@ EXAMPLES: dict[str, nn.Module] = {
         depth=3,
         num_heads=3,
         mlp_ratio=2.5,
-        ffn_layer="swiglu",
-        attn_type=("window", "shifted", "full"),
-        window_size=(2, 3),
-        pos_embed_type="relative",
-        pos_embed_prefix=False,
-        pos_interpolation="dino",
-        global_pool="attention",
-        class_token=True,
-        num_registers=2,
-        use_fc_norm=True,
+        pos_embed_type="sine",
+        global_pool="sequence",
         qkv_bias=False,
-        qk_norm=True,
         lsa=True,
-        layer_scale=0.1,
         drop_path_rate=0.2,
-        dynamic_img_pad=True,
         grad_checkpointing=True,
-        norm_eps=1e-5,
         mean=(0.1,),
         std=(0.5,),
     ),
@@ -277,22 +264,5 @@ EXAMPLES: dict[str, nn.Module] = {
     ),
     "RecurrentAttentionModel": RecurrentAttentionModel(
         ("0", "1"), (28, 28), [0.1], [0.3], num_glimpses=2
-    ),
-    "SwinTransformer": SwinTransformer(
-        ("cat", "dog", "yak"),
-        img_size=(24, 40),
-        patch_size=(2, 4),
-        embed_dim=12,
-        depths=(1, 2, 1),
-        num_heads=(2, 3, 4),
-        window_size=(3, 2),
-        mlp_ratio=2.5,
-        qkv_bias=False,
-        drop_path_rate=0.2,
-        dynamic_img_pad=True,
-        grad_checkpointing=True,
-        norm_eps=1e-6,
-        mean=(0.1,),
-        std=(0.5,),
     ),
 }

@@ -14,7 +14,6 @@ from visattn.models import (
     DETR,
     AttentionResNet,
     SmallEncoder,
-    SwinTransformer,
     UNet,
     VisionTransformer,
 )
@@ -35,13 +34,6 @@ def vit() -> nn.Module:
     )
 
 
-def swin() -> nn.Module:
-    return SwinTransformer(
-        CLASSES, img_size=(40, 48), patch_size=4, embed_dim=6, depths=(1, 2), num_heads=(1, 2),
-        window_size=(5, 3),
-    )  # fmt: skip
-
-
 def detr() -> nn.Module:
     return DETR(
         CLASSES, SmallEncoder((40, 56), channels=12), dim=24, num_queries=7, num_heads=3,
@@ -53,7 +45,6 @@ def detr() -> nn.Module:
 EXPLAINED: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "resnet": (resnet, "bee"),
     "vit": (vit, "bee"),
-    "swin": (swin, "bee"),
     "detr": (detr, va.QueryTarget(3)),
 }
 

@@ -10,7 +10,6 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.base import ImageClassifier
-from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 
 CLASSES = ("daisy", "rose", "tulip")
@@ -21,11 +20,6 @@ Build = Callable[..., ImageClassifier]
 def vit(*, dropped: bool = False, **options: Any) -> ImageClassifier:
     options |= {"patch_size": 8, "embed_dim": 24, "depth": 7, "num_heads": 2}
     return VisionTransformer(CLASSES, **SIZE, drop_path_rate=0.5 * dropped, **options)
-
-
-def swin(*, dropped: bool = False, **options: Any) -> ImageClassifier:
-    options |= {"embed_dim": 12, "depths": (6,), "num_heads": (2,), "window_size": 2}
-    return SwinTransformer(CLASSES, **SIZE, drop_path_rate=0.5 * dropped, **options)
 
 
 def timm_vit(*, dropped: bool = False, **options: Any) -> ImageClassifier:
@@ -66,9 +60,7 @@ def trained(build: Build, **options: Any) -> tuple[Tensor, list[Tensor], int]:
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["plain", "dropped"])
-@pytest.mark.parametrize(
-    ("build", "factor"), [(vit, 6), (swin, 6), (timm_vit, 4), (timm_with_blocks, 3)]
-)
+@pytest.mark.parametrize(("build", "factor"), [(vit, 6), (timm_vit, 4), (timm_with_blocks, 3)])
 def test_equal_gradients_from_fewer_saved_activations(
     build: Build, factor: float, dropped: bool
 ) -> None:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.images.reader import LoadedImage
-from visattn.integrations.timm import register_models
 from visattn.models.resnet import AttentionResNet
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.pipelines.inputs import prepare_images
@@ -30,15 +28,10 @@ PHOTO = LoadedImage(
 @pytest.fixture(scope="module")
 def explained() -> ExplainedModel:
     torch.manual_seed(5)
-    model = VisionTransformer(
-        ("ant", "bee"),
-        img_size=(40, 56),
-        patch_size=8,
-        embed_dim=24,
-        depth=3,
-        num_heads=3,
-        num_registers=2,
-    )
+    model = timm.create_model(
+        "vit_tiny_patch16_224", img_size=(40, 56), patch_size=8, embed_dim=24, depth=3, num_heads=3,
+        num_classes=2, reg_tokens=2,
+    )  # fmt: skip
     return analyze_model(model.eval())
 
 
@@ -84,8 +77,11 @@ def test_the_row_of_a_tile_is_the_mean_of_those_that_the_scores_read(
 
 
 def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
-    register_models()
-    model: Any = timm.create_model("visattn_cct_2_3x2", num_classes=3, img_size=32)
+    model = VisionTransformer(
+        ("ant", "bee", "cat"), img_size=(32, 32), stem="overlapping", embed_dim=128, depth=2,
+        stem_kwargs={"num_layers": 2, "kernel_size": 3}, num_heads=2, mlp_ratio=1.0,
+        global_pool="sequence", qkv_bias=False,
+    )  # fmt: skip
     explained = analyze_model(model.eval())
     batch = prepare_images(explained, PHOTO)
     layers = record_layers(explained, batch.inputs)

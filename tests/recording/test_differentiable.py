@@ -7,10 +7,10 @@ import timm
 import torch
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
+from windows import swin_windows
 
 from visattn.attribution.explained_model import analyze_model
-from visattn.functional.windows import padded_window_indices, window_weights_to_dense
-from visattn.models.swin.swin_transformer import SwinTransformer
+from visattn.functional.windows import window_weights_to_dense
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.recording.recorder import record
 
@@ -26,28 +26,14 @@ def models() -> dict[str, nn.Module]:
     torch.manual_seed(7)
     torchvision: Any = TorchvisionViT(32, 8, 2, 2, 12, 20, num_classes=5)
     nn.init.normal_(torchvision.heads[0].weight)
-    swin = SwinTransformer(
-        ("a", "b"),
-        img_size=(28, 52),
-        patch_size=4,
-        embed_dim=12,
-        depths=(2, 1),
-        num_heads=(2, 3),
-        window_size=(3, 5),
-    )
     return {
         "timm": timm.create_model("deit_tiny_distilled_patch16_224", **PLAIN),
         "beit": timm.create_model("beit_base_patch16_224", **PLAIN),
         "swin": timm.create_model("swin_tiny_patch4_window7_224", **WINDOWS),
         "pool": timm.create_model("vit_base_patch16_siglip_224", **PLAIN),
         "torchvision": torchvision,
-        "visattn": VisionTransformer(("a", "b"), num_registers=2, **VIT),
-        "visattn windows": VisionTransformer(
-            ("a", "b"), attn_type="shifted", window_size=(2, 3), **VIT
-        ),
-        "visattn attention pool": VisionTransformer(("a", "b"), global_pool="attention", **VIT),
+        "visattn": VisionTransformer(("a", "b"), **VIT),
         "visattn sequence pool": VisionTransformer(("a", "b"), global_pool="sequence", **VIT),
-        "visattn swin": swin,
     }
 
 
@@ -93,7 +79,7 @@ def test_gradients_of_dense_window_weights_equal_those_inside_windows() -> None:
         )
     inside = torch.autograd.grad(model(x)[:, 2].sum(), eager_weights)
     for layer, a, b in zip(layers, gradients, inside, strict=True):
-        indices, _ = padded_window_indices(layer.grid, (3, 5), layer.shift_size)
+        indices = swin_windows(layer.grid, (3, 5), layer.shift_size)
         by_window = b.unflatten(0, (2, -1)).transpose(1, 2)
         expected = window_weights_to_dense(by_window, indices, layer.grid[0] * layer.grid[1])
         torch.testing.assert_close(a * (expected != 0), expected, atol=1e-7, rtol=1e-4)
@@ -120,14 +106,6 @@ def test_single_rows_are_not_differentiable() -> None:
         error = pytest.raises(ValueError, match="differentiable=True requires queries='all'")
         with error, record(model, differentiable=True, **selection):
             pass
-
-
-def test_patch_dropout_is_not_differentiable() -> None:
-    model = VisionTransformer(("a", "b"), patch_drop_rate=0.5, **VIT).train()
-    x = torch.zeros(1, 3, 24, 40, dtype=torch.uint8)
-    error = pytest.raises(ValueError, match="some were dropped")
-    with error, record(model, differentiable=True):
-        model(x)
 
 
 def test_other_recordings_still_get_their_rows() -> None:

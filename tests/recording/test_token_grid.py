@@ -3,8 +3,8 @@
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from windows import swin_windows
 
-from visattn.functional.windows import padded_window_indices
 from visattn.recording.token_grid import (
     decode_indices,
     encode_indices,
@@ -50,7 +50,7 @@ def test_shifted_and_padded_windows_are_found(
     assert indices is not None
     result = windows_per_image(indices, 2)
     assert result is not None
-    expected, _ = padded_window_indices(grid, window, (shift[0], shift[1]))
+    expected = swin_windows(grid, window, (shift[0], shift[1]))
     assert torch.equal(result, expected)
 
 

@@ -51,12 +51,10 @@ def test_rows_are_blocks_with_arguments() -> None:
 
 def test_rows_are_arguments_of_classifiers_without_blocks() -> None:
     assert row_of("as-is", {}).changes == {}
-    assert row_of(
-        "with:attn_type=[window,shifted],window_size=4,stem_options={layers: 1}", {}
-    ).changes == {
-        "attn_type": ["window", "shifted"],
-        "window_size": 4,
-        "stem_options": {"layers": 1},
+    assert row_of("with:mean=[0.5,0.25],depth=4,stem_kwargs={layers: 1}", {}).changes == {
+        "mean": [0.5, 0.25],
+        "depth": 4,
+        "stem_kwargs": {"layers": 1},
     }
 
 
@@ -164,11 +162,11 @@ def test_comparison_of_transformers_end_to_end(config: Path, tmp_path: Path) -> 
     }
     config.write_text(yaml.safe_dump(recipe))
     out = tmp_path / "runs.jsonl"
-    windowed = "with:attn_type=[window,shifted],window_size=2,pos_embed_type=relative"
+    windowed = "with:depth=3,pos_embed_type=sine"
     arguments = ["--config", str(config), "--rows", "as-is", windowed, "--seeds", "3"]
     assert compare_blocks.main([*arguments, "--out", str(out)]) == 0
     plain, changed = map(json.loads, out.read_text().splitlines())
-    assert changed["changes"]["attn_type"] == ["window", "shifted"]
+    assert changed["changes"]["pos_embed_type"] == "sine"
     assert plain["parameters"] != changed["parameters"]
     assert Path(changed["run"]).is_dir()
 

@@ -93,9 +93,6 @@ from .transformer.token_attention import (
     TokenAttention as TokenAttention,
     TokenLayout as TokenLayout,
 )
-from .transformer.window_attention import (
-    WindowAttention as WindowAttention,
-)
 from .triplet import (
     TripletAttention as TripletAttention,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -116,8 +116,6 @@ class Tap(nn.Module):
         self.single_query = single_query
         self.roles: tuple[str, ...] = ()
         """Roles of the prefix tokens before the grid in the last axis; set by the block."""
-        self.notes: dict[str, Any] = {}
-        """Metadata of the weights, in plain values; set by the block."""
         self.fulfilled: RecordRequest | None = None
         """The request that the block followed; None if the block always records everything."""
         self.requests: list[RecordRequest] = []

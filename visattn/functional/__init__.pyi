@@ -17,8 +17,6 @@ from .captions import (
     doubly_stochastic_penalty as doubly_stochastic_penalty,
 )
 from .positions import (
-    apply_rotary as apply_rotary,
-    relative_position_bias as relative_position_bias,
     sincos_pos_embed as sincos_pos_embed,
 )
 from .reformer import (
@@ -34,5 +32,4 @@ from .sampling import (
 )
 from .windows import (
     neighborhood_attention as neighborhood_attention,
-    window_attention as window_attention,
 )

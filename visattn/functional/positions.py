@@ -1,13 +1,9 @@
-"""Positions: sines and cosines, relative position bias, rotary embeddings."""
-
-from typing import Literal, get_args
+"""Positions: sines and cosines, learned embeddings, scores of relative positions."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import interpolate
-
-ResampleRule = Literal["timm", "plain", "dino"]
 
 
 def sincos_pos_embed(
@@ -62,42 +58,16 @@ def inverse_frequencies(
 
 
 def resample_pos_embed(
-    pos_embed: Float[Tensor, "n c"],
-    old_grid: tuple[int, int],
-    new_grid: tuple[int, int],
-    *,
-    rule: ResampleRule = "timm",
+    pos_embed: Float[Tensor, "n c"], old_grid: tuple[int, int], new_grid: tuple[int, int]
 ) -> Float[Tensor, "m c"]:
-    """Resample learned position embeddings to another grid size.
-
-    Args:
-        rule: `timm` is bicubic with antialiasing; `plain` is bicubic
-            without antialiasing, as in Hugging Face's ViT; `dino` is `plain` with a tenth of a cell
-            added to the new size, as in DINO and DINOv2 without registers.
-
-    Raises:
-        ValueError: If the rule is unknown or the embeddings do not match the old grid.
+    """Resample learned position embeddings to another grid size, as timm does.
 
     Example:
         >>> resample_pos_embed(torch.tensor([[1.0], [3.0]]), (2, 1), (2, 1))
         tensor([[1.], [3.]])
     """
-    if rule not in get_args(ResampleRule):
-        raise ValueError(f"rule must be one of {', '.join(get_args(ResampleRule))}, got {rule!r}")
-    if pos_embed.shape[0] != old_grid[0] * old_grid[1]:
-        raise ValueError(
-            f"there must be a position for each cell of the grid of {old_grid[0]} x {old_grid[1]}, "
-            f"got {pos_embed.shape[0]}"
-        )
     image = pos_embed.float().reshape(*old_grid, -1).permute(2, 0, 1).unsqueeze(0)
-    if rule == "dino":
-        # DINO passes a factor, and adds 0.1 so that rounding down cannot lose a cell. The factor
-        # also says where between the old cells the new ones are read, so that the size alone is not
-        # the same.
-        growth = [(to + 0.1) / size for to, size in zip(new_grid, old_grid, strict=True)]
-        image = interpolate(image, scale_factor=growth, mode="bicubic")
-    else:
-        image = interpolate(image, size=new_grid, mode="bicubic", antialias=rule == "timm")
+    image = interpolate(image, size=new_grid, mode="bicubic", antialias=True)
     return image[0].flatten(1).mT.to(pos_embed.dtype)
 
 
@@ -171,110 +141,9 @@ def relative_position_scores(
     return scores.flatten(-2).flatten(-3, -2)
 
 
-def relative_position_bias(
-    table: Float[Tensor, "h r s"],
-    query_tokens: Int[Tensor, "*w q"],
-    key_tokens: Int[Tensor, "*w m"],
-    grid_width: int,
-    *,
-    num_prefix_tokens: int = 0,
-) -> Float[Tensor, "h *w q m"]:
-    """Return the relative position bias of each pair of query and key tokens.
-
-    Args:
-        table: Bias of each head, vertical offset (upwards first) and horizontal offset; odd sizes.
-            Larger offsets are clipped.
-        query_tokens: Query tokens; tokens of the grid are row-major.
-        key_tokens: Key tokens.
-        grid_width: Width of the grid.
-        num_prefix_tokens: Tokens before the grid. They have no position: their bias is zero, and so
-            is that of negative tokens (padding).
-
-    Raises:
-        ValueError: If a side of the table is even.
-
-    Example:
-        >>> table, tokens = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.arange(2)
-        >>> relative_position_bias(table, tokens, tokens, 2)
-        tensor([[[2., 3.], [1., 2.]]])
-
-    Source:
-        Liu et al. 2021, arXiv:2103.14030, equation 4.
-    """
-    height, across = table.shape[1:]
-    if height % 2 == 0 or across % 2 == 0:
-        raise ValueError(
-            f"a table of relative positions must have odd sides, got {height} x {across}"
-        )
-    query = (query_tokens - num_prefix_tokens).unsqueeze(-1)
-    key = (key_tokens - num_prefix_tokens).unsqueeze(-2)
-    # Prefix tokens and padding are negative now: they have no offset, and whatever entry the clamp
-    # leads to is multiplied by 0 below.
-    down = (key // grid_width - query // grid_width).clamp(
-        -(height // 2), height // 2
-    ) + height // 2
-    right = (key % grid_width - query % grid_width).clamp(-(across // 2), across // 2) + across // 2
-    bias = table.flatten(1).index_select(1, (down * across + right).flatten())
-    return bias.reshape(-1, *down.shape) * ((query >= 0) & (key >= 0))
-
-
 def _offset_vectors(size: int, table: Float[Tensor, "r d"]) -> Float[Tensor, "size size d"]:
     if table.shape[0] % 2 == 0:
         raise ValueError(
             f"a table of relative positions must have an odd number of rows, got {table.shape[0]}"
         )
     return table[relative_position_index(size, table.shape[0] // 2, device=table.device)]
-
-
-def rotary_cos_sin(
-    grid: tuple[int, int], head_dim: int, *, device: torch.device | None = None
-) -> tuple[Float[Tensor, "n {head_dim}//2"], Float[Tensor, "n {head_dim}//2"]]:
-    """Return cosines and sines of the axial rotation angles of the cells of a grid.
-
-    The first half of the head_dim / 2 channel pairs is rotated by the row, the second half by the
-    column, with frequencies from 1 down to about 1 / 100.
-
-    Raises:
-        ValueError: If the head dimension is not divisible by 4.
-
-    Example:
-        >>> cosines, sines = rotary_cos_sin((1, 2), 4)
-        >>> sines
-        tensor([[0.0000, 0.0000], [0.0000, 0.8415]])
-
-    Source:
-        Su et al. 2021, arXiv:2104.09864, equation 15, for one axis; Heo et al. 2024,
-        arXiv:2403.13298, equation 6, for two.
-    """
-    if head_dim < 4 or head_dim % 4:
-        raise ValueError(
-            f"rotary embeddings need a head dimension divisible by 4, got {head_dim}; change "
-            "num_heads or embed_dim"
-        )
-    frequencies = inverse_frequencies(head_dim // 4, 100.0, device)
-    rows, columns = (torch.arange(size, device=device)[:, None] * frequencies for size in grid)
-    shape = (*grid, head_dim // 4)
-    angles = torch.cat((rows[:, None].expand(shape), columns[None].expand(shape)), -1)
-    angles = angles.flatten(0, 1)
-    return angles.cos(), angles.sin()
-
-
-def apply_rotary(
-    x: Float[Tensor, "*b n d"],
-    cosines: Float[Tensor, "*#b n d//2"],
-    sines: Float[Tensor, "*#b n d//2"],
-) -> Float[Tensor, "*b n d"]:
-    """Rotate each pair of channels by its angle.
-
-    The dot product of two rotated vectors depends on the difference of their angles only. The
-    computation runs in the wider dtype; the result has the dtype of x.
-
-    Example:
-        >>> quarter = torch.tensor([[0.0]]), torch.tensor([[1.0]])
-        >>> apply_rotary(torch.tensor([[2.0, 3.0]]), *quarter)
-        tensor([[-3., 2.]])
-    """
-    even = x[..., 0::2]
-    odd = x[..., 1::2]
-    rotated = (even * cosines - odd * sines, odd * cosines + even * sines)
-    return torch.stack(rotated, -1).flatten(-2).to(x.dtype)

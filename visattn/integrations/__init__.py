@@ -1,4 +1,4 @@
-"""visattn inside other libraries: timm's model factory, the Trainer of Hugging Face."""
+"""visattn inside other libraries: a callback for the Trainer of Hugging Face."""
 
 import lazy_loader
 

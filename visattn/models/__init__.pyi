@@ -68,16 +68,11 @@ from .saving.load import (
     save as save,
     save_blocks as save_blocks,
 )
-from .swin.swin_transformer import (
-    SwinTransformer as SwinTransformer,
-    create_swin as create_swin,
-)
 from .unet import (
     UNet as UNet,
 )
 from .vit.vision_transformer import (
     VisionTransformer as VisionTransformer,
-    create_vit as create_vit,
 )
 from .vqa.baselines import (
     CNNMLP as CNNMLP,

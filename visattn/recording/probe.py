@@ -279,11 +279,7 @@ class ModelProbe:
             if tap.fulfilled is None and not tap.single_query:  # it computed no map in this run
                 return
             heads = weights.shape[1] if weights.ndim > 2 else None
-            window = tap.notes.get("window")
-            shift = tap.notes.get("shift", (0, 0))
-            layer = AttentionLayer(
-                site, tap.grid, heads, tap.roles, None, window, shift, tap.single_query
-            )
+            layer = AttentionLayer(site, tap.grid, heads, tap.roles, single_query=tap.single_query)
             self.result.layouts[site] = [ObservedTokens(layer, tap.roles)]
             if self.calls.current is not None:
                 self._store_input(self.calls.current, site, single_query=tap.single_query)

@@ -456,9 +456,9 @@ def _recording_tap(
 
 def _tap_info(tap: Tap, request: RecordRequest) -> MapInfo:
     if tap.fulfilled is None:
-        return MapInfo(more=tap.notes)
+        return MapInfo()
     selection = {"queries": request.queries, "heads": request.heads}
-    return MapInfo(prefix_tokens=tuple(tap.roles), more={**tap.notes, **selection})
+    return MapInfo(prefix_tokens=tuple(tap.roles), more=selection)
 
 
 def _select_rows(

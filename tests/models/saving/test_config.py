@@ -145,18 +145,6 @@ HUGE: list[tuple[str, dict[str, Any]]] = [
     ("at most 16,777,216 pixels",
      {"class": "SmallEncoder", "arguments": {"img_size": [2**20] * 2}}),
     (
-        "a tensor of",
-        {
-            "class": "VisionTransformer",
-            "arguments": {
-                "class_names": ["cat", "dog"], "img_size": [512, 512], "patch_size": 1,
-                "embed_dim": 16, "depth": 1,
-                "num_heads": 1, "pos_embed_type": "none", "attn_type": "neighborhood",
-                "window_size": 501,
-            },
-        },
-    ),
-    (
         "to 2\\^13 pixels",
         {
             "class": "RecurrentAttentionModel",
@@ -209,3 +197,14 @@ def test_meta_forward_runs_before_weights_are_read() -> None:
 
         config.check_forward_memory(partial(build_model, model_config(model)), run)
         assert len(made) == 1, type(model)  # an error on the way leaves it empty
+
+
+def test_a_saved_argument_that_left_is_ignored_at_its_old_default_only() -> None:
+    description = model_config(EXAMPLES["VisionTransformer"])
+    old = {"attn_type": "full", "window_size": [7, 7], "num_registers": 0, "norm_eps": 1e-6}
+    again = build_model({**description, "arguments": {**description["arguments"], **old}})
+    assert model_config(again) == description
+    old["num_registers"] = 4
+    message = r"num_registers=4 of VisionTransformer was last read by visattn 0\.1\.0"
+    with pytest.raises(ValueError, match=message):
+        build_model({**description, "arguments": {**description["arguments"], **old}})

@@ -94,8 +94,8 @@ def test_each_part_has_its_learning_rate_and_only_matrices_have_weight_decay() -
 @pytest.mark.parametrize(
     "options",
     [
-        {"distilled": True, "num_registers": 2, "lsa": True, "layer_scale": 0.1},
-        {"global_pool": "attention", "pos_embed_type": "relative", "qk_norm": True, "stem": "conv"},
+        {"lsa": True, "stem": "shifted"},
+        {"global_pool": "sequence", "pos_embed_type": "sine", "stem": "conv"},
     ],
 )
 def test_only_linear_and_conv_weights_of_a_transformer_have_weight_decay(

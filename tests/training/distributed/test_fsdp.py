@@ -11,7 +11,6 @@ from torch import nn
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.models.swin.swin_transformer import SwinTransformer
 from visattn.models.vit.vision_transformer import VisionTransformer
 from visattn.training.callbacks.guards import EvenForwards
 from visattn.training.callbacks.logging import CropPanels
@@ -34,10 +33,6 @@ def test_each_layer_of_a_network_is_sharded_once() -> None:
         CLASSES, img_size=(16, 16), patch_size=8, embed_dim=8, depth=5, num_heads=2
     )
     assert repeated_layers(vit) == list(vit.blocks)
-    swin = SwinTransformer(
-        CLASSES, img_size=(32, 32), embed_dim=8, depths=(2, 3), num_heads=(2, 2), window_size=2
-    )
-    assert repeated_layers(swin) == [layer for stage in swin.layers for layer in stage.blocks]  # type: ignore[union-attr]
     for name, kind, count in (("test_vit", "Block", 6), ("test_convnext", "ConvNeXtBlock", 9)):
         layers = repeated_layers(TimmClassifier(CLASSES, name, img_size=(32, 32)))
         kinds = [type(layer).__name__ for layer in layers]

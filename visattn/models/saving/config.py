@@ -185,6 +185,40 @@ def model_config(model: nn.Module) -> ModelConfig:
     }
 
 
+_ANY = object()
+# Arguments that version 0.1.0 still read, and the values that stand for what the model does today.
+_LEFT: dict[str, dict[str, Any]] = {
+    "VisionTransformer": {
+        "ffn_layer": "mlp",
+        "attn_type": "full",
+        "window_size": _ANY,  # of windows
+        "pos_embed_prefix": True,
+        "pos_interpolation": "timm",
+        "class_token": _ANY,  # the names of the weights say it
+        "distilled": False,
+        "num_registers": 0,
+        "use_fc_norm": _ANY,  # the names of the weights say it
+        "qk_norm": False,
+        "layer_scale": None,
+        "patch_drop_rate": 0.0,
+        "dynamic_img_pad": False,
+        "norm_eps": 1e-6,
+    },
+}
+
+
+def _without_left_arguments(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return saved arguments without those that left; refuse any other value of these."""
+    left = _LEFT.get(name, {})
+    for key, value in left.items():
+        if key in arguments and value is not _ANY and arguments[key] != value:
+            raise ValueError(
+                f"{key}={arguments[key]!r} of {name} was last read by visattn 0.1.0: this version "
+                f"reads models with {key}={value!r} only"
+            )
+    return {key: value for key, value in arguments.items() if key not in left}
+
+
 def build_model(config: Mapping[str, Any]) -> nn.Module:
     """Build a model from its config, with random weights; nothing is downloaded.
 
@@ -204,6 +238,7 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
             f"a config names one of {', '.join(model_classes())}, or a class of your own that is "
             f"imported before loading, and its arguments, got {name!r}"
         )
+    arguments = _without_left_arguments(known_class.__name__, cast("Mapping[str, Any]", arguments))
     parameters = set(known_class.argument_names())
     known = parameters | {*known_class.SETTINGS}
     if unknown := sorted(set(map(str, arguments)) - known):
@@ -213,7 +248,7 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
             "a config may not set pretrained or weights: its weights are stored beside it"
         )
     _check_blocks(known_class.__name__, arguments)
-    built = {key: _from_plain(value) for key, value in cast("Mapping[str, Any]", arguments).items()}
+    built = {key: _from_plain(value) for key, value in arguments.items()}
     try:
         model = known_class(**{key: value for key, value in built.items() if key in parameters})
     except _ARGUMENT_ERRORS as error:

@@ -1,1 +1,0 @@
-"""Hierarchical transformers with shifted windows, and conversions of Swin weights."""
