@@ -219,20 +219,6 @@ MODELS: dict[str, dict[str, str]] = {
         "configs": "read_digits",
         "works": "reading, attention per digit, alignment matrix, beam search",
     },
-    "StackedAttentionNetwork": {
-        "figure": "StackedAttentionNetwork.jpg",
-        "caption": "The same scores of 196 cells, scaled by 1, 4 and 16, then a softmax: as in the "
-        "paper (above), and with the tanh around the score of the authors' code (below), on one "
-        "color scale. See [Why tanh scores cannot look sharply](../../notes/tanh_scores.md).",
-        "configs": "",
-        "works": "questions, attention of each hop, hop supervision, pages of `visattn ask`",
-    },
-    "HierarchicalCoAttention": {
-        "figure": "",
-        "caption": "",
-        "configs": "",
-        "works": "questions, attention over cells and words per level, pages of `visattn ask`",
-    },
     "CrossAttentionVQA": {
         "figure": "CrossAttentionVQA.jpg",
         "caption": "A question about the closest object: the first map lies on the object in the "
@@ -247,18 +233,6 @@ MODELS: dict[str, dict[str, str]] = {
         "configs": "sort_of_clevr_mac",
         "works": "questions, attention over cells and words per step, hop supervision, pages of "
         "`visattn ask`",
-    },
-    "RelationNetwork": {
-        "figure": "",
-        "caption": "",
-        "configs": "",
-        "works": "questions; it has no attention map",
-    },
-    "CNNMLP": {
-        "figure": "",
-        "caption": "",
-        "configs": "",
-        "works": "questions; it has no attention map",
     },
     "RecurrentAttentionModel": {
         "figure": "RecurrentAttentionModel.jpg",
@@ -305,7 +279,6 @@ def model_figure(name: str) -> np.ndarray | None:
     if name in _MODEL_METHODS:
         return figures.method_figure(_MODEL_METHODS[name], scenes_of=name)
     drawn = {
-        "StackedAttentionNetwork": figures.sharpness_figure,
         "ShowAttendTell": figures.caption_panel,
         "CrossAttentionVQA": figures.question_figure,
         "RecurrentAttentionModel": figures.glimpse_figure,

@@ -394,42 +394,6 @@ def question_figure() -> np.ndarray:
     return np.asarray(answer_figure(image, answers[-1:], width=760).image)
 
 
-def sharpness_figure() -> np.ndarray:
-    """Return maps of the same scores as in the paper of stacked attention, and as in its code.
-
-    A score is the similarity of the color of a cell to that of the object, from -1 to 1, times 1, 4
-    or 16. The code has a tanh around the score, and its maps stay diffuse.
-    """
-    scene = three_scenes("stacked attention")[0]
-    image = torch.from_numpy(scene.image.copy()).permute(2, 0, 1)[None].float() / 255
-    cells = nn.functional.adaptive_avg_pool2d(nn.functional.interpolate(image, (224, 224)), 14)[0]
-    color = image[0, :, int(scene.center[1] * SIDE), int(scene.center[0] * SIDE)]
-    similarity = 1 - 2 * (cells - color[:, None, None]).norm(dim=0).div(0.5).clamp(max=1)
-    rows = []
-    for bounded in (False, True):
-        scores = [factor * similarity for factor in (1, 4, 16)]
-        scores = [each.tanh() if bounded else each for each in scores]
-        rows.append([each.flatten().softmax(0).view(14, 14) for each in scores])
-    vmax = max(float(values.max()) for row in rows for values in row)
-    whole = va.Geometry.identity((SIDE, SIDE))
-    return tiled(
-        [
-            [
-                np.asarray(
-                    va.overlay(
-                        scene.image,
-                        AttentionMap(values, "hop", "tokens", whole),
-                        vmax=vmax,
-                        smooth=False,
-                    )
-                )[..., :3]
-                for values in row
-            ]
-            for row in rows
-        ]
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Train the two classifiers, or the blocks in the CNN, and write their weights."""
     parser = CommandParser(description=main.__doc__)

@@ -10,7 +10,6 @@ from torch import nn
 
 import visattn as va
 from visattn.cli import main
-from visattn.commands.export import main as export
 from visattn.commands.model_option import read_class_names
 from visattn.commands.options import named_value
 from visattn.models.resnet import AttentionResNet
@@ -40,13 +39,6 @@ def test_deep_json_is_refused_everywhere(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(DEEP)
     with pytest.raises(ValueError, match="nested too deeply"):
         va.load_model(f"hf:{tmp_path}")
-
-
-def test_an_ensemble_has_different_members(tmp_path: Path) -> None:
-    (tmp_path / "a.safetensors").touch()
-    name = str(tmp_path / "a.safetensors")
-    with pytest.raises(ValueError, match="different checkpoints, got one twice"):
-        export([name, name, "--out", str(tmp_path / "b.safetensors")])
 
 
 def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:

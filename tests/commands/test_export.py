@@ -60,13 +60,6 @@ def test_the_exported_model_matches_the_trained_model(
     torch.testing.assert_close(after.maps.values, before.maps.values, rtol=0, atol=0)
 
 
-@pytest.mark.compile
-def test_graphs_of_bundled_models_are_exported_by_name(tmp_path: Path, capsys: Capsys) -> None:
-    out = tmp_path / "captioner.pt2"
-    assert main(["export", "scenes-captioner", "--torch-export", "--out", str(out)]) == 0
-    assert capsys.readouterr().out.startswith(f"{out}\tShowAttendTell")
-
-
 def test_a_bundled_model_is_exported_already(tmp_path: Path, capsys: Capsys) -> None:
     assert main(["export", "scenes-captioner", "--out", str(tmp_path / "m.safetensors")]) == 1
     assert "exported already" in capsys.readouterr().err
@@ -153,8 +146,6 @@ def test_a_foreign_file_is_not_replaced(saved: Path, tmp_path: Path, capsys: Cap
     assert "m.safetensors exists: choose another --out" in capsys.readouterr().err
     assert file.read_bytes() == b"another model"
     assert main(["export", str(saved), "--out", str(file), "--overwrite"]) == 0
-    assert main(["export", str(saved), "--out", str(file), "--resize-mode", "pad"]) == 2
-    assert "--resize-mode needs a graph, --onnx or --torch-export" in capsys.readouterr().err
 
 
 def test_a_card_replaces_no_files_but_those_beside_its_model(tmp_path: Path) -> None:

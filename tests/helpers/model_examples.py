@@ -6,7 +6,6 @@ from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
-from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
@@ -15,40 +14,13 @@ from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
 from visattn.models.resnet import AttentionResNet
 from visattn.models.unet import UNet
 from visattn.models.vit.vision_transformer import VisionTransformer
-from visattn.models.vqa.baselines import CNNMLP, RelationNetwork
-from visattn.models.vqa.coattention import HierarchicalCoAttention
 from visattn.models.vqa.cross_attention import CrossAttentionVQA
 from visattn.models.vqa.mac import MAC
-from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
 from visattn.results.kinds import SPECIAL_TOKENS
 
 VQA_WORDS, VQA_ANSWERS = (*SPECIAL_TOKENS, "red", "blue"), ("yes", "no")
 
 EXAMPLES: dict[str, nn.Module] = {
-    "StackedAttentionNetwork": StackedAttentionNetwork(
-        VQA_WORDS,
-        VQA_ANSWERS,
-        SmallEncoder((16, 40), channels=12),
-        dim=12,
-        attention_dim=7,
-        hops=3,
-        question_encoder="ngram",
-        tanh_scores=True,
-        positions=True,
-        grid_layers=1,
-        hidden_size=5,
-        dropout=0.3,
-    ),
-    "HierarchicalCoAttention": HierarchicalCoAttention(
-        VQA_WORDS,
-        VQA_ANSWERS,
-        SmallEncoder((16, 40), channels=12),
-        mode="alternating",
-        dim=12,
-        positions=True,
-        grid_layers=1,
-        dropout=0.3,
-    ),
     "CrossAttentionVQA": CrossAttentionVQA(
         VQA_WORDS,
         VQA_ANSWERS,
@@ -57,8 +29,7 @@ EXAMPLES: dict[str, nn.Module] = {
         num_heads=3,
         grid_layers=1,
         reading_layers=2,
-        question_encoder="transformer",
-        read_words=False,
+        question_encoder="gru",
         hidden_size=5,
     ),
     "MAC": MAC(
@@ -70,27 +41,6 @@ EXAMPLES: dict[str, nn.Module] = {
         question_encoder="bag",
         positions=False,
         grid_layers=1,
-        dropout=0.3,
-    ),
-    "RelationNetwork": RelationNetwork(
-        VQA_WORDS,
-        VQA_ANSWERS,
-        SmallEncoder((16, 40), channels=12),
-        dim=12,
-        num_layers=2,
-        pool=2,
-        reduce="sum",
-        question_encoder="bag",
-        dropout=0.3,
-    ),
-    "CNNMLP": CNNMLP(
-        VQA_WORDS,
-        VQA_ANSWERS,
-        SmallEncoder((16, 40), channels=12),
-        dim=12,
-        num_layers=3,
-        pool=2,
-        question_encoder="bag",
         dropout=0.3,
     ),
     "UNet": UNet(
@@ -149,19 +99,6 @@ EXAMPLES: dict[str, nn.Module] = {
         dropout=0.3,
         feature_dropout=0.2,
         sentinel_dropout=0.25,
-        feedback="location",
-    ),
-    "CaptionerEnsemble": CaptionerEnsemble(
-        [
-            ShowAttendTell(
-                (*SPECIAL_TOKENS, "red", "blue"),
-                SmallEncoder((16, 40), channels=channels),
-                embed_dim=11,
-                hidden_size=17,
-                attention_dim=7,
-            )
-            for channels in (8, 12)
-        ]
     ),
     "SequenceRecognizer": SequenceRecognizer(
         (*SPECIAL_TOKENS, "red", "blue"),
@@ -185,12 +122,7 @@ EXAMPLES: dict[str, nn.Module] = {
         mlp_ratio=1.5,
         dropout=0.3,
         feature_dropout=0.2,
-        pos_embed="learned",
-        max_length=13,
         encoder_layers=2,
-        memory_slots=5,
-        meshed=True,
-        attention_on_attention=True,
         maps=(1, 7),
     ),
     "AttentionResNet": AttentionResNet(

@@ -20,7 +20,6 @@ import visattn
 from visattn.models.base import ImageClassifier, SmallEncoder
 from visattn.models.captioning.attending_decoder import AttendingDecoder
 from visattn.models.captioning.captioner import Captioner
-from visattn.models.captioning.ensemble import CaptionerEnsemble
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.configurable import CLASSES, Configurable, options_of
@@ -125,21 +124,6 @@ def test_settings_changed_after_construction_survive(
     again: Any = visattn.load(tmp_path / "model.safetensors")
     assert getattr(again, setting) == value
     assert_equal(output(again), output(model))
-
-
-def test_settings_of_decoders_and_members_survive(tmp_path: Path) -> None:
-    """The captioner and its decoder have the setting in common."""
-    model = example("TransformerCaptioner")
-    model.decoder.maps = "mean"
-    hard = ShowAttendTell(model.words, copy.deepcopy(model.encoder), attention="hard")
-    ensemble = CaptionerEnsemble([model, hard]).eval()
-    hard.decoder.attention.places = "expectation"
-    visattn.save(ensemble, tmp_path / "model.safetensors")
-    again: Any = visattn.load(tmp_path / "model.safetensors")
-    assert again.members[0].maps == "mean"
-    assert again.members[0].attention_site == "decoder.layers"
-    assert again.members[1].decoder.attention.places == "expectation"
-    assert_equal(output(again), output(ensemble))
 
 
 def test_soft_attention_keeps_the_places_of_its_config() -> None:

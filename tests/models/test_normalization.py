@@ -101,11 +101,3 @@ def test_float_images_work_with_torch_func_and_tracing() -> None:
     torch.testing.assert_close(per_image, model(floats))
     exported = torch.export.export(model, (floats,)).module()
     torch.testing.assert_close(exported(floats), model(floats))
-
-
-@pytest.mark.parametrize("size", [(2**20, 2**20), (4096, 4099)])
-def test_image_area_is_bounded(size: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="size must hold at most 16,777,216 pixels, got"):
-        SmallEncoder(size)
-    with pytest.raises(ValueError, match="size must hold at most 16,777,216 pixels, got"):
-        AttentionResNet(CLASSES, img_size=size)

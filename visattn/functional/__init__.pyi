@@ -1,6 +1,5 @@
 from .attention import (
     additive_scores as additive_scores,
-    bounded_additive_scores as bounded_additive_scores,
     concat_scores as concat_scores,
     dot_product_attention as dot_product_attention,
     dot_scores as dot_scores,

@@ -71,37 +71,6 @@ def additive_scores(
     return torch.tanh(query.unsqueeze(-2) + keys.unsqueeze(-3)) @ vector
 
 
-def bounded_additive_scores(
-    query: Float[Tensor, "*b n d"],
-    keys: Float[Tensor, "*#b m d"],
-    vector: Float[Tensor, " d"],
-    bias: Float[Tensor, " 1"],
-) -> Float[Tensor, "*b n m"]:
-    """Return tanh(vector · (query + key) + bias): scores between -1 and 1.
-
-    With queries and keys that passed a tanh each, these are the scores of the code of stacked
-    attention networks, whose paper has `additive_scores`. Two things follow. A softmax of m such
-    scores cannot exceed e² / (e² + m - 1): 3.7 % on 196 cells. And since tanh is monotonic and the
-    query adds the same number to all keys, the order of the keys by their score is the same for
-    all queries.
-
-    Args:
-        query: Queries, after their tanh.
-        keys: Keys, after their tanh; leading axes of size one are broadcast.
-        vector: Score vector.
-        bias: Added before the tanh.
-
-    Example:
-        >>> keys = torch.tensor([[0.0, 0.0], [9.0, 9.0]])
-        >>> bounded_additive_scores(torch.zeros(1, 2), keys, torch.ones(2), torch.zeros(1))
-        tensor([[0., 1.]])
-
-    Source:
-        Code of Yang et al. 2016, github.com/zcyang/imageqa-san; the paper is arXiv:1511.02274.
-    """
-    return torch.tanh((query @ vector).unsqueeze(-1) + (keys @ vector).unsqueeze(-2) + bias)
-
-
 def concat_scores(
     query: Float[Tensor, "*b n d"],
     keys: Float[Tensor, "*#b m e"],

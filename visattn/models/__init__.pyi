@@ -22,9 +22,6 @@ from .captioning.adaptive_attention import (
 from .captioning.captioner import (
     Captioner as Captioner,
 )
-from .captioning.ensemble import (
-    CaptionerEnsemble as CaptionerEnsemble,
-)
 from .captioning.sequence_recognizer import (
     SequenceRecognizer as SequenceRecognizer,
 )
@@ -57,10 +54,6 @@ from .saving.config import (
     build_model as build_model,
     model_config as model_config,
 )
-from .saving.graph_export import (
-    export_graph as export_graph,
-    read_graph_metadata as read_graph_metadata,
-)
 from .saving.load import (
     load as load,
     load_blocks as load_blocks,
@@ -74,13 +67,6 @@ from .unet import (
 from .vit.vision_transformer import (
     VisionTransformer as VisionTransformer,
 )
-from .vqa.baselines import (
-    CNNMLP as CNNMLP,
-    RelationNetwork as RelationNetwork,
-)
-from .vqa.coattention import (
-    HierarchicalCoAttention as HierarchicalCoAttention,
-)
 from .vqa.cross_attention import (
     CrossAttentionVQA as CrossAttentionVQA,
 )
@@ -89,7 +75,4 @@ from .vqa.mac import (
 )
 from .vqa.model import (
     VQAModel as VQAModel,
-)
-from .vqa.stacked_attention import (
-    StackedAttentionNetwork as StackedAttentionNetwork,
 )

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any, Literal
 
 import torch
@@ -16,8 +15,6 @@ from visattn.insertion.inserted_block import InsertedBlock
 from visattn.models.configurable import Configurable
 from visattn.recording.probe_cache import probe_grids
 
-MAX_PIXELS = 2**24
-"""Pixels of one input image: 4096 x 4096. A model file may not ask for more memory than that."""
 _MAX_NORMALIZED = 10.0  # white is 2 to 3 with the mean and std of usual data
 
 
@@ -26,11 +23,6 @@ class NormalizedInput(nn.Module):
 
     uint8 images in 0 to 255 are normalized inside; float images must be normalized with `mean` and
     `std` already, as for every PyTorch model.
-
-    Example:
-        >>> NormalizedInput().set_input((2**20, 2**20), (0.5,), (0.5,), channels=(1, 3))
-        Traceback (most recent call last):
-        ValueError: size must hold at most 16,777,216 pixels, got 1048576 x 1048576
     """
 
     img_size: tuple[int, int]
@@ -53,17 +45,13 @@ class NormalizedInput(nn.Module):
         """Keep the size and the constants, which must have one of these numbers of channels.
 
         Raises:
-            ValueError: If they do not fit together, or the input has more than `MAX_PIXELS` pixels.
+            ValueError: If they do not fit together.
         """
         if min(size) < 1 or len(mean) not in channels or len(std) != len(mean) or min(std) <= 0:
             counts = " or ".join(map(str, channels))
             raise ValueError(
                 f"size needs two sides >= 1, mean and std {counts} channels with std > 0; "
                 f"got size={size}, mean={mean}, std={std}"
-            )
-        if prod(size) > MAX_PIXELS:
-            raise ValueError(
-                f"size must hold at most {MAX_PIXELS:,} pixels, got {size[0]} x {size[1]}"
             )
         self.img_size = (int(size[0]), int(size[1]))
         self.mean = tuple(map(float, mean))
@@ -471,10 +459,6 @@ class ImageClassifier(Configurable, NormalizedInput, ABC):
     def accepts_size(self, height: int, width: int) -> bool:
         """Return whether the model accepts images of this size; by default only `img_size`."""
         return (height, width) == self.img_size
-
-    def run_blank_image(self) -> None:
-        """Classify one blank image, which may be gray."""
-        self.classify(torch.zeros(1, len(self.mean), *self.img_size))
 
     @abstractmethod
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:

@@ -2,14 +2,10 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
-import numpy as np
-import torch
-from jaxtyping import UInt8
-from torch import Tensor, nn
+from torch import nn
 
 from visattn.results.kinds import SPECIAL_TOKENS
 
@@ -27,38 +23,6 @@ def checked_words(words: Sequence[str]) -> tuple[str, ...]:
             "visattn.data.Vocabulary creates such a list"
         )
     return tuple(words)
-
-
-@dataclass(frozen=True, eq=False)
-class ModelGraph:
-    """A part of a model that is exported as one graph, with its maps as outputs.
-
-    Example:
-        >>> images = example_images((2, 2))
-        >>> ModelGraph(nn.Flatten(), {"images": images}, ("pixels",), {}).suffix
-        ''
-    """
-
-    module: nn.Module
-    inputs: Mapping[str, Tensor]
-    """Example inputs by name; their first axis, the images, is free."""
-    outputs: tuple[str, ...]
-    """Names of the outputs."""
-    metadata: Mapping[str, Any]
-    """What the tensors mean, as plain values."""
-    suffix: str = ""
-    """What its file adds to the name of the model's."""
-
-
-def example_images(size: tuple[int, int]) -> UInt8[Tensor, "2 3 y x"]:
-    """Return images of noise that do not depend on the random state, to trace a graph with.
-
-    Example:
-        >>> example_images((3, 5)).shape
-        torch.Size([2, 3, 3, 5])
-    """
-    pixels = np.random.default_rng(0).integers(0, 256, (2, 3, *size), dtype=np.uint8)
-    return torch.from_numpy(pixels)
 
 
 _WITHOUT_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -116,18 +80,6 @@ class Configurable:
         """Return the arguments that build this model as it is now, without its weights."""
         names = [*self.argument_names(), *(name for name in self.SETTINGS if getattr(self, name))]
         return {name: getattr(self, name) for name in names}
-
-    def export_graphs(self) -> list[ModelGraph]:
-        """Return the graphs that give the output and the maps of the model; none if none can.
-
-        Raises:
-            ValueError: If an option of the model stands against it.
-        """
-        return []
-
-    def run_blank_image(self) -> None:
-        """Run the model on one blank image, which shows how much memory its config needs."""
-        cast("Any", self)(torch.zeros(1, 3, *cast("Any", self).img_size))
 
 
 def is_sharded(model_class: type) -> bool:

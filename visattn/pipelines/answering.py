@@ -79,9 +79,9 @@ def ask(
 
     Example:
         >>> import numpy as np
-        >>> from visattn.models import SPECIAL_TOKENS, SmallEncoder, StackedAttentionNetwork
+        >>> from visattn.models import SPECIAL_TOKENS, SmallEncoder, CrossAttentionVQA
         >>> words, encoder = (*SPECIAL_TOKENS, "what", "color"), SmallEncoder((16, 24), channels=8)
-        >>> model = StackedAttentionNetwork(words, ("red", "blue"), encoder, dim=8)
+        >>> model = CrossAttentionVQA(words, ("red", "blue"), encoder, dim=8)
         >>> [answer] = ask(model, np.zeros((60, 80, 3), np.uint8), "What color?")
         >>> answer.words, answer.maps.labels, answer.maps.values.shape
         (('what', 'color'), ('hop 1', 'hop 2'), torch.Size([2, 2, 3]))
@@ -260,7 +260,7 @@ def ask_with_transformers(
     name = type(model).__name__
     if name not in _ASK and not callable(getattr(model, "generate", None)):
         raise TypeError(
-            f"the model must answer questions: a model of visattn such as StackedAttentionNetwork, "
+            f"the model must answer questions: a model of visattn such as CrossAttentionVQA, "
             f"or of transformers, {', '.join(_ASK)} or one that generates text; got {name}"
         )
     check_processor(model, processor)

@@ -141,8 +141,7 @@ def captioner_run(
     The words are token ids without start and end; the model is in evaluation mode.
 
     Raises:
-        ValueError: If the caption is empty, or the model samples the place of each word or is an
-            ensemble.
+        ValueError: If the caption is empty, or the model samples the place of each word.
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
@@ -156,16 +155,12 @@ def captioner_run(
     """
     if not len(words):
         raise ValueError("the caption must have at least one word, got none")
-    if not (sites := model.word_sites()):
-        raise ValueError(
-            f"{type(model).__name__} has no decoder of its own: use attention without layers and "
-            "heads, or occlusion; of an ensemble, explain one of its members"
-        )
     if model.places == "sample":
         raise ValueError(
             "methods for words need places that do not depend on chance, but this model samples "
             'them: set its places to "argmax" or "expectation"'
         )
+    sites = model.word_sites()
     recurrent = all(site.cross for site in sites)
     features = features.detach().requires_grad_()
     with _stored_weights(sites) as stored, _stored_projection(model) as projected:

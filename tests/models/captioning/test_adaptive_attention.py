@@ -1,7 +1,7 @@
 """Adaptive attention against its equations, one caption and one word at a time."""
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -10,17 +10,13 @@ from small_captions import GRID, WORDS, batch
 from torch import Tensor
 
 from visattn.models.base import SmallEncoder
-from visattn.models.captioning.adaptive_attention import (
-    AdaptiveAttention,
-    Feedback,
-    KnowingWhenToLook,
-)
+from visattn.models.captioning.adaptive_attention import AdaptiveAttention, KnowingWhenToLook
 from visattn.models.captioning.captioner import TeacherForcedOutput
 from visattn.recording.recorder import record
 from visattn.results.kinds import START
 
 
-def captioner(*, feedback: Feedback = "none", dropout: float = 0.0) -> KnowingWhenToLook:
+def captioner(*, dropout: float = 0.0) -> KnowingWhenToLook:
     torch.manual_seed(0)
     model = KnowingWhenToLook(
         WORDS,
@@ -29,7 +25,6 @@ def captioner(*, feedback: Feedback = "none", dropout: float = 0.0) -> KnowingWh
         hidden_size=17,
         attention_dim=7,
         dropout=dropout,
-        feedback=feedback,
     )
     with torch.no_grad():  # untrained attention is almost uniform
         model.decoder.attention.scorer.vector.mul_(19)
@@ -47,17 +42,10 @@ def naive(
     places = [features[:, y, x] for y in range(GRID[0]) for x in range(GRID[1])]
     a = [project(place) for place in places]
     v_global = net.global_proj(sum(places) / len(places))
-    centers = torch.tensor(
-        [[-1 + (2 * x + 1) / 5, -1 + (2 * y + 1) / 2] for y in range(2) for x in range(5)],
-        dtype=torch.float64,
-    )
-    h = m = context = torch.zeros(17, dtype=torch.float64)
-    location = torch.zeros(2, dtype=torch.float64)
+    h = m = torch.zeros(17, dtype=torch.float64)
     logits, attention, betas = [], [], []
     for word in words:
         x = torch.cat((net.embedding.weight[word], v_global))
-        if model.feedback != "none":
-            x = torch.cat((x, context if model.feedback == "context" else location))
         g = torch.sigmoid(net.sentinel_input(x) + hidden_map(h))
         gates = cell.weight_ih @ x + cell.bias_ih + cell.weight_hh @ h + cell.bias_hh
         i, f, c, o = gates.split(17)
@@ -69,9 +57,6 @@ def naive(
         both = z.softmax(0)  # over the places and the sentinel
         beta, alpha = both[-1], z[:-1].softmax(0)
         torch.testing.assert_close((1 - beta) * alpha, both[:-1])
-        location = beta * location + (1 - beta) * sum(
-            w * c for w, c in zip(alpha, centers, strict=True)
-        )
         context = beta * s + (1 - beta) * sum(w * v for w, v in zip(alpha, a, strict=True))
         logits.append(net.output(torch.tanh(net.output_hidden(context + h))))
         attention.append(alpha)
@@ -84,9 +69,8 @@ def by_caption(output: TeacherForcedOutput, row: int) -> tuple[Tensor, Tensor, T
     return output.logits[own], output.attention.weights[own], 1 - output.attention.gate[own]
 
 
-@pytest.mark.parametrize("feedback", get_args(Feedback))
-def test_teacher_forcing_is_the_naive_loop_in_values_and_gradients(feedback: Feedback) -> None:
-    model, (captions, lengths) = captioner(feedback=feedback), batch()
+def test_teacher_forcing_is_the_naive_loop_in_values_and_gradients() -> None:
+    model, (captions, lengths) = captioner(), batch()
     images = [0, 0, 2, 1]
     features = numbers(3, 12, *GRID).requires_grad_()
     output = model.teacher_force(features, captions, lengths, torch.tensor(images))
@@ -110,9 +94,8 @@ def test_teacher_forcing_is_the_naive_loop_in_values_and_gradients(feedback: Fee
     assert float(betas.max() - betas.min()) > 0.05
 
 
-@pytest.mark.parametrize("feedback", get_args(Feedback))
-def test_teacher_forcing_is_step_after_step(feedback: Feedback) -> None:
-    model, (captions, lengths) = captioner(feedback=feedback), batch()
+def test_teacher_forcing_is_step_after_step() -> None:
+    model, (captions, lengths) = captioner(), batch()
     features = numbers(4, 12, *GRID)
     output = model.teacher_force(features, captions, lengths)
     state = model.start(features)
@@ -192,17 +175,10 @@ def test_sentinel_dropout_is_a_fraction() -> None:
         KnowingWhenToLook(WORDS, SmallEncoder((16, 40), channels=12), sentinel_dropout=1.5)
 
 
-def test_feedback_is_one_of_three() -> None:
-    with pytest.raises(
-        ValueError, match="feedback must be one of none, context, location, got 'a'"
-    ):
-        KnowingWhenToLook(WORDS, SmallEncoder((16, 40), channels=12), feedback="a")  # type: ignore[arg-type]
-
-
 def test_state_follows_its_hypotheses_and_images() -> None:
-    model = captioner(feedback="context")
+    model = captioner()
     state = model.start(numbers(3, 12, *GRID))
-    moving = ("hidden", "cell", "feedback")
+    moving = ("hidden", "cell")
     wide = replace(state, **{name: numbers(3, 5, 17, seed=n) for n, name in enumerate(moving)})
     parents = torch.tensor([[4, 4, 0, 1], [0, 1, 2, 3], [3, 3, 3, 3]])
     moved = wide.reorder_beams(parents)
@@ -240,7 +216,7 @@ def test_search_returns_gates_and_maps_of_reading_the_caption() -> None:
 
 
 def test_every_parameter_learns_and_maps_are_recorded() -> None:
-    model, (captions, lengths) = captioner(dropout=0.3, feedback="context"), batch()
+    model, (captions, lengths) = captioner(dropout=0.3), batch()
     images = torch.randint(256, (4, 3, 16, 40), dtype=torch.uint8)
     with record(model) as recording:
         output = model.teacher_force(model.encoder(images), captions, lengths)

@@ -1,11 +1,10 @@
-"""A captioner of a user: what it takes, and that captions, maps, files and graphs come from it."""
+"""A captioner of a user: what it takes, and that captions, maps and files come from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -21,9 +20,7 @@ from visattn.models.captioning.captioner import (
     RecurrentState,
     TeacherForcedOutput,
 )
-from visattn.models.captioning.graphs import decoding_graphs
-from visattn.models.configurable import ModelGraph, options_of
-from visattn.models.saving.graph_export import export_graph, read_graph_metadata
+from visattn.models.configurable import options_of
 from visattn.pipelines.caption_words import explain_words
 from visattn.results.kinds import SPECIAL_TOKENS
 
@@ -94,9 +91,6 @@ class GRUCaptioner(Captioner[GRUState]):
         super().__init__(words, encoder)
         self.decoder = GRUDecoder(len(words), encoder.channels, **options)
 
-    def export_graphs(self) -> list[ModelGraph]:
-        return decoding_graphs(self)
-
 
 @pytest.fixture(scope="module")
 def model() -> GRUCaptioner:
@@ -118,12 +112,3 @@ def test_it_is_saved_and_loaded(model: GRUCaptioner, tmp_path: Path) -> None:
     features = model.encoder(torch.rand(2, 3, 24, 40))
     ours, theirs = (each.search(features, max_length=3) for each in (model, again))
     assert torch.equal(ours.log_probs, theirs.log_probs)
-
-
-def test_its_graphs_are_exported(
-    model: GRUCaptioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # sizes are symbols here
-    files = export_graph(model, tmp_path / "own.pt2")
-    assert [file.name for file in files] == ["own.pt2", "own.step.pt2"]
-    assert read_graph_metadata(files[1])["state"] == ["hidden"]

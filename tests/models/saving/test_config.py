@@ -2,8 +2,7 @@
 
 import inspect
 import json
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +11,10 @@ from torch import nn
 
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import SmallEncoder
-from visattn.models.configurable import Configurable
-from visattn.models.saving import config
 from visattn.models.saving.config import (
     build_model,
-    check_config_fits,
     model_classes,
     model_config,
-    weight_shapes,
 )
 from visattn.results.kinds import SPECIAL_TOKENS
 
@@ -135,68 +130,6 @@ SMALL: dict[str, Any] = {"class": "SmallEncoder", "arguments": {"img_size": [16,
 def test_invalid_configs_are_refused(description: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         build_model(description)
-
-
-HUGE: list[tuple[str, dict[str, Any]]] = [
-    (
-        "a tensor of",
-        {"class": "SmallEncoder", "arguments": {"img_size": [4096, 4096], "channels": 4096}},
-    ),
-    ("at most 16,777,216 pixels",
-     {"class": "SmallEncoder", "arguments": {"img_size": [2**20] * 2}}),
-    (
-        "to 2\\^13 pixels",
-        {
-            "class": "RecurrentAttentionModel",
-            "arguments": {
-                "class_names": ["cat", "dog"], "img_size": [28, 28], "mean": [0.1], "std": [0.3],
-                "num_scales": 13, "glimpse_size": 1, "hidden_size": 3,
-            },
-        },
-    ),
-    (
-        "num_glimpses must be at most 4,096",
-        {
-            "class": "RecurrentAttentionModel",
-            "arguments": {
-                "class_names": ["cat", "dog"], "img_size": [28, 28], "mean": [0.1], "std": [0.3],
-                "num_glimpses": 2**20,
-            },
-        },
-    ),
-]  # fmt: skip
-
-
-def test_huge_configs_are_refused_before_allocation() -> None:
-    for reason, description in HUGE:
-        with pytest.raises(ValueError, match=reason):
-            check_config_fits(
-                description,
-                weight_shapes(partial(build_model, description), num_weights=99),
-                source="m",
-            )
-    captioner = {
-        "class": "ShowAttendTell",
-        "arguments": {"words": list(SPECIAL_TOKENS), "encoder": HUGE[0][1]},
-    }
-    with pytest.raises(ValueError, match=r"m\.safetensors: a tensor of .* would need"):
-        check_config_fits(
-            captioner,
-            weight_shapes(partial(build_model, captioner), num_weights=99),
-            source="m.safetensors",
-        )
-
-
-def test_meta_forward_runs_before_weights_are_read() -> None:
-    for model in EXAMPLES.values():
-        made: list[object] = []
-
-        def run(built: nn.Module, made: list[object] = made) -> None:
-            cast("Configurable", built).run_blank_image()
-            made.append(built)
-
-        config.check_forward_memory(partial(build_model, model_config(model)), run)
-        assert len(made) == 1, type(model)  # an error on the way leaves it empty
 
 
 def test_a_saved_argument_that_left_is_ignored_at_its_old_default_only() -> None:

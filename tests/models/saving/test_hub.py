@@ -16,11 +16,10 @@ from PIL import Image
 
 import visattn as va
 from visattn.cli import main
-from visattn.models import CaptionerEnsemble, ModelCard, ShowAttendTell, SmallEncoder
+from visattn.models import ModelCard, SmallEncoder
 from visattn.models.resnet import AttentionResNet
 from visattn.models.saving import stalled_downloads
 from visattn.models.saving.hub import HubName, download_file, parse_hub_name
-from visattn.results.kinds import SPECIAL_TOKENS
 
 # huggingface_hub 2.4 streams large files with an argument that httpx2 renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -275,25 +274,6 @@ def test_a_run_is_exported_to_the_hub_and_used_from_there(
     Image.new("RGB", (40, 30)).save(tmp_path / "photo.png")
     assert main(["caption", str(tmp_path / "photo.png"), "--weights", "hf://user/pets"]) == 1
     assert "hf://user/pets holds a AttentionResNet, which is not" in capsys.readouterr().err
-
-
-def test_an_ensemble_is_exported_without_the_results_of_its_members(
-    hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = (*SPECIAL_TOKENS, "red", "blue")
-    for name in ("1", "2"):
-        add_run(tmp_path / name, ShowAttendTell(words, small_encoder()))
-        (tmp_path / name / "test.json").write_text('{"test/accuracy": 0.875}')
-    files = [str(tmp_path / name / "checkpoints" / "best.ckpt") for name in ("1", "2")]
-    assert main(["export", *files, "--out", "hf://user/both"]) == 0
-    assert capsys.readouterr().out.startswith("hf://user/both\tCaptionerEnsemble")
-    stored = hub.repositories["user/both"].commits[hub.repositories["user/both"].refs["main"]]
-    text = stored["README.md"].content.decode()
-    assert "0.875" not in text
-    assert "max_steps: 2" not in text
-    loaded = va.load("hf://user/both")
-    assert isinstance(loaded, CaptionerEnsemble)
-    assert len(loaded.members) == 2
 
 
 def test_the_card_of_a_run_needs_the_run(tmp_path: Path) -> None:

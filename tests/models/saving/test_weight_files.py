@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from visattn.models.backbones.timm_classifier import load_weights
-from visattn.models.saving.config import MAX_TENSOR_BYTES, weight_shapes
 from visattn.models.saving.weight_files import (
     check_memory,
     open_safetensors,
@@ -89,39 +88,6 @@ def test_weights_beyond_memory_are_refused() -> None:
     check_memory(1, "x")
     with pytest.raises(ValueError, match=r"x holds 1,000,000\.0 GB, but this machine has a memory"):
         check_memory(10**15, "x")
-
-
-def test_weight_shapes_match_the_model() -> None:
-    for make in (
-        lambda: nn.Linear(3, 5),
-        lambda: nn.MultiheadAttention(12, 3),
-        lambda: nn.Sequential(nn.Conv2d(3, 7, 5), nn.BatchNorm2d(7), nn.LSTMCell(11, 13)),
-    ):
-        model = make()
-        shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
-        assert weight_shapes(make, num_weights=9) == shapes
-
-
-def test_meta_comparisons_return_the_requested_result() -> None:
-    def make() -> nn.Module:
-        alike = torch.allclose(torch.zeros(3), torch.ones(3))
-        return nn.Linear(2, 3, bias=alike and torch.equal(torch.zeros(3), torch.ones(3)))
-
-    assert set(weight_shapes(make, num_weights=2, same=True)) == {"weight", "bias"}
-    assert set(weight_shapes(make, num_weights=1, same=False)) == {"weight"}
-
-
-def test_unbounded_constructors_are_stopped() -> None:
-    with pytest.raises(ValueError, match=r"a tensor of shape \(1000000, 1000000\) would need"):
-        weight_shapes(lambda: nn.Linear(10**6, 10**6), num_weights=2)
-    with pytest.raises(ValueError, match="would need"):
-        weight_shapes(
-            lambda: nn.Sequential(nn.Identity(torch.zeros(MAX_TENSOR_BYTES))), num_weights=0
-        )
-    with pytest.raises(ValueError, match="it has far more layers than weights"):
-        weight_shapes(
-            lambda: nn.Sequential(*(nn.Linear(2, 3) for _ in range(10**6))), num_weights=3
-        )
 
 
 def test_matching_weights_are_read(tmp_path: Path) -> None:

@@ -1,82 +1,14 @@
-"""Stacked attention, MAC and the relation network against their equations, in float64."""
+"""MAC and a reading layer against their equations, in float64."""
 
 import torch
 from random_numbers import numbers
 
-from tests.models.vqa.test_models import ANSWERS, GRID, WORDS, encoder
-from visattn.functional.attention import additive_scores
-from visattn.models.vqa.baselines import RelationNetwork
+from visattn.models.vqa.cross_attention import ReadingLayer
 from visattn.models.vqa.mac import ControlUnit, ReadUnit, WriteUnit
 from visattn.models.vqa.model import QuestionGroups
 from visattn.models.vqa.question_encoders import EncodedQuestions
-from visattn.models.vqa.stacked_attention import AttentionHop, StackedAttentionNetwork
 
 ONE = QuestionGroups.from_indices(None, 1)
-
-
-@torch.no_grad()
-def test_stacked_attention_equals_its_equations() -> None:
-    """Equations 15 to 22 with plain loops over the cells, paper and authors' form."""
-    for bounded in (False, True):
-        torch.manual_seed(0)
-        model = StackedAttentionNetwork(WORDS, ANSWERS, encoder(), dim=8, tanh_scores=bounded)
-        model = model.double().eval()
-        features, rows = numbers(1, 12, *GRID, seed=1), torch.tensor([[4, 7, 9]])
-        output = model.answer(features, rows)
-        project = model.tokens.project
-        cells = [torch.tanh(project.weight @ f + project.bias) for f in features[0].flatten(1).T]
-        u = model.questions(rows).vector[0]
-        for index, hop in enumerate(model.layers):
-            query = hop.query.weight @ u + hop.query.bias
-            scores = []
-            for v in cells:
-                if bounded:
-                    key = torch.tanh(hop.key.weight @ v + hop.key.bias)
-                    inner = hop.score.weight[0] @ (key + torch.tanh(query)) + hop.score.bias[0]
-                    scores.append(torch.tanh(inner))
-                else:
-                    scores.append(hop.score.weight[0] @ torch.tanh(hop.key.weight @ v + query))
-            raised = [float(score.exp()) for score in scores]
-            p = [value / sum(raised) for value in raised]
-            read = sum(weight * v for weight, v in zip(p, cells, strict=True))
-            assert output.attention is not None
-            torch.testing.assert_close(
-                output.attention[0, index], torch.tensor(p, dtype=torch.float64)
-            )
-            u = u + read
-        logits = model.head[1].weight @ u + model.head[1].bias
-        torch.testing.assert_close(output.logits[0], logits)
-
-
-@torch.no_grad()
-def test_a_hop_is_the_softmax_of_additive_scores_and_equal_scores_read_the_mean() -> None:
-    hop, places, query = (
-        AttentionHop(5, 7).double(),
-        numbers(1, 11, 5, seed=1),
-        numbers(1, 5, seed=2),
-    )
-    hop.tap.grid = (1, 11)
-    read, weights = hop(query, places, ONE)
-    scores = additive_scores(hop.query(query), places[0] @ hop.key.weight.T, hop.score.weight[0])
-    assert (weights - scores.softmax(-1)).abs().max() < 1e-6
-    torch.testing.assert_close(read, weights @ places[0])
-    hop.score.weight.zero_()
-    torch.testing.assert_close(hop(query, places, ONE)[0], places.mean(1))
-
-
-@torch.no_grad()
-def test_the_code_of_the_authors_ranks_the_cells_alike_for_all_questions() -> None:
-    """The question adds one number to all cells inside a monotonic function."""
-    torch.manual_seed(0)
-    model = StackedAttentionNetwork(WORDS, ANSWERS, encoder(), dim=8, tanh_scores=True).double()
-    features, rows = numbers(1, 12, *GRID, seed=1), torch.tensor([[4, 7], [9, 5], [6, 0]])
-    for hop in model.layers:
-        hop.score.weight.mul_(5)
-    output = model.eval().answer(features, rows, torch.zeros(3, dtype=torch.long))
-    assert output.attention is not None
-    for maps in output.attention.unbind(1):
-        assert (maps.argsort(-1) == maps[0].argsort(-1)).all()
-        assert (maps - maps[0]).abs().max() > 1e-9
 
 
 @torch.no_grad()
@@ -114,12 +46,18 @@ def test_the_control_and_write_units_of_mac_equal_their_equations() -> None:
 
 
 @torch.no_grad()
-def test_permuting_objects_with_their_coordinates_changes_no_relation() -> None:
-    for reduce in ("mean", "sum"):
-        torch.manual_seed(0)
-        model = RelationNetwork(WORDS, ANSWERS, encoder(), dim=8, reduce=reduce).double()
-        objects, question = numbers(2, 7, 14, seed=1), numbers(2, 3, 8, seed=2)
-        order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
-        torch.testing.assert_close(
-            model.relations(objects, question), model.relations(objects[:, order], question)
-        )
+def test_a_reading_layer_equals_its_equations() -> None:
+    """Each head of a question weighs the cells; the heads are joined, then the MLP follows."""
+    torch.manual_seed(0)
+    layer = ReadingLayer(6, 2).double()
+    layer.cross_attention.tap.grid = (1, 7)
+    question, places = numbers(1, 6, seed=1), numbers(1, 7, 6, seed=2)
+    result, weights = layer(question, places, ONE)
+    attend = layer.cross_attention
+    query = attend.query(layer.norm2(question))[0].view(2, 3)
+    keys, values = (part(places)[0].view(7, 2, 3) for part in (attend.key, attend.value))
+    expected = torch.einsum("hd,nhd->hn", query, keys).div(3**0.5).softmax(-1)
+    torch.testing.assert_close(weights[0], expected)
+    read = attend.out(torch.einsum("hn,nhd->hd", expected, values).flatten())
+    after = question[0] + read
+    torch.testing.assert_close(result[0], after + layer.mlp(layer.norm3(after)))

@@ -15,11 +15,9 @@ from visattn.data.captions.batch import Vocabulary
 from visattn.data.questions.batch import QuestionBatch
 from visattn.metrics.grounding import box_coverage
 from visattn.models.base import SmallEncoder
-from visattn.models.vqa.baselines import CNNMLP, RelationNetwork
 from visattn.models.vqa.cross_attention import CrossAttentionVQA
 from visattn.models.vqa.mac import MAC
 from visattn.models.vqa.model import AnswerOutput, VQAModel
-from visattn.models.vqa.stacked_attention import StackedAttentionNetwork
 from visattn.pipelines.answering import check_question
 from visattn.training.questions.data import SortOfClevrDataModule
 from visattn.training.questions.task import QuestionTask, answer_loss, hop_targets
@@ -36,7 +34,7 @@ model:
   class_path: QuestionTask
   init_args:
     vqa_model:
-      class_path: StackedAttentionNetwork
+      class_path: CrossAttentionVQA
       init_args:
         encoder:
           class_path: SmallEncoder
@@ -51,7 +49,7 @@ data:
 
 
 def build_task(
-    data: Any, *, kind: Any = StackedAttentionNetwork, size: int = 80, **options: Any
+    data: Any, *, kind: Any = CrossAttentionVQA, size: int = 80, **options: Any
 ) -> QuestionTask:
     def model(words: list[str], answers: list[str]) -> VQAModel:
         torch.manual_seed(1)
@@ -127,9 +125,7 @@ def test_weights_of_other_words_or_answers_are_refused(clevr: SortOfClevrDataMod
             task.on_load_checkpoint(saved)
 
 
-@pytest.mark.parametrize(
-    "kind", [StackedAttentionNetwork, CrossAttentionVQA, MAC, RelationNetwork, CNNMLP]
-)
+@pytest.mark.parametrize("kind", [CrossAttentionVQA, MAC])
 def test_the_loss_of_each_model_falls(clevr: SortOfClevrDataModule, kind: Any) -> None:
     losses = train(build_task(clevr, kind=kind), clevr.example_batch(2), 12)
     assert losses[-1] < 0.85 * losses[0]
@@ -137,7 +133,7 @@ def test_the_loss_of_each_model_falls(clevr: SortOfClevrDataModule, kind: Any) -
 
 def test_supervised_hops_move_onto_their_referents(clevr: SortOfClevrDataModule) -> None:
     batch = clevr.example_batch(2)
-    targets = hop_targets(batch, (10, 10), 2)
+    targets = hop_targets(batch, (10, 10), 3)
     mass = []
     for weight in (0.0, 5.0):
         task = build_task(clevr, hop_loss_weight=weight)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from visattn.blocks.additive import AdditiveAttention
-from visattn.blocks.base import check_choice
 from visattn.functional.attention import context_vector
 from visattn.functional.captions import WordPacking, pack_words
-from visattn.functional.sampling import pixel_centers
 from visattn.models.base import ImageEncoder
 from visattn.models.captioning.attending_decoder import feature_projection, lstm_step
 from visattn.models.captioning.captioner import (
@@ -22,10 +20,7 @@ from visattn.models.captioning.captioner import (
     RecurrentState,
     TeacherForcedOutput,
 )
-from visattn.models.captioning.graphs import decoding_graphs
-from visattn.models.configurable import ModelGraph, options_of
-
-Feedback = Literal["none", "context", "location"]
+from visattn.models.configurable import options_of
 
 
 class AdaptiveAttention(nn.Module):
@@ -84,15 +79,11 @@ class AdaptiveAttention(nn.Module):
 class AdaptiveDecoderState(RecurrentState):
     """Features of an image, and the LSTM state of each of its hypotheses."""
 
-    OF_BEAMS = (*RecurrentState.OF_BEAMS, "feedback")
-
     annotations: Float[Tensor, "b n h"]
     keys: Float[Tensor, "b n d"]
     global_feature: Float[Tensor, "b e"]
     hidden: Float[Tensor, "b *k h"]
     cell: Float[Tensor, "b *k h"]
-    feedback: Float[Tensor, "b *k f"] | None = None
-    """What the LSTM reads of the attention of the words before, if it does."""
 
 
 class AdaptiveDecoder(nn.Module):
@@ -114,7 +105,7 @@ class AdaptiveDecoder(nn.Module):
     Source:
         Lu et al. 2017, arXiv:1612.01887, equations 4 to 13. The output layer is that of the
         authors' code, tanh of a linear map before the vocabulary; the layer norm of the features
-        and the options `sentinel_dropout` and `feedback` are in neither.
+        and the option `sentinel_dropout` are in neither.
     """
 
     def __init__(
@@ -128,23 +119,18 @@ class AdaptiveDecoder(nn.Module):
         dropout: float = 0.1,
         feature_dropout: float = 0.0,
         sentinel_dropout: float = 0.0,
-        feedback: Feedback = "none",
     ) -> None:
         super().__init__()
-        check_choice("feedback", feedback, get_args(Feedback))
         if not 0 <= sentinel_dropout <= 1:
             raise ValueError(f"sentinel_dropout must be in [0, 1], got {sentinel_dropout}")
-        self.feedback: Feedback = feedback
         self.sentinel_dropout = sentinel_dropout
-        self.feedback_dim = {"none": 0, "context": hidden_size, "location": 2}[feedback]
-        input_dim = 2 * embed_dim + self.feedback_dim
         self.embed_dim = embed_dim
         self.hidden_size = hidden_size
         self.feature_proj = feature_projection(in_channels, hidden_size, feature_dropout)
         self.global_proj = nn.Sequential(nn.Linear(in_channels, embed_dim), nn.ReLU())
         self.embedding = nn.Embedding(num_words, embed_dim)
-        self.lstm = nn.LSTMCell(input_dim, hidden_size)
-        self.sentinel_input = nn.Linear(input_dim, hidden_size)
+        self.lstm = nn.LSTMCell(2 * embed_dim, hidden_size)
+        self.sentinel_input = nn.Linear(2 * embed_dim, hidden_size)
         self.sentinel_hidden = nn.Linear(hidden_size, hidden_size, bias=False)
         self.attention = AdaptiveAttention(hidden_size, attention_dim=attention_dim)
         self.output_hidden = nn.Linear(hidden_size, hidden_size)
@@ -164,7 +150,6 @@ class AdaptiveDecoder(nn.Module):
             self.global_proj(places.mean(1)),
             zeros,
             zeros,
-            zeros.new_zeros(zeros.shape[0], 1, self.feedback_dim) if self.feedback_dim else None,
         )
 
     def step(
@@ -177,8 +162,7 @@ class AdaptiveDecoder(nn.Module):
         context, attention = self.attention(
             hidden, sentinel, state.annotations.unsqueeze(1), state.keys.unsqueeze(1)
         )
-        feedback = self._feedback(state, context, attention)
-        state = replace(state, hidden=hidden, cell=cell, feedback=feedback)
+        state = replace(state, hidden=hidden, cell=cell)
         return self._output(hidden, context), state, attention
 
     def teacher_force(
@@ -196,8 +180,7 @@ class AdaptiveDecoder(nn.Module):
         words, images = self._input_gates(self.embedding(captions), state.global_feature)
         gates = (words.transpose(0, 1) + images).unbind()
         zeros = state.hidden.squeeze(1)
-        feedback = None if state.feedback is None else state.feedback.squeeze(1)
-        state = replace(state, hidden=zeros, cell=zeros, feedback=feedback)
+        state = replace(state, hidden=zeros, cell=zeros)
         without_sentinel = self._drop_sentinel(len(captions), captions.device)
         hiddens = []
         contexts = []
@@ -210,8 +193,7 @@ class AdaptiveDecoder(nn.Module):
             context, attention = self.attention(
                 hidden, sentinel, state.annotations, state.keys, dropped
             )
-            feedback = self._feedback(state, context, attention)
-            state = replace(state, hidden=hidden, cell=cell, feedback=feedback)
+            state = replace(state, hidden=hidden, cell=cell)
             hiddens.append(hidden)
             contexts.append(context)
             attentions.append(attention)
@@ -234,7 +216,7 @@ class AdaptiveDecoder(nn.Module):
         # waits for.
         weight = torch.cat((self.lstm.weight_ih, self.sentinel_input.weight))
         bias = torch.cat((self.lstm.bias_ih + self.lstm.bias_hh, self.sentinel_input.bias))
-        from_word, from_image = weight[:, : 2 * self.embed_dim].chunk(2, 1)
+        from_word, from_image = weight.chunk(2, 1)
         return linear(self.dropout(words), from_word, bias), linear(global_feature, from_image)
 
     def _advance(
@@ -243,29 +225,8 @@ class AdaptiveDecoder(nn.Module):
         """Return hidden state, cell and sentinel after one word."""
         recurrent = torch.cat((self.lstm.weight_hh, self.sentinel_hidden.weight))
         gates = gates + linear(state.hidden, recurrent)
-        if state.feedback is not None:
-            weight = torch.cat((self.lstm.weight_ih, self.sentinel_input.weight))
-            gates = gates + linear(state.feedback, weight[:, 2 * self.embed_dim :])
         hidden, cell = lstm_step(gates[..., : -self.hidden_size], state.cell)
         return hidden, cell, gates[..., -self.hidden_size :].sigmoid() * cell.tanh()
-
-    def _feedback(
-        self, state: AdaptiveDecoderState, context: Float[Tensor, "*b h"], attention: AttentionStep
-    ) -> Float[Tensor, "*b f"] | None:
-        """Return what the LSTM reads of the attention at the next word."""
-        if state.feedback is None:
-            return None
-        if self.feedback == "context":
-            return context
-        rows, columns = cast("tuple[int, int]", self.attention.scorer.tap.grid)
-        y, x = torch.meshgrid(
-            pixel_centers(rows, like=attention.weights),
-            pixel_centers(columns, like=attention.weights),
-            indexing="ij",
-        )
-        location = attention.weights @ torch.stack([x, y], -1).flatten(0, 1)
-        # A word that relies on the sentinel leaves the location where it was.
-        return torch.lerp(state.feedback, location, attention.gate.unsqueeze(-1))
 
     def _output(
         self, hidden: Float[Tensor, "*b h"], context: Float[Tensor, "*b h"]
@@ -290,15 +251,11 @@ class KnowingWhenToLook(Captioner[AdaptiveDecoderState]):
         feature_dropout: Dropout rate on features before the projection.
         sentinel_dropout: Fraction of the captions that are trained without the sentinel, as the
             spatial attention of the paper. It keeps a gradient at the attention: trained from
-            random weights, the decoder otherwise learns to rely on the sentinel at all words.
-        feedback: What the LSTM reads besides words and the global feature: `none`, as in the paper;
-            the `context` vector of the previous word; or the `location` of the attention, x and y,
-            which stays while words rely on the sentinel, so that the decoder knows where it looked
-            and still reads each visual word from the image. `sentinel_dropout` is not in the paper
-            either.
+            random weights, the decoder otherwise learns to rely on the sentinel at all words. It is
+            not in the paper.
 
     Raises:
-        ValueError: If `sentinel_dropout` is not in [0, 1], or there is no such feedback.
+        ValueError: If `sentinel_dropout` is not in [0, 1].
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
@@ -322,7 +279,3 @@ class KnowingWhenToLook(Captioner[AdaptiveDecoderState]):
     def __init__(self, words: Sequence[str], encoder: ImageEncoder, **options: Any) -> None:
         super().__init__(words, encoder)
         self.decoder = AdaptiveDecoder(len(words), encoder.channels, **options)
-
-    def export_graphs(self) -> list[ModelGraph]:
-        """Return the graphs of the start and of one decoding step."""
-        return decoding_graphs(self)

@@ -176,11 +176,6 @@ class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
         """
         return self.decoder.teacher_force(features, captions, lengths, image_indices)
 
-    def run_blank_image(self) -> None:
-        """Encode one blank image and read one word."""
-        features = self.encoder(torch.zeros(1, 3, *self.encoder.img_size))
-        self.step(self.start(features), torch.zeros(1, 1, dtype=torch.long))
-
     def search(
         self,
         features: Float[Tensor, "b c y x"],

@@ -1,7 +1,6 @@
 """Layers of transformer captioners: decoder layers, and encoder layers with memory slots."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import FastDropout
 from visattn.blocks.tap import Tap
-from visattn.blocks.transformer.layer import EncoderLayer, FeedForward
+from visattn.blocks.transformer.layer import EncoderLayer, FeedForward, run_layers
 from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
 from visattn.functional.attention import dot_product_attention, dot_product_attention_weights
 from visattn.functional.captions import WordPacking
@@ -19,90 +18,39 @@ from visattn.functional.masks import causal_mask
 from visattn.functional.numerics import at_least_float32
 
 
-class MemoryAttention(nn.Module):
-    """Multi-head self-attention whose keys and values include learned memory slots.
-
-    Without slots it equals `TokenAttention` with the same weights. It passes no weights to
-    recorders: attention to a slot has no place in the image.
-
-    Example:
-        >>> MemoryAttention(12, num_heads=3, memory_slots=5)(torch.zeros(1, 6, 12)).shape
-        torch.Size([1, 6, 12])
-
-    Source:
-        Cornia et al. 2020, arXiv:1912.08226, equations 2 and 3; initial values and scales as in
-        the authors' code.
-    """
-
-    def __init__(self, dim: int, *, num_heads: int, memory_slots: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        head_dim = dim // num_heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.proj = nn.Linear(dim, dim)
-        self.memory_keys = nn.Parameter(torch.randn(num_heads, memory_slots, head_dim))
-        self.memory_values = nn.Parameter(torch.randn(num_heads, memory_slots, head_dim))
-
-    def forward(
-        self,
-        x: Float[Tensor, "b n c"],
-        layout: TokenLayout | None = None,  # noqa: ARG002 (the signature of `TokenAttention`)
-    ) -> Float[Tensor, "b n c"]:
-        """Return the attention output of each place."""
-        parts = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        query, keys, values = parts.unbind(0)
-        keys = torch.cat((keys, self.memory_keys.expand(len(x), -1, -1, -1)), -2)
-        values = torch.cat((values, self.memory_values.expand(len(x), -1, -1, -1)), -2)
-        output, _ = dot_product_attention(query, keys, values)
-        return self.proj(output.transpose(1, 2).flatten(2))
-
-
 class GridEncoder(nn.Module):
-    """Pre-norm transformer encoder on the places of a feature grid; returns every layer.
+    """Pre-norm transformer encoder on the places of a feature grid.
 
     For the options see `TransformerCaptioner`.
 
     Example:
-        >>> encoder = GridEncoder(12, num_heads=3, num_layers=2, memory_slots=5)
-        >>> [level.shape for level in encoder(torch.zeros(1, 6, 12), (2, 3))]
-        [torch.Size([1, 6, 12]), torch.Size([1, 6, 12])]
-
-    Source:
-        Cornia et al. 2020, arXiv:1912.08226, section 3.1. Deviation: pre-norm layers.
+        >>> encoder = GridEncoder(12, num_heads=3, num_layers=2)
+        >>> encoder(torch.zeros(1, 6, 12), (2, 3)).shape
+        torch.Size([1, 6, 12])
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        num_layers: int,
-        *,
-        mlp_ratio: float = 4.0,
-        memory_slots: int = 0,
+        self, dim: int, num_heads: int, num_layers: int, *, mlp_ratio: float = 4.0
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             EncoderLayer(
                 dim,
-                MemoryAttention(dim, num_heads=num_heads, memory_slots=memory_slots)
-                if memory_slots
-                else TokenAttention(dim, num_heads=num_heads),  # pyright: ignore[reportArgumentType] (the same call)
+                TokenAttention(dim, num_heads=num_heads),
                 FeedForward(dim, round(mlp_ratio * dim)),
             )
             for _ in range(num_layers)
         )
+        # One per layer, as earlier versions saved them: the last one is used.
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(num_layers))
 
     def forward(
         self, places: Float[Tensor, "b n c"], grid_size: tuple[int, int]
-    ) -> list[Float[Tensor, "b n c"]]:
-        """Return the normalized output of each layer; without layers, the places."""
-        layout = TokenLayout(grid_size)
-        levels: list[Tensor] = []
-        for layer, norm in zip(self.layers, self.norms, strict=True):
-            places = layer(places, layout)
-            levels.append(norm(places))
-        return levels or [places]
+    ) -> Float[Tensor, "b n c"]:
+        """Return the normalized output of the last layer; without layers, the places."""
+        if not self.layers:
+            return places
+        return self.norms[-1](run_layers(self.layers, places, TokenLayout(grid_size)))
 
 
 class KeyValues(NamedTuple):
@@ -175,8 +123,6 @@ class GridAttentionOutput(NamedTuple):
     output: Float[Tensor, "*w c"]
     weights: Float[Tensor, "*w h n"]
     """Weights of each head over the places."""
-    gate: Float[Tensor, "*w"]
-    """Mean gate of attention on attention; 1 without it."""
 
 
 class CausalSelfAttention(nn.Module):
@@ -220,29 +166,16 @@ class CausalSelfAttention(nn.Module):
 class GridAttention(nn.Module):
     """Multi-head attention of words to the places of a feature grid.
 
-    With `attention_on_attention`, the output is a linear map of query and attended vector times a
-    sigmoid gate of both. With several `levels`, the words attend to the output of each layer of an
-    image encoder, with the same projections; the attended vectors are scaled by a gate per level
-    and channel and summed (meshed attention).
-
     Source:
-        Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3; attention on attention: Huang et al.
-        2019, arXiv:1908.06954, equations 3 to 5; meshed attention: Cornia et al. 2020,
-        arXiv:1912.08226, equations 5 to 7, with the factor 1/sqrt(levels) of the authors' code.
+        Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
     """
 
-    def __init__(
-        self, dim: int, num_heads: int, *, levels: int = 1, attention_on_attention: bool = False
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)
-        self.attention_on_attention = attention_on_attention
-        self.proj = nn.Linear(2 * dim, 2 * dim) if attention_on_attention else nn.Linear(dim, dim)
-        self.level_gates = nn.ModuleList(
-            nn.Linear(2 * dim, dim) for _ in range(levels if levels > 1 else 0)
-        )
+        self.proj = nn.Linear(dim, dim)
         self.tap = Tap("words")
         self.attn_drop = nn.Identity()  # the weights that are used pass here, as in timm
 
@@ -252,129 +185,64 @@ class GridAttention(nn.Module):
         return KeyValues(_split_heads(keys, self.num_heads), _split_heads(values, self.num_heads))
 
     def forward(
-        self,
-        x: Float[Tensor, "*w c"],
-        memory: Sequence[KeyValues],
-        words: PackedWords | None = None,
+        self, x: Float[Tensor, "*w c"], memory: KeyValues, words: PackedWords | None = None
     ) -> GridAttentionOutput:
-        """Return output, weights and mean gate of each word.
+        """Return the output and the weights of each word, which stay in float32.
 
         Args:
             x: Words, `[b, k, c]`, or packed.
-            memory: Keys and values of the places, for each level.
+            memory: Keys and values of the places.
             words: Places of packed words.
         """
         query = self.query(x)
         query = _split_heads(query if words is None else words.pad_images(query), self.num_heads)
-        attended, weights = zip(
-            *(self._attend(query, level, words) for level in memory), strict=True
-        )
-        output, shares = self._mesh(x, attended)
-        output, gate = self._project(x, output)
-        return GridAttentionOutput(output, self.tap(_mix(weights, shares)), gate)
-
-    def _attend(
-        self, query: Float[Tensor, "b h k d"], level: KeyValues, words: PackedWords | None
-    ) -> tuple[Float[Tensor, "*w c"], Float[Tensor, "*w h n"]]:
-        """Return what the words read from a level, and their weights, which stay in float32."""
         weights = dot_product_attention_weights(
-            at_least_float32(query), at_least_float32(level.keys)
+            at_least_float32(query), at_least_float32(memory.keys)
         )
         weights = self.attn_drop(weights)
-        merged = _merge_heads(weights.to(level.values.dtype) @ level.values)
+        attended = _merge_heads(weights.to(memory.values.dtype) @ memory.values)
         weights = weights.transpose(1, 2)
-        if words is None:
-            return merged, weights
-        return words.pack_images(merged), words.pack_images(weights)
-
-    def _mesh(
-        self, x: Float[Tensor, "*w c"], attended: Sequence[Float[Tensor, "*w c"]]
-    ) -> tuple[Float[Tensor, "*w c"], Float[Tensor, "*w s"] | None]:
-        """Return the gated sum of the levels, and the share that each level has in it."""
-        if not self.level_gates:
-            return attended[0], None
-        gates = [
-            gate(torch.cat((x, level), -1)).sigmoid()
-            for gate, level in zip(self.level_gates, attended, strict=True)
-        ]
-        total = torch.stack([g * level for g, level in zip(gates, attended, strict=True)]).sum(0)
-        means = torch.stack([gate.mean(-1) for gate in gates], -1)
-        return total / math.sqrt(len(gates)), means / means.sum(-1, keepdim=True)
-
-    def _project(
-        self, x: Float[Tensor, "*w c"], attended: Float[Tensor, "*w c"]
-    ) -> tuple[Float[Tensor, "*w c"], Float[Tensor, "*w"]]:
-        """Return the output, and the mean gate; it is 1 without attention on attention."""
-        if not self.attention_on_attention:
-            return self.proj(attended), attended.new_ones(attended.shape[:-1])
-        information, gate = self.proj(torch.cat((x, attended), -1)).chunk(2, -1)
-        gate = gate.sigmoid()
-        return gate * information, gate.mean(-1)
+        if words is not None:
+            attended, weights = words.pack_images(attended), words.pack_images(weights)
+        return GridAttentionOutput(self.proj(attended), self.tap(weights))
 
 
 class CaptionDecoderLayer(nn.Module):
     """Pre-norm transformer decoder layer for words and the places of a feature grid.
 
-    For the options see `GridAttention` and `TransformerCaptioner`.
+    For the options see `TransformerCaptioner`.
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        mlp_ratio: float = 4.0,
-        dropout: float = 0.0,
-        levels: int = 1,
-        attention_on_attention: bool = False,
+        self, dim: int, num_heads: int, *, mlp_ratio: float = 4.0, dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(dim) for _ in range(3))
         self.self_attn = CausalSelfAttention(dim, num_heads)
-        self.cross_attn = GridAttention(
-            dim, num_heads, levels=levels, attention_on_attention=attention_on_attention
-        )
+        self.cross_attn = GridAttention(dim, num_heads)
         self.mlp = FeedForward(dim, round(mlp_ratio * dim))
         self.dropout = FastDropout(dropout)
 
     def forward(
-        self,
-        x: Float[Tensor, "p c"],
-        memory: Sequence[KeyValues],
-        words: PackedWords,
+        self, x: Float[Tensor, "p c"], memory: KeyValues, words: PackedWords
     ) -> GridAttentionOutput:
-        """Return all words of a batch of captions, with weights over the places and gates."""
+        """Return all words of a batch of captions, with weights over the places."""
         x = x + self.dropout(self.self_attn(self.norm1(x), words))
         return self._attend_grid(x, memory, words)
 
     def step(
-        self,
-        x: Float[Tensor, "b k c"],
-        memory: Sequence[KeyValues],
-        cache: KeyValues | None,
+        self, x: Float[Tensor, "b k c"], memory: KeyValues, cache: KeyValues | None
     ) -> tuple[GridAttentionOutput, KeyValues]:
-        """Return one word per hypothesis, with its weights, gate and the extended cache."""
+        """Return one word per hypothesis, with its weights and the extended cache."""
         output, cache = self.self_attn.step(self.norm1(x), cache)
         return self._attend_grid(x + self.dropout(output), memory, None), cache
 
     def _attend_grid(
-        self,
-        x: Float[Tensor, "*w c"],
-        memory: Sequence[KeyValues],
-        words: PackedWords | None,
+        self, x: Float[Tensor, "*w c"], memory: KeyValues, words: PackedWords | None
     ) -> GridAttentionOutput:
         attention = self.cross_attn(self.norm2(x), memory, words)
         x = x + self.dropout(attention.output)
         return attention._replace(output=x + self.dropout(self.mlp(self.norm3(x))))
-
-
-def _mix(
-    weights: Sequence[Float[Tensor, "*w h n"]], shares: Float[Tensor, "*w s"] | None
-) -> Float[Tensor, "*w h n"]:
-    """Return the mean weights of all levels; each level counts as much as its gate."""
-    if shares is None:
-        return weights[0]
-    return torch.einsum("...hns,...s->...hn", torch.stack(list(weights), -1), shares)
 
 
 def _split_heads(x: Float[Tensor, "*b n c"], num_heads: int) -> Float[Tensor, "*b h n d"]:

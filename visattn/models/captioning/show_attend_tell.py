@@ -19,8 +19,7 @@ from visattn.models.captioning.attending_decoder import (
     SoftAttention,
 )
 from visattn.models.captioning.captioner import Captioner, Places, TeacherForcedOutput
-from visattn.models.captioning.graphs import decoding_graphs
-from visattn.models.configurable import ModelGraph, options_of
+from visattn.models.configurable import options_of
 
 
 def select_places(weights: Float[Tensor, "*b n"], places: Places) -> Float[Tensor, "*b n"]:
@@ -243,10 +242,6 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
     def saved_arguments(self) -> dict[str, Any]:
         """Return the arguments that build this model as it is now; soft attention keeps places."""
         return super().saved_arguments() | {"places": self.places or self._places}
-
-    def export_graphs(self) -> list[ModelGraph]:
-        """Return the graphs of the start and of one decoding step."""
-        return decoding_graphs(self)
 
     def rollout(
         self,

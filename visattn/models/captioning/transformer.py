@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Self, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -30,7 +30,6 @@ from visattn.models.captioning.decoder_layer import (
 )
 from visattn.models.configurable import options_of
 
-WordPositions = Literal["sincos", "learned"]
 _MAPS = ("last", "mean", "all")
 
 
@@ -38,8 +37,8 @@ _MAPS = ("last", "mean", "all")
 class TransformerDecoderState:
     """Keys and values of the places of an image, and those of the words of its hypotheses."""
 
-    memory: tuple[tuple[KeyValues, ...], ...]
-    """Keys and values `[b, h, n, d]` of the places, for each layer and level."""
+    memory: tuple[KeyValues, ...]
+    """Keys and values `[b, h, n, d]` of the places, for each layer."""
     cache: tuple[KeyValues | None, ...]
     """Keys and values `[b, k, h, t, d]` of the words before, for each layer; None at the start."""
     num_words: int = 0
@@ -52,10 +51,7 @@ class TransformerDecoderState:
 
     def select_images(self, index: Tensor | slice) -> Self:
         """Return the state of the images chosen by index, boolean mask or slice."""
-        memory = tuple(
-            tuple(KeyValues(level.keys[index], level.values[index]) for level in layer)
-            for layer in self.memory
-        )
+        memory = tuple(KeyValues(layer.keys[index], layer.values[index]) for layer in self.memory)
         return replace(self, memory=memory, cache=_select(self.cache, index))
 
 
@@ -83,8 +79,7 @@ class TransformerDecoder(nn.Module):
         (torch.Size([2, 1, 11]), torch.Size([2, 1, 15]))
 
     Source:
-        Vaswani et al. 2017, arXiv:1706.03762; pre-norm: Xiong et al. 2020, arXiv:2002.04745; for
-        the options see `GridAttention` and `GridEncoder`.
+        Vaswani et al. 2017, arXiv:1706.03762; pre-norm: Xiong et al. 2020, arXiv:2002.04745.
     """
 
     def __init__(
@@ -99,46 +94,22 @@ class TransformerDecoder(nn.Module):
         mlp_ratio: float = 4.0,
         dropout: float = 0.1,
         feature_dropout: float = 0.0,
-        pos_embed: WordPositions = "sincos",
-        max_length: int = 64,
         encoder_layers: int = 0,
-        memory_slots: int = 0,
-        meshed: bool = False,
-        attention_on_attention: bool = False,
         maps: MapChoice = "last",
     ) -> None:
         super().__init__()
-        check_choice("pos_embed", pos_embed, get_args(WordPositions))
         _check_sizes(embed_dim, num_heads, num_layers, encoder_layers)
-        if (memory_slots or meshed) and not encoder_layers:
-            raise ValueError(
-                "memory_slots and meshed belong to the self-attention layers on the grid: set "
-                "encoder_layers to at least 1"
-            )
         self.embed_dim = embed_dim
         self.grid_size = grid_size
         self.num_layers = num_layers
         self.num_heads = num_heads
         self.maps = maps
-        self.meshed = meshed
-        self.max_length = max_length
         self.feature_proj = feature_projection(in_channels, embed_dim, feature_dropout)
         self.grid_positions = nn.Parameter(torch.empty(grid_size[0] * grid_size[1], embed_dim))
-        self.grid_encoder = GridEncoder(
-            embed_dim, num_heads, encoder_layers, mlp_ratio=mlp_ratio, memory_slots=memory_slots
-        )
+        self.grid_encoder = GridEncoder(embed_dim, num_heads, encoder_layers, mlp_ratio=mlp_ratio)
         self.embedding = nn.Embedding(num_words, embed_dim)
-        positions = torch.empty(max_length, embed_dim) if pos_embed == "learned" else None
-        self.word_positions = None if positions is None else nn.Parameter(positions)
         layers = [
-            CaptionDecoderLayer(
-                embed_dim,
-                num_heads,
-                mlp_ratio=mlp_ratio,
-                dropout=dropout,
-                levels=encoder_layers if meshed else 1,
-                attention_on_attention=attention_on_attention,
-            )
+            CaptionDecoderLayer(embed_dim, num_heads, mlp_ratio=mlp_ratio, dropout=dropout)
             for _ in range(num_layers)
         ]
         self.layers = cast("Sequence[CaptionDecoderLayer]", nn.ModuleList(layers))
@@ -165,19 +136,16 @@ class TransformerDecoder(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
         nn.init.normal_(self.embedding.weight, std=self.embed_dim**-0.5)
-        for positions in (self.grid_positions, self.word_positions):
-            if positions is not None:
-                nn.init.trunc_normal_(positions, std=0.02)
+        nn.init.trunc_normal_(self.grid_positions, std=0.02)
 
     def start(self, features: Float[Tensor, "b c y x"]) -> TransformerDecoderState:
         """Return the state before the first word, with one hypothesis per image."""
         places = self.feature_proj(features.flatten(2).transpose(1, 2)) + self.grid_positions
-        levels = self.grid_encoder(places, self.grid_size)
-        memory: list[tuple[KeyValues, ...]] = []
+        places = self.grid_encoder(places, self.grid_size)
+        memory: list[KeyValues] = []
         for layer in self.layers:
             layer.cross_attn.tap.grid = self.grid_size
-            attended = levels if self.meshed else levels[-1:]
-            memory.append(tuple(layer.cross_attn.project_keys(level) for level in attended))
+            memory.append(layer.cross_attn.project_keys(places))
         return TransformerDecoderState(tuple(memory), (None,) * len(self.layers))
 
     def step(
@@ -222,13 +190,6 @@ class TransformerDecoder(nn.Module):
 
     def _positions(self, count: int, device: torch.device) -> Float[Tensor, "count c"]:
         """Return the position embeddings of the first words."""
-        if count > self.max_length:
-            raise ValueError(
-                f"captions may have at most {self.max_length} words, the start token included, got "
-                f"{count}: set max_length of the model, or shorten the captions"
-            )
-        if self.word_positions is not None:
-            return self.word_positions[:count]
         # The second half of the embedding of a grid encodes the column.
         embedded = sincos_pos_embed((1, count), 2 * self.embed_dim, device=device)
         return embedded[:, self.embed_dim :]
@@ -243,12 +204,13 @@ class TransformerDecoder(nn.Module):
 
     def _attention(self, outputs: Sequence[GridAttentionOutput]) -> AttentionStep:
         """Return the weights that `maps` chooses."""
-        gate = torch.stack([layer.gate for layer in outputs]).mean(0)
+        weights = outputs[-1].weights
+        gate = weights.new_ones(weights.shape[:-2])  # there is none
         if not isinstance(self.maps, str):
             layer, head = self.maps
             return AttentionStep(outputs[layer].weights[..., head, :], gate)
         if self.maps == "last":
-            return AttentionStep(outputs[-1].weights.mean(-2), gate)
+            return AttentionStep(weights.mean(-2), gate)
         heads = torch.stack([layer.weights for layer in outputs], -3)
         return AttentionStep(heads.mean((-3, -2)), gate, heads if self.maps == "all" else None)
 
@@ -277,7 +239,7 @@ def _check_sizes(embed_dim: int, num_heads: int, num_layers: int, encoder_layers
 
 
 class TransformerCaptioner(Captioner[TransformerDecoderState]):
-    """Transformer decoder over the feature grid, with options of M2 and AoANet.
+    """Transformer decoder over the feature grid.
 
     Each layer attends to the words before, with cached keys and values, and to the projected
     features. A word has a map per layer and head; `maps` chooses what is shown and supervised.
@@ -291,20 +253,13 @@ class TransformerCaptioner(Captioner[TransformerDecoderState]):
         mlp_ratio: Hidden size of the feed-forward layers, as a multiple of `embed_dim`.
         dropout: Dropout rate of word embeddings and of the output of each sublayer.
         feature_dropout: Dropout rate on features before their projection.
-        pos_embed: Positions of words: `sincos` or `learned`.
-        max_length: Number of positions; longer captions are refused.
         encoder_layers: Number of self-attention layers on the projected grid.
-        memory_slots: Learned keys and values beside those of the places, in these layers (M2).
-        meshed: Whether the decoder attends to all of these layers, with gates (M2), or to the last.
-        attention_on_attention: Whether the attended vector is gated by the query (AoA); the mean
-            gate of a word is its `gate`, which is 1 otherwise.
         maps: Weights of a word: mean over the heads of the `last` layer, `mean` over all layers
             and heads; `all` is the mean, with the weights of each head as `heads`; or those of one
             head, `(layer, head)`, indices from 0. It may be set later, too.
 
     Raises:
-        ValueError: If `num_heads` does not divide `embed_dim`, an option is unknown, or there are
-            memory slots or meshed attention without encoder layers.
+        ValueError: If `num_heads` does not divide `embed_dim`, or there are no such maps.
 
     Example:
         >>> import torch
@@ -318,9 +273,8 @@ class TransformerCaptioner(Captioner[TransformerDecoderState]):
         (torch.Size([15]), torch.Size([3, 3, 15]))
 
     Source:
-        Vaswani et al. 2017, arXiv:1706.03762; M2: Cornia et al. 2020, arXiv:1912.08226; AoA: Huang
-        et al. 2019, arXiv:1908.06954. Deviations: pre-norm layers; the output is tied to the word
-        embeddings through a square linear layer; grid positions are learned.
+        Vaswani et al. 2017, arXiv:1706.03762. Deviations: pre-norm layers; the output is tied to
+        the word embeddings through a square linear layer; grid positions are learned.
     """
 
     @options_of(TransformerDecoder)

@@ -11,8 +11,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from visattn.blocks.base import check_choice
-from visattn.models.base import MAX_PIXELS, ImageClassifier
-from visattn.models.configurable import ModelGraph, example_images
+from visattn.models.base import ImageClassifier
 from visattn.models.glimpses.retina import (
     Backend,
     GlimpseEncoderType,
@@ -157,9 +156,6 @@ class LocationPolicy(nn.Module):
         return sample.clamp(-1, 1), (mean, sample)
 
 
-_MAX_GLIMPSES = 4096  # the state and the patches of each glimpse stay in memory
-
-
 class GlimpseState(NamedTuple):
     """Recurrent state of a glimpse model."""
 
@@ -228,7 +224,6 @@ class GlimpseModel(ImageClassifier):
                 f"be at least 1, policy_std above 0 and dropout in [0, 1); got {counts}, "
                 f"{policy_std} and {dropout}"
             )
-        _check_memory_bounds(img_size, num_scales, num_glimpses)
         check_choice("rnn_type", rnn_type, get_args(RNNType))
         check_choice("glimpse_encoder", glimpse_encoder, get_args(GlimpseEncoderType))
         check_choice("init_location", init_location, get_args(InitLocation))
@@ -256,34 +251,6 @@ class GlimpseModel(ImageClassifier):
         self.rnn = GlimpseRNN(rnn_type, hidden_size, hidden_size)
         self.classifier = nn.Linear(hidden_size, len(self.class_names))
         self.policy = LocationPolicy(hidden_size, init_location, policy_std, learn_std=learn_std)
-
-    def export_graphs(self) -> list[ModelGraph]:
-        """Return the graph of the logits and of the locations and boxes of greedy glimpses.
-
-        Raises:
-            ValueError: If the first location is random.
-        """
-        if self.init_location == "random":
-            raise ValueError(
-                "the first location must not be random, so that the file always gives the same; "
-                "train with --model.init_location center or learned"
-            )
-        metadata = {
-            "class_names": list(self.class_names),
-            "end_class": self.end_class,
-            "glimpses_per_label": self.num_glimpses_per_label,
-            "boxes": {
-                "output": "boxes",
-                "axes": ["image", "glimpse", "scale", "left top right bottom"],
-                "unit": "pixels of the input",
-            },
-        }
-        images = example_images(self.img_size)
-        outputs = ("logits", "locations", "boxes")
-        return [ModelGraph(_GreedyGlimpses(self), {"images": images}, outputs, metadata)]
-
-    def run_blank_image(self) -> None:
-        """Do nothing: glimpses depend on values, and the constructor limits their memory."""
 
     @property
     def num_glimpses_per_label(self) -> int:
@@ -458,20 +425,6 @@ class GlimpseModel(ImageClassifier):
         return torch.randn(shape, device=images.device) if sample else images.new_zeros(shape)
 
 
-def _check_memory_bounds(img_size: tuple[int, int], num_scales: int, num_glimpses: int) -> None:
-    """Refuse arguments that need much memory though the weights are small."""
-    # Bounded first, since the power itself may be too large to compute.
-    margin = 2 ** min(num_scales, 64)  # of the pyramid, on both sides together
-    if (img_size[0] + margin) * (img_size[1] + margin) > MAX_PIXELS:
-        raise ValueError(
-            f"num_scales={num_scales} extends the widest window to 2^{num_scales} pixels, too far "
-            f"beyond images of {img_size[0]} x {img_size[1]}: together they may hold at most "
-            f"{MAX_PIXELS:,} pixels"
-        )
-    if num_glimpses > _MAX_GLIMPSES:
-        raise ValueError(f"num_glimpses must be at most {_MAX_GLIMPSES:,}, got {num_glimpses:,}")
-
-
 def _check_rollout_inputs(
     images: Tensor, num_rollouts: int, init_locations: Tensor | None, locations: Tensor | None
 ) -> None:
@@ -488,17 +441,3 @@ def _check_rollout_inputs(
                 f"shape {list(values.shape)} for {len(images)} images, with a largest absolute "
                 f"value of {float(values.abs().max()) if values.numel() else None}"
             )
-
-
-class _GreedyGlimpses(nn.Module):
-    """A glimpse model with its locations and windows as further outputs."""
-
-    def __init__(self, model: GlimpseModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: UInt8[Tensor, "b c y x"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits `[b, t, k]`, locations `[b, t, 2]` and boxes `[b, t, scale, 4]`."""
-        rollout = self.model.rollout(self.model.normalize(images))
-        locations = rollout.locations[:, 0]
-        return rollout.logits[:, 0], locations, self.model.boxes(locations)

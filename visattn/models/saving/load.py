@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +25,7 @@ from visattn.models.backbones.user_code import is_user_code, load_user_model, lo
 from visattn.models.saving.bundled import find_bundled_model, is_model_name, list_bundled_models
 from visattn.models.saving.card import ModelCard
 from visattn.models.saving.checkpoint import read_model
-from visattn.models.saving.config import (
-    build_with_weights,
-    check_config_fits,
-    is_saved,
-    model_classes,
-    model_config,
-)
+from visattn.models.saving.config import is_saved, model_classes, model_config, restore_model
 from visattn.models.saving.hub import (
     MODEL_FILE,
     HubName,
@@ -170,8 +163,8 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
             f"{path} is no exported model: va.load_model loads the best checkpoint of the folder "
             "of a run, and `visattn export` makes a file of a checkpoint"
         )
-    weights, config = read_safetensors(path, check=partial(check_config_fits, source=path))
-    model = build_with_weights(config, weights)
+    weights, config = read_safetensors(path)
+    model = restore_model(config, weights, source=path)
     check_loaded_weights(model, path)
     return model
 

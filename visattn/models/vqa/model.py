@@ -24,7 +24,6 @@ class GridTokens(nn.Module):
         in_channels: Number of channels of the features.
         dim: Dimension of the tokens.
         grid_size: Rows and columns of the grid.
-        tanh: Whether the projection ends with tanh, as in stacked attention.
         positions: Whether a learned embedding of each cell and a projection of its coordinates are
             added.
         num_layers: Number of self-attention layers among the cells.
@@ -43,7 +42,6 @@ class GridTokens(nn.Module):
         dim: int,
         grid_size: tuple[int, int],
         *,
-        tanh: bool = False,
         positions: bool = True,
         num_layers: int = 0,
         num_heads: int = 4,
@@ -51,7 +49,6 @@ class GridTokens(nn.Module):
         super().__init__()
         self.grid_size = grid_size
         self.project = nn.Linear(in_channels, dim)
-        self.act = nn.Tanh() if tanh else nn.Identity()
         cells = torch.empty(grid_size[0] * grid_size[1], dim) if positions else None
         self.cells = None if cells is None else nn.Parameter(nn.init.trunc_normal_(cells, std=0.02))
         self.coordinates = nn.Linear(2, dim, bias=False) if positions else None
@@ -63,7 +60,7 @@ class GridTokens(nn.Module):
 
     def forward(self, features: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
         """Return the tokens, row by row."""
-        tokens = self.act(self.project(features.flatten(2).mT))
+        tokens = self.project(features.flatten(2).mT)
         if self.coordinates is not None:
             places = cell_coordinates(features).flatten(2).mT
             tokens = tokens + self.coordinates(places) + self.cells
@@ -218,11 +215,6 @@ class VQAModel(Configurable, ModelWithEncoder, ABC):
                 "question"
             )
         return self.answer(self.encoder(images), questions, image_indices)
-
-    def run_blank_image(self) -> None:
-        """Answer a question of one word about one blank image."""
-        features = self.encoder(torch.zeros(1, 3, *self.img_size))
-        self.answer(features, torch.ones(1, 1, dtype=torch.long))
 
     @abstractmethod
     def answer(
