@@ -74,12 +74,12 @@ def weights_origin(weights: str) -> str | dict[str, str]:
         ('random', {'file': 'a.safetensors', 'sha256': 'ba7816bf8f01cfea'})
     """
     from visattn.models.saving.bundled import find_bundled_model, list_bundled_models
-    from visattn.models.saving.hub import cached_model
+    from visattn.models.saving.hub import MODEL_FILE, download_file, parse_hub_name
 
     path = Path(weights)
     name = Path(weights).name
-    if weights.startswith("hf://"):
-        path = cached_model(weights)
+    if on_hub := parse_hub_name(weights):
+        path = download_file(on_hub, MODEL_FILE)
         name = weights
     elif not path.exists() and weights in list_bundled_models():
         path = find_bundled_model(weights)

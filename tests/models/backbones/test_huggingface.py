@@ -222,7 +222,7 @@ def test_pytorch_weights_load_and_unsafe_pickles_are_refused(folder: Path) -> No
     with pytest.raises(ValueError, match=r"holds NaN or infinity in classifier\.bias"):
         load_huggingface_model(folder)
     torch.save(torch.nn.Linear(2, 3), folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"import and run torch\.nn\.modules\.linear\.Linear"):
+    with pytest.raises(ValueError, match="cannot be built: .*"):
         load_huggingface_model(folder)
 
 

@@ -1,7 +1,6 @@
-"""State dicts of any origin: wrappers, prefixes, shards, original keys, and errors."""
+"""State dicts of any origin: wrappers, prefixes, original keys, and errors."""
 
 import argparse
-import json
 import os
 import pickle
 import re
@@ -12,13 +11,11 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from visattn.models.backbones.pretrained import load_timm_model
 from visattn.models.backbones.timm_classifier import load_weights
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.saving.state_dicts import read_archive, read_state_dict
 
 
 class Net(nn.Module):
@@ -57,7 +54,7 @@ WRAPPED: dict[str, tuple[Callable[[], Any], str]] = {
     "ema": (lambda: {"model": OTHER, "ema": {"state_dict": named("")}}, "those in ema.state_dict"),
     "backbone": (
         lambda: {**named("backbone."), "head.mlp.weight": torch.ones(3)},
-        "the prefix backbone. is removed, 1 tensors without it are left out (head.mlp.weight",
+        "the prefix backbone. is removed, 1 tensors without it are left out (['head.mlp.weight'",
     ),
     "compiled": (
         lambda: named("module._orig_mod."),
@@ -94,69 +91,6 @@ def test_wrappers_and_prefixes_are_removed_and_reported(legacy: bool, tmp_path: 
             assert torch.equal(tensor, right[name]), (case, name)
 
 
-def sharded(folder: Path, state: dict[str, Tensor], *, kind: str = "safetensors") -> Path:
-    names = list(state)
-    files = {"part-1." + kind: names[:4], "part-2." + kind: names[4:]}
-    for file, keys in files.items():
-        part = {name: state[name].contiguous() for name in keys}
-        write = save_file if kind == "safetensors" else torch.save
-        write(part, folder / file)
-    places = {name: file for file, keys in files.items() for name in keys}
-    stem = "model" if kind == "safetensors" else "pytorch_model"
-    index = folder / f"{stem}.{kind}.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    return index
-
-
-def test_shards_load_as_one_state_dict(tmp_path: Path) -> None:
-    right = dict(random_net().state_dict())
-    for kind in ("safetensors", "bin"):
-        folder = tmp_path / kind
-        folder.mkdir()
-        index = sharded(folder, right, kind=kind)
-        for named_so in (index, folder):
-            read = read_state_dict(named_so).tensors
-            assert read.keys() == right.keys()
-            assert all(torch.equal(read[name], right[name]) for name in right)
-
-
-@pytest.mark.parametrize("length", [128, 640, 15_392, 19_280])
-def test_a_header_whose_length_looks_like_another_format_is_read(
-    tmp_path: Path, length: int
-) -> None:
-    """As bytes, the lengths are those of pickles, of a web page behind a space, and "PK"."""
-    file = tmp_path / "model.safetensors"
-    rest = len(
-        json.dumps(
-            {"": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, separators=(",", ":")
-        )
-    )
-    name = "w" * (length - rest)
-    save_file({name: torch.ones(1)}, file)
-    assert int.from_bytes(file.read_bytes()[:8], "little") == length
-    assert read_state_dict(file).tensors == {name: torch.ones(1)}
-
-
-def test_broken_shard_index_is_refused(tmp_path: Path) -> None:
-    index = sharded(tmp_path, named(""))
-    places = json.loads(index.read_text())["weight_map"]
-
-    def refused(content: Any, reason: str, error: type[Exception] = ValueError) -> None:
-        index.write_text(content if isinstance(content, str) else json.dumps(content))
-        with pytest.raises(error, match=reason):
-            read_state_dict(index)
-
-    refused("{", "is not valid JSON")
-    refused([], "no weight_map")
-    refused({"weight_map": {}}, "no weight_map")
-    refused({"weight_map": places | {"fc.bias": "../part-1.safetensors"}}, "must be in the folder")
-    refused(
-        {"weight_map": places | {"fc.bias": "/etc/passwd"}}, "must be in the folder of its index"
-    )
-    refused({"weight_map": places | {"fc.bias": "no.safetensors"}}, "missing", FileNotFoundError)
-    refused({"weight_map": places | {"fc.bias": "part-1.safetensors"}}, "lacks fc.bias")
-
-
 class Hostile:
     """Would run a command when it is unpickled."""
 
@@ -167,54 +101,30 @@ class Hostile:
         return os.system, (f"touch {self.mark}",)
 
 
-def test_unsafe_pickle_is_refused_by_name(tmp_path: Path) -> None:
+def test_pickles_do_not_run(tmp_path: Path) -> None:
     file, mark = tmp_path / "weights.pth", tmp_path / "ran"
     for zipped in (True, False):
         torch.save({"state_dict": Hostile(mark)}, file, _use_new_zipfile_serialization=zipped)
-        with pytest.raises(ValueError, match=r"would import and run (posix|nt)\.system, so it is"):
-            read_archive(file)
-        torch.save(nn.Linear(2, 3), file, _use_new_zipfile_serialization=zipped)
-        with pytest.raises(
-            ValueError, match=r"run torch\.nn\.modules\.linear\.Linear, .*state_dic"
-        ):
+        with pytest.raises(ValueError, match="or hold code, which is not executed"):
             load_weights(nn.Linear(2, 3), file)
     file.write_bytes(pickle.dumps(Hostile(mark)))
-    with pytest.raises(ValueError, match="so it is not loaded"):
+    with pytest.raises(ValueError, match="or hold code, which is not executed"):
         load_weights(nn.Linear(2, 3), file)
     assert not mark.exists()
 
 
-def test_files_without_weights_are_refused_with_a_reason(tmp_path: Path) -> None:
-    whole = tmp_path / "whole.pth"
-    torch.save(named(""), whole)
+def test_files_without_weights_are_refused(tmp_path: Path) -> None:
     itself: dict[str, Any] = {}
     itself["model"] = itself
-    torch.save(itself, tmp_path / "itself.pth")
-    torch.save({"one": named(""), "other": named("")}, tmp_path / "two.pth")
-    torch.save({"epoch": 3}, tmp_path / "none.pth")
-    scripted = tmp_path / "scripted.pt"
-    with whole.open("rb") as opened:
-        (tmp_path / "cut.pth").write_bytes(opened.read()[:900])
-    (tmp_path / "empty.pth").write_bytes(b"")
-    (tmp_path / "page.pth").write_text("<!doctype html>")
-    (tmp_path / "lfs.pth").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
-    (tmp_path / "text.bin").write_text("weights " * 9)
-    with pytest.warns(FutureWarning):  # torch says that it is old
-        torch.jit.save(torch.jit.script(nn.Linear(2, 3)), scripted)
-    for name, reason in {
-        "itself.pth": "holds no weights",
-        "two.pth": "holds several sets of weights, one, other",
-        "none.pth": "holds no weights",
-        "cut.pth": "its end is missing",
-        "empty.pth": "is empty",
-        "page.pth": "is a web page",
-        "lfs.pth": "run git lfs pull",
-        "text.bin": "is damaged or no safetensors file",
-        "scripted.pt": "is a TorchScript program",
-        ".": "holds 10 files of weights, cut.pth first",
-    }.items():
-        with pytest.raises(ValueError, match=re.escape(reason)):
-            load_weights(random_net(), tmp_path / name)
+    contents = {"itself": itself, "two": {"one": named(""), "other": named("")}, "none": {"a": 3}}
+    for name, content in contents.items():
+        torch.save(content, tmp_path / f"{name}.pth")
+        with pytest.raises(ValueError, match=f"{name}.pth holds no weights, or several sets"):
+            load_weights(random_net(), tmp_path / f"{name}.pth")
+    for content in (b"", b"<!doctype html>", (tmp_path / "two.pth").read_bytes()[:900]):
+        (tmp_path / "cut.pth").write_bytes(content)
+        with pytest.raises(ValueError, match=r"cut.pth cannot be read as weights of torch.save"):
+            load_weights(random_net(), tmp_path / "cut.pth")
 
 
 def test_mismatch_error_names_the_likely_reason(tmp_path: Path) -> None:

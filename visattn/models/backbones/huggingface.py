@@ -1,10 +1,9 @@
-"""Classifiers and detectors of transformers, built from a checked config.json."""
+"""Classifiers and detectors of transformers, built from their config.json."""
 
 import importlib
 import importlib.util
-import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,55 +14,11 @@ from torch import Tensor, nn
 from visattn.geometry.preprocessing import ReverseChannels, UnsupportedTransform
 from visattn.io.safe_text import read_json, short_repr
 from visattn.models.backbones.pretrained import LoadedModel, unique_names
-from visattn.models.saving.state_dicts import read_state_dict
-from visattn.models.saving.weight_files import check_loaded_weights, open_safetensors, tensor_shapes
+from visattn.models.saving.weight_files import check_loaded_weights
 from visattn.recording.model_config import vision_tower
 
 _OWN_ATTENTION = ("eager", "sdpa", "flex_attention", None)
 _ATTENTION_KEYS = ("attn_implementation", "_attn_implementation")
-_MAX_CLASSES = 10_000_000
-# Modules that transformers makes one by one; each of them has a tensor of its own.
-_NUMBERS_OF_MODULES = re.compile(r"(layers?|depths?|blocks|stages|experts)$")
-_FEW_MODULES = 1_000  # made within seconds
-_SIZES = re.compile(r"(?<!vocab_)(sizes?|dims?|channels|heads|width|features)$")
-_SMALL_SIZE = 20_000  # of a weight matrix that fits into memory
-_CLASSES = re.compile(r"num_labels|vocab_size")
-
-
-def weight_shapes(directory: Path) -> list[tuple[int, ...]]:
-    """Return the shapes of the weights of a directory, from the headers if possible."""
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        return [tuple(tensor.shape) for tensor in read_state_dict(directory).tensors.values()]
-    shapes: list[tuple[int, ...]] = []
-    for file in files:
-        with open_safetensors(file) as opened:
-            shapes += tensor_shapes(opened).values()
-    return shapes
-
-
-def check_config(config: Mapping[str, Any], directory: Path) -> None:
-    """Refuse a config of far more or larger modules than the weights: to build them takes hours.
-
-    Raises:
-        ValueError: If a number of layers, a size or a number of classes is too large, or a weight
-            file is damaged.
-    """
-    shapes = weight_shapes(directory)
-    largest = max((side for shape in shapes for side in shape), default=0)
-    limits = {
-        _CLASSES: _MAX_CLASSES,
-        _NUMBERS_OF_MODULES: max(_FEW_MODULES, len(shapes)),
-        _SIZES: max(_SMALL_SIZE, largest),
-    }
-    for key, value in _numbers(config):
-        for pattern, limit in limits.items():
-            if pattern.search(key) and value > limit:
-                raise ValueError(
-                    f"{directory / 'config.json'}: {short_repr(key)} must be at most {limit:,}, "
-                    f"got {short_repr(value)}: the weight files have {len(shapes):,} tensors with "
-                    f"sides of up to {largest:,}"
-                )
 
 
 def names_other_attention(config: object) -> bool:
@@ -89,18 +44,6 @@ def _is_other(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(_is_other, value.values()))
     return value not in _OWN_ATTENTION
-
-
-def _numbers(config: object, key: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a config, each with the key that it stands under."""
-    if isinstance(config, dict):
-        for name, value in config.items():
-            yield from _numbers(value, name)
-    elif isinstance(config, list):
-        for value in config:
-            yield from _numbers(value, key)
-    elif isinstance(config, int | float):
-        yield key, config
 
 
 _MODES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # of Pillow
@@ -166,7 +109,6 @@ def read_huggingface_model(
             "Hugging Face models need transformers: pip install 'visattn[hf]'"
         ) from error
     config = _read_json(directory / "config.json")
-    check_config(config, directory)
     if loading.get("device_map") and importlib.util.find_spec("accelerate") is None:
         raise ImportError("a device map needs accelerate: pip install accelerate")
     model_class = _load_model_class(library, config, directory)
@@ -218,7 +160,7 @@ def _load_model_class(library: Any, config: Mapping[str, Any], directory: Path) 
 
 def _load_weights(model_class: Any, directory: Path, options: Mapping[str, Any]) -> nn.Module:
     """Load a model with all of its weights."""
-    has_safetensors = any(directory.glob("*.safetensors"))  # else `check_config` reads the pickle
+    has_safetensors = any(directory.glob("*.safetensors"))
     logging: Any = importlib.import_module("transformers.utils.logging")
     progress_bar = logging.is_progress_bar_enabled()
     verbosity = logging.get_verbosity()

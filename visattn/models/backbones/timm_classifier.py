@@ -92,7 +92,7 @@ def load_weights(
 
     Args:
         model: Model to load the weights into.
-        file: File or folder, as in `read_state_dict`; batch counters may be missing.
+        file: File, as in `read_state_dict`; batch counters may be missing.
         ignored_prefixes: Prefixes of keys that are ignored.
         convert: Converts a state dict that does not fit to the keys and shapes of the model.
 
@@ -240,7 +240,7 @@ class TimmClassifier(ImageClassifier):
         block_kwargs: Further arguments of the blocks, such as `reduction`.
         img_size: Height and width of the input images, in pixels.
         pretrained: Whether to download timm's pretrained weights.
-        weights: File or folder with pretrained weights instead, as in `read_state_dict`.
+        weights: File with pretrained weights instead, as in `read_state_dict`.
         freeze_bn: Whether batch norms of the backbone keep their running statistics during
             training. Those of the blocks are not frozen.
         freeze_backbone: Whether only the blocks and the head are trained, as `visattn.insert` does

@@ -93,7 +93,7 @@ class TimmEncoder(ImageEncoder):
         freeze_bn: Whether batch norms of trainable stages keep their running statistics too, as
             small batches need.
         pretrained: Whether to download timm's pretrained weights.
-        weights: File or folder with pretrained weights instead, as in `read_state_dict`.
+        weights: File with pretrained weights instead, as in `read_state_dict`.
         timm_kwargs: Further arguments of `timm.create_model`.
         mean: Mean of each color channel, in [0, 1]; None for the backbone's own.
         std: Standard deviation of each color channel, in [0, 1]; None for the backbone's own.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import visattn.models
 from visattn.blocks.registry import is_registered
 from visattn.models.configurable import CLASSES, Configurable, is_sharded
-from visattn.models.saving.weight_files import check_weight_types
+from visattn.models.saving.weight_files import check_weight_types, describe_mismatch, shapes_of
 
 # What constructors raise that get arguments of a wrong type, and passes that depend on values.
 _ARGUMENT_ERRORS = (
@@ -184,10 +184,16 @@ def restore_model(
     """
     try:
         model = build_model(config)
-        check_weight_types(model.state_dict(), weights, source)
-        model.load_state_dict(weights)
-    except (RecursionError, RuntimeError, ValueError) as error:
+    except (RecursionError, ValueError) as error:
         raise ValueError(f"{source}: {error}") from error
+    expected = shapes_of(model.state_dict())
+    if expected != (shapes := shapes_of(weights)):
+        raise ValueError(
+            f"{source} is damaged: its weights do not fit its model config; "
+            f"{describe_mismatch(expected, shapes)}"
+        )
+    check_weight_types(model.state_dict(), weights, source)
+    model.load_state_dict(weights)
     return model.eval()
 
 

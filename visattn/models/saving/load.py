@@ -73,8 +73,8 @@ def save(
         ValueError: If the model is not of a visattn class, or the name does not end in
             .safetensors.
         FileExistsError: If the card would replace a file that is not beside a model.
-        OSError: If the file cannot be written; as `PermissionError` or `ConnectionError`, if the
-            hub refuses the upload or cannot be reached.
+        OSError: If the file cannot be written; as huggingface_hub raises it, if the hub refuses the
+            upload or cannot be reached.
         ImportError: If the hub is named and huggingface_hub is not installed.
 
     Example:
@@ -112,7 +112,7 @@ def _upload(model: nn.Module, name: HubName, card: ModelCard, *, private: bool) 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         save(model, folder / MODEL_FILE)
-        _write_card(model, card, folder / _HUB_CARD, folder / _IMAGE, str(name))
+        _write_card(model, card, folder / _HUB_CARD, folder / _IMAGE, f"hf://{name.repo}")
         upload_folder(name, folder, message=f"Upload {type(model).__name__}", private=private)
 
 
@@ -131,20 +131,19 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     Args:
         path: The file; or a model that comes with visattn, such as `scenes-captioner`; or a
             repository on the Hugging Face hub, `hf://USER/NAME[@REVISION]`, of which the file is
-            downloaded into the cache of huggingface_hub and checked against its hash.
+            downloaded into the cache of huggingface_hub.
 
     Only files of visattn models describe their architecture. Load the weights of other models with
     `model.load_state_dict`, or with `load_model("FILE.py:NAME", weights=FILE)`.
 
-    Nothing in the file is executed, and memory for the weights is only allocated after they were
-    checked against the model that the file describes.
+    Nothing in the file is executed.
 
     Raises:
         FileNotFoundError: If the file, the name, the repository or its revision does not exist.
         ValueError: If the file is damaged, is not an exported visattn model but a checkpoint or the
             folder of a run, contains NaN weights, or lies on another machine than the hub.
-        OSError: As `PermissionError` or `ConnectionError`, if the hub refuses the download or
-            cannot be reached and the file is not in the cache.
+        OSError: As huggingface_hub raises it, if the hub refuses the download or cannot be reached
+            and the file is not in the cache.
         ImportError: If the hub is named and huggingface_hub is not installed.
 
     Example:
@@ -250,7 +249,7 @@ def load_model(
             is loaded (as a string also `run:DIRECTORY`); `timm:NAME`; `torchvision:NAME`;
             `hf:DIRECTORY`, as `save_pretrained` writes it; `FILE.py:NAME` or `package.module:NAME`
             with a class or function that builds a model; or an `nn.Module`, which is used as it is.
-        weights: File or directory with weights for a model of timm, torchvision, your own code or
+        weights: File with weights for a model of timm, torchvision, your own code or
             an `nn.Module`, as `read_state_dict` accepts it. A timm or torchvision model with 1000
             classes is taken for an ImageNet classifier.
         pretrained: Download the pretrained weights of timm or torchvision.
@@ -268,7 +267,7 @@ def load_model(
             `package.module:NAME`.
 
     Raises:
-        FileNotFoundError: If the file or directory does not exist.
+        FileNotFoundError: If the file does not exist.
         ImportError: If the library is not installed.
         ValueError: If the name or an argument is unknown, two sources of weights are given, or the
             weights do not fit the model.

@@ -1,10 +1,5 @@
-"""Weight files: local, undamaged, finite, and small enough for the memory.
+"""Files of weights: local and undamaged; reading one executes no code."""
 
-Reading a file executes no code. Files are written atomically; damaged files and files of other
-libraries are refused.
-"""
-
-import hashlib
 import json
 import os
 import re
@@ -24,8 +19,6 @@ from visattn.io.safe_text import parse_json
 
 Shapes = dict[str, tuple[int, ...]]
 
-_MAX_HEADER_BYTES = 2**25  # the names and offsets of about 200,000 tensors
-_PICKLE_PROTOCOLS = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _URL = re.compile(r"\w[\w+.-]+:/")
 
 
@@ -58,52 +51,22 @@ def require_local_file(path: str | os.PathLike[str], *, missing: str) -> Path:
     return file
 
 
-def begins_as_safetensors(first_bytes: bytes) -> bool:
-    r"""Whether a file begins with the length of a header, in eight bytes, and with that header.
-
-    The length alone may look like something else: 19,280 is "PK", and 640 begins a pickle.
-
-    Example:
-        >>> begins_as_safetensors((640).to_bytes(8, "little") + b'{"weight"')
-        True
-        >>> begins_as_safetensors(b"\x80\x02}q\x00.")
-        False
-    """
-    return first_bytes[4:9] == b"\0\0\0\0{"
-
-
 @contextmanager
 def open_safetensors(file: Path) -> Iterator[Any]:
-    """Open a safetensors file after checking the size of its header and of the file.
+    """Open a safetensors file.
 
     Raises:
-        ValueError: If the file is damaged, not a safetensors file, or larger than the memory.
+        ValueError: If the file is damaged or not a safetensors file.
     """
-    with file.open("rb") as binary_file:
-        first_bytes = binary_file.read(9)
-    is_torch = first_bytes[:2] == b"PK" or first_bytes[:2] in _PICKLE_PROTOCOLS
-    if is_torch and not begins_as_safetensors(first_bytes):
-        raise ValueError(
-            f"{file} is no safetensors file but one of torch.save (.pth, .pt, .ckpt, .bin): "
-            "it contains weights without a model; build the model and pass the file as its "
-            "weights, as in --model timm:NAME --weights FILE"
-        )
-    length = int.from_bytes(first_bytes[:8], "little")
-    if length > _MAX_HEADER_BYTES:
-        raise ValueError(
-            f"{file} is damaged or no safetensors file: its header would be {length:,} bytes long"
-        )
     try:
-        with safe_open(file, framework="pt") as safetensors_file:
-            check_memory(file.stat().st_size, file)
-            yield safetensors_file
+        with safe_open(file, framework="pt") as opened:
+            yield opened
     except SafetensorError as error:
-        raise ValueError(f"{file} is damaged or no safetensors file: {error}") from error
-
-
-def tensor_shapes(opened: Any) -> Shapes:
-    """Return the shapes of the tensors in a file of `open_safetensors`, which are not read."""
-    return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+        raise ValueError(
+            f"{file} is damaged or no safetensors file: {error}. Files of torch.save (.pth, .pt, "
+            ".ckpt, .bin) contain weights without a model; build the model and pass the file as "
+            "its weights, as in --model timm:NAME --weights FILE"
+        ) from error
 
 
 def shapes_of(weights: Mapping[str, Tensor]) -> Shapes:
@@ -156,24 +119,8 @@ def describe_mismatch(expected: Shapes, shapes: Shapes) -> str:
     )
 
 
-def check_memory(count: int, source: object) -> None:
-    """Raise an error if weights of so many bytes exceed the physical memory of this machine.
-
-    Example:
-        >>> check_memory(10**15, "model.ckpt")
-        Traceback (most recent call last):
-        ValueError: model.ckpt holds 1,000,000.0 GB, but this machine has a memory of ... GB
-    """
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if count > memory:
-        raise ValueError(
-            f"{source} holds {count / 1e9:,.1f} GB, but this machine has a memory of "
-            f"{memory / 1e9:,.1f} GB"
-        )
-
-
 def check_loaded_weights(model: nn.Module, source: object) -> None:
-    """Raise an error if a model has nonfinite weights, or none but zeros.
+    """Raise an error if a model has nonfinite weights.
 
     Parameters must be finite; buffers may contain infinity, as masks do, but no NaN.
 
@@ -188,11 +135,6 @@ def check_loaded_weights(model: nn.Module, source: object) -> None:
         raise ValueError(
             f"{source} holds NaN or infinity in {format_names(names, 5)}: training diverged or the "
             "file is damaged; take an earlier checkpoint"
-        )
-    parameters = list(model.parameters())
-    if parameters and not any(bool(parameter.any()) for parameter in parameters):
-        raise ValueError(
-            f"{source} holds nothing but zeros: the file was never filled; write it anew"
         )
 
 
@@ -221,73 +163,39 @@ def write_safetensors(
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in weights.items()
     }
-    described = json.dumps(description, allow_nan=False)
-    header = {"format": FORMAT, "checksum": _checksum(tensors, described), "description": described}
+    header = {"format": FORMAT, "description": json.dumps(description, allow_nan=False)}
     # A single entry: safetensors writes several entries in random order.
     atomic_write(target, save(tensors, metadata={"visattn": json.dumps(header)}))
 
 
-def read_safetensors(
-    path: str | os.PathLike[str], *, check: Callable[[dict[str, Any], Shapes], object] | None = None
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_safetensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights and the description in a file.
-
-    Args:
-        path: The file.
-        check: Called with the description and the shapes of the weights before any of them is
-            read; raises if they do not fit together.
 
     Raises:
         FileNotFoundError: If the file does not exist.
-        ValueError: If the file is damaged, was not written by `write_safetensors`, is larger than
-            the memory of this machine, or the path is remote.
+        ValueError: If the file is damaged, was not written by `write_safetensors`, or the path is
+            remote.
     """
     source = require_local_file(path, missing=f"no model at {path}; `visattn export` writes one")
     with open_safetensors(source) as file:
-        header = _header(source, (file.metadata() or {}).get("visattn", ""))
-        described = _mapping(header["description"])
-        if described is None:
-            raise ValueError(f"{source} is damaged: its model description is not a mapping")
-        if check is not None:
-            check(described, tensor_shapes(file))
-        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if header["checksum"] != _checksum(weights, header["description"]):
-        raise ValueError(
-            f"{source} is damaged: its checksum does not match; download, export or install it "
-            "again"
-        )
-    return weights, described
+        header = _mapping((file.metadata() or {}).get("visattn"))
+        described = _mapping(header.get("description"))
+        if header.get("format") != FORMAT or not described:
+            raise ValueError(
+                f"{source} is a safetensors file, but not an exported visattn model (format "
+                f"{FORMAT}, written by `visattn export`); load weights of another model with "
+                "--model timm:NAME --weights FILE or --model FILE.py:NAME --weights FILE"
+            )
+        return {name: file.get_tensor(name) for name in file.keys()}, described  # noqa: SIM118
 
 
-def _header(source: Path, text: str) -> dict[str, str]:
-    """Return the header written by `write_safetensors`, after checking its format."""
-    header = _mapping(text)
-    keys = {"format", "checksum", "description"}
-    if header is None or set(header) != keys or header["format"] != FORMAT:
-        raise ValueError(
-            f"{source} is a safetensors file, but not an exported visattn model (format {FORMAT}, "
-            "written by `visattn export`); load weights of another model with "
-            "--model timm:NAME --weights FILE or --model FILE.py:NAME --weights FILE"
-        )
-    return {name: str(value) for name, value in header.items()}
-
-
-def _mapping(text: str) -> dict[str, Any] | None:
-    """Return the mapping in a JSON string, or None if it is not valid."""
+def _mapping(text: Any) -> dict[str, Any]:
+    """Return the mapping in a JSON string; an empty one if there is none."""
     try:
-        value = parse_json(text)
+        value = parse_json(text) if isinstance(text, str) else None
     except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _checksum(weights: Mapping[str, Tensor], description: str) -> str:
-    digest = hashlib.sha256(description.encode())
-    for name in sorted(weights):
-        tensor = weights[name].contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def all_finite(tensors: list[Tensor]) -> bool:
@@ -331,10 +239,7 @@ def nonfinite_weights(state: Mapping[str, Tensor], parameters: Collection[str] =
 def check_weight_types(
     expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: object
 ) -> None:
-    """Refuse weights of another kind of number, which loading would cast without a word.
-
-    Floating-point numbers of 16, 32 and 64 bits are cast to each other. Integers are quantized
-    weights, complex numbers would lose a part, and numbers of 8 bits need their scale.
+    """Refuse quantized weights, which `load_state_dict` would cast without their scales.
 
     Example:
         >>> check_weight_types({"w": torch.ones(3)}, {"w": torch.ones(3, dtype=torch.int8)}, "a")
@@ -343,22 +248,14 @@ def check_weight_types(
     """
     for name, tensor in weights.items():
         own = expected.get(name)
-        if own is None or _kind(own) == _kind(tensor):
-            continue
-        types = [str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, own.dtype)]
-        raise ValueError(
-            f"{source} holds {name} as {types[0]}, but the model has {types[1]} there: quantized "
-            "weights need their scales; convert them to floating-point numbers first"
-        )
-
-
-def _kind(tensor: Tensor) -> str:
-    """Return `float` for numbers that may be cast to each other, else the kind of number."""
-    if tensor.is_floating_point():
-        return "float" if tensor.element_size() > 1 else str(tensor.dtype)
-    if tensor.is_complex():
-        return "complex"
-    return "bool" if tensor.dtype == torch.bool else "integer"
+        # Floating-point numbers of 8 bits need scales as integers do.
+        plain = tensor.is_floating_point() and tensor.element_size() > 1
+        if own is not None and own.is_floating_point() and not plain:
+            types = [str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, own.dtype)]
+            raise ValueError(
+                f"{source} holds {name} as {types[0]}, but the model has {types[1]} there: "
+                "quantized weights need their scales; convert them to floating-point numbers first"
+            )
 
 
 def check_weights_before_saving(
