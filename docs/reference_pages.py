@@ -18,7 +18,6 @@ ROOMS = [
     "functional",
     "blocks",
     "insertion",
-    "testing",
     "recording",
     "attribution",
     "models",
