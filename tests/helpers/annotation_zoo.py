@@ -22,11 +22,7 @@ from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
 from visattn.geometry.affine import Geometry
 from visattn.io.safe_text import read_json
-from visattn.models.backbones.huggingface import (
-    check_config,
-    huggingface_transform,
-    names_other_attention,
-)
+from visattn.models.backbones.huggingface import huggingface_transform, names_other_attention
 from visattn.results.records import read_saved_maps, reshape_maps
 
 
@@ -170,7 +166,6 @@ def _hub_config(path: Path) -> object:
     """The checks before transformers reads a config."""
     config = read_json(path)
     (path.parent / "model.safetensors").write_bytes(WEIGHTS)
-    check_config(config, path.parent)
     names_other_attention(config)
     if isinstance(config, dict):
         huggingface_transform(config.get("processor", {}))
