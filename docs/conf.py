@@ -1,8 +1,12 @@
-"""Configuration of the documentation: Sphinx with MyST, gallery and reference generated."""
+"""Configuration of the documentation: Sphinx with MyST, reference pages made from the code."""
 
+import contextlib
+import io
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -11,17 +15,10 @@ project = "visattn"
 copyright = "The visattn authors"  # noqa: A001 (Sphinx reads this name)
 release = metadata.version("visattn")
 
-extensions = [
-    "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-    "result_tables",
-    "mathml",
-    "live_pages",
-]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "result_tables"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["colon_fence"]
 suppress_warnings = ["myst.xref_missing"]  # links into the checkout, such as LICENSE
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
@@ -30,23 +27,33 @@ toc_object_entries = False  # the sidebar of each page copies all entries: half 
 napoleon_google_docstring = True
 napoleon_custom_sections = [("Source", "notes")]
 
-html_math_renderer = "mathml"  # equations without JavaScript and without fonts of others
 html_theme = "furo"
 html_title = "visattn"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_js_files = ["figures.js"]
 
 
-def write_pages(app: object) -> None:
+def write_pages(_: object) -> None:
     """Write the pages that are made from the code."""
-    import gallery
-    import live_pages
     import reference_pages
 
-    gallery.write(HERE / "gallery", draft=app.config.gallery_draft)
     reference_pages.write(HERE / "reference")
-    live_pages.write(HERE / "_static" / "live")
+    write_caption_page(HERE / "_static" / "live")
+
+
+def write_caption_page(folder: Path) -> None:
+    """Write the page of a drawn scene that the bundled captioner describes, without its links."""
+    from visattn.cli import main
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as work, contextlib.redirect_stdout(io.StringIO()):
+        main(["data", "scenes", "--count", "1", "--seed", "5", "--size", "480", "--out", work])
+        scenes = [f"{work}/{image.name}" for image in Path(work).glob("*.png")]
+        main(["caption", *scenes, "--model", "scenes-captioner", "--out", f"{work}/captions"])
+        [page] = [page for page in Path(work, "captions").glob("*.html") if page.stem != "index"]
+        text = page.read_text(encoding="utf-8")
+    links = r'<a class="back".*?</a>|<noscript>.*?</noscript>'
+    (folder / "caption.html").write_text(re.sub(links, "", text, flags=re.DOTALL), encoding="utf-8")
 
 
 def escape_bars(
@@ -60,6 +67,5 @@ def escape_bars(
 
 def setup(app: object) -> None:
     """Connect the generated pages to the build."""
-    app.add_config_value("gallery_draft", default=False, rebuild="env")
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-process-docstring", escape_bars)

@@ -1,4 +1,4 @@
-"""Reference pages that are written from the code: one per room of the API, and the command line."""
+"""Pages that are made from the code when the site is built: names, commands, blocks, methods."""
 
 import argparse
 import ast
@@ -9,109 +9,92 @@ from collections import defaultdict
 from pathlib import Path
 
 import visattn
-from visattn.cli import COMMANDS
+from visattn.attribution import METHODS
+from visattn.blocks import list_blocks
+from visattn.cli import COMMANDS, main
 
-ROOMS = [
-    "geometry",
-    "results",
-    "images",
-    "functional",
-    "blocks",
-    "insertion",
-    "recording",
-    "attribution",
-    "models",
-    "metrics",
-    "data",
-    "viz",
-    "pipelines",
-    "training",
-]
 PACKAGE = Path(visattn.__file__).parent
-EXIT_CODES = """\
-| exit code | meaning |
-|---|---|
-| 0 | success |
-| 1 | error, or partial result: the reasons are printed on stderr, the rest is done |
-| 2 | usage error: invalid command line or config; nothing was done |
-| 130 | interrupted by Ctrl-C; finished files are kept |
-| 141 | the reader of stdout has closed it, as `head` does |
-| 143 | training received SIGTERM, as schedulers send it; a checkpoint was saved first |
-
-Results are printed on stdout, messages on stderr; `visattn --debug COMMAND ...` adds the traceback
-of an error.
-
-Commands over images write a record per result, `STEM.json`, whose `provenance` names command,
-image, settings, and each file with a digest: by it a result is resumed and its files are replaced.
-Files without a record, edited ones, and results of another photo or command are refused;
-`--overwrite` replaces them."""
+ROOMS = sorted(stub.parent.name for stub in PACKAGE.glob("*/__init__.pyi"))
 
 
 def write(folder: Path) -> None:
     """Write all pages into a folder."""
-    api = folder / "api"
-    api.mkdir(parents=True, exist_ok=True)
-    (api / "visattn.md").write_text(api_page("visattn", PACKAGE / "__init__.pyi"))
-    for room in ROOMS:
-        (api / f"{room}.md").write_text(
-            api_page(f"visattn.{room}", PACKAGE / room / "__init__.pyi")
-        )
-    rows = "\n".join(["visattn", *ROOMS])
-    (api / "index.md").write_text(
+    (folder / "api").mkdir(parents=True, exist_ok=True)
+    rooms = {"visattn": PACKAGE, **{f"visattn.{room}": PACKAGE / room for room in ROOMS}}
+    pages = {f"api/{room}": api_page(room, path / "__init__.pyi") for room, path in rooms.items()}
+    names = "\n".join(rooms)
+    pages["api/index"] = (
         "# Python API\n\nPublic names are imported from their package: "
-        "`from visattn.blocks import CBAM`.\n\n"
-        f"```{{toctree}}\n:maxdepth: 1\n\n{rows}\n```\n"
+        f"`from visattn.blocks import CBAM`.\n\n```{{toctree}}\n:maxdepth: 1\n\n{names}\n```\n"
     )
-    (folder / "cli.md").write_text(cli_page())
+    pages |= {"cli": cli_page(), "blocks": blocks_page(), "methods": methods_page()}
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 def api_page(room: str, stub: Path) -> str:
     """Return the page of a room: the names that its stub exports, by module."""
     modules = defaultdict(list)
-    for node in ast.parse(stub.read_text()).body:
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom):
             modules[f"{room}.{node.module}"] += [alias.name for alias in node.names]
-    docstring = (importlib.import_module(room).__doc__ or "").strip().split("\n\n")[0]
-    parts = [f"# {room}", docstring]
+    parts = [f"# {room}", first_paragraph(room)]
     for module, names in sorted(modules.items()):
-        summary = (importlib.import_module(module).__doc__ or "").strip().split("\n\n")[0]
         # Headings are what the sidebar lists; names are what readers look for.
-        parts += [f"## {', '.join(sorted(names))}", f"`{module}`: {summary}", "```{eval-rst}"]
+        parts += [f"## {', '.join(sorted(names))}", f"`{module}`: {first_paragraph(module)}"]
+        parts.append("```{eval-rst}")
         for name in sorted(names):
-            kind = "autoclass" if name[:1].isupper() else "autofunction"
-            members = "   :members:\n" if kind == "autoclass" else ""
+            kind, members = ("class", "   :members:\n") if name[:1].isupper() else ("function", "")
             index = "   :no-index:\n" if room == "visattn" else ""
-            parts.append(f".. {kind}:: {module}.{name}\n{members}{index}")
+            parts.append(f".. auto{kind}:: {module}.{name}\n{members}{index}")
         parts.append("```")
     return "\n\n".join(parts) + "\n"
 
 
+def first_paragraph(module: str) -> str:
+    """Return the first paragraph of the docstring of a module."""
+    return (importlib.import_module(module).__doc__ or "").strip().split("\n\n")[0]
+
+
 def cli_page() -> str:
     """Return the page of the command line: what `--help` of each command prints."""
-    parts = ["# Command line", EXIT_CODES, "## Help", "What `--help` of each command prints."]
-    for word in COMMANDS:
-        parts += [f"### visattn {word}", f"```text\n{help_text(word)}\n```"]
-        parts += [
-            f"#### visattn {word} {sub}\n\n```text\n{help_text(word, sub)}\n```"
-            for sub in subcommands(word)
-        ]
+    parts = ["# Command line", "What `--help` of each command prints. Exit codes: 0: success; "
+        "1: an error, or a partial result, whose reasons are on stderr; 2: a usage error, nothing "
+        "was done; 130: interrupted."]  # fmt: skip
+    for word, (_, module) in COMMANDS.items():
+        parts += [f"## visattn {word}", printed(word, "--help")]
+        if build := getattr(importlib.import_module(module), "build_parser", None):
+            for action in build()._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    for name in action.choices:
+                        parts += [f"### visattn {word} {name}", printed(word, name, "--help")]
     return "\n\n".join(parts) + "\n"
 
 
-def subcommands(word: str) -> list[str]:
-    """Return the words that a command takes in turn, as `visattn score captions`."""
-    parser = getattr(importlib.import_module(COMMANDS[word][1]), "build_parser", None)
-    actions = parser()._actions if parser else []
-    return [
-        name for a in actions if isinstance(a, argparse._SubParsersAction) for name in a.choices
-    ]
+def blocks_page() -> str:
+    """Return the page of blocks: what `visattn blocks NAME` prints of each."""
+    parts = ["# Blocks", "What `visattn blocks NAME` prints of each block."]
+    for name in list_blocks():
+        parts += [f"## {name}", printed("blocks", name)]
+    return "\n\n".join(parts) + "\n"
 
 
-def help_text(*words: str) -> str:
-    """Return what a command prints for `--help`."""
-    from visattn.cli import main
+def methods_page() -> str:
+    """Return the page of attribution methods, one a row."""
+    lines = ["# Attribution methods", "", "Options of each are those of its function in "
+             "{doc}`api/visattn.attribution`; `va.methods_for(model)` lists what fits a model.", "",
+             "| method | | needs | of a class | paper |", "|---|---|---|---|---|"]  # fmt: skip
+    for method in METHODS.values():
+        of_class = "yes" if method.needs_target else "no"
+        lines.append(
+            f"| `{method.name}` | {method.title} | {method.needs} | {of_class} | {method.paper} |"
+        )
+    return "\n".join(lines) + "\n"
 
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        main([*words, "--help"])
-    return printed.getvalue().strip()
+
+def printed(*words: str) -> str:
+    """Return what a command prints, as a block of text."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        main([*words])
+    return f"```text\n{output.getvalue().strip()}\n```"

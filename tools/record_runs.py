@@ -5,7 +5,7 @@ r"""Write the scores of training runs to docs/results/runs, from which the docs 
 A run that was tested becomes a row of the CSV file of its config, with what it wrote itself: the
 settings that differ from the config as it comes with visattn today, seed, commit, machine, times
 and all scores of test.json and validate.json. It replaces the row of an earlier run with the same
-settings, seed and split; unknown fields stay empty. Figures that heads of configs and pages quote
+settings, seed and split; unknown fields stay empty. Scores that heads of configs and pages quote
 from the rows (docs/run_rows.py) are written anew. A run of a copied config, or of a version that
 wrote no run.json, needs --config NAME, the config that it is compared with.
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from docs.run_rows import ROOT, RUNS, lacks_figures, quoting, read_runs, renewed
+from docs.run_rows import ROOT, RUNS, quoting, read_runs, renewed
 from visattn.cli import main as visattn
 from visattn.commands.options import CommandParser
 from visattn.io.atomic import atomic_write
@@ -166,15 +166,13 @@ def record(runs: Sequence[Path], config: str | None = None, out: Path = RUNS) ->
 
 
 def renew() -> None:
-    """Write the figures that configs and pages quote as the rows have them now."""
+    """Write the scores that configs and pages quote as the rows have them now."""
     read_runs.cache_clear()
     for file, config in quoting().items():
         text = file.read_text(encoding="utf-8")
         if (new := renewed(text, config)) != text:
             atomic_write(file, new)
-            print(f"{file.relative_to(ROOT)}: figures renewed")
-        if lacks_figures(text, config):
-            print(f"{file.relative_to(ROOT)}: write '# Runs: SCORE' in place of typed figures")
+            print(f"{file.relative_to(ROOT)}: scores renewed")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -87,7 +87,7 @@ def test_a_step_waits_twice_at_most(build: Callable[[], tuple[Task, Any]]) -> No
         callbacks=[SkipNonFiniteSteps(), last],
     )  # fmt: skip
     with counter:
-        trainer.fit(task, DataLoader([batch] * STEPS, batch_size=None))
+        trainer.fit(task, DataLoader(cast("Any", [batch] * STEPS), batch_size=None))
     assert 1 <= last.syncs.total() <= 2, last.syncs
 
 

@@ -12,7 +12,7 @@ from visattn.geometry.placement import Box
 
 BOX_THRESHOLD = 0.5
 """Share of the peak: of 0.1 to 0.8 the one with which most boxes of Grad-CAM fit the objects of
-photos (docs/notes/measurements.md), and that of `map_rle`."""
+photos, and that of `map_rle`."""
 
 
 class MapBox(NamedTuple):
