@@ -112,6 +112,6 @@ def test_methods_that_fit_follow_from_the_layers_of_a_model() -> None:
     for name in ("test_vit", "test_convnext"):
         model = analyze_model(timm.create_model(name).eval())
         assert "features of both signs" in METHODS["xgradcam"].supports(model)
-        assert "do not sum to its output" in METHODS["fullgrad"].supports(model)
+        assert "but has LayerNorm" in METHODS["fullgrad"].supports(model)
     gated = analyze_model(timm.create_model("test_efficientnet").eval())
     assert "do not sum to its output" in METHODS["fullgrad"].supports(gated)

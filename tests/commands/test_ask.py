@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from question_models import bright_vilt, small_mac
+from question_models import small_mac
 
 import visattn as va
 from visattn.cli import main
@@ -56,17 +56,6 @@ def test_files_hold_what_the_library_returns(
             assert entry["unknown"] == list(answer.unknown)
 
 
-def test_a_model_of_transformers_is_loaded_with_its_processor(
-    photos: Path, tmp_path: Path, capsys: Capsys
-) -> None:
-    model, processor = bright_vilt()
-    model.save_pretrained(tmp_path / "vilt")
-    processor.save_pretrained(tmp_path / "vilt")
-    spec = f"hf:{tmp_path / 'vilt'}"
-    assert main(["ask", str(photos / "tall.png"), "w1 w2?", "--model", spec]) == 0
-    assert re.search(r"tall\tw1 w2\?\t(red|blue|yes) \(\d+ %\)", capsys.readouterr().out)
-
-
 def test_a_dry_run_names_the_files(
     weights: str, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
@@ -84,6 +73,7 @@ def test_errors_say_what_to_do(weights: str, photos: Path, tmp_path: Path, capsy
         ([photo, "the ring"], 2, "a model is missing"),
         ([photo, "the ring", "--model", "timm:x"], 1, "unknown timm model 'x'"),
         ([photo, "the ring", "--model", "hf:x", "--weights", weights], 2, "pass one model"),
+        ([photo, "the ring", "--model", "hf:x"], 1, "takes a model that answers questions of"),
         ([photo, "", "--weights", weights], 1, "a question must have at least one word"),
         ([photo, "wo ist er", "--weights", weights], 1, "knows none of the words"),
         (

@@ -98,18 +98,6 @@ def tiny_detector(kind: str, **extra: Any) -> Any:
     return _with_spread_queries(getattr(transformers, f"{kind}ForObjectDetection")(built))
 
 
-def tiny_rt_detr(kind: str = "RTDetr") -> Any:
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(
-        backbone_config=_resnet(["stage2", "stage3", "stage4"], "RTDetrResNetConfig"),
-        d_model=24, encoder_hidden_dim=24, encoder_in_channels=[12, 16, 20],
-        decoder_in_channels=[24, 24, 24], encoder_ffn_dim=29, decoder_ffn_dim=29,
-        encoder_attention_heads=3, decoder_attention_heads=3, decoder_layers=2, num_queries=7,
-        num_labels=5, num_denoising=0, anchor_image_size=None,
-    )  # fmt: skip
-    return _with_spread_queries(getattr(transformers, f"{kind}ForObjectDetection")(config))
-
-
 def _with_spread_queries(model: nn.Module) -> Any:
     """Random weights of decoder and heads, so that queries differ; the rest as initialized."""
     generator = torch.Generator().manual_seed(3)

@@ -234,6 +234,7 @@ def _with_attention(
         pooling=rows.pooling if rows else conventional,
         attention_layers=layers,
         attention_error=error,
+        query_layers=tuple(result.query_layers.values()),
         unsupported_layers=unsupported,
         read_rows=rows,
         pooling_assumed="" if rows or not layers else _NOT_MEASURED,

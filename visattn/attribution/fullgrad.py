@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from visattn.attribution.dense_targets import BoxTarget
+from visattn.attribution.dense_targets import BoundTarget, BoxTarget
 from visattn.attribution.registry import method
 from visattn.attribution.targets import ClassTarget, Target, target_values
 from visattn.functional.numerics import at_least_float32
@@ -39,6 +39,11 @@ def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "
 
 
 _COMPLETENESS = 1e-3  # of the sum of absolute parts
+_NORMS = ("LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm")
+_COVERED = (
+    "it must consist of convolutions, linear layers, batch normalization, pooling and elementwise "
+    "activations"
+)
 # A ReLU or leaky ReLU equals its slope times its input, so that nothing is left for a bias; a ReLU6
 # above 6 does not.
 _ACTIVATIONS = frozenset(
@@ -54,6 +59,9 @@ def _incomplete(explained: ExplainedModel, target: object) -> str:
     """
     if isinstance(target, BoxTarget):
         return "the score of a box is no sum of gradients times input and biases"
+    kinds = {type(module).__name__ for module in explained.model.modules()}
+    if norms := sorted(kind for kind in kinds if any(norm in kind for norm in _NORMS)):
+        return f"{_COVERED}, but has {', '.join(norms)}"
     noise = torch.randn(
         1, len(explained.info.mean), *explained.info.input_size,
         generator=torch.Generator().manual_seed(0),
@@ -69,10 +77,7 @@ def _incomplete(explained: ExplainedModel, target: object) -> str:
         return "its scores are not differentiable"
     if parts.sum_to(values):
         return ""
-    return (
-        "it must consist of convolutions, linear layers, batch normalization, pooling and "
-        "elementwise activations: gradients times input and biases do not sum to its output"
-    )
+    return f"{_COVERED}: gradients times input and biases do not sum to its output"
 
 
 @method("fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features", check=_incomplete)
@@ -93,7 +98,9 @@ def fullgrad(
         Srinivas and Fleuret 2019, arXiv:1905.00780, definition 1 and section 4.
     """
     values, parts = _parts(explained, images, target)
-    if isinstance(target, ClassTarget) and not parts.sum_to(values):
+    # A side of a box is no linear function of the output; one of the user's own may be none either.
+    of_scores = isinstance(target, BoundTarget) and getattr(target, "part", "score") == "score"
+    if (of_scores or isinstance(target, ClassTarget)) and not parts.sum_to(values):
         raise ValueError(
             f"gradients times input and biases must sum to the score, but for "
             f"{explained.info.name} they sum to {float(parts.sums[0]):.4g} and the score is "

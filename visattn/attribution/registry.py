@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.attribution.dense_targets import DenseTarget
+from visattn.attribution.dense_targets import DenseTarget, QueryTarget
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.targets import TargetLike, is_function, resolve_target
 from visattn.io.argument_checks import LARGEST_SEED, check_argument
@@ -27,6 +27,10 @@ Needs = Literal[
     "pixels",
 ]
 F = TypeVar("F", bound=Callable[..., Tensor])
+_NO_QUERIES = (
+    "no attention from its queries to the image can be recorded: they sample points, or are tokens "
+    "of the encoder"
+)
 _NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 _RANGES = {
     "num_masks": (1, 10_000_000),
@@ -136,6 +140,10 @@ class Method:
         """Whether a map lies on the grid of a layer, and not on the pixels."""
         return self.needs == "tokens" or "layer" in self.default_kwargs
 
+    def of_query(self, target: Any) -> bool:
+        """Return whether a map shows what a query of a detector attended to."""
+        return self.name == "attention" and isinstance(target, QueryTarget)
+
     def supports(
         self,
         explained: ExplainedModel,
@@ -171,6 +179,8 @@ class Method:
             return (info.features_error or "it has no layer whose features lie on a grid") + hint
         if self.check is not None and (reason := self.check(explained, target)):
             return reason
+        if self.of_query(target):
+            return "" if info.query_layers else _NO_QUERIES
         if self.needs == "tokens":
             return info.attention_error or ("" if info.attention_layers else NO_ATTENTION)
         return ""

@@ -4,7 +4,6 @@ import argparse
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.boxes import (
@@ -38,7 +37,6 @@ from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
-    from torch import nn
 
     from visattn.geometry.affine import Box
     from visattn.images.reader import LoadedImage
@@ -48,8 +46,8 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 _NO_MODEL = """\
 a model is missing: questions need a trained model. Train one:
   visattn fit --config configs/sort_of_clevr_cross.yaml
-then pass --model FOLDER with its run directory, or --model FILE of visattn export; or pass
---model hf:DIRECTORY of transformers"""
+then pass --model FOLDER with its run directory, or --model FILE of visattn export; ask models of
+transformers by visattn caption --model hf:DIRECTORY --prompt QUESTION"""
 
 _EPILOG = """\
 Prints a row per question: the image and the question, a tab, the answer and its probability.
@@ -71,7 +69,6 @@ _IN_FOLDER = (
 )  # options without effect if nothing is written
 _EXAMPLES = (
     'visattn ask photos "what color is the ring?" --model runs/sort_of_clevr_cross/1 --out answers',
-    'visattn ask photo.jpg "how many dogs are there?" --model hf:models/vilt',
 )
 
 
@@ -142,15 +139,6 @@ class AnswersJob(ModelJob["list[Answer]"]):
         self.kinds = ("{}.html", f"{{}}.{args.format}")
         super().__init__(args)
 
-    def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
-        """Return a model of transformers that answers questions, and its processor."""
-        from visattn.pipelines.words.language_model import load_word_model
-
-        model, processor, notes = load_word_model(directory, answers=True)
-        for note in notes:
-            print_message(note)
-        return model, processor
-
     @classmethod
     def check_model(cls, model: Any, weights: str, args: argparse.Namespace) -> None:
         """Report words that the model does not know, once, before images are read."""
@@ -172,7 +160,6 @@ class AnswersJob(ModelJob["list[Answer]"]):
         from visattn.pipelines.answering import ask
 
         args = self.args
-        options = {} if self.processor is None else {"processor": self.processor}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # unknown words were reported already
             return [
@@ -182,7 +169,6 @@ class AnswersJob(ModelJob["list[Answer]"]):
                     args.questions,
                     num_answers=args.num_answers,
                     resize_mode=args.resize_mode,
-                    **options,
                 )
                 for image in images
             ]

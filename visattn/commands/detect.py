@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 from visattn.commands.image_options import add_images, resolve_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
-from visattn.commands.model_option import add_model, is_transformers, resolve_model
+from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
     PHOTO_FIGURES,
     TARGET,
     CommandParser,
-    Mode,
     add_options,
     add_resize_mode,
     check_figures,
     figure_options,
     real_number,
-    refuse_unused,
     refuse_without,
     whole_number,
 )
@@ -31,17 +29,13 @@ from visattn.images.encoding import encode_overlay
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
-    from torch import nn
-
     from visattn.images.reader import LoadedImage
-    from visattn.pipelines.detection import Queries
     from visattn.results.values import Detections
 
 _NO_MODEL = """\
 --model is missing: detection needs a trained model. Train one:
   visattn fit --config configs/scenes_detr.yaml
-then pass --model FOLDER with its run directory, or visattn export --run FOLDER. Or pass a detector
-of transformers with --model hf:DIRECTORY."""
+then pass --model FOLDER with its run directory, or visattn export --run FOLDER."""
 
 _EPILOG = """\
 Prints a row per image: its name, a tab, and how many objects of each class it found. With --out
@@ -53,16 +47,8 @@ it also writes
 For several images DIR/index.html is an index of all files; DIR/detect.csv lists all objects.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
-_MODES = {
-    "visattn": Mode("detectors of visattn", ("threshold", "max_detections", "resize_mode")),
-    "transformers": Mode("detectors of transformers (hf:DIRECTORY)", ("query", "heads")),
-}
 
-
-_EXAMPLES = (
-    "visattn detect photos --model runs/scenes_detr/1 --threshold 0.7 --out objects",
-    "visattn detect photo.jpg --model hf:models/detr --query best:5 --out objects",
-)
+_EXAMPLES = ("visattn detect photos --model runs/scenes_detr/1 --threshold 0.7 --out objects",)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -91,25 +77,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="largest number of objects per image (default: 100)",
     )
     parser.group(TARGET).add_argument(
-        "--query",
-        type=query_selection,
-        metavar="I,J|best|best:N",
-        help="for hf:DIRECTORY: draw these queries, by their index from 0, the N best, or best: "
-        "all with a score of at least 0.5, up to 8 (default: best)",
-    )
-    parser.group(TARGET).add_argument(
         "--layer",
         type=whole_number(-99, 99),
         default=-1,
         metavar="N",
         help="decoder layer whose attention is drawn, from 0; -1 for the last (default: -1)",
-    )
-    parser.group(TARGET).add_argument(
-        "--heads",
-        nargs="+",
-        type=whole_number(-10_000, 10_000),
-        metavar="N",
-        help="for hf:DIRECTORY: indices of attention heads, from 0 (default: mean of all)",
     )
     add_resize_mode(parser, "pad")
     add_options(parser, *PHOTO_FIGURES, *BULK, "dry-run")
@@ -122,10 +94,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     resolve_images(parser, args)
     resolve_model(parser, args, _NO_MODEL)
-    foreign = is_transformers(args.model)
-    refuse_unused(parser, args, "transformers" if foreign else "visattn", _MODES)
     if args.out is None:
-        refuse_without(parser, args, ["layer", "heads", "overwrite", *PHOTO_FIGURES])
+        refuse_without(parser, args, ["layer", "overwrite", *PHOTO_FIGURES])
     check_figures(parser, args)
     return run_job(DetectionJob, args)
 
@@ -139,17 +109,11 @@ class DetectionJob(ModelJob["Detections"]):
     work = "detecting in"
     kind = "visattn.models.detr:DETR"
     noun = "a detector"
-    options = ("threshold", "max_detections", "layer", "resize_mode", "query", "heads")
+    options = ("threshold", "max_detections", "layer", "resize_mode")
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.kinds = ("{}.png", f"{{}}.queries.{args.format}")
         super().__init__(args)
-
-    def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
-        """Return a detector of transformers and its processor."""
-        from visattn.pipelines.detection import load_detector
-
-        return load_detector(directory)
 
     @classmethod
     def check_model(cls, model: Any, weights: str, args: argparse.Namespace) -> None:
@@ -169,15 +133,9 @@ class DetectionJob(ModelJob["Detections"]):
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Detections]":
         """Return the objects in images."""
-        from visattn.pipelines.detection import detect, explain_queries
+        from visattn.pipelines.detection import detect
 
         args = self.args
-        if self.processor is not None:
-            queries = _selected(args.query)
-            processor = self.processor
-            return explain_queries(
-                self.model, images, queries, processor=processor, layer=args.layer, heads=args.heads
-            )
         return detect(
             self.model,
             images,
@@ -226,41 +184,6 @@ class DetectionJob(ModelJob["Detections"]):
                 "bottom": bottom,
                 "query": detection["query"],
             }
-
-
-def query_selection(text: str) -> int | str | list[int]:
-    """Return the value of `--query`.
-
-    Args:
-        text: An index, `best`, `best:N`, or indices with commas.
-
-    Raises:
-        argparse.ArgumentTypeError: If it is something else.
-
-    Example:
-        >>> query_selection("7"), query_selection("best:5"), query_selection("3,17")
-        (7, 'best:5', [3, 17])
-    """
-    name, _, count = text.partition(":")
-    if text == "best" or (name == "best" and count.isdecimal() and int(count) > 0):
-        return text
-    parts = text.rstrip(",").split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"must be an index, indices as in 3,17, best or best:N; got {text!r}"
-        )
-    numbers = [int(part) for part in parts]
-    return numbers if "," in text else numbers[0]
-
-
-def _selected(selection: int | str | list[int] | None) -> "Queries":
-    """Return the selection as `explain_queries` takes it."""
-    if isinstance(selection, int):
-        return [selection]
-    if isinstance(selection, list):
-        return selection
-    count = (selection or "best").partition(":")[2]
-    return int(count) if count else "best"
 
 
 def count_classes(labels: Sequence[str]) -> str:

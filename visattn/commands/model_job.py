@@ -66,8 +66,14 @@ class ModelJob(Job[Result]):
 
         Args:
             directory: Where both are saved.
+
+        Raises:
+            ValueError: If the command takes none.
         """
-        raise NotImplementedError
+        raise ValueError(
+            f"visattn {self.command} takes {self.noun} of visattn, got a model of transformers in "
+            f"{directory}"
+        )
 
     @classmethod
     def check_model(cls, model: Any, weights: str, args: argparse.Namespace) -> None:

@@ -9,7 +9,6 @@ from .captioning import (
 )
 from .detection import (
     detect as detect,
-    explain_queries as explain_queries,
 )
 from .explainer import (
     Explainer as Explainer,

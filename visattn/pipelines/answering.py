@@ -1,19 +1,14 @@
 """Answers to questions about photos, with the map of each hop placed on the original."""
 
-import math
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
-from jaxtyping import Float, Int
-from PIL import Image
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.data.captions.batch import Vocabulary, split_words
 from visattn.data.questions.batch import encode_questions
-from visattn.geometry.affine import Geometry
 from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
@@ -22,8 +17,6 @@ from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.vqa.model import VQAModel
-from visattn.pipelines.captioning import caption, check_processor
-from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
@@ -43,33 +36,25 @@ def ask(
     *,
     num_answers: int = 5,
     resize_mode: ResizeMode = "pad",
-    processor: Any = None,
-    **generate_kwargs: Any,
 ) -> list[Answer]:
     """Ask questions about images; return answers with the attention map of each hop.
 
-    Models of transformers that answer questions (ViLT, BLIP) or generate text are run by
-    `ask_with_transformers`. The training mode of the model is restored.
+    The training mode of the model is restored. Vision-language models that generate text answer by
+    `visattn.caption(model, images, prompt=QUESTION, processor=...)`.
 
     Args:
-        model: A trained model that answers questions, as `load` or `load_model` returns it; or a
-            model of transformers with its `processor`.
+        model: A trained model that answers questions, as `load` or `load_model` returns it.
         images: One image or several, or folders, as for `visattn.caption`.
         questions: One question or several; each goes with each image.
         num_answers: Largest number of answers that are returned for a question.
         resize_mode: How images get the shape of the input: `pad` keeps all of the image, `squash`
             ignores the aspect ratio, `crop` takes the center.
-        processor: For models of transformers: the processor, or a pair of image processor and
-            tokenizer.
-        generate_kwargs: For models of transformers that generate text: options of `generate`, and
-            arguments of `caption_with_transformers`.
 
     Returns:
         The answers to all questions about the first image, then about the second, and so on.
 
     Raises:
-        TypeError: If the model does not answer questions, has no processor, or an argument is for
-            the other kind of model.
+        TypeError: If the model does not answer questions.
         ImageError: If an image cannot be read.
         ValueError: If there is no question, a question has no words, none that the model knows, or
             more than 100, or the model outputs NaN.
@@ -91,23 +76,10 @@ def ask(
     if not texts:
         raise ValueError("there must be at least one question, got none")
     if not isinstance(model, VQAModel):
-        if resize_mode != "pad":
-            raise TypeError(
-                f"resize_mode is for models of visattn: the processor of {type(model).__name__} "
-                "resizes images"
-            )
-        for question in texts:
-            if not 1 <= (count := len(question.split())) <= MAX_WORDS:
-                raise ValueError(
-                    f"a question must have 1 to {MAX_WORDS} words, got {count}: "
-                    f"{truncate_text(question, 80)!r}"
-                )
-        options = {"num_answers": num_answers, "processor": processor, **generate_kwargs}
-        with torch.enable_grad():  # places of image tokens are found by gradients
-            return ask_with_transformers(model, images, texts, **options)
-    if processor is not None or generate_kwargs:
-        names = ", ".join(["processor"] * (processor is not None) + list(generate_kwargs))
-        raise TypeError(f"{names} is for models of transformers, not for {type(model).__name__}")
+        raise TypeError(
+            "the model must answer questions, such as CrossAttentionVQA, or, if it generates text, "
+            f"be asked by visattn.caption(model, images, prompt=...); got {type(model).__name__}"
+        )
     vocabulary = Vocabulary(model.words)
     notes = [check_question(question, vocabulary, model.question_beginnings) for question in texts]
     for question_notes in filter(None, notes):
@@ -227,232 +199,3 @@ def _best_answers(
     best = probabilities.topk(min(count, len(probabilities)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return tuple((str(names[index]), value) for index, value in pairs)
-
-
-_RAMP_ERROR = 0.05  # of the range of a ramp: rounding and the resampling filter
-
-
-def ask_with_transformers(
-    model: nn.Module,
-    images: Iterable[ImageLike] | ImageLike,
-    questions: Sequence[str],
-    *,
-    processor: Any,
-    num_answers: int = 5,
-    **generate_kwargs: Any,
-) -> list[Answer]:
-    """Ask a model of transformers questions about images; arguments as for `ask`.
-
-    - ViLT chooses among its answers. There is a map per layer: the attention of the first token,
-      from which the answer is predicted, to the patches of the image; mean over the heads.
-    - BLIP for question answering writes the answer from the encoded question, which attends to the
-      image. There is a map per layer of the question encoder: the mean over words and heads.
-    - Other models that generate text are run by `caption_with_transformers`, with the question as
-      their prompt; there is a map per word of the answer.
-
-    Raises:
-        TypeError: If the model answers no questions, or has no processor.
-        ValueError: If the maps cannot be placed on the photo.
-
-    Source:
-        Kim et al. 2021, arXiv:2102.03334 (ViLT); Li et al. 2022, arXiv:2201.12086 (BLIP).
-    """
-    name = type(model).__name__
-    if name not in _ASK and not callable(getattr(model, "generate", None)):
-        raise TypeError(
-            f"the model must answer questions: a model of visattn such as CrossAttentionVQA, "
-            f"or of transformers, {', '.join(_ASK)} or one that generates text; got {name}"
-        )
-    check_processor(model, processor)
-    ask_one = _ASK.get(name, _ask_generator)
-    with eval_mode(model):
-        return [
-            ask_one(model, processor, image, question, num_answers, generate_kwargs)
-            for image in read_images(images)
-            for question in questions
-        ]
-
-
-def _ask_vilt(
-    model: Any,
-    processor: Any,
-    image: LoadedImage,
-    question: str,
-    num_answers: int,
-    generate_kwargs: dict[str, Any],
-) -> Answer:
-    """Ask ViLT: the answer is a class, and each answer has its own sigmoid."""
-    if generate_kwargs:
-        raise TypeError(f"{', '.join(generate_kwargs)} is for models that generate text, not ViLT")
-    inputs, geometry = _prepare(model, processor, image, question)
-    num_words = inputs["input_ids"].shape[1]
-    with torch.no_grad(), _patch_places(model.vilt.embeddings) as places:
-        output = model(**inputs, output_attentions=True)
-    [(cells, grid)] = places
-    if sorted(map(tuple, cells.tolist())) != [
-        (y, x) for y in range(grid[0]) for x in range(grid[1])
-    ]:
-        raise ValueError(
-            f"the {len(cells)} image tokens of ViLT are not the {grid[0]} x {grid[1]} patches of "
-            "the photo, so that its maps cannot be placed: set max_image_length=-1 in its config"
-        )
-    # Text, a token for the image as a whole, and the patches, in random order.
-    rows = torch.stack([layer[0].mean(0)[0] for layer in output.attentions]).float().cpu()
-    maps = torch.zeros(len(rows), *grid)
-    maps[:, cells[:, 0], cells[:, 1]] = rows[:, num_words + 1 :]
-    probabilities = output.logits[0].float().sigmoid()
-    answers = _best_answers(probabilities, model.config.id2label, num_answers)
-    note = (
-        "each map is the attention of the first token in one layer, mean over the heads; the rest "
-        "of its attention lies on the words. Each answer has its own probability."
-    )
-    return _answer(model, image, question, answers, maps, geometry, note)
-
-
-def _ask_blip(
-    model: Any,
-    processor: Any,
-    image: LoadedImage,
-    question: str,
-    num_answers: int,  # noqa: ARG001 (it writes one answer)
-    generate_kwargs: dict[str, Any],
-) -> Answer:
-    """Ask BLIP: the encoded question has attended to the image; the answer is written from it."""
-    if beams := sorted({"num_beams", "num_return_sequences"} & set(generate_kwargs)):
-        raise TypeError(f"{', '.join(beams)} is not supported for BLIP, which writes one answer")
-    inputs, geometry = _prepare(model, processor, image, question)
-    options = {"max_new_tokens": 20, **generate_kwargs}
-    options |= {"return_dict_in_generate": True, "output_logits": True}
-    with torch.no_grad():
-        output = model.generate(**inputs, **options)
-        pixels = model.vision_model(inputs["pixel_values"])[0]
-        encoded = model.text_encoder(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs.get("attention_mask"),
-            encoder_hidden_states=pixels,
-            encoder_attention_mask=torch.ones(pixels.shape[:2], dtype=torch.long).to(pixels.device),
-            output_attentions=True,
-            return_dict=True,
-        )
-    patch = model.config.vision_config.patch_size
-    grid = tuple(side // patch for side in inputs["pixel_values"].shape[-2:])
-    rows = torch.stack([layer[0].mean((0, 1)) for layer in encoded.cross_attentions]).float().cpu()
-    if rows.shape[1] != 1 + math.prod(grid):
-        raise ValueError(
-            f"the {rows.shape[1]} image tokens of BLIP are not a class token and {grid[0]} x "
-            f"{grid[1]} patches, so that its maps cannot be placed on the photo"
-        )
-    tokens = output.sequences[0][len(output.sequences[0]) - len(output.logits) :]
-    scores = torch.stack(output.logits)[:, 0].log_softmax(-1).gather(1, tokens[:, None])
-    text = PhotoProcessor(model, processor).tokenizer.decode(tokens, skip_special_tokens=True)
-    probability = float(scores.sum().exp())
-    note = (
-        "each map is the attention of the question's words to the patches in one layer of the "
-        "question encoder, mean over words and heads; the answer is written from these words."
-    )
-    answers = ((text.strip() or "(no answer)", probability),)
-    return _answer(model, image, question, answers, rows[:, 1:].unflatten(1, grid), geometry, note)
-
-
-def _ask_generator(
-    model: nn.Module,
-    processor: Any,
-    image: LoadedImage,
-    question: str,
-    num_answers: int,  # noqa: ARG001 (it writes one answer)
-    generate_kwargs: dict[str, Any],
-) -> Answer:
-    """Ask a model that continues a prompt; each word of the answer has a map."""
-    [written] = caption(model, image, processor=processor, prompt=question, **generate_kwargs)
-    probability = math.exp(sum(written.log_probs))
-    note = "each map is the attention of one word of the answer. " + written.notes
-    return Answer(
-        question,
-        tuple(question.split()),
-        ((written.text or "(no answer)", probability),),
-        written.maps,
-        None,
-        (),
-        image.name,
-        (note.strip(),),
-    )
-
-
-_ASK = {"ViltForQuestionAnswering": _ask_vilt, "BlipForQuestionAnswering": _ask_blip}
-
-
-def _answer(
-    model: nn.Module,
-    image: LoadedImage,
-    question: str,
-    answers: tuple[tuple[str, float], ...],
-    maps: Float[Tensor, "l y x"],
-    geometry: Geometry,
-    note: str,
-) -> Answer:
-    info = MapInfo(model=type(model).__name__, image=image.name, more={"heads": "mean"})
-    labels = tuple(f"layer {index}" for index in range(1, len(maps) + 1))
-    placed = AttentionMap(maps, type(model).__name__, "tokens", geometry, info, labels)
-    words = tuple(question.split())
-    return Answer(question, words, answers, placed, None, (), image.name, (note,))
-
-
-def _prepare(
-    model: nn.Module, processor: Any, image: LoadedImage, question: str
-) -> tuple[dict[str, Any], Geometry]:
-    """Return the inputs of a model for one photo, and its geometry.
-
-    Raises:
-        ValueError: If the processor does more than resizing the whole photo.
-    """
-    prepare = PhotoProcessor(model, processor, question)
-    inputs = prepare([Image.fromarray(image.pixels)])
-    size = tuple(inputs["pixel_values"].shape[-2:])
-    _check_resized_only(prepare, image.size, size)
-    return inputs, Geometry.identity(image.size).resized(size)
-
-
-def _check_resized_only(
-    prepare: PhotoProcessor, image_size: tuple[int, int], size: tuple[int, int]
-) -> None:
-    """Check with ramps that the whole photo covers the whole input, without crop and padding."""
-    for axis in (0, 1):
-        ramp = torch.linspace(0, 255, image_size[axis]).round().to(torch.uint8)
-        ramp = ramp[:, None] if axis == 0 else ramp[None]
-        pixels = ramp.expand(image_size)[..., None].expand(-1, -1, 3).contiguous().numpy()
-        pixels_out = prepare([Image.fromarray(pixels)])["pixel_values"][0].float().mean(0).cpu()
-        # What black and white become undoes the normalization.
-        ends = [
-            prepare([Image.fromarray((0 * pixels + value).astype("uint8"))])["pixel_values"].mean()
-            for value in (0, 255)
-        ]
-        line = (pixels_out.mean(1 - axis) - ends[0].float().cpu()) / float(ends[1] - ends[0])
-        # Pixel centers lie at half integers, the ramp is 0 and 1 at the outermost centers.
-        centers = (torch.arange(size[axis]) + 0.5) * image_size[axis] / size[axis] - 0.5
-        expected = (centers / max(1, image_size[axis] - 1)).clamp(0, 1)
-        if (line - expected).abs().max() > _RAMP_ERROR:
-            raise ValueError(
-                "the image processor does not just resize the whole photo (it crops or pads it), "
-                "so that the maps cannot be placed: set do_center_crop=False and do_pad=False"
-            )
-
-
-@contextmanager
-def _patch_places(
-    embeddings: Any,
-) -> Iterator[list[tuple[Int[Tensor, "n 2"], tuple[int, int]]]]:
-    """Collect row and column of each patch token of ViLT, which shuffles them at every call."""
-    places: list[tuple[Tensor, tuple[int, int]]] = []
-    original = embeddings.visual_embed
-
-    def visual_embed(*args: Any, **kwargs: Any) -> Any:
-        embedded, mask, (index, grid) = original(*args, **kwargs)
-        places.append((index[0].cpu(), (int(grid[0]), int(grid[1]))))
-        return embedded, mask, (index, grid)
-
-    embeddings.visual_embed = visual_embed
-    try:
-        yield places
-    finally:
-        # Set on the instance, it hid the method of the class.
-        del embeddings.visual_embed

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.attribution.cam import OF_TARGETS
-from visattn.attribution.dense_targets import DenseTarget
+from visattn.attribution.dense_targets import DenseTarget, QueryTarget
 from visattn.attribution.explained_model import describe_model, read_by_target
 from visattn.attribution.gates import resolve_gate
 from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
@@ -112,7 +112,12 @@ def compute_maps(
         resolved: DescribedTarget = target.bind(explained, batch.geometries)
     else:
         resolved = resolve_target(target, explained)
-    if method.needs == "tokens":
+    if isinstance(target, QueryTarget) and method.of_query(target):
+        info = explained.info
+        info = replace(info, attention_layers=info.query_layers, attention_error="")
+        explained = replace(explained, info=info)
+        method_args = {"queries": [target.query], **method_args}
+    elif method.needs == "tokens":
         explained = _read_by_target(explained, batch, target)
     values = method.function(explained, batch.inputs, resolved, **method_args)
     is_class = not (is_function(target) or isinstance(target, DenseTarget))

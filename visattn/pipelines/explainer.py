@@ -407,7 +407,8 @@ class Explainer:
         """
         first = targets[0][0]
         alike = all(len(row) == 1 and row[0] is first for row in targets)
-        if alike or not get_method(method).needs_target:
+        chosen = get_method(method)
+        if alike or not (chosen.needs_target or chosen.of_query(first)):
             single = first if alike else None
             maps = self.map(batch, method, single, **method_args)
             return [[each] * len(row) for each, row in zip(maps, targets, strict=True)]

@@ -42,6 +42,8 @@ class AttentionLayer:
             class attention.
         placement: Where the keys lie on the input; None if that could not be followed.
         pools: Whether its module returns a vector for each image, and not a token for each query.
+        num_queries: Number of queries that lie nowhere on the image, as those of the decoder of a
+            detector; None for tokens.
     """
 
     site: str
@@ -54,6 +56,7 @@ class AttentionLayer:
     single_query: bool = False
     placement: GridPlacement | None = None
     pools: bool = False
+    num_queries: int | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,7 @@ class ModelInfo:
         feature_layers: Layers whose activations lie on a grid, from the image to the scores; the
             last one is the default of class activation maps.
         attention_error: Why no attention of the model can be recorded as maps; "" if it can.
+        query_layers: Layers in which the queries of a detector attend to the image.
         unsupported_layers: Attention layers that cannot be recorded, and why.
         output: Location of the class scores in the output of the model.
         features_error: Why the features before pooling could not be determined; "" if they were.
@@ -192,6 +196,7 @@ class ModelInfo:
     attention_layers: tuple[AttentionLayer, ...] = ()
     feature_layers: tuple[FeatureLayer, ...] = ()
     attention_error: str = ""
+    query_layers: tuple[AttentionLayer, ...] = ()
     unsupported_layers: tuple[tuple[str, str], ...] = ()
     output: OutputLayout = field(default_factory=OutputLayout)
     features_error: str = ""

@@ -69,6 +69,8 @@ class ProbeResult:
     Args:
         layouts: For each module that computes attention and each of its calls, the positions of its
             tokens, or why it cannot be recorded.
+        query_layers: Layers in which queries that lie nowhere on the image attend to a grid, as in
+            the decoder of DETR, by module.
         attention_inputs: Inputs of attention that lie on a grid.
         prefix_tokens: Kinds of the tokens that the model puts before its grid.
         quadrants: Result of the run on quadrant images.
@@ -77,6 +79,7 @@ class ProbeResult:
     """
 
     layouts: dict[str, list[ObservedTokens | str]] = field(default_factory=dict)
+    query_layers: dict[str, AttentionLayer] = field(default_factory=dict)
     attention_inputs: tuple[FeatureLayer, ...] = ()
     prefix_tokens: tuple[str, ...] = ()
     quadrants: QuadrantProbeResult = field(default_factory=QuadrantProbeResult)
@@ -192,8 +195,24 @@ class ModelProbe:
         if isinstance(layout, ObservedTokens) and not self._is_aligned(call, layout):
             layout = _MISALIGNED
         self.result.layouts.setdefault(call.site, []).append(layout)
+        if isinstance(layout, str) and (queries := self._query_layer(call)) is not None:
+            self.result.query_layers[call.site] = queries
         if isinstance(layout, ObservedTokens):
             self._store_input(call, call.site, single_query=layout.layer.single_query)
+
+    def _query_layer(self, call: ModuleCall) -> AttentionLayer | None:
+        """Return the layer, if queries that lie nowhere attend to a grid in it; else None."""
+        if "unsupported" in call.state or call.num_attentions > 1:
+            return None
+        groups, heads, queries, keys = call.state["shape"]
+        tokens = self.quadrants.attention_tokens.get((call.site, call.index))
+        split = self.grids.split(keys)
+        if groups != PROBE_BATCH_SIZE or queries == keys or tokens is None or split is None:
+            return None
+        prefix, grid = split
+        if not tokens_aligned(tokens.keys, grid, len(prefix), None):
+            return None
+        return AttentionLayer(call.site, grid, heads, prefix, num_queries=queries)
 
     def _is_aligned(self, call: ModuleCall, layout: ObservedTokens) -> bool:
         """Whether the tokens of attention lie on the image at their inferred positions."""
@@ -275,6 +294,11 @@ class ModelProbe:
     def _tap_hook(self, site: str) -> Callable[..., Any]:
         def hook(tap: nn.Module, _: tuple[Any, ...], weights: Tensor) -> None:
             if not isinstance(tap, Tap) or tap.grid is None:
+                return
+            if tap.kind == "queries":
+                heads, count = weights.shape[1], weights.shape[2]
+                layer = AttentionLayer(site, tap.grid, heads, num_queries=count)
+                self.result.query_layers[site] = layer
                 return
             if tap.fulfilled is None and not tap.single_query:  # it computed no map in this run
                 return

@@ -191,7 +191,7 @@ class AttentionTokens:
     """Contents of the tokens of one attention call for quadrant images."""
 
     keys: Float[Tensor, "4 w c m"]
-    queries: Float[Tensor, "4 w c n"] | None
+    queries: Float[Tensor, "4 w _ n"] | None
 
 
 @dataclass(eq=False)

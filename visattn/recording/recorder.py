@@ -87,7 +87,8 @@ def record(
     Args:
         model: The model.
         queries: Queries of attention among tokens: `all`, `patches`, `class`, `distillation` or
-            `register` tokens, or token indices, where prefix tokens come before the patches.
+            `register` tokens, or token indices, where prefix tokens come before the patches. Of a
+            detector with queries (DETR) also their indices.
         layers: Indices of layers in the order of the model (-1 is the last one), names, or a
             pattern of names such as `blocks.1*`; None for all.
         heads: Indices of attention heads; None for all.
@@ -347,7 +348,7 @@ class _MapCollector:
         values = weights[..., weights.shape[-1] - grid[0] * grid[1] :].unflatten(-1, grid)
         info = replace(recorded.info, align=align_of(recorded.placement))
         attention_map = AttentionMap(
-            values, recorded.site, "tokens", info=info, placement=recorded.placement
+            values, recorded.site, recorded.kind, info=info, placement=recorded.placement
         )
         self.add(attention_map, weights)
 
@@ -465,6 +466,9 @@ def _select_rows(
     weights: Float[Tensor, "*axes"], tap: Tap, request: RecordRequest, site: str
 ) -> Float[Tensor, "*selected"]:
     """Return the requested rows of the weights that a block computed for all its recordings."""
+    if tap.kind == "queries":
+        rows = request.query_indices((), weights.shape[2])
+        return weights[:, request.head_indices(weights.shape[1])][:, :, rows]
     complete = request.is_complete or request == tap.fulfilled
     if tap.kind != "tokens" or tap.single_query or complete:
         return weights

@@ -26,6 +26,7 @@ from visattn.recording.probe import ObservedTokens, ProbeResult, layout_of
 from visattn.recording.probe_cache import NormalizingClassifier, probe_model
 from visattn.recording.word_rows import row_tolerance
 from visattn.results.info import MapInfo
+from visattn.results.kinds import MapKind
 
 _NO_IMAGE = "no image was passed in before it ran, so its grid is unknown; record the whole model"
 
@@ -40,6 +41,7 @@ class RecordedWeights:
         grid: Rows and columns of the keys.
         info: How they were computed.
         placement: Where the keys lie on the input of the model; None if that is unknown.
+        kind: `tokens`, or `queries` that lie nowhere on the image.
     """
 
     site: str
@@ -47,6 +49,7 @@ class RecordedWeights:
     grid: tuple[int, int]
     info: MapInfo
     placement: GridPlacement | None = None
+    kind: MapKind = "tokens"
 
 
 @dataclass
@@ -150,7 +153,8 @@ class ThirdPartyRecorder:
         heads = request.head_indices(attention.shape[1])
         rows = slice(None)
         if not layer.single_query:
-            rows = request.query_indices(layer.prefix_tokens, _num_tokens(layout))
+            prefix = () if layer.num_queries else layer.prefix_tokens
+            rows = request.query_indices(prefix, _num_queries(layout))
         # Tokens are spread over windows: all rows are computed, and the wanted ones taken after.
         queries = rows if layout.windows is None else slice(None)
         weights = attention.compute_weights(heads, queries).detach()
@@ -175,7 +179,7 @@ class ThirdPartyRecorder:
         """Whether the number of tokens is that of the probe run; else store the reason."""
         layer = layout.layer
         rows, columns = layer.key_grid or layer.grid
-        queries = 1 if layer.single_query else _num_tokens(layout)
+        queries = 1 if layer.single_query else _num_queries(layout)
         expected = queries, len(layout.key_prefix_tokens) + rows * columns
         if layout.windows is not None:
             expected = (layout.windows.shape[1],) * 2
@@ -210,7 +214,8 @@ class ThirdPartyRecorder:
             more["mixed"] = "before the model mixed its heads"
         grid = layer.key_grid or layer.grid
         info = MapInfo(prefix_tokens=tuple(layout.key_prefix_tokens), more=more)
-        return RecordedWeights(layer.site, weights, grid, info, layer.placement)
+        kind = "queries" if layer.num_queries else "tokens"
+        return RecordedWeights(layer.site, weights, grid, info, layer.placement, kind)
 
     def _token_layout(self, call: ModuleCall) -> ObservedTokens | None:
         """Return the token positions of a layer; None if it is not selected or unsupported."""
@@ -221,13 +226,17 @@ class ThirdPartyRecorder:
             self._probe_result = self._probe(self._images)
         result = self._probe_result
         layout = layout_of(result.layouts, call.site, call.index)
+        if call.site in result.query_layers:
+            layer = result.query_layers[call.site]
+            layout = ObservedTokens(layer, layer.prefix_tokens)
         if layout is None:
             self.on_unsupported(call, result.error or "it did not run in the probe run")
             return None
         if isinstance(layout, str):
             self.on_unsupported(call, layout)
             return None
-        supported = [layer.site for layer in result.attention_layers]
+        places = [layer.site for layer in result.attention_layers]
+        supported = [site for site in result.layouts if site in {*places, *result.query_layers}]
         selected = self.select(supported, [site for site, _ in result.unsupported_layers])
         return layout if call.site in selected else None
 
@@ -259,6 +268,10 @@ class ThirdPartyRecorder:
 def _split_windows(weights: Tensor, windows: Tensor) -> Tensor:
     """Return weights of all windows, `[b * w, h, p, p]`, as `[b, h, w, p, p]`."""
     return weights.unflatten(0, (-1, len(windows))).transpose(1, 2)
+
+
+def _num_queries(layout: ObservedTokens) -> int:
+    return layout.layer.num_queries or _num_tokens(layout)
 
 
 def _num_tokens(layout: ObservedTokens) -> int:

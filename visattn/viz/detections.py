@@ -224,7 +224,7 @@ def detection_figure(
 
     Args:
         image: The original image.
-        result: Its detections, from `detect` or `explain_queries`.
+        result: Its detections, from `detect`.
         name: Name of the image in the figure.
         max_queries: Largest number of detections whose query is drawn.
         options: Fields of `DrawOptions`, such as `width` and `scale`.

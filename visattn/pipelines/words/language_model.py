@@ -20,9 +20,7 @@ from visattn.pipelines.words.prompts import CachedPrompt, PromptWatch, video_met
 from visattn.pipelines.words.spans import same_length
 
 
-def load_word_model(
-    directory: Path, *, answers: bool = False, **loading: Any
-) -> tuple[nn.Module, Any, tuple[str, ...]]:
+def load_word_model(directory: Path, **loading: Any) -> tuple[nn.Module, Any, tuple[str, ...]]:
     """Return a model of transformers that generates text from images, its processor, and notes.
 
     Nothing is downloaded, and no code of the directory is executed.
@@ -30,7 +28,6 @@ def load_word_model(
     Args:
         directory: Directory as written by `save_pretrained` of model and processor, or of model,
             image processor and tokenizer.
-        answers: Whether the model may also be one that chooses among answers, as ViLT does.
         loading: Options of `from_pretrained`, such as `dtype` and `device_map`.
 
     Raises:
@@ -40,9 +37,10 @@ def load_word_model(
             processor.
     """
     library, config, model = read_huggingface_model(directory, **loading)
-    chooses = answers and type(model).__name__.endswith("ForQuestionAnswering")
-    if not (chooses or callable(getattr(model, "generate", None))):
-        raise ValueError(f"{directory} holds a {type(model).__name__}, which generates no text")
+    if not callable(getattr(model, "generate", None)):
+        raise ValueError(  # noqa: TRY004 (of the directory)
+            f"{directory} holds a {type(model).__name__}, which generates no text"
+        )
     notes = ("the code in the model directory is not executed",) if config.get("auto_map") else ()
     return model.eval(), _load_processor(library, directory), notes
 
