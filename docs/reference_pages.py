@@ -5,6 +5,7 @@ import ast
 import contextlib
 import importlib
 import io
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
@@ -18,8 +19,9 @@ ROOMS = sorted(stub.parent.name for stub in PACKAGE.glob("*/__init__.pyi"))
 
 
 def write(folder: Path) -> None:
-    """Write all pages into a folder."""
-    (folder / "api").mkdir(parents=True, exist_ok=True)
+    """Write all pages into a folder, in place of those of an earlier build."""
+    shutil.rmtree(folder / "api", ignore_errors=True)
+    (folder / "api").mkdir(parents=True)
     rooms = {"visattn": PACKAGE, **{f"visattn.{room}": PACKAGE / room for room in ROOMS}}
     pages = {f"api/{room}": api_page(room, path / "__init__.pyi") for room, path in rooms.items()}
     names = "\n".join(rooms)
