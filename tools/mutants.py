@@ -5,7 +5,7 @@
 
 A fault changes an operator, a constant, a condition or a returned value. Of 300, each subpackage
 gets at least 15, the rest by its length. A fault is given the examples of its module, the tests
-named after it, those of its folder, then those of its subpackage, for at most --seconds of CPU.
+named after it, those of its folder, then those of its subpackage, for at most 25 s of CPU.
 """
 
 import argparse
@@ -110,13 +110,12 @@ def passes(tests: list[Path], seconds: float) -> bool:
     if child == 0:
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 60,) * 2)  # of an endless loop
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os._exit(
-            int(pytest.main([*QUIET, *map(str, tests)], [Limit()]) not in (0, 5))
-        )  # 5: no tests
+        code = pytest.main([*QUIET, *map(str, tests)], [Limit()])
+        os._exit(int(code not in (0, 5)))  # 5: no tests
     return os.waitpid(child, 0)[1] == 0
 
 
-def run(file: Path, seconds: float) -> None:
+def run(file: Path, seconds: float = 25.0) -> None:
     """Run the tests on each fault that was not tried, in a copy of the working folder."""
     listed: list[dict[str, Any]] = json.loads(file.read_text())
     copy = Path(tempfile.mkdtemp()) / "copy"
@@ -148,9 +147,8 @@ if __name__ == "__main__":
     parser.add_argument("action", choices=["draw", "run"])
     parser.add_argument("file", type=Path)
     parser.add_argument("--skip", nargs="*", default=[], metavar="PATH")
-    parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()
     if args.action == "draw":
         args.file.write_text(json.dumps(draw(args.skip), indent=1))
     else:
-        run(args.file.resolve(), args.seconds)
+        run(args.file.resolve())
