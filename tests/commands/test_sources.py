@@ -1,4 +1,4 @@
-"""Commands on photos in archives, lists, tables and on folders of frames."""
+"""Commands on photos in archives, lists and on folders of frames."""
 
 import io
 import json
@@ -61,12 +61,13 @@ def test_an_archive_is_resumed_and_a_changed_member_is_computed_again(
     assert overlay(cnn, out, str(archive)) == 1
     output = capsys.readouterr()
     assert [line.split("\t")[0] for line in output.out.splitlines()] == ["a/1", "b/1"]
-    assert "photos.zip/b/bad.png: not an image" in output.err
+    assert f"zip://b/bad.png::{archive}: not an image" in output.err
     assert "2 of 4 images skipped" in output.err
+    assert not (tmp_path / "x.gradcam.png").exists()
     first = written(out)
     assert [*sorted(first)] == ["a/1.gradcam.npy", "b/1.gradcam.npy"]
     made = json.loads((out / "b/1.gradcam.json").read_text())["provenance"]
-    assert made["image"] == f"{archive}/b/1.png"
+    assert made["image"] == f"zip://b/1.png::{archive}"
     assert 'b/1.gradcam.png"' in (out / "index.html").read_text()
     assert overlay(cnn, out, str(archive)) == 1
     assert written(out) == first

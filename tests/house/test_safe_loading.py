@@ -9,8 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = sorted([*(ROOT / "visattn").rglob("*.py"), *(ROOT / "tools").rglob("*.py")])
 RUNNING = {"pickle", "cPickle", "dill", "joblib", "cloudpickle", "marshal", "shelve"}
 FETCHING = {"urllib.request", "requests", "httpx", "http.client", "ftplib", "fsspec"}
-READS_URLS = ("visattn/io/web.py", "visattn/io/stores.py")
-"""The modules that read and write URLs, of which the user names each."""
+READS_URLS = ("visattn/io/sources.py",)
+"""The modules that read URLs, of which the user names each."""
 
 CALLED = {"yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "torch.jit.load"}
 CALLED |= {"eval", "exec", "os.system", "os.popen", "__import__"}
@@ -119,10 +119,11 @@ def test_no_module_executes_files_or_fetches_urls() -> None:
 
 
 def test_urls_are_read_where_photos_are_named_and_nowhere_else() -> None:
-    modules = re.compile(r"visattn\.io\.(web|stores)\b")
-    readers = [path for path in OURS if modules.search(path.read_text(encoding="utf-8"))]
+    functions = re.compile(r"\b(remote_files|photo_source)\b")
+    readers = [path for path in OURS if functions.search(path.read_text(encoding="utf-8"))]
     names = [str(path.relative_to(ROOT)) for path in readers]
-    assert names == [
-        "visattn/commands/output_option.py", "visattn/commands/outputs.py",
-        "visattn/images/sources.py", "visattn/io/web.py", "visattn/results/rows.py",
-    ]  # fmt: skip
+    assert [name.removeprefix("visattn/") for name in names] == [
+        "images/sources.py",
+        "io/sources.py",
+        "pipelines/image_functions.py",
+    ]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from visattn.commands.options import OUTPUT, CommandParser, real_number, refuse_without
 from visattn.commands.output_option import output_path
 from visattn.io.atomic import atomic_write
-from visattn.io.locations import Source
 from visattn.io.safe_text import read_bytes_bounded
+from visattn.io.sources import Source
 
 if TYPE_CHECKING:
     from visattn.results.attention_map import AttentionMap

@@ -15,8 +15,8 @@ from visattn.io.atomic import (
     remove_partial_files,
     temporary_folder,
 )
-from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
+from visattn.io.sources import Source
 
 if TYPE_CHECKING:
     from visattn.images.reader import LoadedImage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from visattn.commands.options import RUN, CommandParser, add_options
 from visattn.commands.output_option import output_name, output_path
-from visattn.io.locations import Source
+from visattn.io.sources import Source
 
 
 def image_source(text: str) -> Path | str:
@@ -32,7 +32,7 @@ def add_images(parser: CommandParser, *, videos: bool = False, positional: bool 
     if positional:
         kinds = (
             "photos: files, folders that are searched recursively, patterns in quotes, zip and tar "
-            "archives, parquet files (FILE or FILE:COLUMN), and URLs"
+            "archives, and URLs (https, s3, zip://*.jpg::photos.zip)"
         )
         parser.add_argument(
             "images",
@@ -92,10 +92,8 @@ def describe_images(paths: Sequence[Source]) -> str:
 
 def _file_size(path: Source) -> int:
     """Return the bytes of a regular file; 0 for anything else and for unreadable paths."""
-    if not isinstance(path, Path):
-        return path.size
     try:
-        status = path.stat()
+        status = Path(str(path)).stat()
     except OSError:
         return 0
     return status.st_size if stat.S_ISREG(status.st_mode) else 0

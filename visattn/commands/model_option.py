@@ -17,8 +17,8 @@ from visattn.commands.options import (
     named_value,
     quoted,
 )
-from visattn.io.locations import Source
 from visattn.io.safe_text import parse_json, print_message, short_repr
+from visattn.io.sources import Source
 from visattn.models.saving.runs import find_run, run_checkpoint
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def file_digest(path: Source) -> str:
     from visattn.io.safe_text import open_regular_file
 
     if not isinstance(path, Path):
-        return path.sha256()[:DIGEST_LENGTH]
+        return path.digest()[:DIGEST_LENGTH]
     with open_regular_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
 

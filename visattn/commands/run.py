@@ -41,8 +41,8 @@ from visattn.commands.records import (
 )
 from visattn.commands.streams import Activity, RowPrinter, activity, print_where
 from visattn.io.atomic import atomic_write
-from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
+from visattn.io.sources import Source
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn

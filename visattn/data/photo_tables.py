@@ -14,10 +14,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, overload
 
 from visattn.data.captions.files import CaptionEntry
-from visattn.io.locations import Location, check_length
 from visattn.io.messages import did_you_mean, format_names
 from visattn.io.safe_paths import SafeDirectory
 from visattn.io.safe_text import printable_name, read_bytes_bounded, short_repr
+from visattn.io.sources import Location, check_length
 from visattn.results.kinds import Split
 
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -318,8 +318,7 @@ class PhotoTable(Sequence[Location]):
         cell = self._images[number][self.columns["image"]]
         content = cell["bytes"] if isinstance(cell, dict) else cell
         if isinstance(content, bytes):
-            check_length(len(content), max_bytes)
-            return content
+            return check_length(content, max_bytes)
         return read_bytes_bounded(self._file(cell["path"] if isinstance(cell, dict) else cell),
                                   max_bytes)  # fmt: skip
 
@@ -444,11 +443,11 @@ class _TablePhoto(Location):
 
     def __init__(self, table: PhotoTable, number: int) -> None:
         address = f"{table.place}, row {number}"
-        super().__init__(address, (table.place,), PurePosixPath(str(number)))
+        super().__init__(address, PurePosixPath(str(number)))
         self._table = table
         self._number = number
 
-    def fetch(self, max_bytes: int) -> bytes:
+    def read_bytes(self, max_bytes: int) -> bytes:
         return self._table.content(self._number, max_bytes)
 
 

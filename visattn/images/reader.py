@@ -8,11 +8,11 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
@@ -32,9 +32,9 @@ from visattn.images.formats import (
 from visattn.images.integrity import count_jpeg_scans, png_rows_missing
 from visattn.images.rgb import from_array, to_rgb
 from visattn.io.argument_checks import check_argument
-from visattn.io.locations import Location
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file, printable_name
+from visattn.io.sources import Location
 from visattn.results.records import read_array
 
 MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
@@ -609,22 +609,15 @@ def is_result_folder(folder: Path) -> bool:
     return is_index_page(folder / "index.html")
 
 
-def is_index_page(
-    path: Path | str,
-    open_file: Callable[[Any], AbstractContextManager[IO[bytes]]] = open_regular_file,
-) -> bool:
+def is_index_page(path: Path) -> bool:
     """Return whether a file is a page that visattn wrote.
-
-    Args:
-        path: The file.
-        open_file: Opens it.
 
     Example:
         >>> is_index_page(Path("dog.jpg"))
         False
     """
     try:
-        with open_file(path) as page:
+        with open_regular_file(path) as page:
             return _GENERATOR in page.read(_HEAD_OF_PAGE)
     except (OSError, ValueError):
         return False

@@ -1,6 +1,7 @@
-"""Photos by what users have: files, folders, patterns, lists, archives, tables, URLs."""
+"""Photos by what users have: files, folders, patterns, lists, archives, URLs."""
 
 import glob
+import itertools
 import os
 import sys
 import warnings
@@ -19,14 +20,8 @@ from visattn.images.reader import (
     path_exists,
     read_image,
 )
-from visattn.io.archives import archive_files, is_archive
-from visattn.io.locations import Location, Source, Unreadable
-from visattn.io.messages import format_names
-from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file
-from visattn.io.stores import is_url
-from visattn.io.tables import is_table, table_files
-from visattn.io.web import url_file, url_files
+from visattn.io.sources import Location, Source, is_archive, is_url, remote_files
 
 PathLike = str | os.PathLike[str]
 _MAX_LIST_BYTES = 2**28
@@ -39,65 +34,52 @@ def find_sources(
     report: Callable[[str], object] | None = None,
     **options: Any,
 ) -> list[Source]:
-    """Return the photos of files, folders, patterns, archives, tables and URLs, in their order.
-
-    Photos of an archive have the order that they would have in a folder, those of a table that of
-    its rows. Entries of an archive that cannot be a photo are `Unreadable`: reading them says why.
+    """Return the photos of files, folders, patterns, archives and URLs, in their order.
 
     Args:
         roots: One of them or several. A pattern such as `photos/*.jpg` is expanded if no file has
-            its name; a table may be followed by a colon and the name of its column of photos.
+            its name.
         keep_missing: Return files that do not exist, too, whose reading fails.
         report: Called with a sentence about images of formats that are not read.
         options: Of `find_images`: `omit`, `skip` and `onerror`, for folders.
 
     Raises:
         FileNotFoundError: If a path does not exist, or there is no image at all.
-        ImportError: If a package is missing that reads tables or a store.
-        OSError: If a folder cannot be listed.
-        ValueError: If an archive or a table cannot be read.
+        ImportError: If a package is missing that reads a store.
+        OSError: If a folder cannot be listed, or an archive or store cannot be read.
 
     Example:
-        >>> find_sources("https://example.org/dogs/1.jpg")
-        [WebFile('https://example.org/dogs/1.jpg')]
+        >>> str(find_sources("https://example.org/dogs/1.jpg")[0])
+        'https://example.org/dogs/1.jpg'
     """
-    sources: list[Source] = []
-    local: list[Path] = []
-    options["report"] = report
+    photos: list[Source] = []
 
-    def search() -> None:
-        """Add the images of the files and folders so far."""
-        if local:
-            sources.extend(_search(local, options))
-            local.clear()
+    def kind(root: PathLike) -> str:
+        path = Path(root)
+        if is_url(os.fspath(root)) or (is_archive(path) and path.is_file()):
+            return "remote"
+        return "missing" if keep_missing and not path_exists(path) else "local"
 
-    for root in expand_patterns(roots):
-        elsewhere = _files_elsewhere(root, report)
-        if elsewhere is None and keep_missing and not path_exists(Path(root)):
-            elsewhere = [Path(root)]
-        if elsewhere is None:
-            local.append(Path(root))
+    for name, group in itertools.groupby(expand_patterns(roots), kind):
+        if name == "remote":
+            for url in map(os.fspath, group):
+                photos += _photos(url, remote_files(url), report)
         else:
-            search()
-            sources += elsewhere
-    search()
-    if not sources:
+            paths = [Path(path) for path in group]
+            photos += find_images(paths, report=report, **options) if name == "local" else paths
+    if not photos:
         raise FileNotFoundError("there is no photo: the list of files is empty")
-    return list(dict.fromkeys(sources))
+    return list(dict.fromkeys(photos))
 
 
 def photo_source(name: str) -> Source:
-    """Return the photo of a path or URL, which is not looked up before it is read.
-
-    Raises:
-        ImportError: If a package is missing that reads a store.
-        ValueError: If the scheme of a URL is unknown.
+    """Return the photo of a path or URL.
 
     Example:
-        >>> photo_source("dogs/1.jpg").name, photo_source("https://example.org/dogs/2.jpg").name
-        ('1.jpg', '2.jpg')
+        >>> photo_source("https://example.org/dogs/2.jpg").name
+        '2.jpg'
     """
-    return url_file(name) if is_url(name) else Path(name)
+    return remote_files(name)[0] if is_url(name) else Path(name)
 
 
 def expand_patterns(roots: PathLike | Iterable[PathLike]) -> list[PathLike]:
@@ -156,7 +138,7 @@ def read_list(file: Path) -> list[str]:
 
 
 def list_photos(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
-    """Return images with folders, archives, tables and stores replaced by the photos in them.
+    """Return images with folders, archives and stores replaced by the photos in them.
 
     Raises:
         FileNotFoundError: If a folder contains no image.
@@ -179,7 +161,7 @@ def list_photos(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
 
 
 def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage]:
-    """Read images one by one, and all images in folders, archives, tables and stores.
+    """Read images one by one, and all images in folders, archives and stores.
 
     Of those, files that cannot be read are skipped with a warning, and folders below with results
     of visattn are skipped.
@@ -201,61 +183,18 @@ def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage
             yield image
 
 
-def _files_elsewhere(
-    root: PathLike, report: Callable[[str], object] | None
-) -> "list[Source] | None":
-    """Return the photos of a source that is neither a file nor a folder of photos, else None."""
-    text = os.fspath(root)
-    if is_url(text):
-        files = url_files(text)
-        return list(_photos(text, files, report)) if len(files) > 1 else [*files]
-    path = Path(text)
-    if os.path.isdir(path):  # noqa: PTH112 (raises nothing)
-        saved = [path / name for name in ("state.json", "dataset_info.json")]
-        tables = sorted(path.glob("*.arrow")) if all(map(path_exists, saved)) else []
-        return [file for table in tables for file in table_files(table)] or None
-    if path_exists(path):
-        if is_archive(path):
-            return list(_photos(text, archive_files(path), report))
-        return [*table_files(path)] if is_table(path) else None
-    name, colon, column = text.rpartition(":")
-    if colon and is_table(Path(name)) and path_exists(Path(name)):
-        return [*table_files(Path(name), column)]
-    return None
-
-
 def _photos(
-    name: str, files: Iterable[Location], report: Callable[[str], object] | None
-) -> Iterator[Location]:
-    """Yield the files that are named like images, and those that cannot be read."""
-    others: list[Path] = []
-    count = 0
-    for file in files:
-        suffix = file.suffix.lower()
-        if suffix in image_suffixes() or (isinstance(file, Unreadable) and not suffix):
-            count += 1
-            yield file
-        elif is_other_image(Path(file.relative)):
-            others.append(Path(file.relative))
-    skipped = describe_skipped(others)
-    if not count:
+    name: str, files: list[Location], report: Callable[[str], object] | None
+) -> list[Location]:
+    """Return the files that are named like images; a single one may have any name."""
+    if len(files) == 1:
+        return files
+    photos = [file for file in files if file.suffix.lower() in image_suffixes()]
+    others = [Path(file.relative) for file in files]
+    skipped = describe_skipped([path for path in others if is_other_image(path)])
+    if not photos:
         text = f"no image in {name}; looked for {' '.join(image_suffixes())}"
         raise FileNotFoundError(f"{text}; {skipped}" if skipped else text)
     if skipped and report is not None:
         report(skipped)
-
-
-def _search(paths: list[Path], options: dict[str, Any]) -> list[Source]:
-    """Return the images of files and folders; of folders without, the photos of their tables."""
-    try:
-        return [*find_images(paths, **options)]
-    except FileNotFoundError as error:
-        folders = [path for path in paths if os.path.isdir(path)]  # noqa: PTH112 (raises nothing)
-        files = [file for folder in folders for file in walk_files(folder)]
-        if tables := [file for file in files if is_table(file)]:
-            return [photo for table in tables for photo in table_files(table)]
-        if archives := [str(file) for file in files if is_archive(file)]:
-            raise FileNotFoundError(
-                f"{error}; archives in folders are not searched: name {format_names(archives)}"
-            ) from error
-        raise
+    return photos

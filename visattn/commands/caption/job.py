@@ -14,7 +14,7 @@ from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import file_digest
 from visattn.commands.options import figure_options
 from visattn.commands.records import Part, Record
-from visattn.io.locations import Source
+from visattn.io.sources import Source
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:

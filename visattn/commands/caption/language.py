@@ -14,8 +14,8 @@ from visattn.commands.files import check_no_overwrite
 from visattn.commands.model_option import file_digest, is_transformers
 from visattn.commands.options import real_number, whole_number
 from visattn.commands.videos import has_videos
-from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
+from visattn.io.sources import Source
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from visattn.commands.streams import activity, print_row
 from visattn.images.encoding import encode_png
 from visattn.io.atomic import atomic_write, temporary_folder
 from visattn.io.messages import format_names
-from visattn.io.safe_text import decode_utf8, read_bytes_bounded
+from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded
 
 if TYPE_CHECKING:  # numpy and torch are imported when the command runs, not for its help
     from jaxtyping import UInt8
@@ -126,7 +126,7 @@ def drawn_files(folder: Path) -> list[str]:
     for name, file in _LISTS.items():
         try:
             lines = decode_utf8(read_bytes_bounded(folder / file)).splitlines()
-            records = [json.loads(line) for line in lines]
+            records = [parse_json(line) for line in lines]
             if records and all(_KEYS[name] in record for record in records):
                 images = [Path(record["file"]).name for record in records]
                 return [file, _INSTANCES, *images]

@@ -28,8 +28,8 @@ from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
 from visattn.commands.streams import activity
 from visattn.images.encoding import encode_overlay, encode_png
-from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
+from visattn.io.sources import Source
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from visattn.images.encoding import encode_png
-from visattn.io.locations import Source
+from visattn.io.sources import Source
 
 if TYPE_CHECKING:
     from visattn.commands.score.evaluate_maps import MapEvaluator

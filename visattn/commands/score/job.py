@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from visattn.commands.records import Part, Record
 from visattn.commands.run import Job
 from visattn.commands.streams import print_where
-from visattn.io.locations import Source
+from visattn.io.sources import Source
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage

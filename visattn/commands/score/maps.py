@@ -29,8 +29,8 @@ from visattn.commands.run import run_job
 from visattn.commands.score.diagnostics import DIAGNOSTICS, diagnose
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
 from visattn.commands.streams import print_lines
-from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
+from visattn.io.sources import Source
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import nn

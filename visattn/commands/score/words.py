@@ -31,8 +31,8 @@ from visattn.commands.options import (
 from visattn.commands.run import run_job
 from visattn.commands.score.job import Row, ScoredImage, ScoreJob
 from visattn.commands.streams import print_lines
-from visattn.io.locations import Source
 from visattn.io.safe_text import print_message
+from visattn.io.sources import Source
 from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help

@@ -20,8 +20,8 @@ from visattn.data.phrases import phrases_to_input
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage, PathLike, read_image, read_size
 from visattn.images.resize import ResizeSpec, resize_to_input
-from visattn.io.locations import Source
 from visattn.io.safe_paths import SafeDirectory
+from visattn.io.sources import Source
 from visattn.results.captions import Phrase
 
 # Words for left and right, or how they begin. Where spaces separate words, "bright" is no side.

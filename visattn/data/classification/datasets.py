@@ -17,8 +17,8 @@ from visattn.data.loading.loader import PathList, ReadFallback
 from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
 from visattn.images.reader import LoadedImage, find_images, read_rgb
 from visattn.images.resize import ResizeSpec, resize_rgb
-from visattn.io.locations import Source
 from visattn.io.messages import format_names
+from visattn.io.sources import Source
 
 _SEED_STREAM, _BATCH_SEED_STREAM = 1, 3  # separate random numbers with the same seed
 

@@ -13,9 +13,9 @@ from visattn.data.loading.loader import ReadFallback
 from visattn.data.questions.batch import Question, QuestionSample
 from visattn.images.reader import read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
-from visattn.io.locations import Source
 from visattn.io.safe_paths import check_relative_path
 from visattn.io.safe_text import read_json_object, short_repr
+from visattn.io.sources import Source
 
 _MAX_BYTES = 4 << 30  # the questions of GQA are over a gigabyte
 _TEMPLATE_FIELD = re.compile(r"\{id(?::0?\d{1,2})?\}")  # a width of at most 99

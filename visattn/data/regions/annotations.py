@@ -15,7 +15,7 @@ from visattn.data.regions.sample import RegionSample, sample_nearest
 from visattn.geometry.affine import Box
 from visattn.images.reader import LoadedImage, read_image
 from visattn.images.resize import ResizeSpec
-from visattn.io.locations import Source
+from visattn.io.sources import Source
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from visattn.data.scenes.dataset import (
 )
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode
-from visattn.io.locations import Source
+from visattn.io.sources import Source
 from visattn.results.kinds import Split
 from visattn.training.data_module import CanvasDataModule, DataModule, DrawnScenesDataModule
 from visattn.training.targets import TargetCounts

@@ -27,7 +27,7 @@ from visattn.data.questions.vqa_files import (
     read_vqa,
 )
 from visattn.images.resize import ResizeMode
-from visattn.io.locations import Source
+from visattn.io.sources import Source
 from visattn.results.kinds import Split
 from visattn.training.data_module import DataModule
 from visattn.training.targets import TargetCounts
