@@ -28,7 +28,7 @@ BEST := $(DEMO)/checkpoints/best.ckpt
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Compiled apart, since the checks of shapes cannot be traced; only the files that have such tests are read.
 COMPILED := JAXTYPING_DISABLE=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q -m 'compile and not slow'
-LONG := not gpu and not data and not peers and not hosts and not compile and not fuzz and not ray and not s3
+LONG := not gpu and not data and not peers and not hosts and not compile and not fuzz and not ray
 
 # Small networks: a second thread brings little, and on a busy machine costs many times its worth.
 demo models test test-all test-machines test-hosts net: export OMP_NUM_THREADS := 1
@@ -102,7 +102,7 @@ test: .venv/dev.stamp
 	$(COMPILED) $$(grep -rl 'mark\.compile' tests) || failed=1; \
 	if [ $$failed = 1 ]; then echo "make test: failed, see above"; exit 1; fi
 	@echo "make test: passed. Left out: -m slow (make test-all); -m gpu (needs a GPU); -m data (needs VISATTN_DATA);"
-	@echo "make test: -m peers (needs make peers); -m hosts (make test-hosts, needs root); -m fuzz (make fuzz); -m ray (needs ray); -m s3 (needs moto)."
+	@echo "make test: -m peers (needs make peers); -m hosts (make test-hosts, needs root); -m fuzz (make fuzz); -m ray (needs ray)."
 
 test-all: .venv/dev.stamp
 	@failed=0; \

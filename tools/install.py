@@ -23,7 +23,7 @@ KINDS = {
     "core": (".venv", ["-e", "."], "about 90 s and 5.5 GB, most of it torch"),
     "dev": (
         ".venv",
-        ["-e", ".[dev,hf,parquet,datasets]"],
+        ["-e", ".[dev,hf,datasets]"],
         "about 100 s and 6 GB, most of it torch",
     ),
     "peers": (".venv-peers", ["-r", "tools/peers.txt"], "about 100 s and 6 GB, most of it torch"),
