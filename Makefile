@@ -3,7 +3,6 @@
 # make test    installs and runs the tests that show what a change breaks, in minutes
 # make test-all    runs those that are slow too: every config trained, every notebook, whole stories
 # make test-machines  runs what computes as other x86 processors would, on 1, 2 and 4 threads, in any order
-# make test-hosts  trains across two hosts made of network namespaces (needs root)
 # make fuzz    reads damaged files of every kind, for VISATTN_FUZZ_SECONDS (840)
 # make net     writes anew what must not change (tests/net); look at the difference before a commit
 # make check   lint, format, types, import rules
@@ -28,14 +27,14 @@ BEST := $(DEMO)/checkpoints/best.ckpt
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Compiled apart, since the checks of shapes cannot be traced; only the files that have such tests are read.
 COMPILED := JAXTYPING_DISABLE=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q -m 'compile and not slow'
-LONG := not gpu and not data and not peers and not hosts and not compile and not fuzz and not ray
+LONG := not gpu and not data and not peers and not compile and not fuzz and not ray
 
 # Small networks: a second thread brings little, and on a busy machine costs many times its worth.
-demo models test test-all test-machines test-hosts net: export OMP_NUM_THREADS := 1
+demo models test test-all test-machines net: export OMP_NUM_THREADS := 1
 # Tests start Python often, and to compile everything each time takes longer than what they test.
-test test-all test-machines test-hosts fuzz: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-machines fuzz: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo models test test-all test-machines test-hosts fuzz net check docs bench peers clean
+.PHONY: help demo models test test-all test-machines fuzz net check docs bench peers clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -102,7 +101,7 @@ test: .venv/dev.stamp
 	$(COMPILED) $$(grep -rl 'mark\.compile' tests) || failed=1; \
 	if [ $$failed = 1 ]; then echo "make test: failed, see above"; exit 1; fi
 	@echo "make test: passed. Left out: -m slow (make test-all); -m gpu (needs a GPU); -m data (needs VISATTN_DATA);"
-	@echo "make test: -m peers (needs make peers); -m hosts (make test-hosts, needs root); -m fuzz (make fuzz); -m ray (needs ray)."
+	@echo "make test: -m peers (needs make peers); -m fuzz (make fuzz); -m ray (needs ray)."
 
 test-all: .venv/dev.stamp
 	@failed=0; \
@@ -125,9 +124,6 @@ test-machines: .venv/dev.stamp
 	  env $$words $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q $(COMPUTING) || failed="$$failed$$words; "; \
 	done; \
 	if [ "$$failed" ]; then echo "make test-machines: failed with $$failed"; exit 1; fi
-
-test-hosts: .venv/dev.stamp
-	$(BIN)/python -m pytest -m hosts -rs tests/hosts
 
 fuzz: .venv/dev.stamp
 	$(BIN)/python -m pytest -m fuzz tests

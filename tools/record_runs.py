@@ -41,8 +41,8 @@ FIELDS = (
 """Columns before those of the scores; `settings` is the digest of the config that `overrides`
 refers to: by it, rows are recognized whose config was changed since."""
 UNCOMPARED = (
-    "config", "run", "seed_everything", "ckpt_path", "save_minutes", "save_steps", "timeout",
-    "progress_seconds", "trainer.enable_progress_bar", "trainer.enable_model_summary",
+    "config", "run", "seed_everything", "ckpt_path", "save_minutes", "save_steps",
+    "trainer.enable_progress_bar", "trainer.enable_model_summary",
     "trainer.log_every_n_steps", "data.init_args.num_workers", "data.init_args.download",
     "data.init_args.feature_cache_dir",
 )  # fmt: skip

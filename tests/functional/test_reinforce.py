@@ -21,7 +21,6 @@ from visattn.functional.reinforce import (
     leave_one_out_advantages,
     reinforce_loss,
     rewards_to_go,
-    update_moving_average,
     value_baseline_loss,
 )
 from visattn.training.glimpses.losses import RewardType, classification_rewards
@@ -239,7 +238,6 @@ def test_classification_rewards_match_a_loop(
         before = true[action + 5 - count]
         reference = {
             "correct": float(probabilities[-1].argmax() == labels[image]),
-            "log_probability": math.log(true[-1]),
             "gain": true[-1] - before,
         }[reward_type]
         assert float(rewards[image, rollout, action]) == pytest.approx(reference, abs=1e-12)
@@ -270,19 +268,6 @@ def test_explained_variance_of_constant_rewards_is_nan() -> None:
 
 
 # ---- baselines, entropy and rewards-to-go on the same enumerable problem
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_moving_average_baseline_keeps_the_exact_gradient(momentum: float) -> None:
-    """The baseline of a batch is the average of earlier batches."""
-    average = torch.tensor(0.25, dtype=torch.float64)
-    average = update_moving_average(average, reward(PAIRS), momentum)
-    assert float(average) == pytest.approx(momentum * 0.25 + (1 - momentum) * float(TABLE.mean()))
-
-    def loss(log_probs: Tensor, taken: Tensor) -> Tensor:
-        return reinforce_loss(log_probs, (reward(taken) - average).unsqueeze(1).expand(-1, 2))
-
-    torch.testing.assert_close(expected_gradient(loss, 1), exact_gradient(), rtol=0, atol=1e-12)
 
 
 def test_value_baseline_loss_is_least_at_the_expected_reward_and_trains_the_baseline_only() -> None:

@@ -80,9 +80,8 @@ CANVASES = """\
         {img_size: [33, 33], mean: [0.1], std: [0.3], glimpse_size: 7, num_glimpses: 3,
          hidden_size: 11, what_dim: 7, where_dim: 5, policy_std: 0.3, dropout: 0.2}
     num_rollouts: 2
-    baseline: moving_average
+    baseline: informed
     final_std: 0.1
-    random_location_epochs: 1
 data:
   class_path: ClutteredMNISTDataModule
   init_args:
@@ -126,9 +125,7 @@ data:
 )
 HARD = """
     num_rollouts: 2
-    baseline: moving_average
-    coin: image
-    soft_until: 0.9"""
+    entropy_until: 0.9"""
 CAPTIONS = (
     CAPTIONER.replace(SOFT, TRANSFORMER_CAPTIONER)
     + """\

@@ -68,8 +68,6 @@ GUIDED = """\
 """
 HARD = """\
     num_rollouts: 3
-    coin: image
-    baseline: learned
 """
 GLIMPSES = """\
   class_path: GlimpseTask
@@ -80,11 +78,10 @@ GLIMPSES = """\
         {img_size: [28, 28], mean: [0.1], std: [0.3], glimpse_size: 7, num_glimpses: 3,
          hidden_size: 11, what_dim: 7, where_dim: 5, policy_std: 0.3}
     num_rollouts: 3
-    baseline: moving_average
-    reward: log_probability
+    baseline: informed
+    reward: gain
     normalize_advantages: true
     backprop_policy_to_core: true
-    random_location_epochs: 1
     num_eval_starts: 2
     num_eval_samples: 2
 """

@@ -8,8 +8,6 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from visattn.training.distributed.fsdp import gather_state
-
 
 class TrainingLog(Callback):
     """Write losses, samples and scores of a rank to RUN/diary/RANK.json.
@@ -50,8 +48,7 @@ class TrainingLog(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = Path(trainer.default_root_dir) / "diary"
         folder.mkdir(parents=True, exist_ok=True)
-        whole = gather_state(list(pl_module.parameters()), keep=True)
-        trained = [weight.detach().double().flatten() for weight in whole]
+        trained = [weight.detach().double().flatten() for weight in pl_module.parameters()]
         weights = {
             "sum": float(torch.cat(trained).sum()),
             "squares": float(torch.cat(trained).square().sum()),

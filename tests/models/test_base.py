@@ -143,7 +143,7 @@ def test_configs_survive_copies_and_wrappers(name: str) -> None:
     assert model_config(model) == saved
     if name == "TimmEncoder":  # its constructor runs timm's network
         return
-    with torch.device("meta"):  # as FSDP2 builds it
+    with torch.device("meta"):
         assert model_config(build_model(saved)) == saved
 
 

@@ -291,19 +291,3 @@ def test_processes_stop_together_whichever_got_the_signal(
     assert codes == [code, code], output
     assert run("classes", signal, *LAST, processes=2)[0] == [0, 0]
     assert_same(together, folder / signal)
-
-
-@pytest.mark.slow
-def test_torchrun_restarts_a_run_from_its_last_checkpoint(together: Path, folder: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc_per_node", "2", "--max-restarts", "2", "-m", "--", "visattn"]
-    command += ["fit", "--config", "classes.yaml", "--run", "elastic", "--save_steps", "2", *LAST]
-    command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
-    environment = {**environment_of_runs(), "BREAK": "kill:3:1"}
-    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # as docs/guides/training.md says
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stderr
-    assert "elastic resumes from elastic/checkpoints/last.ckpt" in done.stderr
-    assert_same(together, folder / "elastic")

@@ -1,11 +1,10 @@
 """Selection of the checkpoint to resume from; other checkpoints are kept."""
 
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
 from checkpoint_files import write_checkpoint
 
 from visattn.training.run_dir import find_resume_point, set_aside
@@ -27,27 +26,6 @@ def test_the_newest_is_the_one_after_most_steps_whatever_the_dates(tmp_path: Pat
     assert find_resume_point(tmp_path / "link").file == tmp_path / "link/checkpoints/last.ckpt"
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "callbacks": ({"callbacks": 3}, "callbacks must be of type dict, got int"),
-    "visattn": ({"visattn": 7}, "does not say what its model is"),
-    "seed": ({"visattn": {"model": {"class": "a"}, "seed": "x"}}, "visattn.seed must be an int"),
-    "loops": ({"loops": {}}, "loops.fit_loop is missing"),
-    "counts": (
-        {"loops": {"fit_loop": {"epoch_progress": {}}}}, "epoch_loop.batch_progress is missing",
-    ),
-    "schedulers": ({"lr_schedulers": [7]}, r"lr_schedulers\[0\] must be of type dict, got int"),
-    "no schedulers": ({"lr_schedulers": None}, "lr_schedulers is missing"),
-    "optimizers": ({"optimizer_states": [{}]}, r"optimizer_states\[0\].param_groups is missing"),
-    "groups": (
-        {"optimizer_states": [{"state": {}, "param_groups": [3]}]},
-        r"optimizer_states\[0\].param_groups\[0\] must be of type dict, got int",
-    ),
-    "weights": ({"state_dict": [1]}, "its weights are no tensors with names"),
-    "epoch": ({"epoch": -1}, "epoch must be at least 0, got -1"),
-    "step": ({"global_step": "60"}, "it does not say its step"),
-}  # fmt: skip
-
-
 def test_damaged_checkpoints_are_skipped_reported_and_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -60,10 +38,11 @@ def test_damaged_checkpoints_are_skipped_reported_and_kept(
         last.write_bytes(content)
         assert find_resume_point(tmp_path) == (best, (10, 10), (last,))
         assert f"{last} cannot be used: " in caplog.messages[-1]
-    for name, (wrong, reason) in WRONG.items():
-        write_checkpoint(last, 60, **{"global_step": 60, **wrong})
-        assert find_resume_point(tmp_path) == (best, (10, 10), (last,)), name
-        assert reason.replace("\\", "") in caplog.messages[-1], name
+    saved = torch.load(write_checkpoint(last, 60), weights_only=True)
+    del saved["loops"]
+    torch.save(saved, last)
+    assert find_resume_point(tmp_path) == (best, (10, 10), (last,))
+    assert "it has no loops" in caplog.messages[-1]
     last.unlink()
     last.mkdir()
     assert find_resume_point(tmp_path).unusable == (last,)
@@ -80,29 +59,3 @@ def test_damaged_checkpoints_are_skipped_reported_and_kept(
     shutil.copy(last, best)
     assert find_resume_point(tmp_path)[::2] == (None, (best, last))
     assert f"{tmp_path} holds no usable checkpoint" in caplog.messages[-1]
-
-
-def test_unreadable_checkpoints_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    best = write_checkpoint(tmp_path / "checkpoints" / "best.ckpt", 10)
-    last = best.with_name("last.ckpt")
-    last.symlink_to("elsewhere.ckpt")
-    with pytest.raises(FileNotFoundError, match=r"last.ckpt cannot be read \(a link to elsewhere"):
-        find_resume_point(tmp_path)
-    last.unlink()
-    write_checkpoint(last, 60)
-    original_open = Path.open
-
-    def refuse(path: Path, *args: Any) -> Any:
-        if path == last:
-            raise PermissionError(13, os.strerror(13), str(path))
-        return original_open(path, *args)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(PermissionError, match=r"last.ckpt cannot be read \(Permission denied\), a"):
-        find_resume_point(tmp_path)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "checkpoints").symlink_to("nowhere")
-    with pytest.raises(FileNotFoundError, match="is a link to nowhere, which does not exist"):
-        find_resume_point(tmp_path / "other")

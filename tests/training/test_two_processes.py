@@ -2,12 +2,14 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from rank_commands import run_commands, run_on_two_ranks
+from rank_commands import TWO_RANKS, environment, run_commands, run_on_two_ranks
 from task_configs import write_task_configs
 
 from visattn.models.saving.checkpoint import read_checkpoint
@@ -225,3 +227,27 @@ def test_each_photo_has_one_caption(tasks: TrainedTasks) -> None:
             path = tasks.folder / "two" / "scored" / name / f"{key}_captions.json"
             captions = json.loads(path.read_text())
             assert len(captions) == len({record["image_id"] for record in captions}) == 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["visattn", "-m visattn", "torchrun"])
+def test_each_way_to_start_two_processes(command: str, tmp_path: Path) -> None:
+    write_task_configs(tmp_path)
+    torchrun = "-m torch.distributed.run --standalone --nproc_per_node 2 -m -- visattn"
+    starts = {
+        "visattn": [str(Path(sys.executable).parent / "visattn")],
+        "torchrun": [sys.executable, *torchrun.split()],
+    }
+    start = starts.get(command, [sys.executable, *command.split()])
+    words = ["fit", "--config", "digits.yaml", "--data.batch_size", "3", "--run", "run"]
+    ran = subprocess.run(
+        [*start, *words, *TWO_RANKS],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert {path.name for path in (tmp_path / "run" / "diary").iterdir()} == {"0.json", "1.json"}

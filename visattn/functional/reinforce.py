@@ -136,22 +136,6 @@ def leave_one_out_advantages(rewards: Float[Tensor, "b k *rest"]) -> Float[Tenso
     return (rewards - rewards.mean(1, keepdim=True)) * (count / (count - 1))
 
 
-@torch.no_grad()
-def update_moving_average(
-    average: Float[Tensor, ""], rewards: Float[Tensor, "*n"], momentum: float = 0.9
-) -> Float[Tensor, ""]:
-    """Return the moving average of the mean reward, the baseline of the next batch.
-
-    Example:
-        >>> update_moving_average(torch.tensor(0.0), torch.tensor([1.0, 3.0]))
-        tensor(0.2000)
-
-    Source:
-        Xu et al. 2015, arXiv:1502.03044, section 4.1, with momentum 0.9.
-    """
-    return average.lerp(rewards.mean(), 1 - momentum)
-
-
 def value_baseline_loss(
     values: Float[Tensor, "*n"],
     rewards: Float[Tensor, "*n"],

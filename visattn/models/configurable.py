@@ -58,8 +58,7 @@ class Configurable:
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
             cls.__init__ = _keeping_arguments(cls.__init__)
-        if not is_sharded(cls):
-            CLASSES[cls.__name__] = cls
+        CLASSES[cls.__name__] = cls
 
     @classmethod
     def argument_names(cls) -> list[str]:
@@ -80,11 +79,6 @@ class Configurable:
         """Return the arguments that build this model as it is now, without its weights."""
         names = [*self.argument_names(), *(name for name in self.SETTINGS if getattr(self, name))]
         return {name: getattr(self, name) for name in names}
-
-
-def is_sharded(model_class: type) -> bool:
-    """Return whether FSDP2 derived a class from that of a model, whose weights it shards."""
-    return any(base.__name__ == "FSDPModule" for base in model_class.__bases__)
 
 
 def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:

@@ -6,9 +6,9 @@ normalized state is one of three that Lightning resumes without loss: some batch
 completed; the same, and a validation is due; an epoch is completed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from lightning import Trainer
@@ -177,139 +177,19 @@ def _set_counts(counts: dict[str, int], count: int) -> None:
         counts[name] = count
 
 
-_COUNTS = {"ready", "completed"}
-_BATCHES = {*_COUNTS, "started", "processed"}
-_PROGRESS = {  # of the loops, as Lightning names them
-    "epoch_progress": _BATCHES,
-    "epoch_loop.batch_progress": _BATCHES,
-    "epoch_loop.val_loop.batch_progress": _BATCHES,
-    "epoch_loop.scheduler_progress": _COUNTS,
-}
-_OPTIMIZER = "epoch_loop.automatic_optimization.optim_progress"
+_RESUMED = ("global_step", "epoch", "loops", "optimizer_states", "lr_schedulers")
 
 
 def check_resumable(checkpoint: Mapping[str, Any], source: object) -> None:
-    """Refuse a checkpoint whose training state is incomplete or has other types.
+    """Refuse a checkpoint without the state of the training, such as one of weights only.
 
     Example:
-        >>> check_resumable({"global_step": 3, "epoch": 0, "callbacks": 3}, "last.ckpt")
+        >>> check_resumable({"global_step": 3, "epoch": 0}, "last.ckpt")
         Traceback (most recent call last):
-        ValueError: last.ckpt cannot be resumed from: callbacks must be of type dict...
+        ValueError: last.ckpt cannot be resumed from: it has no loops, optimizer_states, ...
     """
-    if wrong := _wrong_part(checkpoint):
+    if missing := [name for name in _RESUMED if name not in checkpoint]:
         raise ValueError(
-            f"{source} cannot be resumed from: {wrong}; name a checkpoint that visattn fit wrote"
+            f"{source} cannot be resumed from: it has no {', '.join(missing)}; name a checkpoint "
+            "that visattn fit wrote"
         )
-
-
-def _wrong_part(checkpoint: Mapping[str, Any]) -> str:
-    types = {"global_step": int, "epoch": int, "callbacks": dict, "loops": dict}
-    types |= {"optimizer_states": list, "lr_schedulers": list}
-    for name, needed in types.items():
-        if wrong := _wrong_type(checkpoint.get(name), name, needed):
-            return wrong
-    seed = checkpoint["visattn"].get("seed")
-    if seed is not None and type(seed) is not int:
-        return f"visattn.seed must be an integer, got {type(seed).__name__}"
-    for number, state in enumerate(checkpoint["lr_schedulers"]):
-        if wrong := _wrong_type(state, f"lr_schedulers[{number}]", dict):
-            return wrong
-    for number, state in enumerate(checkpoint["optimizer_states"]):
-        name = f"optimizer_states[{number}]"
-        if wrong := _wrong_type(state, name, dict):
-            return wrong
-        for key, needed in (("param_groups", list), ("state", dict)):
-            if wrong := _wrong_type(state.get(key), f"{name}.{key}", needed):
-                return wrong
-        for place, group in enumerate(state["param_groups"]):
-            if wrong := _wrong_type(group, f"{name}.param_groups[{place}]", dict):
-                return wrong
-    return _wrong_loop(checkpoint["loops"].get("fit_loop"))
-
-
-def _wrong_loop(loop: Any) -> str:
-    """Return what is wrong with the counts of the training loop, which say where the run is."""
-    for name in ("", *_PROGRESS, _OPTIMIZER, "state_dict", "epoch_loop.state_dict"):
-        path = f"loops.fit_loop.{name}".rstrip(".")
-        if wrong := _wrong_type(loop.get(name) if name else loop, path, dict):
-            return wrong
-    for name, needed in _PROGRESS.items():
-        for span in _SPANS:
-            counts = loop[name].get(span)
-            numbers = isinstance(counts, dict) and all(
-                type(counts.get(count)) is int and counts[count] >= 0 for count in needed
-            )
-            if not numbers:
-                return f"loops.fit_loop.{name}.{span} must hold counts, got {counts!r:.60}"
-    return ""
-
-
-def _wrong_type(value: Any, name: str, needed: type) -> str:
-    """Return the error message if a value is of another type; integers must not be negative."""
-    if value is None:
-        return f"{name} is missing"
-    if type(value) is not needed:
-        return f"{name} must be of type {needed.__name__}, got {type(value).__name__}"
-    return f"{name} must be at least 0, got {value}" if needed is int and value < 0 else ""
-
-
-def check_scheduler_states(saved: Sequence[Any], fresh: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse saved states that do not fit the learning-rate schedulers of the config.
-
-    PyTorch loads such a state without a check, and fails at a later step, or never. `fresh` are the
-    states before the first step.
-
-    Example:
-        >>> fresh = {"last_epoch": 0, "base_lrs": []}
-        >>> check_scheduler_states([{"last_epoch": 7, "base_lrs": 7}], [fresh])
-        Traceback (most recent call last):
-        ValueError: the checkpoint does not fit ...: base_lrs must be a list of 0, and is an int...
-    """
-    if len(saved) != len(fresh):
-        raise ValueError(_misfit(f"it has {len(saved)} of them, the config {len(fresh)}"))
-    for old, new in zip(saved, fresh, strict=True):
-        _check_schedule(old, new, "")
-
-
-def _check_schedule(saved: Mapping[str, Any], fresh: Mapping[str, Any], name: str) -> None:
-    """Refuse a state with parts of other kinds; versions of PyTorch differ in which there are."""
-    if "last_epoch" in fresh and "last_epoch" not in saved:
-        raise ValueError(_misfit(f"{name}last_epoch is missing"))
-    for key in sorted(fresh.keys() & saved.keys()):
-        _check_alike(saved[key], fresh[key], f"{name}{key}")
-
-
-def _check_alike(saved: Any, fresh: Any, name: str) -> None:
-    """Raise if the types of two values differ; int and float match, None matches any type."""
-    if saved is None or fresh is None:
-        return
-    if isinstance(fresh, dict) and isinstance(saved, dict):
-        _check_schedule(saved, fresh, f"{name}.")
-    elif isinstance(fresh, list | tuple) and isinstance(saved, list | tuple):
-        if len(saved) != len(fresh):
-            _refuse(name, saved, fresh)
-        for number, pair in enumerate(zip(saved, fresh, strict=True)):
-            _check_alike(*pair, f"{name}[{number}]")
-    elif not (_is_number(saved) and _is_number(fresh)) and not isinstance(saved, type(fresh)):
-        _refuse(name, saved, fresh)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | Tensor) and not isinstance(value, bool)
-
-
-def _refuse(name: str, saved: Any, fresh: Any) -> NoReturn:
-    raise ValueError(_misfit(f"{name} must be {_kind(fresh)}, and is {_kind(saved)}"))
-
-
-def _kind(value: Any) -> str:
-    name = type(value).__name__
-    article = "an" if name[0] in "aeiou" else "a"
-    return f"{article} {name}" + (f" of {len(value)}" if isinstance(value, list | tuple) else "")
-
-
-def _misfit(reason: str) -> str:
-    return (
-        f"the checkpoint does not fit the learning-rate schedules of the config: {reason}; resume "
-        "with the config of its run"
-    )

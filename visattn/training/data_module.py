@@ -4,7 +4,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
@@ -118,6 +118,9 @@ class DataModule(LightningDataModule, ABC):
     _fallback: ReadFallback | None = None
     _file_name: Callable[[int], object] = str
     _num_reported = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # a copy of a task, such as that of averaged weights, shares its data
 
     def __init__(
         self, *, batch_size: int = 32, num_workers: int | None = None, seed: int = 0

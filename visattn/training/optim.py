@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from torch import nn
 from torch.optim import Optimizer
@@ -52,6 +52,11 @@ class OptimConfig:
             )
         if negative := {name: mult for name, mult in self.lr_mults.items() if not mult >= 0}:
             raise ValueError(f"lr_mults must be at least 0, got {negative}")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # The optimizer that jsonargparse makes leads to the command line, and from there to the
+        # trainer and its worker processes: a copy of a task shares it.
+        return self
 
     def factor(self, step: int, total_steps: int) -> float:
         """Return the factor of all learning rates at a step."""

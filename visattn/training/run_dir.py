@@ -5,7 +5,7 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -97,39 +97,9 @@ def set_aside(files: Iterable[Path], run: Path, suffix: str = ".damaged") -> Non
         rank_zero_info(f"{file} is kept as {target}")
 
 
-def _checkpoint_files(run: Path) -> Iterator[Path]:
-    """Yield the files of a run that are named like checkpoints; unreadable ones are errors."""
-    scheduled = [path for path in _entries(run) if path.name.startswith("hpc_ckpt_")]
-    for file in [*scheduled, *_entries(run / "checkpoints")]:
-        if file.suffix != ".ckpt":
-            continue
-        try:
-            if file.is_file():
-                with file.open("rb"):
-                    pass
-            elif file.is_symlink() and not file.exists():
-                raise FileNotFoundError(f"a link to {file.readlink()}, which does not exist")
-        except OSError as error:
-            if not os.path.lexists(file):
-                continue  # another process of the run has just renamed it
-            raise type(error)(
-                f"{file} cannot be read ({error.strerror or error}), and it may be the newest "
-                "checkpoint of the run: make it readable, or move it out of the folder"
-            ) from error
-        yield file
-
-
-def _entries(folder: Path) -> list[Path]:
-    """Return the sorted entries of a folder; none if it does not exist."""
-    try:
-        return sorted(folder.iterdir())
-    except FileNotFoundError as error:
-        if folder.is_symlink():
-            raise FileNotFoundError(
-                f"{folder} is a link to {folder.readlink()}, which does not exist: repair "
-                "or remove the link"
-            ) from error
-        return []
+def _checkpoint_files(run: Path) -> list[Path]:
+    """Return the files of a run that are named like checkpoints."""
+    return sorted([*run.glob("hpc_ckpt_*.ckpt"), *run.glob("checkpoints/*.ckpt")])
 
 
 def _damage(file: Path) -> str:
@@ -144,8 +114,6 @@ def _damage(file: Path) -> str:
 
 
 _LOCK = ".lock"
-LR_FIND_FILES = "lr_find.csv", "lr_find.png"
-"""What `visattn fit --lr_find` writes."""
 
 
 def next_run_dir(name: str, root: Path = Path("runs")) -> Path:
@@ -217,8 +185,7 @@ def require_empty_run_dir(run: Path, resume_option: str) -> None:
 
 
 def _is_used(run: Path) -> bool:
-    """Return whether a folder holds more than what `--lr_find` leaves."""
-    return any(path.name not in {_LOCK, *LR_FIND_FILES} for path in run.iterdir())
+    return any(path.name != _LOCK for path in run.iterdir())
 
 
 class ScoreWriter(Callback):

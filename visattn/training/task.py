@@ -1,18 +1,16 @@
 """The base class of training tasks."""
 
-import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from lightning import Callback, LightningModule
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_info
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.optim import AdamW, Optimizer
 
 from visattn.data.loading.loader import StatefulDataLoader
@@ -24,13 +22,12 @@ from visattn.models.saving.weight_files import (
     find_mismatch,
     shapes_of,
 )
-from visattn.training.callbacks.guards import EvenForwards, unscale_gradients
-from visattn.training.checkpoint import check_scheduler_states, normalize_loop_state
+from visattn.training.callbacks.guards import unscale_gradients
+from visattn.training.checkpoint import normalize_loop_state
 from visattn.training.data_module import DataModule, InputSpec
-from visattn.training.distributed.fsdp import FSDP2Strategy, shard_model, shard_state
-from visattn.training.distributed.reduce import all_gather_union, seed_step
 from visattn.training.metrics import Evaluation
 from visattn.training.optim import OptimConfig
+from visattn.training.reduce import all_gather_union, seed_step
 from visattn.training.targets import TargetCounts
 
 _OPTIM = OptimConfig()
@@ -72,10 +69,6 @@ class Task(LightningModule, ABC):
     idle_parameters = False
     """Whether some steps leave parameters without a gradient (DDP's `find_unused_parameters`)."""
 
-    can_shard = False
-    """Whether the task trains with FSDP2, which needs that `training_forward` has all of the model
-    that has weights."""
-
     training_forward = ""
     """The method of the model that a training step runs, which `--compile` compiles; empty if the
     task has none that compiles."""
@@ -93,26 +86,6 @@ class Task(LightningModule, ABC):
         self.notes: dict[str, Any] = {}
         self._updated: set[str] = set()
         self._loader_state: dict[str, int] | None = None
-        self._scheduler_states: list[Any] | None = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy modules and values, but not the trainer; functions and the data are shared.
-
-        The optimizer that jsonargparse makes refers to the command line, and through it to the
-        data, the trainer and the worker processes.
-        """
-        shared = [value for value in vars(self).values() if callable(value)]
-        shared += [self.optim, self.data, self._device_mesh]
-        # What the memo holds counts as copied, so that these values are taken as they are.
-        memo |= {id(value): value for value in shared if not isinstance(value, nn.Module)}
-        copied = memo[id(self)] = type(self).__new__(type(self))
-        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        return copied
-
-    def configure_model(self) -> None:
-        """Shard the model if the strategy is `fsdp2`."""
-        if self._device_mesh is not None and not isinstance(self.model, FSDPModule):
-            shard_model(self.model, self._device_mesh["data_parallel"], self.training_forward)
 
     def compile_training(self, mode: str) -> None:
         """Compile what a training step runs; weights and checkpoints stay as they are.
@@ -143,15 +116,12 @@ class Task(LightningModule, ABC):
         return self.trainer.state.fn == "fit"
 
     def configure_callbacks(self) -> Sequence[Callback]:
-        """Return the callbacks of FSDP2; connect the data of a script's own `Trainer`.
-
-        Lightning calls this before `setup`.
-        """
+        """Connect the data of a script's own `Trainer`; Lightning calls this before `setup`."""
         data = getattr(self.trainer, "datamodule", None)
         data = data if isinstance(data, DataModule) else None
         if data is not self.data:
             connect(self, data)
-        return [EvenForwards()] if isinstance(self.trainer.strategy, FSDP2Strategy) else []
+        return []
 
     def parts(self) -> Mapping[str, Sequence[nn.Parameter]]:
         """Return the trained parameters of each part, which `optim.lr_mults` names."""
@@ -286,15 +256,10 @@ class Task(LightningModule, ABC):
             rank_zero_info(line)
 
     def on_fit_start(self) -> None:
-        """Report the targets, and check the model and the schedulers to be restored."""
+        """Report the targets, and check the model."""
         self.check_training()
         self.report_targets()
         self.seed = torch.initial_seed() if self.seed is None else self.seed
-        if self._scheduler_states is not None:
-            schedulers = [config.scheduler for config in self.trainer.lr_scheduler_configs]
-            states = [scheduler.state_dict() for scheduler in schedulers]
-            check_scheduler_states(self._scheduler_states, states)
-        self._scheduler_states = None
 
     def on_train_start(self) -> None:
         """Restore the loader's state, which Lightning loses if a scheduler creates the loader."""
@@ -321,15 +286,13 @@ class Task(LightningModule, ABC):
             FloatingPointError: If a weight is not finite.
         """
         names = dict(self.named_parameters())
-        sharded = self._device_mesh is not None
-        agree = self.trainer.strategy.broadcast if sharded else list  # rank 0 has whole weights
-        check_weights_before_saving(checkpoint["state_dict"], names, agree=agree)
+        check_weights_before_saving(checkpoint["state_dict"], names)
         checkpoint["visattn"] = {"model": model_config(self.model), "seed": self.seed}
         if "loops" in checkpoint:
             normalize_loop_state(checkpoint["loops"]["fit_loop"], self.trainer)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the seed of the run, and keep the states of its loader and schedulers.
+        """Restore the seed of the run, and keep the state of its loader.
 
         A model that was trained for other classes, words or answers is refused.
         """
@@ -338,7 +301,6 @@ class Task(LightningModule, ABC):
         saved = checkpoint.get("visattn", {})
         check_same(saved.get("model", {}).get("arguments", {}), self.model, self.saved_names)
         self.seed = saved.get("seed")
-        self._scheduler_states = checkpoint.get("lr_schedulers")
         loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
         (self._loader_state,) = loops.get("combined_loader") or [None]
 
@@ -347,9 +309,7 @@ class Task(LightningModule, ABC):
     ) -> Any:
         """Load weights; refuse those of another model."""
         try:
-            return super().load_state_dict(
-                shard_state(state_dict, self), strict=strict, assign=assign
-            )
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
         except RuntimeError as error:
             expected, shapes = shapes_of(self.state_dict()), shapes_of(state_dict)
             fits = not any(find_mismatch(expected, shapes))

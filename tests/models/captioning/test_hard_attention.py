@@ -78,50 +78,24 @@ def test_sampled_places_have_the_probabilities_of_the_attention() -> None:
 def test_rollouts_read_the_sampled_places() -> None:
     model, (captions, lengths) = captioner(), batch()
     features, uniforms = numbers(2, 12, *GRID), torch.rand(4, 5)
-    images, soft = torch.tensor([0, 1, 1, 0]), torch.tensor([False, True, False, False])
-    sampler = PlaceSampler.from_uniforms(uniforms, soft=soft)
+    images = torch.tensor([0, 1, 1, 0])
+    sampler = PlaceSampler.from_uniforms(uniforms)
     rollouts = model.rollout(features, captions, lengths, images, sampler)
     output, read = rollouts.output, rollouts.output.attention.weights
-    hard = ~soft[output.rows]
-    assert torch.equal(read[~hard], rollouts.probabilities[~hard])
-    assert not rollouts.place_log_probs[~hard].any()
     ends = rollouts.probabilities.cumsum(-1)
     places = read.argmax(-1)
     below = (ends - rollouts.probabilities).gather(1, places[:, None])[:, 0]
     drawn = uniforms[output.rows, output.steps]
-    assert bool((below <= drawn)[hard].all())
-    assert bool((drawn < ends.gather(1, places[:, None])[:, 0])[hard].all())
+    assert bool((below <= drawn).all())
+    assert bool((drawn < ends.gather(1, places[:, None])[:, 0]).all())
     expected = rollouts.probabilities.gather(1, places[:, None])[:, 0].log()
-    torch.testing.assert_close(rollouts.place_log_probs[hard], expected[hard])
+    torch.testing.assert_close(rollouts.place_log_probs, expected)
     padded = rollouts.pad(rollouts.place_log_probs, 2)
     assert padded.shape == (2, 2, 5)
     assert float(padded[1, 1, 0].detach()) == float(
         rollouts.place_log_probs[(output.rows == 3) & (output.steps == 0)].detach()
     )
     assert not padded[1, 1, 1:].any()
-
-
-def test_soft_rollouts_have_the_gradients_of_the_soft_captioner() -> None:
-    hard, soft, (captions, lengths) = captioner(), captioner("soft"), batch()
-    soft.load_state_dict(hard.state_dict())
-    features, images = numbers(4, 12, *GRID), torch.arange(4)
-    rollouts = hard.rollout(
-        features,
-        captions,
-        lengths,
-        images,
-        PlaceSampler.from_uniforms(torch.rand(4, 5), soft=torch.ones(4, dtype=torch.bool)),
-    )
-    expected = soft.teacher_force(features, captions, lengths)
-    hard_gradients, soft_gradients = (
-        torch.autograd.grad(
-            output.logits.log_softmax(-1)[:, 5].sum(),
-            [*model.decoder.parameters()],
-        )
-        for model, output in ((hard, rollouts.output), (soft, expected))
-    )
-    assert all(map(torch.equal, hard_gradients, soft_gradients))
-    assert all(gradient.any() for gradient in soft_gradients)
 
 
 def test_recorder_sees_the_weights_that_were_read() -> None:

@@ -35,7 +35,7 @@ def test_the_best_score_is_read_from_the_file(
     assert resumed(tmp_path, best()).best_model_path == ""
     theirs = ModelCheckpoint(folder, "best", monitor="val/caption_accuracy", mode="max")
     assert best().state_key != theirs.state_key  # both may be in one run
-    state = {theirs.state_key: {"best_model_score": torch.tensor(0.625)}}  # of older runs
+    state = {best().state_key: {"best_model_score": torch.tensor(0.625)}}
     file = write_checkpoint(folder / "best.ckpt", 7, callbacks=state)
     callback = resumed(tmp_path, best())
     assert callback.best_model_path == callback.kth_best_model_path == str(file)
@@ -44,27 +44,3 @@ def test_the_best_score_is_read_from_the_file(
     assert resumed(tmp_path, best("min")).best_model_score is None
     assert caplog.messages == [f"{file} is kept as {folder}/best.ckpt.step-7"]
     assert [path.name for path in folder.iterdir()] == ["best.ckpt.step-7"]
-
-
-def test_model_checkpoints_of_a_config_keep_their_scores_after_a_move(tmp_path: Path) -> None:
-    def theirs(folder: Path) -> ModelCheckpoint:
-        return ModelCheckpoint(folder, "top", monitor="val/loss", save_top_k=1)
-
-    old, new = theirs(tmp_path / "old"), theirs(tmp_path / "new")
-    path = str(tmp_path / "old" / "top.ckpt")
-    old.best_model_path = old.kth_best_model_path = path
-    old.best_model_score, old.best_k_models = torch.tensor(0.25), {path: torch.tensor(0.25)}
-    ours = BestCheckpoint(tmp_path / "new", monitor="val/caption_accuracy", mode="max")
-    trainer: Any = SimpleNamespace(checkpoint_callbacks=[new, ours])
-    task: Any = None
-    for there in (False, True):  # where the file did not come along, the run is another one
-        states: dict[str, Any] = {new.state_key: old.state_dict()}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("jaxtyping.config.jaxtyping_disable", True)
-            ours.on_load_checkpoint(trainer, task, {"callbacks": states})
-        assert (states[new.state_key]["dirpath"] == new.dirpath) == there
-        (tmp_path / "new").mkdir(exist_ok=True)
-        (tmp_path / "new" / "top.ckpt").touch()
-    new.load_state_dict(states[new.state_key])
-    assert new.best_model_path == str(tmp_path / "new" / "top.ckpt")
-    assert new.best_model_score == 0.25

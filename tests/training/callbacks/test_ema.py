@@ -1,4 +1,4 @@
-"""EMA: closed form, frozen weights, and panels with averaged weights."""
+"""EMA: its update, frozen weights, and panels with averaged weights."""
 
 import copy
 import threading
@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning import Callback, Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_avg_fn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from visattn.training.callbacks import logging
-from visattn.training.callbacks.ema import EMA, AveragedWeights, ema_decay, ema_update
+from visattn.training.callbacks.ema import EMA
 from visattn.training.data_module import DataModule
+from visattn.training.optim import OptimConfig
 from visattn.training.task import Task
 
 
@@ -58,67 +59,35 @@ class Blank(DataModule):
         return DataLoader(torch.zeros(2))  # pyright: ignore[reportArgumentType]
 
 
-def averaged(average: Tensor, value: Tensor, decay: float) -> Tensor:
-    """Return the average after a step, computed by the callback's update."""
-    average = average.clone()
-    ema_update([(average, value)], decay)
-    return average
-
-
-def test_late_steps_match_the_closed_form() -> None:
-    weights = torch.randn(7, dtype=torch.float64)
-    average = weights[0].clone()
-    for number, weight in enumerate(weights[1:]):
-        average = averaged(average, weight, ema_decay(10_000 + number, decay=0.75))
-    shares = torch.tensor([0.75**6, *(0.25 * 0.75 ** (6 - i) for i in range(1, 7))])
-    torch.testing.assert_close(average, (weights * shares).sum(), check_dtype=False)
-
-
-def test_the_decay_is_warmed_up() -> None:
-    average = averaged(torch.tensor(0.0), torch.tensor(1.0), ema_decay(1, decay=0.998))
-    assert float(average) > 0.8
-
-
-def test_without_warmup_it_is_the_average_of_torch() -> None:
-    averages, weights = torch.randn(2, 101)
-    expected = get_ema_avg_fn(0.7)(averages, weights, 1)
-    torch.testing.assert_close(averaged(averages, weights, decay=0.7), expected)
-
-
-def test_constant_weights_stay_bit_identical() -> None:
-    weights = torch.randn(1000)
-    average = weights.clone()
-    for step in range(300):
-        average = averaged(average, weights, ema_decay(step, decay=0.998))
-    assert torch.equal(average, weights)
-
-
-def test_integer_buffers_are_copied() -> None:
-    assert int(averaged(torch.tensor(3), torch.tensor(5), decay=0.9)) == 5
-
-
-class Mixed(nn.Module):
-    """Weights of two dtypes, one frozen; a mask with infinities; statistics; a counter."""
+class Mixed(LightningModule):
+    """Weights of two dtypes, one frozen; statistics; a counter."""
 
     def __init__(self) -> None:
         super().__init__()
         self.trained = nn.Parameter(torch.zeros(3))
         self.wide = nn.Parameter(torch.zeros(2, dtype=torch.float64))
-        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
-        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+        self.frozen = nn.Parameter(torch.randn(1000), requires_grad=False)
         self.register_buffer("running_mean", torch.zeros(2))
         self.register_buffer("steps", torch.tensor(0))
 
-    def step(self) -> None:
-        """Add one to all that changes in training."""
+    def step(self, amount: int = 1) -> None:
+        """Add to all that changes in training."""
         changing: Any = (self.trained, self.wide, self.running_mean, self.steps)
         for tensor in changing:
-            tensor.detach().add_(1)
+            tensor.detach().add_(amount)
+
+
+def average_of(model: Any, callback: EMA) -> AveragedModel:
+    """Return the averaged copy that the callback updates."""
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    callback.setup(trainer, model, "fit")
+    assert callback._average_model is not None
+    return callback._average_model
 
 
 def test_a_model_of_mixed_tensors_is_averaged_tensor_by_tensor() -> None:
     model = Mixed()
-    average = AveragedWeights(model, decay=0.5, use_warmup=False)
+    average = average_of(model, EMA(0.5, use_warmup=False))
     for _ in range(3):
         model.step()
         average.update_parameters(model)
@@ -126,38 +95,26 @@ def test_a_model_of_mixed_tensors_is_averaged_tensor_by_tensor() -> None:
     for name in ("trained", "wide", "running_mean"):  # 1, then (1 + 2) / 2, then (1.5 + 3) / 2
         assert getattr(copied, name).tolist() == [2.25] * getattr(model, name).numel(), name
     assert int(copied.steps) == 3
-    state = model.state_dict()
-    assert torch.equal(copied.mask, state["mask"])
-    assert torch.equal(copied.frozen, model.frozen)
 
 
-def test_a_weight_that_is_frozen_later_is_still_averaged() -> None:
+def test_the_decay_is_warmed_up() -> None:
     model = Mixed()
-    average = AveragedWeights(model, decay=0.5, use_warmup=False)
-    average.update_parameters(model)
-    model.step()
-    model.trained.requires_grad = False
-    model.frozen.requires_grad = True
-    model.frozen.detach().add_(1)
-    for _ in range(40):
+    average = average_of(model, EMA(0.998))
+    expected = 0.0
+    for number in range(40):
+        model.step()
         average.update_parameters(model)
-    torch.testing.assert_close(average.module.trained, model.trained, check_dtype=False)
-    torch.testing.assert_close(average.module.frozen, model.frozen)
+        decay = min(0.998, (1 + number) / (10 + number)) if number else 0.0
+        expected = decay * expected + (1 - decay) * (number + 1)
+    assert average.module.get_parameter("wide").tolist() == pytest.approx([expected] * 2)
 
 
-def test_a_shared_weight_is_averaged_once_and_modules_are_walked_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first = nn.Linear(3, 3)
-    model = nn.Sequential(first, nn.Sequential(first), nn.BatchNorm1d(3))
-    average = AveragedWeights(model, decay=0.5, use_warmup=False)
-    average.update_parameters(model)
-    start = first.weight.detach().clone()
-    first.weight.detach().add_(1)
-    monkeypatch.setattr(nn.Module, "named_modules", None)
-    average.update_parameters(model)
-    copied: Any = average.module
-    torch.testing.assert_close(copied[0].weight, start + 0.5)
+def test_frozen_weights_stay_bit_identical() -> None:
+    model = Mixed()
+    average = average_of(model, EMA(0.998))
+    for _ in range(300):
+        average.update_parameters(model)
+    assert torch.equal(average.module.get_parameter("frozen"), model.frozen)
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])
@@ -170,12 +127,11 @@ def test_deepcopy_of_a_task_shares_its_optimizer() -> None:
     """What the command line makes of an optimizer leads to the processes that it started."""
     task = Falling()
     task.trainer = SimpleNamespace(lock=threading.Lock())  # type: ignore[assignment]
-    task.optimizer = partial(torch.optim.SGD, foreach=task.trainer)  # type: ignore[assignment]
-    task.notes = {"seen": [3]}  # type: ignore[assignment]
+    task.optim = OptimConfig(partial(torch.optim.SGD, foreach=task.trainer))  # type: ignore[arg-type]
+    task.data = Blank()
     copied = copy.deepcopy(task)
-    assert copied.optimizer is task.optimizer
-    assert copied.notes == task.notes
-    assert copied.notes is not task.notes
+    assert copied.optim is task.optim
+    assert copied.data is task.data
     assert copied._trainer is None
     assert copied.model.get_parameter("weight") is not task.model.get_parameter("weight")
     assert torch.equal(copied.state_dict()["model.weight"], task.state_dict()["model.weight"])

@@ -12,11 +12,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from visattn import training
 from visattn.cli import main
-from visattn.training.callbacks.lightning_callbacks import (
-    REFUSED,
-    TrainingMetricCheck,
-    prepare_callbacks,
-)
+from visattn.training.callbacks.lightning_callbacks import REFUSED, prepare_callbacks
 
 PAGE = Path(__file__).parents[3] / "docs/reference/lightning_callbacks.md"
 ROWS = re.findall(r"^\| `(.+?)` \| (yes|no) \|", PAGE.read_text(), re.MULTILINE)
@@ -121,30 +117,8 @@ def test_wrong_metrics_are_refused_with_the_right_ones() -> None:
     check(EarlyStopping("train/loss"), ModelCheckpoint())
 
 
-def test_metrics_of_the_training_are_looked_up_after_the_first_batch() -> None:
-    class Trainer:
-        callback_metrics = {"train/loss": 0.5, "val/loss": 0.5}  # noqa: RUF012
-
-    trainer: Any = Trainer()
-    task: Any = None
-    hook = TrainingMetricCheck.on_train_batch_end
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxtyping.config.jaxtyping_disable", True)
-        hook(TrainingMetricCheck([EarlyStopping("train/loss")]), trainer, task, None, None, 0)
-        wrong = TrainingMetricCheck([EarlyStopping("train/acc")])
-        with pytest.raises(ValueError, match="got 'train/acc'; training logs train/loss"):
-            hook(wrong, trainer, task, None, None, 0)
-        hook(wrong, trainer, task, None, None, 1)  # once
-
-
 @pytest.mark.filterwarnings("error")
 def test_the_wrong_direction_of_a_metric_is_said() -> None:
     with pytest.warns(UserWarning, match="the min of val/caption_accuracy .* set mode: max"):
         check(EarlyStopping("val/caption_accuracy"))
     check(EarlyStopping("val/caption_accuracy", mode="max"), EarlyStopping("val/loss"))
-
-
-def test_two_callbacks_with_one_state_are_refused() -> None:
-    top, other = (ModelCheckpoint(monitor="val/loss", filename=name) for name in ("a", "b"))
-    with pytest.raises(ValueError, match="has two ModelCheckpoint that a checkpoint cannot tell"):
-        check(top, other)

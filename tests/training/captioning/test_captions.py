@@ -58,7 +58,7 @@ def write_config(path: Path, data: dict[str, Any], **task: Any) -> Path:
             "init_args": {
                 "captioner": CAPTIONER,
                 "beam_size": 2,
-                "warmup_steps": 1,
+                "optim": {"warmup_steps": 1},
                 **task,
             },
         },

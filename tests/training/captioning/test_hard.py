@@ -1,4 +1,4 @@
-"""The task of hard attention: wiring of losses, coin, baselines, schedules and options."""
+"""The task of hard attention: wiring of losses, schedule and options."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.training.captioning.evaluation import encode_images
-from visattn.training.captioning.hard import HARD_ATTENTION_PRESETS, HardAttentionTask
+from visattn.training.captioning.hard import HardAttentionTask
 from visattn.training.captioning.task import CaptioningTask
-from visattn.training.distributed.reduce import StepGenerator
+from visattn.training.reduce import StepGenerator
 
 WORDS = [*SPECIAL_TOKENS, *"abcdef"]
 
@@ -67,61 +67,9 @@ def generator() -> StepGenerator:
     return StepGenerator(5, 7, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("coin", ["image", "batch"])
-@pytest.mark.parametrize("reduction", ["mean", "paper"])
-def test_coin_that_is_always_soft_trains_soft_attention(coin: str, reduction: str) -> None:
-    options: dict[str, Any] = {
-        "reduction": reduction, "doubly_stochastic_weight": 0.7, "label_smoothing": 0.1,
-    }  # fmt: skip
-    soft = build_task(CaptioningTask, **options)
-    hard = build_task(
-        coin=coin, soft_probability=1.0, entropy_weight=0.0, num_rollouts=2, **options
-    )
-    expected = gradients(soft, soft.training_step(batch(), 0))
-    actual = gradients(hard, hard.training_step(batch(), 0))
-    assert actual.keys() == expected.keys()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(actual[name], gradient, rtol=1e-11, atol=1e-15)
-
-
-def test_words_are_dropped_as_in_soft_attention() -> None:
-    options: dict[str, Any] = {"word_dropout": 0.5, "label_smoothing": 0.1}
-    soft = build_task(CaptioningTask, **options)
-    hard = build_task(
-        coin="image", soft_probability=1.0, num_rollouts=1, baseline="none", entropy_weight=0.0,
-        **options,
-    )  # fmt: skip
-    values: list[float] = []
-    for task in (soft, hard):
-        torch.manual_seed(7)
-        values.append(float(task.training_step(batch(), 0).detach()))
-        task.word_dropout = 0.0
-    assert values[1] == pytest.approx(values[0], rel=1e-11)
-    assert values[0] != pytest.approx(float(soft.training_step(batch(), 0).detach()), rel=1e-3)
-
-
-def test_coin_is_tossed_for_each_image_or_for_the_batch() -> None:
-    for coin, mixed in (("image", True), ("batch", False)):
-        task, tosses = build_task(coin=coin), set[bool]()
-        for step in range(20):
-            chosen = task._toss_coin(5, StepGenerator(0, step, torch.device("cpu")))
-            tosses |= set(chosen.tolist())
-            if not mixed:
-                assert len(chosen.unique()) == 1
-        assert tosses == {True, False}
-    assert build_task(coin="none")._toss_coin(5, generator()) is None
-
-
-@pytest.mark.parametrize("baseline", ["none", "moving_average", "learned", "leave_one_out"])
-@pytest.mark.parametrize("reward", ["to_go", "total", "mean"])
-def test_losses_are_those_of_each_word(baseline: str, reward: str) -> None:
+def test_losses_are_those_of_each_word() -> None:
     """The gradient of the loss equals a loop over captions, rollouts and words."""
-    task = build_task(
-        baseline=baseline, reward=reward, num_rollouts=3, reward_weight=0.7, entropy_weight=0.2,
-        entropy_until=-1.0,
-    )  # fmt: skip
-    task.double()
-    task.average_reward.fill_(-1.5)
+    task = build_task(num_rollouts=3, entropy_weight=0.2)
     repeated = batch().repeat_captions(3)
     features = encode_images(task.model, repeated)
     rollouts = task.sample_rollouts(features, repeated, generator())
@@ -135,70 +83,51 @@ def test_losses_are_those_of_each_word(baseline: str, reward: str) -> None:
         entropies[row] = -(alpha * alpha.log()).sum(-1)
         logs = words[own].detach()
         steps = range(len(logs))
-        amounts = {
-            "to_go": [logs[step:].sum() for step in steps],
-            "total": [logs.sum() for _ in steps],
-            "mean": [logs.mean() for _ in steps],
-        }[reward]
-        fixed = {"moving_average": -1.5}.get(baseline, 0.0)
         later = [entropies[row].detach()[step + 1 :].sum() for step in steps]
-        rewards[row] = [
-            0.7 * (amount - fixed) + 0.2 * rest for amount, rest in zip(amounts, later, strict=True)
-        ]
+        rewards[row] = [logs[step:].sum() + 0.2 * later[step] for step in steps]
         value = value - words[own].sum() - 0.2 * entropies[row].sum()
     for row in range(12):
         others = [other for other in range(row // 3 * 3, row // 3 * 3 + 3) if other != row]
         for step, amount in enumerate(rewards[row]):
             mean = sum((rewards[other][step] for other in others), zero) / 2
-            advantage = amount - mean if baseline == "leave_one_out" else amount
             at = (output.rows == row) & (output.steps == step)
-            value = value - advantage * rollouts.place_log_probs[at].sum()
-    losses = task.losses(rollouts, repeated)
+            value = value - (amount - mean) * rollouts.place_log_probs[at].sum()
     expected = gradients(task, value / 12)
-    actual = gradients(task, losses.total)
-    if baseline == "learned":  # its values begin at 0, and its own loss trains it alone
-        assert float(losses.baseline.detach()) > 0
-    if baseline == "moving_average":
-        mean = float(losses.rewards.sum() / repeated.lengths.sum())
-        assert float(task.average_reward) == pytest.approx(0.9 * -1.5 + 0.1 * mean)
+    actual = gradients(task, task.losses(rollouts, repeated).total)
     assert any(name.startswith("decoder.attention.scorer") for name in actual)
     for name, gradient in expected.items():
         torch.testing.assert_close(actual[name], gradient, rtol=1e-9, atol=1e-12)
 
 
-def test_learned_baseline_sees_the_state_before_the_place() -> None:
-    task = build_task(baseline="learned", num_rollouts=2)
-    task.double()
-    repeated = batch().repeat_captions(2)
-    features = encode_images(task.model, repeated)
-    first, other = (
-        task.sample_rollouts(features, repeated, StepGenerator(seed, 0, torch.device("cpu")))
-        for seed in (1, 2)
-    )
-    for rollouts in (first, other):
-        assert not rollouts.hidden.requires_grad
-    start = first.output.steps == 0
-    assert torch.equal(first.hidden[start], other.hidden[start])
-    assert not torch.allclose(first.hidden[~start], other.hidden[~start])
+@pytest.mark.parametrize("reduction", ["mean", "paper"])
+def test_rollouts_of_certain_places_train_words_as_soft_attention(reduction: str) -> None:
+    """Where each word has one possible place, both read the same features."""
+    options: dict[str, Any] = {"reduction": reduction, "label_smoothing": 0.1}
+    soft, hard = build_task(CaptioningTask, **options), build_task(entropy_weight=0.0, **options)
+    for task in (soft, hard):
+        with torch.no_grad():
+            task.model.decoder.attention.scorer.vector.mul_(1e6)
+    losses = [float(task.training_step(batch(), 0).detach()) for task in (soft, hard)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
 
 
-def test_weights_fall_linearly_to_zero() -> None:
-    task = build_task()
+def test_words_are_dropped() -> None:
+    task = build_task(word_dropout=0.5)
+    torch.manual_seed(7)
+    dropped = float(task.training_step(batch(), 0).detach())
+    task.word_dropout = 0.0
+    assert dropped != pytest.approx(float(task.training_step(batch(), 0).detach()), rel=1e-3)
+
+
+def test_the_entropy_weight_falls_linearly_to_zero() -> None:
+    task = build_task(entropy_until=0.6)
     factors = []
     for step in (0, 3, 6, 9):
         loop = task.trainer.fit_loop.epoch_loop
         loop.manual_optimization.optim_step_progress.total.completed = 0
         loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
-        factors.append(task._falling(0.6))
+        factors.append(task._remaining())
     assert factors == pytest.approx([1.0, 0.5, 0.0, 0.0])
-    assert task._falling(None) == task._falling(-1.0) == 1.0
-
-
-def test_presets_are_complete_and_options_override_them() -> None:
-    assert len({tuple(sorted(options)) for options in HARD_ATTENTION_PRESETS.values()}) == 1
-    task = build_task(preset="authors", coin="image")
-    options = {name: getattr(task, name) for name in HARD_ATTENTION_PRESETS["authors"]}
-    assert options == HARD_ATTENTION_PRESETS["authors"] | {"coin": "image"}
 
 
 def test_wrong_options_are_refused() -> None:
@@ -207,10 +136,9 @@ def test_wrong_options_are_refused() -> None:
     with pytest.raises(ValueError, match="train it with HardAttentionTask"):
         CaptioningTask(build, {"words": WORDS}).check_training()
     refused: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"num_rollouts": 1}, "num_rollouts must be at least 2 with the baseline leave_one_out"),
-        ({"preset": "paper", "num_rollouts": 0}, "num_rollouts must be at least 1"),
-        ({"reward_weight": -1.0}, "must be at least 0, got -1.0"),
-        ({"coin": "image", "soft_probability": 1.5}, "must be in"),
+        ({"num_rollouts": 1}, "num_rollouts must be at least 2"),
+        ({"entropy_weight": -1.0}, "got 4, -1.0 and 0.6"),
+        ({"entropy_until": 0.0}, "entropy_until above 0"),
     )
     for options, message in refused:
         with pytest.raises(ValueError, match=message):

@@ -35,10 +35,7 @@ def test_option_values_in_both_spellings() -> None:
     ("command", "arguments", "message"),
     [
         ("fit", "", "fit needs --config NAME or FILE.yaml; visattn configs lists the names"),
-        ("fit", "--confg a.yaml", "lists the names; for --confg, did you mean --config?"),
-        ("fit", "configs/scenes_demo.yaml", "did you mean --config configs/scenes_demo.yaml?"),
-        ("fit", "--config configs/scenes_demo.yaml last.ckpt", "mean --ckpt_path last.ckpt?"),
-        ("fit", "--config scenes_dmo.yaml", "mean configs/scenes_demo.yaml?"),
+        ("fit", "--config scenes_dmo.yaml", "did you mean scenes_demo?"),
         ("fit", "--config=nowhere.yaml", "there is no config nowhere.yaml"),
         ("fit", "--config scenes_dmo", "there is no config scenes_dmo; did you mean scenes_demo"),
         ("test", "--config=scenes_dmo", "scenes_dmo; did you mean scenes_demo"),
@@ -46,16 +43,7 @@ def test_option_values_in_both_spellings() -> None:
         ("fit", "--config scenes_dmo --print_config", "there is no config scenes_dmo"),
         ("fit", "--config mine", "there is no config mine; did you mean mine.yaml?"),
         ("fit", "--config configs/vit_cifar10", "there is no config configs/vit_cifar10"),
-        ("fit", "vit_cifar10", "argument vit_cifar10; did you mean --config vit_cifar10?"),
-        ("fit", "--config configs", "--config configs is a folder; pass one of the files in it"),
         ("test", "", "test needs --run FOLDER, a run of visattn fit, or --config FILE.yaml and"),
-        ("test", "runs/demo", "unexpected argument runs/demo; did you mean --run runs/demo?"),
-        ("validate", "--rnu runs/demo", "are random; for --rnu, did you mean --run?"),
-        (
-            "fit",
-            "--config vit_cifar10 --trainer.max_steps 2 --trainer.max_steps=3",
-            "--trainer.max_steps is passed twice",
-        ),
     ],
 )
 def test_usage_errors_are_found_without_lightning(
@@ -87,14 +75,6 @@ def test_usage_errors_are_found_without_lightning(
 )
 def test_other_arguments_are_left_to_the_parser(command: str, arguments: str, run: Path) -> None:
     assert validate_args(command, arguments.split()) == ""
-
-
-@pytest.mark.parametrize("command", ["fit", "validate", "test"])
-@pytest.mark.parametrize("option", ["--config", "-c", "--run", "--ckpt_path"])
-def test_an_empty_name_is_refused(command: str, option: str) -> None:
-    for arguments in ([option, ""], [f"{option}="], [option, " "]):
-        error = validate_args(command, ["--config", "scenes_demo", *arguments])
-        assert error.startswith(f"{option} must name a file or folder, got '")
 
 
 @pytest.mark.parametrize("command", ["validate", "test"])

@@ -2,26 +2,20 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.functional.reinforce import gaussian_log_prob, reinforce_loss
 from visattn.models.glimpses.glimpse_model import GlimpseRollout, InitLocation
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.training.glimpses.losses import (
     GlimpseLosses,
     GlimpseLossOptions,
+    ValueBaseline,
     compute_glimpse_losses,
 )
-from visattn.training.glimpses.task import (
-    gradient_norms,
-    gradient_signal_to_noise,
-    policy_diagnostics,
-)
-from visattn.training.value_baseline import ValueBaseline
+from visattn.training.glimpses.task import gradient_norms, policy_diagnostics
 
 POLICY_STD = torch.tensor(0.4)
 
@@ -53,11 +47,12 @@ def sample_rollout(model: RecurrentAttentionModel, num_rollouts: int = 3) -> Gli
     return model.rollout(model.normalize(images), num_rollouts=num_rollouts, sample=True)
 
 
-def diagnose(rollout: GlimpseRollout, **options: Any) -> tuple[dict[str, Tensor], GlimpseLosses]:
+def diagnose(rollout: GlimpseRollout) -> tuple[dict[str, Tensor], GlimpseLosses]:
     losses = compute_glimpse_losses(
         rollout,
         LABELS,
-        GlimpseLossOptions(reward="log_probability", **options),
+        value_baseline(),
+        GlimpseLossOptions(reward="gain"),
         policy_std=POLICY_STD,
     )
     return policy_diagnostics(rollout, losses, POLICY_STD), losses
@@ -65,10 +60,10 @@ def diagnose(rollout: GlimpseRollout, **options: Any) -> tuple[dict[str, Tensor]
 
 def test_diagnostics_match_their_definitions() -> None:
     rollout = sample_rollout(build_model())
-    diagnostics, losses = diagnose(rollout, leave_one_out_baseline=True)
+    diagnostics, losses = diagnose(rollout)
     assert set(diagnostics) == {
         "reward", "advantage_mean", "advantage_std", "explained_variance", "std", "entropy",
-        "clamped_fraction", "mean_std", "gradient_snr",
+        "clamped_fraction", "mean_std",
     }  # fmt: skip
     flat = losses.rewards.flatten().tolist()
     assert float(diagnostics["reward"]) == pytest.approx(sum(flat) / len(flat))
@@ -91,15 +86,14 @@ def test_diagnostics_match_their_definitions() -> None:
 def test_explained_variance_of_equal_rewards_is_zero() -> None:
     rollout = sample_rollout(build_model())
     scores = torch.zeros_like(rollout.logits)
-    for baseline in (None, value_baseline()):
-        losses = compute_glimpse_losses(
-            replace(rollout, logits=scores),
-            LABELS,
-            GlimpseLossOptions(reward="log_probability"),
-            policy_std=POLICY_STD,
-            baseline=baseline,
-        )
-        assert float(policy_diagnostics(rollout, losses, POLICY_STD)["explained_variance"]) == 0
+    losses = compute_glimpse_losses(
+        replace(rollout, logits=scores),
+        LABELS,
+        value_baseline(),
+        GlimpseLossOptions(reward="gain"),
+        policy_std=POLICY_STD,
+    )
+    assert float(policy_diagnostics(rollout, losses, POLICY_STD)["explained_variance"]) == 0
 
 
 def test_rollout_without_actions_has_only_std_and_entropy() -> None:
@@ -109,46 +103,10 @@ def test_rollout_without_actions_has_only_std_and_entropy() -> None:
     assert set(diagnose(rollout)[0]) == {"std", "entropy"}
 
 
-def test_single_rollout_has_no_gradient_snr() -> None:
-    assert "gradient_snr" not in diagnose(sample_rollout(build_model(), 1))[0]
-
-
-@pytest.mark.parametrize("start", ["random", "learned"])
-def test_gradient_snr_matches_the_gradients_of_single_rollouts(start: InitLocation) -> None:
-    model = build_model(start)
-    rollout = sample_rollout(model)
-    residuals = rollout.policy_samples - rollout.policy_means
-    advantages = residuals.sum(-1).detach()  # correlated with the score function
-    gradients = []
-    for index in range(3):
-        log_probs = gaussian_log_prob(
-            rollout.policy_samples[:, index], rollout.policy_means[:, index], POLICY_STD
-        )
-        loss = reinforce_loss(log_probs, advantages[:, index])
-        (gradient,) = torch.autograd.grad(loss, model.policy.mean.weight, retain_graph=True)
-        gradients.append(gradient.flatten().double())
-    stacked = torch.stack(gradients)
-    noise = float(stacked.var(0).sum())
-    signal = (float(stacked.mean(0).square().sum()) - noise / 3) / noise
-    assert signal > 0.1
-    snr = float(gradient_signal_to_noise(rollout, advantages, POLICY_STD))
-    assert snr == pytest.approx(signal, rel=1e-3)
-
-
-def test_gradient_snr_of_equal_rollouts() -> None:
-    rollout = sample_rollout(build_model())
-    same = GlimpseRollout(
-        **{name: part[:, :1].expand(-1, 3, -1, -1) for name, part in vars(rollout).items()}
-    )
-    ones = torch.ones(same.policy_means.shape[:3])
-    assert gradient_signal_to_noise(same, ones, POLICY_STD) > 1e6
-    assert gradient_signal_to_noise(same, torch.zeros_like(ones), POLICY_STD) == 0
-
-
 def test_gradient_norm_is_that_of_all_parameters() -> None:
     layer, other = nn.Linear(3, 2), nn.Linear(3, 2)
     layer(torch.ones(1, 3)).square().sum().backward()
-    norms = gradient_norms({"layer": layer, "other": other, "none": None})
+    norms = gradient_norms({"layer": layer, "other": other})
     assert set(norms) == {"layer"}
     numbers = [float(x) for weight in layer.parameters() for x in weight.grad.flatten()]  # type: ignore[union-attr]
     assert float(norms["layer"]) == pytest.approx(sum(x * x for x in numbers) ** 0.5)

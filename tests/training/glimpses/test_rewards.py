@@ -37,14 +37,13 @@ def rollouts() -> torch.Tensor:
 def test_rewards_of_sequences_match_a_loop(reward: RewardType, num_actions: int) -> None:
     logits = rollouts()
     rewards = classification_rewards(logits, LABELS, reward, num_actions=num_actions)
-    stops = reward != "log_probability"
-    rewarded = rewarded_actions(logits, LABELS, num_actions=num_actions, stop_at_error=stops)
+    rewarded = rewarded_actions(logits, LABELS, num_actions=num_actions)
     probabilities = logits.softmax(-1)
     for image, rollout in itertools.product(range(2), range(4)):
         true, alive = LABELS[image].tolist(), []
         for label in range(3):
             read = [int(logits[image, rollout, 2 * i + 1].argmax()) for i in range(label)]
-            alive.append(true[label] != IGNORE_LABEL and (not stops or read == true[:label]))
+            alive.append(true[label] != IGNORE_LABEL and read == true[:label])
         for action in range(num_actions):
             glimpse = action + 6 - num_actions
             expected = 0.0
@@ -53,7 +52,6 @@ def test_rewards_of_sequences_match_a_loop(reward: RewardType, num_actions: int)
                     last = probabilities[image, rollout, 2 * label + 1]
                     expected += {
                         "correct": float(last.argmax() == true[label]),
-                        "log_probability": math.log(last[true[label]]),
                         "gain": float(last[true[label]]),
                     }[reward]
             if reward == "gain" and alive[glimpse // 2]:

@@ -281,10 +281,9 @@ def _scenes(name: str, limit: int | None) -> Any:
 
     from visattn.training.captioning.data import ScenesDataModule
     from visattn.training.cli.arguments import find_config
-    from visattn.training.cli.yaml_safety import read_config
 
     path = Path(name) if name.endswith((".yaml", ".yml")) else find_config(name)
-    data = (yaml.safe_load(read_config(path)) or {}).get("data", {})
+    data = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("data", {})
     if not str(data.get("class_path", "")).endswith("ScenesDataModule"):
         raise ValueError(f"{path} is no config of drawn scenes: its data must be ScenesDataModule")
     options = {**data.get("init_args", {}), **({} if limit is None else {"test": limit})}

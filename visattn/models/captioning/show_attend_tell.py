@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -77,7 +77,6 @@ class PlaceSampler:
 
     Args:
         choose: Maps the attention weights of the rows and the step to the places of the rows.
-        soft: Rows that read the expectation instead of a place; none if None.
 
     Example:
         >>> sampler = PlaceSampler.from_uniforms(torch.tensor([[0.5]]))
@@ -89,24 +88,17 @@ class PlaceSampler:
     def __init__(
         self,
         choose: Callable[[Float[Tensor, "*b n"], int], Int[Tensor, "*b"]],
-        *,
-        soft: Bool[Tensor, " r"] | None = None,
     ) -> None:
         self.choose = choose
-        self.soft = soft
         self.places: list[Tensor] = []
-        """The places of each step, one per row; without a meaning in soft rows."""
+        """The places of each step, one per row."""
         self._probabilities: list[Tensor] = []
-        self._hidden: list[Tensor] = []
 
     @classmethod
-    def from_uniforms(
-        cls, uniforms: Float[Tensor, "r t"], *, soft: Bool[Tensor, " r"] | None = None
-    ) -> Self:
+    def from_uniforms(cls, uniforms: Float[Tensor, "r t"]) -> Self:
         """Return a sampler that samples each place with a given number in [0, 1)."""
         return cls(
-            lambda weights, step: sample_categorical(weights, uniforms[: len(weights), step]),
-            soft=soft,
+            lambda weights, step: sample_categorical(weights, uniforms[: len(weights), step])
         )
 
     @classmethod
@@ -115,17 +107,13 @@ class PlaceSampler:
         return cls(lambda weights, step: places[: len(weights), step])
 
     def __call__(
-        self, weights: Float[Tensor, "*b n"], state: AttendingDecoderState
+        self, weights: Float[Tensor, "*b n"], _: AttendingDecoderState
     ) -> Float[Tensor, "*b n"]:
-        """Return weight 1 at the place of each row, or the weights of the soft rows."""
+        """Return weight 1 at the place of each row."""
         places = self.choose(weights.detach(), len(self.places))
         self.places.append(places)
         self._probabilities.append(weights)
-        self._hidden.append(state.hidden.detach())
-        selected = one_place(places, weights)
-        if self.soft is None:
-            return selected
-        return selected.where(~self.soft[: len(weights), None], weights)
+        return one_place(places, weights)
 
     @property
     def probabilities(self) -> Float[Tensor, "*p n"]:
@@ -134,14 +122,9 @@ class PlaceSampler:
 
     @property
     def log_probs(self) -> Float[Tensor, "*p"]:
-        """The log-probability of each sampled place, packed; without a meaning in soft rows."""
+        """The log-probability of each sampled place, packed."""
         chosen = self.probabilities.gather(-1, torch.cat(self.places).unsqueeze(-1)).squeeze(-1)
         return chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log()
-
-    @property
-    def hidden(self) -> Float[Tensor, "*p h"]:
-        """The hidden state from which each place was sampled, packed, without a gradient."""
-        return torch.cat(self._hidden)
 
 
 class PlaceRollouts(NamedTuple):
@@ -152,9 +135,7 @@ class PlaceRollouts(NamedTuple):
     probabilities: Float[Tensor, "p n"]
     """Probabilities of the places."""
     place_log_probs: Float[Tensor, " p"]
-    """Log-probability of each sampled place; 0, without a gradient, in soft rows."""
-    hidden: Float[Tensor, "p h"]
-    """Hidden state before each word, without a gradient."""
+    """Log-probability of each sampled place."""
 
     def pad(self, values: Float[Tensor, " p"], num_rollouts: int) -> Float[Tensor, "r m t"]:
         """Return packed values by caption, rollout and word, with 0 for padding."""
@@ -259,7 +240,4 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
         output = self.decoder.teacher_force(
             features, captions, lengths, image_indices, selection=sampler
         )
-        log_probs = sampler.log_probs
-        if sampler.soft is not None:
-            log_probs = log_probs.masked_fill(sampler.soft[output.rows], 0.0)
-        return PlaceRollouts(output, sampler.probabilities, log_probs, sampler.hidden)
+        return PlaceRollouts(output, sampler.probabilities, sampler.log_probs)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import visattn.models
 from visattn.blocks.registry import is_registered
-from visattn.models.configurable import CLASSES, Configurable, is_sharded
+from visattn.models.configurable import CLASSES, Configurable
 from visattn.models.saving.weight_files import check_weight_types, describe_mismatch, shapes_of
 
 # What constructors raise that get arguments of a wrong type, and passes that depend on values.
@@ -72,8 +72,7 @@ def model_config(model: nn.Module) -> ModelConfig:
         >>> model_config(SmallEncoder((24, 24), channels=8))["arguments"]["channels"]
         8
     """
-    # FSDP2 derives a class of its own, whose last base is that of the model.
-    known = type(model).__bases__[-1] if is_sharded(type(model)) else type(model)
+    known = type(model)
     if model_class(known.__name__) is not known:
         raise ValueError(
             f"the model must be one of {', '.join(model_classes())}, or of a class of your own "

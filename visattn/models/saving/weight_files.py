@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -258,18 +258,12 @@ def check_weight_types(
             )
 
 
-def check_weights_before_saving(
-    state: Mapping[str, Tensor],
-    parameters: Collection[str],
-    *,
-    agree: Callable[[list[str]], list[str]] = list,
-) -> None:
+def check_weights_before_saving(state: Mapping[str, Tensor], parameters: Collection[str]) -> None:
     """Refuse to save weights that are not finite; for state and parameters see `nonfinite_weights`.
 
     Args:
         state: Weights and buffers by name.
         parameters: Names of the parameters.
-        agree: Takes the names that are not finite to those of the process that has all weights.
 
     Raises:
         FloatingPointError: If a tensor holds NaN, or a parameter infinity.
@@ -277,7 +271,7 @@ def check_weights_before_saving(
     Example:
         >>> check_weights_before_saving({"mask": torch.tensor([-torch.inf])}, {})
     """
-    if names := agree(nonfinite_weights(state, parameters)):
+    if names := nonfinite_weights(state, parameters):
         raise FloatingPointError(
             f"{format_names(names, 5)} {'is' if len(names) == 1 else 'are'} not finite, so nothing "
             "is saved, and earlier checkpoints are kept. Lower the learning rate, or clip "

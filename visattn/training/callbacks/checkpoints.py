@@ -75,16 +75,6 @@ class BestCheckpoint(ModelCheckpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Ignore the saved state; `on_fit_start` reads `best.ckpt` instead."""
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Update the paths in the states of the `ModelCheckpoint` callbacks of the config."""
-        for callback in trainer.checkpoint_callbacks:
-            if isinstance(callback, ModelCheckpoint) and callback is not self:
-                state = checkpoint["callbacks"].get(callback.state_key)
-                if isinstance(state, dict) and state.get("dirpath") != callback.dirpath:
-                    relocate_checkpoint_paths(state, str(callback.dirpath))
-
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Continue with the best checkpoint of a resumed run.
 
@@ -104,38 +94,10 @@ class BestCheckpoint(ModelCheckpoint):
         """Return the score of the best checkpoint in the folder; None without one."""
         if not self.file.is_file():
             return None
-        # Runs of visattn 0.1 have the state under the key of Lightning's class.
-        earlier = self.state_key.replace(type(self).__qualname__, ModelCheckpoint.__qualname__, 1)
-        scores = (read_recorded_score(self.file, key) for key in (self.state_key, earlier))
-        score = next((score for score in scores if score is not None), None)
+        score = read_recorded_score(self.file, self.state_key)
         if score is None:
             set_aside([self.file], self.run, f".step-{read_progress(self.file).step}")
         return score
-
-
-def relocate_checkpoint_paths(state: dict[str, Any], folder: str) -> None:
-    """Replace the folder in the saved state of a `ModelCheckpoint`, in place.
-
-    The state stays as it is if a file is missing in the folder: a new run may start from a
-    checkpoint of another one.
-
-    Example:
-        >>> folder = getfixture("tmp_path")
-        >>> (folder / "a.ckpt").touch()
-        >>> state = {"dirpath": "/old", "best_model_path": "/old/a.ckpt", "best_model_score": 7}
-        >>> state |= {"best_k_models": {"/old/a.ckpt": 7}, "kth_best_model_path": "/old/a.ckpt"}
-        >>> relocate_checkpoint_paths(state, str(folder))
-        >>> [Path(path).parent == folder for path in state["best_k_models"]]
-        [True]
-    """
-    names = ("best_model_path", "kth_best_model_path", "last_model_path")
-    paths = [path for path in (*map(state.get, names), *state.get("best_k_models", ())) if path]
-    moved = {path: str(Path(folder) / Path(path).name) for path in paths}
-    if not all(Path(path).is_file() for path in moved.values()):
-        return
-    state["dirpath"] = folder
-    state |= {name: moved.get(state.get(name), "") for name in names}
-    state["best_k_models"] = {moved[path]: score for path, score in state["best_k_models"].items()}
 
 
 _DUE = 1  # below the number of any signal that may come
@@ -185,17 +147,7 @@ class LastCheckpoint(Checkpoint):
             trainer.should_stop = _may_stop(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install the signal handler and start the clock.
-
-        Raises:
-            ValueError: If processes begin at different steps.
-        """
-        first = trainer.strategy.broadcast(trainer.global_step)
-        if first != trainer.global_step:
-            raise ValueError(
-                f"rank {trainer.global_rank} starts at step {trainer.global_step}, rank 0 at "
-                f"{first}: all processes must have the same run folder"
-            )
+        """Install the signal handler and start the clock."""
         self._written = trainer.fit_loop.total_batch_idx
         self._time = time.monotonic()
         self.watch.install()

@@ -1,4 +1,4 @@
-"""Guards of training: signals, steps that are not finite, forwards of FSDP2."""
+"""Guards of training: signals, and steps that are not finite."""
 
 import os
 import signal
@@ -12,11 +12,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from visattn.models.saving.weight_files import all_finite
-from visattn.training.distributed.fsdp import all_shards_finite
-from visattn.training.distributed.reduce import all_reduce_max
 
 _MESSAGE = b"\nvisattn: stopping after this step; send the signal again to stop at once\n"
 
@@ -112,10 +109,8 @@ class SkipNonFiniteSteps(Callback):
         self.consecutive = 0
         self.skipped = 0
         self._loss = torch.tensor(torch.nan)
-        self._layer = ""
         self._buffers: dict[str, Tensor] = {}
         self._saved: list[Tensor] = []
-        self._hooks: list[RemovableHandle] = []
 
     def state_dict(self) -> dict[str, int]:
         """Return the numbers of skipped steps."""
@@ -135,15 +130,11 @@ class SkipNonFiniteSteps(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Save the buffers; after a skipped step, watch for the first layer that fails."""
+        """Save the buffers."""
         # Before the first batch of a step only: all the batches that it accumulates are skipped
         # together.
         if self._saved and batch_idx % trainer.accumulate_grad_batches == 0:
             torch._foreach_copy_(self._saved, list(self._buffers.values()))
-        if self.consecutive:
-            self._layer = ""
-            leaves = [(n, m) for n, m in pl_module.named_modules() if not list(m.children())]
-            self._hooks += [m.register_forward_hook(self._output_hook(n)) for n, m in leaves]
 
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
@@ -159,12 +150,10 @@ class SkipNonFiniteSteps(Callback):
         Raises:
             FloatingPointError: If this is the last of `max_steps` consecutive steps.
         """
-        while self._hooks:
-            self._hooks.pop().remove()
         unscale_gradients(trainer, optimizer)
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
         gradients = [gradient for gradient in gradients if gradient is not None]
-        if all_shards_finite([*gradients, *self._buffers.values()]):
+        if all_finite([*gradients, *self._buffers.values()]):
             self.consecutive = 0
             return
         message = self._message(trainer, pl_module)
@@ -195,25 +184,14 @@ class SkipNonFiniteSteps(Callback):
             )
 
     def _message(self, trainer: Trainer, task: nn.Module) -> str:
-        """Return the loss, the first non-finite gradient, and the first layer that failed."""
+        """Return the loss, and the first gradient that is not finite."""
         tensors = {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
         tensors |= self._buffers
-        first = next((name for name, t in tensors.items() if not all_shards_finite([t])), "unknown")
-        layer = f", first layer with non-finite output: {self._layer}" if self._layer else ""
+        first = next((name for name, t in tensors.items() if not all_finite([t])), "unknown")
         return (
             f"step {trainer.global_step}: the gradients are not finite (loss "
-            f"{float(self._loss):g}); first tensor: {first}{layer}"
+            f"{float(self._loss):g}); first tensor: {first}"
         )
-
-    def _output_hook(self, name: str) -> Any:
-        def hook(module: nn.Module, _inputs: Any, output: Any) -> None:
-            if not self._layer and isinstance(output, Tensor) and not all_finite([output.detach()]):
-                self._layer = f"{name} ({type(module).__name__})"
-
-        return hook
-
-
-_ENDLESS = 2**31  # batches: more than any evaluation has
 
 
 def unscale_gradients(trainer: Trainer, optimizer: Optimizer) -> None:
@@ -230,55 +208,3 @@ def unscale_gradients(trainer: Trainer, optimizer: Optimizer) -> None:
     except RuntimeError as error:
         if "already been called" not in str(error):
             raise
-
-
-class EvenForwards(Callback):
-    """Repeat the forward pass in processes that have fewer batches to evaluate than others.
-
-    Each sample is evaluated once, so that the last batches are missing in some processes. With
-    sharded weights a forward pass needs all processes. The results of repeated ones are dropped.
-    """
-
-    def __init__(self) -> None:
-        self.missing = 0
-        self.batch: Any = None
-
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compare the numbers of batches."""
-        checked = trainer.sanity_checking
-        batches = trainer.num_sanity_val_batches if checked else trainer.num_val_batches
-        self._compare(batches, pl_module.device)
-
-    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compare the numbers of batches."""
-        self._compare(trainer.num_test_batches, pl_module.device)
-
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keep the batch."""
-        self.batch = batch
-
-    on_test_batch_end = on_validation_batch_end
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Repeat the forward pass, before any metric is shared."""
-        model: Any = pl_module.model
-        for _ in range(self.missing):
-            # One image will do: what matters is that the layers are gathered as often as elsewhere.
-            model(self.batch.images[:1])
-        self.batch = None
-
-    on_test_epoch_end = on_validation_epoch_end
-
-    def _compare(self, batches: list[int | float], device: torch.device) -> None:
-        own = int(min(sum(batches), _ENDLESS))
-        if own == _ENDLESS:
-            raise ValueError("fsdp2 needs data of known size to evaluate, got a stream; use ddp")
-        self.missing = all_reduce_max(own, device) - own

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
     BatchSizeFinder,
@@ -51,14 +50,13 @@ def prepare_callbacks(callbacks: Sequence[Callback], task: Task, folder: Path) -
 
     Raises:
         ValueError: If a callback cannot work here, monitors a metric that is not logged, or writes
-            files of other names than its own.
+            files of visattn's names.
 
     Example:
         >>> prepare_callbacks([LearningRateFinder()], None, Path("checkpoints"))
         Traceback (most recent call last):
         ValueError: trainer.callbacks must not have LearningRateFinder: it sets one learning ...
     """
-    keys: set[str] = set()
     for callback in callbacks:
         for refused, reason in REFUSED.items():
             if isinstance(callback, refused):
@@ -69,14 +67,6 @@ def prepare_callbacks(callbacks: Sequence[Callback], task: Task, folder: Path) -
             _act_after_validation(callback)
         if isinstance(callback, ModelCheckpoint):
             _check_files(callback, folder)
-        if callback.state_key in keys and type(callback).state_dict is not Callback.state_dict:
-            name = type(callback).__name__
-            raise ValueError(
-                f"trainer.callbacks has two {name} that a checkpoint cannot tell apart: "
-                f"{callback.state_key}; give them other options (for ModelCheckpoint the metric, "
-                "mode or interval), or keep one"
-            )
-        keys.add(callback.state_key)
 
 
 def _check_metric(callback: EarlyStopping | ModelCheckpoint, task: Task) -> None:
@@ -121,29 +111,3 @@ def _check_files(callback: ModelCheckpoint, folder: Path) -> None:
             f"ModelCheckpoint: filename must not be {callback.filename!r}, since visattn writes "
             f"{folder / callback.filename}.ckpt; choose another name, or another dirpath"
         )
-
-
-class TrainingMetricCheck(Callback):
-    """Refuse metrics of the training that are not logged, after the first batch.
-
-    Lightning would do it after the first epoch.
-    """
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        monitors = (getattr(callback, "monitor", None) for callback in callbacks)
-        self.metrics = [m for m in monitors if isinstance(m, str) and m.startswith("train/")]
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Look up the metrics once."""
-        logged = trainer.callback_metrics
-        metrics = self.metrics
-        self.metrics = []
-        for metric in metrics:
-            if metric not in logged:
-                names = ", ".join(name for name in logged if name.startswith("train/"))
-                raise ValueError(
-                    f"monitor must name a metric that is logged, got {metric!r}; training logs "
-                    f"{names or 'none'}"
-                )

@@ -27,9 +27,9 @@ from visattn.training.captioning.metrics import (
     SceneScores,
 )
 from visattn.training.data_module import InputSpec
-from visattn.training.distributed.reduce import all_gather_union
 from visattn.training.metrics import Evaluation, WeightedMean
 from visattn.training.optim import OptimConfig
+from visattn.training.reduce import all_gather_union
 from visattn.training.task import Task
 
 

@@ -16,8 +16,8 @@ from visattn.data.scenes.language import is_visual_word, score_caption
 from visattn.data.scenes.world import World
 from visattn.metrics.captions import CaptionScores, caption_scores
 from visattn.results.captions import Phrase
-from visattn.training.distributed.reduce import world_size
 from visattn.training.metrics import WeightedMean
+from visattn.training.reduce import world_size
 
 REFERENCE_METRICS = ("bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l", "cider-d")
 SCENE_CAPTION_METRICS = ("caption_accuracy", "parsed")

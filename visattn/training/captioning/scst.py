@@ -29,7 +29,7 @@ from visattn.models.captioning.show_attend_tell import PlaceSampler, ShowAttendT
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.task import CaptioningTask
-from visattn.training.distributed.reduce import ddp_loss_scale, step_generator
+from visattn.training.reduce import ddp_loss_scale, step_generator
 
 BANNED_TOKENS = (PAD, START, UNKNOWN)
 

@@ -23,8 +23,8 @@ from visattn.functional.captions import (
 from visattn.models.base import encoder_decoder_parameters
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.training.captioning.evaluation import CaptionEvalTask, teacher_force_batch
-from visattn.training.distributed.reduce import GradientAccumulation, ddp_loss_scale, world_size
 from visattn.training.optim import OptimConfig
+from visattn.training.reduce import GradientAccumulation, ddp_loss_scale, world_size
 from visattn.training.targets import TargetCounts
 
 _OPTIM = OptimConfig(warmup_steps=100)

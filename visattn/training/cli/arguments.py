@@ -1,4 +1,4 @@
-"""Command line of training before jsonargparse: configs by name, and clear errors.
+"""Command line of training before jsonargparse: configs by name, and what a run supplies.
 
 Only the standard library is imported, so that usage errors are reported before Lightning loads.
 """
@@ -67,9 +67,7 @@ def config_digest(*texts: str) -> str:
 
 
 _CONFIG = ("--config", "-c")
-_OPTIONS = ("--config", "--run", "--ckpt_path", "--dry-run", "--print_config", "--seed_everything")
 _HELP_OPTIONS = ("--print_config", "--model.help", "--data.help", "--help")  # need no config
-_OPTION_OF_SUFFIX = {".yaml": "--config", ".yml": "--config", ".ckpt": "--ckpt_path"}
 
 
 def option_values(arguments: Sequence[str], *names: str) -> list[str]:
@@ -91,30 +89,24 @@ def validate_args(command: str, arguments: Sequence[str]) -> str:
     """Return a usage error that is visible without loading Lightning, or an empty string.
 
     Example:
-        >>> print(validate_args("fit", ["scenes.yaml"]))
-        unexpected argument scenes.yaml; did you mean --config scenes.yaml?
+        >>> print(validate_args("fit", []))
+        fit needs --config NAME or FILE.yaml; visattn configs lists the names
         >>> validate_args("fit", ["--model", "CaptioningTask", "--data", "ScenesDataModule"])
         ''
     """
     configs = option_values(arguments, *_CONFIG)
-    needs_config = not any(name.partition("=")[0] in _HELP_OPTIONS for name in arguments)
-    positional_error = _positional_error(command, arguments) if needs_config else ""
-    errors = (positional_error, _empty_error(arguments), _repeated_error(arguments))
-    for error in (*errors, *map(_config_error, configs)):
-        if error:
-            return error
-    if not needs_config:
-        return ""
+    if error := next(filter(None, map(_config_error, configs)), ""):
+        return error
+    helps = any(name.partition("=")[0] in _HELP_OPTIONS for name in arguments)
     built = any(argument.startswith(("--model", "--data")) for argument in arguments)
     scored = command != "fit" and option_values(arguments, "--run", "--ckpt_path")
-    if configs or built or scored:
+    if helps or configs or built or scored:
         return ""
-    hint = _option_hint(arguments)
     if command == "fit":
-        return f"fit needs --config NAME or FILE.yaml; visattn configs lists the names{hint}"
+        return "fit needs --config NAME or FILE.yaml; visattn configs lists the names"
     return (
         f"{command} needs --run FOLDER, a run of visattn fit, or --config FILE.yaml and "
-        f"--ckpt_path FILE: without a checkpoint the weights are random{hint}"
+        "--ckpt_path FILE: without a checkpoint the weights are random"
     )
 
 
@@ -146,13 +138,8 @@ def resolve_configs(arguments: Sequence[str]) -> list[str]:
 
 
 def _resolve_config(name: str) -> str:
-    is_known = _is_config_name(name) and name in list_configs()
+    is_known = not Path(name).is_file() and name in list_configs()
     return str(find_config(name)) if is_known else name
-
-
-def _is_config_name(name: str) -> bool:
-    """Return whether `--config` names a config that comes with visattn, rather than a file."""
-    return re.fullmatch(r"[\w-]+", name) is not None and not Path(name).is_file()
 
 
 def complete_args(command: str, arguments: Sequence[str]) -> list[str]:
@@ -183,75 +170,13 @@ def complete_args(command: str, arguments: Sequence[str]) -> list[str]:
     return completed if checkpoints else [*completed, "--ckpt_path", str(run_checkpoint(run))]
 
 
-def _positional_error(command: str, arguments: Sequence[str]) -> str:
-    """Return an error for a file or folder without its option."""
-    for previous, argument in zip(["", *arguments], arguments, strict=False):
-        if argument.startswith("-") or (previous.startswith("-") and "=" not in previous):
-            continue
-        option = _OPTION_OF_SUFFIX.get(Path(argument).suffix)
-        if option is None and command != "fit" and Path(argument).is_dir():
-            option = "--run"
-        elif option is None and _resolve_config(argument) != argument:
-            option = "--config"
-        if option:
-            return f"unexpected argument {argument}; did you mean {option} {argument}?"
-    return ""
-
-
-def _empty_error(arguments: Sequence[str]) -> str:
-    """Return an error for an empty name, which would mean another folder than was meant."""
-    for option in ("--config", "-c", "--run", "--ckpt_path"):
-        for value in option_values(arguments, option):
-            if not value.strip():
-                return f"{option} must name a file or folder, got {value!r}: is a variable unset?"
-    return ""
-
-
-def _repeated_error(arguments: Sequence[str]) -> str:
-    """Return an error for an option that is passed twice, of which the last would count."""
-    passed: set[str] = set()
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        if not name.startswith("--") or name in (*_CONFIG, *_HELP_OPTIONS):
-            continue  # configs are read one after the other
-        if name.endswith("+"):  # of a list, to whose last entry the following options belong
-            passed = {each for each in passed if not each.startswith(f"{name[:-1]}.")}
-        elif name in passed:
-            return f"{name} is passed twice: give it one value"
-        else:
-            passed.add(name)
-    return ""
-
-
 def _config_error(name: str) -> str:
     """Return an error for a config that does not exist; inline YAML is accepted."""
-    path = Path(name)
     if "\n" in name or "{" in name or Path(_resolve_config(name)).is_file():
         return ""
-    if "://" in name:
-        return f"{name} is on another machine; download it, check it, and pass the file"
-    if path.is_dir():
-        return f"--config {name} is a folder; pass one of the files in it"
-    files = {
-        file.stem: str(file)
-        for folder in (path.parent, Path("configs"), Path())
-        for file in folder.glob("*.yaml")
-    }
-    if _is_config_name(name) and name not in files:
-        files = {own: own for own in list_configs()}
+    known = [*list_configs(), *map(str, Path().glob("*.yaml")), *map(str, Path().glob("*/*.yaml"))]
     listed = "visattn configs lists those of visattn"
-    hint = did_you_mean(path.stem, files, n=1, canonical=files, otherwise=listed)
-    return f"there is no config {name}; {hint}"
-
-
-def _option_hint(arguments: Sequence[str]) -> str:
-    """Return a suggestion for a misspelled option, as the end of a sentence."""
-    for argument in arguments:
-        name = argument.partition("=")[0]
-        hint = did_you_mean(name, _OPTIONS, n=1, otherwise="") if "." not in name else ""
-        if hint and name not in _OPTIONS:
-            return f"; for {name}, {hint}"
-    return ""
+    return f"there is no config {name}; {did_you_mean(name, known, n=1, otherwise=listed)}"
 
 
 def expand_env_vars(value: Any) -> Any:

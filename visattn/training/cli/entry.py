@@ -22,9 +22,7 @@ usage: {usage}
   --run FOLDER            {run}
   --ckpt_path FILE        {checkpoint}
   --dry-run               build everything, process one batch of each split, write nothing
-{fit_options}  --timeout SECONDS       how long processes wait for each other (300)
-  --progress_seconds N    seconds between progress lines, without a terminal (30)
-  --print_config          print the whole config with all defaults, and exit
+{fit_options}  --print_config          print the whole config with all defaults, and exit
   --model.help CLASS      options of a task, such as CaptioningTask
   --data.help CLASS       options of a data module, such as ScenesDataModule
   --help-all              all options, including those of Lightning's trainer
@@ -72,8 +70,6 @@ _RUNS = {
 }
 _FIT_OPTIONS = """\
   --init_from FILE        start from the weights of this checkpoint of another run
-  --lr_find               suggest a learning rate: the loss of 100 steps at growing rates, as
-                          lr_find.csv and .png in the folder of the run; nothing is saved
 """
 _CHECKPOINTS = {
     "fit": "resume from this checkpoint, or from the newest of the run (last), with\n"
@@ -94,11 +90,8 @@ def main(argv: Sequence[str]) -> int:
     if any(argument in {"-h", "--help"} for argument in arguments):
         print(help_text(command), end="")  # noqa: T201
         return 0
-    modes = {"--dry-run", *(["--lr_find"] if command == "fit" else [])} & set(arguments)
-    if len(modes) > 1:
-        print_message("--dry-run writes nothing, --lr_find a table and a plot; pass one of them")
-        return 2
-    arguments = ["--help" if a == "--help-all" else a for a in arguments if a not in modes]
+    dry_run = "--dry-run" in arguments
+    arguments = ["--help" if a == "--help-all" else a for a in arguments if a != "--dry-run"]
     if error := validate_args(command, arguments):
         print_message(error)
         return 2
@@ -110,9 +103,7 @@ def main(argv: Sequence[str]) -> int:
         print_message(f"{command} uses {config} and {checkpoint}")
     from visattn.training.cli import lightning_cli
 
-    return lightning_cli.main(
-        [command, *completed], dry_run="--dry-run" in modes, lr_find="--lr_find" in modes
-    )
+    return lightning_cli.main([command, *completed], dry_run=dry_run)
 
 
 def help_text(command: str) -> str:

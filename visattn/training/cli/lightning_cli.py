@@ -12,8 +12,10 @@ from typing import Any, Literal
 import torch
 import yaml
 from lightning import Callback, Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from visattn import training
@@ -28,25 +30,15 @@ from visattn.training.callbacks.checkpoints import (
     check_monitor,
 )
 from visattn.training.callbacks.guards import ExitOnSignal, SkipNonFiniteSteps
-from visattn.training.callbacks.lightning_callbacks import TrainingMetricCheck, prepare_callbacks
-from visattn.training.callbacks.lr_find import TRAINER_OPTIONS, LearningRateSweep
-from visattn.training.callbacks.progress import PROGRESS_SECONDS, progress_callback
+from visattn.training.callbacks.lightning_callbacks import prepare_callbacks
+from visattn.training.callbacks.progress import StepBar
 from visattn.training.callbacks.run_record import RunRecorder, changes
 from visattn.training.checkpoint import AtomicCheckpointIO, check_resumable
 from visattn.training.cli.arguments import expand_env_vars
 from visattn.training.cli.checks import check_trainer, score_table
 from visattn.training.cli.parser import Parser, configure_jsonargparse, report_user_errors
-from visattn.training.cli.yaml_safety import read_config
 from visattn.training.data_module import DataModule
-from visattn.training.distributed.fsdp import FSDP2Strategy, check_shardable
-from visattn.training.distributed.launcher import (
-    TIMEOUT,
-    SameDataCheck,
-    configure_strategy,
-    report_lost_peers,
-)
 from visattn.training.run_dir import (
-    LR_FIND_FILES,
     ScoreWriter,
     create_run_dir,
     find_resume_point,
@@ -75,7 +67,6 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
         10,
         "fit: stop after N consecutive steps with non-finite gradients",
     ),
-    "timeout": (float, TIMEOUT, "seconds that processes wait for each other"),
     "compile": (
         Literal["no", "default", "reduce-overhead"],
         "no",
@@ -87,7 +78,6 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
         "high",
         "precision of float32 products on a GPU; high: TensorFloat-32",
     ),
-    "progress_seconds": (float, PROGRESS_SECONDS, "seconds between progress lines (no terminal)"),
 }
 """Options besides those of Lightning: type, default and help."""
 
@@ -97,12 +87,10 @@ def main(
     *,
     cli_class: "type[TrainingCLI] | None" = None,
     dry_run: bool = False,
-    lr_find: bool = False,
 ) -> int:
     """Train, validate or test as the command line and its YAML files say.
 
-    A dry run processes one batch of each split and writes nothing; `lr_find` suggests a learning
-    rate instead of training.
+    A dry run processes one batch of each split and writes nothing.
     """
     configure_jsonargparse()
     silence_lightning()
@@ -110,12 +98,11 @@ def main(
     previous = sys.argv
     sys.argv = [sys.argv[0], *argv]
     try:
-        with report_lost_peers(), report_user_errors(argv):
+        with report_user_errors():
             (cli_class or TrainingCLI)(
                 Task,
                 DataModule,
                 dry_run=dry_run,
-                lr_find=lr_find,
                 subclass_mode_model=True,
                 subclass_mode_data=True,
                 auto_configure_optimizers=False,
@@ -160,11 +147,8 @@ class TrainingCLI(LightningCLI):
     unusable: tuple[Path, ...] = ()
     """Damaged checkpoints in the folder of the run, renamed before training."""
 
-    def __init__(
-        self, *args: Any, dry_run: bool = False, lr_find: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, *args: Any, dry_run: bool = False, **kwargs: Any) -> None:
         self.dry_run = dry_run
-        self.sweep = LearningRateSweep() if lr_find else None
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -191,7 +175,7 @@ class TrainingCLI(LightningCLI):
         fitting = self.subcommand == "fit"
         for key in list(config.keys()):
             config[key] = expand_env_vars(config[key])
-        check_trainer(config.trainer, fitting=fitting)
+        check_trainer(config.trainer)
         checkpoint = config.get("ckpt_path")
         if not fitting:
             self.save_config_callback = None
@@ -209,10 +193,6 @@ class TrainingCLI(LightningCLI):
             require_empty_run_dir(self.run_dir, resume_option)
         if self.dry_run:
             self._write_nothing(config)
-        if self.sweep:
-            self.save_config_callback = None
-            if checkpoint:
-                raise ValueError("--lr_find starts from the initial weights; leave out --ckpt_path")
 
     def instantiate_classes(self) -> None:
         """Build the task, its data and the trainer, and connect the first two."""
@@ -289,8 +269,6 @@ class TrainingCLI(LightningCLI):
                 self.trainer.fit(**kwargs)
             except FloatingPointError as error:  # caused by the training settings, not a bug
                 raise ValueError(str(error)) from error
-            if self.sweep:
-                self.sweep.result().write(self.run_dir)
 
     def _prepare_model(self) -> None:
         """Check that the task can train, load its first weights, apply the options of speed."""
@@ -346,17 +324,14 @@ class TrainingCLI(LightningCLI):
         options = config.trainer
         if options.logger is None:
             kwargs["logger"] = self._loggers() if fitting else False
-        progress = progress_callback(options, seconds=config.progress_seconds)
         callbacks = [ScoreWriter(self.run_dir), RunRecorder(self.run_dir, self._source())]
-        callbacks += [SameDataCheck(), *([progress] if progress else [])]
-        if self.sweep:
-            callbacks = [self.sweep]
-            kwargs |= TRAINER_OPTIONS
-        elif fitting:
-            named = options.callbacks or []
+        named = options.callbacks or []
+        if options.enable_progress_bar is not False:
+            own = any(isinstance(callback, ProgressBar) for callback in named)
+            callbacks += [] if own else [StepBar()]
+        if fitting:
             prepare_callbacks(named, self.model, self.run_dir / "checkpoints")
-            skipping = SkipNonFiniteSteps(config.max_nonfinite_steps)
-            callbacks += [TrainingMetricCheck(named), skipping, *named]
+            callbacks += [SkipNonFiniteSteps(config.max_nonfinite_steps), *named]
             callbacks += [] if options.enable_checkpointing is False else self._checkpoints()
         else:
             callbacks += [ExitOnSignal()]
@@ -372,14 +347,8 @@ class TrainingCLI(LightningCLI):
         )
         if trainer.strategy.root_device.type == "cuda":
             torch.set_float32_matmul_precision(config.float32_matmul_precision)
-        if isinstance(trainer.strategy, FSDP2Strategy):
-            compiled = config.compile != "no"
-            check_shardable(self.model, compiled=compiled, channels_last=config.channels_last)
-        configure_strategy(
-            trainer.strategy,
-            timeout=config.timeout,
-            find_unused_parameters=getattr(self.model, "idle_parameters", False),
-        )
+        if isinstance(trainer.strategy, DDPStrategy) and self.model.idle_parameters:
+            trainer.strategy._ddp_kwargs.setdefault("find_unused_parameters", True)  # noqa: SLF001
         return trainer
 
     def _source(self) -> dict[str, Any]:
@@ -390,8 +359,8 @@ class TrainingCLI(LightningCLI):
             name = Path(str(files[0])).stem if files else None
             return {"config": name, "seed": config.seed_everything}
         try:
-            trained = yaml.safe_load(read_config(run_config(self.run_dir)))
-        except (FileNotFoundError, ValueError):
+            trained = yaml.safe_load(run_config(self.run_dir).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError, yaml.YAMLError):
             return {}  # a checkpoint without a readable config beside it
         data = trained.get("data") if isinstance(trained, dict) else None
         return {"data": changes({"data": config.data.as_dict()}, {"data": data})}
@@ -419,9 +388,6 @@ class TrainingCLI(LightningCLI):
             self._print_dry_run(self.run_dir, "resumed" if resumed else "new")
         if not self.trainer.is_global_zero or not self._writes():
             return
-        if self.sweep:
-            print_text(self._suggestion(self.sweep.result().suggestion))
-            return
         print_text(f"run: {self.run_dir}")
         callbacks = self.trainer.checkpoint_callbacks
         best = next((own for own in callbacks if isinstance(own, BestCheckpoint)), None)
@@ -430,18 +396,6 @@ class TrainingCLI(LightningCLI):
             print_text(f"best checkpoint ({score}): {best.best_model_path}")
         elif (last := self.run_dir / "checkpoints" / "last.ckpt").is_file():
             print_text(f"last checkpoint (none was selected as best): {last}")
-
-    def _suggestion(self, rate: float | None) -> str:
-        """Return the suggested learning rate, and the option that sets it."""
-        written = f"{self.run_dir / LR_FIND_FILES[0]} and .png have the curve"
-        if rate is None:
-            return f"no learning rate is suggested: the loss falls at none; {written}"
-        text = f"suggested learning rate: {rate:.1e}, where the loss falls fastest; {written}"
-        option = "--model.optim.optimizer"
-        if self.model.optim.optimizer is None:
-            name = type(self.trainer.optimizers[0]).__name__
-            return f"{text}\nto use it: {option} {name} {option}.lr {rate:.1e}"
-        return f"{text}\nto use it: {option}.lr {rate:.1e}"
 
     def _writes(self) -> bool:
         return not getattr(self.trainer, "fast_dev_run", False)

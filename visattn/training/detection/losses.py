@@ -13,7 +13,7 @@ from torchvision.ops import sigmoid_focal_loss
 from visattn.functional.boxes import center_to_corners, generalized_box_iou
 from visattn.models.detr import BoxPrediction, ClassProbability, DetrOutput
 from visattn.results.kinds import NO_OBJECT
-from visattn.training.distributed.reduce import all_reduce_mean
+from visattn.training.reduce import all_reduce_mean
 
 _ALPHA = 0.25  # of the focal loss
 _GAMMA = 2.0

@@ -15,9 +15,9 @@ from visattn.functional.reinforce import gaussian_log_prob
 from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
 from visattn.models.glimpses.retina import object_scanpaths, raster_scanpaths
 from visattn.results.kinds import IGNORE_LABEL
-from visattn.training.distributed.reduce import all_gather_union
 from visattn.training.glimpses.losses import label_per_glimpse, label_sequences, total_cross_entropy
 from visattn.training.metrics import ClassCounts, Evaluation, WeightedMean, chance_level
+from visattn.training.reduce import all_gather_union
 
 
 def digit_scanpaths(model: GlimpseModel, batch: DigitSequenceBatch) -> Float[Tensor, "b t 2"]:

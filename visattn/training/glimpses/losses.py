@@ -6,24 +6,21 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from visattn.functional.reinforce import (
     categorical_log_prob,
-    gaussian_entropy,
     gaussian_log_prob,
-    leave_one_out_advantages,
     reinforce_loss,
     rewards_to_go,
     value_baseline_loss,
 )
 from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
 from visattn.results.kinds import IGNORE_LABEL
-from visattn.training.distributed.reduce import all_reduce_std
-from visattn.training.value_baseline import ValueBaseline
+from visattn.training.reduce import all_reduce_std
 
-RewardType = Literal["correct", "log_probability", "gain"]
+RewardType = Literal["correct", "gain"]
 
 
 def label_sequences(labels: Int[Tensor, "b ..."]) -> Int[Tensor, "b s"]:
@@ -96,7 +93,6 @@ def rewarded_actions(
     labels: Int[Tensor, "b ..."],
     *,
     num_actions: int | None = None,
-    stop_at_error: bool = True,
 ) -> Bool[Tensor, "b m a"]:
     """Return which actions can still earn a reward.
 
@@ -118,10 +114,9 @@ def rewarded_actions(
     sequences = label_sequences(labels).unsqueeze(1)
     step = num_glimpses // sequences.shape[2]
     counted = (sequences != IGNORE_LABEL).expand(-1, logits.shape[1], -1)
-    if stop_at_error:
-        correct = logits[:, :, step - 1 :: step].argmax(-1) == sequences
-        before = torch.cat([torch.ones_like(correct[..., :1]), correct[..., :-1]], -1)
-        counted = counted & before.int().cumprod(-1).bool()
+    correct = logits[:, :, step - 1 :: step].argmax(-1) == sequences
+    before = torch.cat([torch.ones_like(correct[..., :1]), correct[..., :-1]], -1)
+    counted = counted & before.int().cumprod(-1).bool()
     num_actions = num_glimpses - 1 if num_actions is None else num_actions
     return counted.repeat_interleave(step, -1)[..., num_glimpses - num_actions :]
 
@@ -137,8 +132,8 @@ def classification_rewards(
     """Return the reward of each action of rollouts that classify an image with t glimpses.
 
     The reward of a sequence of labels is the sum over its labels, each read after the last of its
-    glimpses. An action is rewarded for the label that it leads to and for all later ones. With
-    `correct` and `gain` the first misread label ends the rewards.
+    glimpses. An action is rewarded for the label that it leads to and for all later ones. The first
+    misread label ends the rewards.
 
     Args:
         logits: Class logits after each glimpse.
@@ -170,18 +165,50 @@ def classification_rewards(
     sequences = label_sequences(labels).unsqueeze(1)
     step = num_glimpses // sequences.shape[2]
     num_actions = num_glimpses - 1 if num_actions is None else num_actions
-    counted = rewarded_actions(
-        logits, labels, num_actions=num_glimpses, stop_at_error=reward != "log_probability"
-    )
+    counted = rewarded_actions(logits, labels, num_actions=num_glimpses)
     if reward == "correct":
         rewards = (logits[:, :, step - 1 :: step].argmax(-1) == sequences).to(logits.dtype)
     else:
-        rewards = true_class_log_prob(logits, labels)[:, :, step::step]
-        rewards = rewards.exp() if reward == "gain" else rewards
+        rewards = true_class_log_prob(logits, labels)[:, :, step::step].exp()
     to_go = rewards_to_go(rewards * counted[..., ::step]).repeat_interleave(step, -1)
     if reward == "gain":
         to_go = (to_go - log_prob_before_glimpses(logits, labels).exp()) * counted
     return to_go[..., num_glimpses - num_actions :]
+
+
+class ValueBaseline(nn.Module):
+    """Predicts the expected reward from what is known before an action.
+
+    The inputs must not depend on the action, otherwise the policy gradient is biased. The hidden
+    state before the action does not. Neither does the probability of the true class at that time,
+    which only training knows and which predicts the outcome of a rollout best.
+
+    Before training it predicts `initial_value`. `informed`, it has the log-probability of the true
+    class as an input too, and a hidden layer.
+
+    Example:
+        >>> baseline = ValueBaseline(5, initial_value=0.1)
+        >>> baseline(torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 4))[0, 0]
+        tensor([0.1000, 0.1000, 0.1000, 0.1000], grad_fn=<SelectBackward0>)
+    """
+
+    def __init__(self, hidden_size: int, *, initial_value: float, informed: bool = False) -> None:
+        super().__init__()
+        self.informed = informed
+        self.hidden = nn.Linear(hidden_size + 2, 64) if informed else None
+        self.output = nn.Linear(64 if informed else hidden_size, 1)
+        nn.init.zeros_(self.output.weight)
+        nn.init.constant_(self.output.bias, initial_value)
+
+    def forward(
+        self, hidden_states: Float[Tensor, "*b d"], log_probs: Float[Tensor, "*b"]
+    ) -> Float[Tensor, "*b"]:
+        """Return the expected reward before each action; no gradient flows into the inputs."""
+        features = hidden_states.detach()
+        if self.hidden is not None:
+            certainty = torch.stack([log_probs, log_probs.exp()], -1).detach()
+            features = self.hidden(torch.cat([features, certainty], -1)).relu()
+        return self.output(features).squeeze(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,9 +218,9 @@ class GlimpseLosses:
     Args:
         classification: Cross-entropy; trains the glimpse network, the core and the classifier.
         policy: REINFORCE loss; trains the policy.
-        baseline: Mean squared error of a learned baseline; 0 without one.
+        baseline: Mean squared error of the baseline.
         rewards: Reward of each action.
-        expected_rewards: Baseline of each action, including the leave-one-out baseline.
+        expected_rewards: Baseline of each action.
         advantages: Rewards minus baselines, normalized if configured.
     """
 
@@ -212,73 +239,48 @@ class GlimpseLosses:
 
 @dataclass(frozen=True)
 class GlimpseLossOptions:
-    """How rewards become losses, and what each loss counts.
+    """How rewards become losses, and what each loss counts; see `GlimpseTask`."""
 
-    With `leave_one_out_baseline` the mean over the other rollouts of the image is subtracted too.
-    For the other options see `GlimpseTask`.
-    """
-
-    leave_one_out_baseline: bool = False
     reward: RewardType = "correct"
     normalize_advantages: bool = False
     policy_loss_weight: float = 1.0
     aux_loss_weight: float = 0.0
-    label_smoothing: float = 0.0
-    entropy_weight: float = 0.0
 
 
 def compute_glimpse_losses(
     rollout: GlimpseRollout,
     labels: Int[Tensor, "b ..."],
+    baseline: ValueBaseline,
     options: GlimpseLossOptions | None = None,
     *,
     policy_std: Float[Tensor, ""],
-    baseline: ValueBaseline | Tensor | None = None,
 ) -> GlimpseLosses:
     """Return the losses of rollouts.
 
     Every label of a sequence is classified after the last of its glimpses. Actions after the first
-    misread label, whose reward is 0 whatever they are, have no gradient, unless the reward is the
-    log-probability.
-
-    The baseline, the expected reward, is a constant, learned, or none. It must not depend on the
-    action or on anything after it.
-
-    Raises:
-        ValueError: If `leave_one_out_baseline` is set and there is a single rollout per image.
+    misread label, whose reward is 0 whatever they are, have no gradient. The baseline is the reward
+    that is expected from what is known before an action.
     """
     options = options or GlimpseLossOptions()
     num_actions = rollout.policy_means.shape[2]
     rewards = classification_rewards(
         rollout.logits, labels, options.reward, num_actions=num_actions
     )
-    rewarded = rewarded_actions(
-        rollout.logits,
-        labels,
-        num_actions=num_actions,
-        stop_at_error=options.reward != "log_probability",
-    )
-    values = _baseline_values(baseline, rollout, labels)
-    advantages = rewards - values.detach()
-    has_actions = rewards.numel() > 0
-    # In this order: the mean over rollouts needs the rewards of all of them.
-    if options.leave_one_out_baseline and has_actions:
-        advantages = leave_one_out_advantages(advantages)
-    advantages = advantages * rewarded
-    # What was subtracted of the rewards in all, for the explained variance.
+    rewarded = rewarded_actions(rollout.logits, labels, num_actions=num_actions)
+    log_probs = log_prob_before_glimpses(rollout.logits.detach(), labels)
+    first = log_probs.shape[2] - num_actions
+    values = baseline(rollout.policy_states, log_probs[:, :, first:])
+    advantages = (rewards - values.detach()) * rewarded
     expected_rewards = rewards - advantages
     if options.normalize_advantages and advantages.numel() > 1:
         advantages = advantages / all_reduce_std(advantages).clamp(min=1e-6)
-    log_probs = gaussian_log_prob(rollout.policy_samples, rollout.policy_means, policy_std)
-    entropy = has_actions * options.entropy_weight * gaussian_entropy(policy_std)
-    is_learned = has_actions and isinstance(baseline, ValueBaseline)
+    chosen = gaussian_log_prob(rollout.policy_samples, rollout.policy_means, policy_std)
+    has_actions = rewards.numel() > 0
     return GlimpseLosses(
-        classification=_classification_loss(
-            rollout.logits, labels, options.aux_loss_weight, options.label_smoothing
-        ),
-        policy=options.policy_loss_weight * reinforce_loss(log_probs, advantages) - entropy,
+        classification=_classification_loss(rollout.logits, labels, options.aux_loss_weight),
+        policy=options.policy_loss_weight * reinforce_loss(chosen, advantages),
         baseline=value_baseline_loss(values, rewards, rewarded)
-        if is_learned
+        if has_actions
         else rewards.new_zeros(()),
         rewards=rewards,
         expected_rewards=expected_rewards,
@@ -334,31 +336,12 @@ def _classification_loss(
     logits: Float[Tensor, "b m t k"],
     labels: Int[Tensor, "b ..."],
     aux_loss_weight: float,
-    label_smoothing: float,
 ) -> Float[Tensor, ""]:
     targets = label_per_glimpse(labels, logits.shape[2])[:, None].expand(logits.shape[:3])
     step = logits.shape[2] // label_sequences(labels).shape[1]
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
-        return cross_entropy(
-            logits.flatten(0, 2),
-            targets.flatten(),
-            ignore_index=IGNORE_LABEL,
-            label_smoothing=label_smoothing,
-        )
+        return cross_entropy(logits.flatten(0, 2), targets.flatten(), ignore_index=IGNORE_LABEL)
 
     last = loss(logits[:, :, step - 1 :: step], targets[:, :, step - 1 :: step])
     return last + aux_loss_weight * loss(logits, targets) if aux_loss_weight else last
-
-
-def _baseline_values(
-    baseline: ValueBaseline | Tensor | None, rollout: GlimpseRollout, labels: Int[Tensor, "b ..."]
-) -> Float[Tensor, "b m a"]:
-    """Return the expected reward of each action, from what was known before it."""
-    num_actions = rollout.policy_means.shape[2]
-    if not isinstance(baseline, ValueBaseline):
-        value = 0.0 if baseline is None else baseline
-        return torch.zeros_like(rollout.policy_means[..., 0]) + value
-    log_probs = log_prob_before_glimpses(rollout.logits.detach(), labels)
-    first = log_probs.shape[2] - num_actions
-    return baseline(rollout.policy_states, log_probs[:, :, first:])

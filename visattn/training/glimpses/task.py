@@ -14,10 +14,9 @@ from torch.optim import Adam, Optimizer
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.functional.reinforce import explained_variance, gaussian_entropy, update_moving_average
+from visattn.functional.reinforce import explained_variance, gaussian_entropy
 from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
 from visattn.training.data_module import InputSpec
-from visattn.training.distributed.reduce import all_reduce_mean, step_generator
 from visattn.training.glimpses.evaluation import (
     GlimpseEvaluation,
     GlimpseEvaluator,
@@ -29,13 +28,14 @@ from visattn.training.glimpses.losses import (
     GlimpseLosses,
     GlimpseLossOptions,
     RewardType,
+    ValueBaseline,
     check_num_labels,
     compute_glimpse_losses,
     label_targets,
 )
 from visattn.training.optim import OptimConfig
+from visattn.training.reduce import step_generator
 from visattn.training.task import Task
-from visattn.training.value_baseline import ValueBaseline
 
 
 @torch.no_grad()
@@ -49,15 +49,14 @@ def policy_diagnostics(
         `explained_variance`, the fraction of the variance of the rewards that the baseline
         explains; `clamped_fraction`, the fraction of samples outside of the image; `mean_std`, the
         standard deviation of the policy's means between images, which is near 0 if the policy
-        ignores the image; and, with several rollouts, `gradient_snr`, the signal-to-noise ratio of
-        the policy gradient.
+        ignores the image.
     """
     diagnostics = {"std": policy_std, "entropy": gaussian_entropy(policy_std)}
     if not losses.rewards.numel():
         return diagnostics
     explained = explained_variance(losses.expected_rewards, losses.rewards)
     outside = (rollout.policy_samples.abs() > 1).any(-1)
-    diagnostics |= {
+    return diagnostics | {
         "reward": losses.rewards.mean(),
         "advantage_mean": losses.advantages.mean(),
         "advantage_std": losses.advantages.std(correction=0),
@@ -65,51 +64,25 @@ def policy_diagnostics(
         "clamped_fraction": outside.to(policy_std).mean(),
         "mean_std": rollout.policy_means.mean(1).std(0, correction=0).mean(),
     }
-    if rollout.policy_means.shape[1] > 1:
-        snr = gradient_signal_to_noise(rollout, losses.advantages, policy_std)
-        diagnostics["gradient_snr"] = snr
-    return diagnostics
 
 
-@torch.no_grad()
-def gradient_signal_to_noise(
-    rollout: GlimpseRollout, advantages: Float[Tensor, "b m a"], policy_std: Float[Tensor, ""]
-) -> Float[Tensor, ""]:
-    """Return the squared norm of the mean policy gradient over its variance between rollouts.
-
-    The gradient is that of the weights of the policy's mean, for a batch with one of the rollouts.
-    At 1, the gradient of a single rollout has as much noise as signal.
-    """
-    # A mean of the policy is W h, so its score is (sample - W h) / std^2 times h: one matrix p x d
-    # for each of the m rollouts. The squared norm of their mean exceeds that of the true gradient
-    # by the variance of the mean, noise / m, on average.
-    residuals = (rollout.policy_samples - rollout.policy_means) / policy_std**2
-    scores = residuals * advantages.unsqueeze(-1)
-    gradients = torch.einsum("bmap, bmad -> mpd", scores, rollout.policy_states) / len(scores)
-    noise = gradients.var(0).sum()
-    signal = (gradients.mean(0).square().sum() - noise / len(gradients)).clamp(min=0)
-    return signal / noise.clamp(min=1e-20)
-
-
-def gradient_norms(modules: Mapping[str, nn.Module | None]) -> dict[str, Tensor]:
+def gradient_norms(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """Return the norm of the gradient of each module that has one.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
         >>> layer(torch.tensor([3.0])).backward()
-        >>> gradient_norms({"layer": layer, "nothing": None})
+        >>> gradient_norms({"layer": layer})
         {'layer': tensor(3.)}
     """
     norms: dict[str, Tensor] = {}
     for name, module in modules.items():
-        parameters = module.parameters() if module is not None else ()
-        gradients = [weight.grad.detach() for weight in parameters if weight.grad is not None]
+        gradients = [w.grad.detach() for w in module.parameters() if w.grad is not None]
         if gradients:
             norms[name] = torch.stack([gradient.norm() for gradient in gradients]).norm()
     return norms
 
 
-Baseline = Literal["none", "moving_average", "learned", "informed", "leave_one_out"]
 GlimpseBatch = LabeledBatch | DigitSequenceBatch
 _OPTIM = OptimConfig(schedule="cosine")
 
@@ -133,42 +106,34 @@ class GlimpseTask(Task):
         data_info: Values that the data module provides: `class_names` are the names of the classes,
             `max_length` is the largest number of labels per image, by default 1.
         num_rollouts: Rollouts per training image.
-        baseline: Baseline of the rewards: none (`none`), a moving average (`moving_average`), a
-            value predicted from the hidden state before the action (`learned`), one predicted also
-            from the probability of the true class at that time (`informed`), or the mean reward of
-            the other rollouts of the image (`leave_one_out`).
-        reward: 1 for a correct prediction (`correct`), its `log_probability`, or the `gain` in
-            probability of the true class since before the action.
+        baseline: Baseline of the rewards, a value predicted from the hidden state before the action
+            (`learned`), and also from the probability of the true class at that time (`informed`).
+        reward: 1 for a correct prediction (`correct`), or the `gain` in probability of the true
+            class since before the action.
         normalize_advantages: Divide the advantages of a batch by their standard deviation.
         backprop_policy_to_core: Propagate the gradient of the policy loss into the core.
         policy_loss_weight: Weight of the policy loss. With an optimizer like Adam it only matters
             for parameters that other losses train too, as with `backprop_policy_to_core`.
         aux_loss_weight: Weight of the mean classification loss over all glimpses, beside that of
             the last glimpse of each label.
-        label_smoothing: Label smoothing of the cross-entropy.
-        entropy_weight: Weight of the policy's entropy; it has an effect if the model learns its
-            standard deviation.
         final_std: Standard deviation of the policy at the end of the run, reached linearly in the
             logarithm from that of the model; by default it does not change.
-        random_location_epochs: First epochs, in which each image has one rollout at random
-            locations and the policy is not trained.
         supervised_location_epochs: First epochs, in which the glimpses lie around the centers of
             the objects and the policy learns these by maximum likelihood, without REINFORCE; the
             data must know the centers, as `DigitSequenceDataModule` does.
         optim: The optimizer, by default Adam with a learning rate of 1e-3; `lr_mults` for the
-            `core`, the `policy` and a learned `baseline`.
+            `core`, the `policy` and the `baseline`.
         num_eval_starts: Initial locations per image in `validate` and `test`.
         num_eval_samples: Sampled rollouts in `test`, whose probabilities are averaged; 0 disables
             them.
         monitor: The validation metric that selects the best checkpoint.
 
     Raises:
-        ValueError: If an option is out of range, `leave_one_out` has a single rollout, or the model
-            reads another number of labels than the data have.
+        ValueError: If an option is out of range, or the model reads another number of labels than
+            the data have.
     """
 
     model: GlimpseModel
-    average_reward: Tensor
     default_optimizer = staticmethod(partial(Adam, lr=1e-3, fused=True))
     training_forward = "rollout"
 
@@ -178,16 +143,13 @@ class GlimpseTask(Task):
         data_info: dict[str, Any],
         *,
         num_rollouts: int = 1,
-        baseline: Baseline = "learned",
+        baseline: Literal["learned", "informed"] = "learned",
         reward: RewardType = "correct",
         normalize_advantages: bool = False,
         backprop_policy_to_core: bool = False,
         policy_loss_weight: float = 1.0,
         aux_loss_weight: float = 0.0,
-        label_smoothing: float = 0.0,
-        entropy_weight: float = 0.0,
         final_std: float | None = None,
-        random_location_epochs: int = 0,
         supervised_location_epochs: int = 0,
         optim: OptimConfig = _OPTIM,
         num_eval_starts: int = 5,
@@ -197,32 +159,22 @@ class GlimpseTask(Task):
         super().__init__(model(data_info["class_names"]), optim, monitor)
         check_num_labels(self.model, data_info.get("max_length", 1))
         self.num_rollouts = num_rollouts
-        self.baseline = baseline
         self.loss_options = GlimpseLossOptions(
-            leave_one_out_baseline=baseline == "leave_one_out",
             reward=reward,
             normalize_advantages=normalize_advantages,
             policy_loss_weight=policy_loss_weight,
             aux_loss_weight=aux_loss_weight,
-            label_smoothing=label_smoothing,
-            entropy_weight=entropy_weight,
         )
         self.backprop_policy_to_core = backprop_policy_to_core
         self.final_std = final_std
-        self.random_location_epochs = random_location_epochs
         self.supervised_location_epochs = supervised_location_epochs
         # The policy, or its standard deviation, has no gradient in these epochs.
-        self.idle_parameters = random_location_epochs + supervised_location_epochs > 0
+        self.idle_parameters = supervised_location_epochs > 0
         _check_options(self)
         chance = 1 / len(self.model.class_names)
-        self.value_baseline = (
-            ValueBaseline(
-                self.model.hidden_size, initial_value=chance, informed=baseline == "informed"
-            )
-            if baseline in ("learned", "informed")
-            else None
+        self.value_baseline = ValueBaseline(
+            self.model.hidden_size, initial_value=chance, informed=baseline == "informed"
         )
-        self.register_buffer("average_reward", torch.tensor(chance))
         self.evaluators = {
             "fit": GlimpseEvaluator(),
             "validate": GlimpseEvaluator(num_starts=num_eval_starts),
@@ -238,7 +190,7 @@ class GlimpseTask(Task):
     def parts(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the core, the policy and the baseline."""
         policy = list(nn.ModuleList(self.model.policy_modules.values()).parameters())
-        baseline = [] if self.value_baseline is None else list(self.value_baseline.parameters())
+        baseline = list(self.value_baseline.parameters())
         others = {id(parameter) for parameter in (*policy, *baseline)}
         core = [parameter for parameter in self.parameters() if id(parameter) not in others]
         return {"core": core, "policy": policy, "baseline": baseline}
@@ -290,13 +242,10 @@ class GlimpseTask(Task):
         return rollout, replace(losses, policy=policy_loss)
 
     def _sample_rollout(self, images: Float[Tensor, "b c y x"]) -> GlimpseRollout:
-        """Return rollouts at locations sampled from the policy, or at random locations."""
+        """Return rollouts at locations sampled from the policy."""
         generator = step_generator(self)
         num_glimpses = self.model.num_glimpses
         count = len(images)
-        if self.current_epoch < self.random_location_epochs:
-            locations = 2 * generator.rand(count, num_glimpses, 2).to(images) - 1
-            return self.model.rollout(images, locations=locations)
         noise = generator.randn(count, self.num_rollouts, num_glimpses, 2).to(images)
         starts = None
         if self.model.init_location == "random":
@@ -310,19 +259,11 @@ class GlimpseTask(Task):
         )
 
     def losses(self, rollout: GlimpseRollout, labels: Int[Tensor, "b ..."]) -> GlimpseLosses:
-        """Return the losses of rollouts, and update the moving average of the reward."""
-        moving_average = self.baseline == "moving_average"
-        losses = compute_glimpse_losses(
-            rollout,
-            labels,
-            self.loss_options,
-            policy_std=self.model.policy.std,
-            baseline=self.average_reward if moving_average else self.value_baseline,
+        """Return the losses of rollouts."""
+        std = self.model.policy.std
+        return compute_glimpse_losses(
+            rollout, labels, self.value_baseline, self.loss_options, policy_std=std
         )
-        if moving_average and losses.rewards.numel():
-            reward = all_reduce_mean(losses.rewards.mean())
-            self.average_reward.copy_(update_moving_average(self.average_reward, reward))
-        return losses
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the gradient norm of each part of the model."""
@@ -381,21 +322,12 @@ def _check_options(task: GlimpseTask) -> None:
     nonnegative = {
         "policy_loss_weight": task.loss_options.policy_loss_weight,
         "aux_loss_weight": task.loss_options.aux_loss_weight,
-        "entropy_weight": task.loss_options.entropy_weight,
-        "random_location_epochs": task.random_location_epochs,
         "supervised_location_epochs": task.supervised_location_epochs,
     }
     negative = {name: value for name, value in nonnegative.items() if not value >= 0}
     if negative:
         raise ValueError(f"{', '.join(negative)} must be at least 0, got {negative}")
-    if not 0 <= (smoothing := task.loss_options.label_smoothing) < 1:
-        raise ValueError(f"label_smoothing must lie in [0, 1), got {smoothing}")
     if task.final_std is not None and not task.final_std > 0:
         raise ValueError(f"final_std must be above 0, got {task.final_std}")
     if task.num_rollouts < 1:
         raise ValueError(f"num_rollouts must be at least 1, got {task.num_rollouts}")
-    if task.num_rollouts < 2 and task.baseline == "leave_one_out":
-        raise ValueError(
-            "the leave_one_out baseline needs at least 2 rollouts per image: set num_rollouts to 2 "
-            f"or more, or choose another baseline; got num_rollouts={task.num_rollouts}"
-        )

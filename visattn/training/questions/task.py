@@ -18,11 +18,6 @@ from visattn.metrics.grounding import box_coverage
 from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.results.attention_map import AttentionMap
 from visattn.training.data_module import InputSpec
-from visattn.training.distributed.reduce import (
-    all_gather_union,
-    all_reduce_mean,
-    ddp_loss_scale,
-)
 from visattn.training.metrics import Evaluation, WeightedMean
 from visattn.training.optim import OptimConfig
 from visattn.training.questions.metrics import (
@@ -30,6 +25,11 @@ from visattn.training.questions.metrics import (
     ReferentScores,
     answer_scores,
     referent_boxes,
+)
+from visattn.training.reduce import (
+    all_gather_union,
+    all_reduce_mean,
+    ddp_loss_scale,
 )
 from visattn.training.task import Task
 from visattn.viz.answers import answers_line, hop_figure

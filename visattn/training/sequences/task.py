@@ -16,9 +16,9 @@ from visattn.metrics.grounding import attention_correctness, box_coverage, point
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.results.kinds import END, IGNORE_LABEL, PAD, SPECIAL_TOKENS, START, UNKNOWN
 from visattn.training.data_module import InputSpec
-from visattn.training.distributed.reduce import all_gather_union, ddp_loss_scale
 from visattn.training.metrics import Evaluation, WeightedMean
 from visattn.training.optim import OptimConfig
+from visattn.training.reduce import all_gather_union, ddp_loss_scale
 from visattn.training.task import Task
 
 SEQUENCE_METRICS = ("sequence_error", "digit_error", "loss")

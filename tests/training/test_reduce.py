@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from visattn.training.distributed import reduce
-from visattn.training.distributed.reduce import (
+from visattn.training import reduce
+from visattn.training.reduce import (
     all_gather_union,
     all_reduce_mean,
     all_reduce_std,

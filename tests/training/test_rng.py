@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from visattn.training.distributed.reduce import StepGenerator
+from visattn.training.reduce import StepGenerator
 
 CPU = torch.device("cpu")
 
