@@ -17,9 +17,6 @@ from shape_checks import check_shapes_alone, forget_calls
 settings.register_profile("visattn", deadline=None, max_examples=25, derandomize=True)
 settings.load_profile("visattn")
 
-# Analyses of models are repeated in each run, and no test writes to the cache of a user.
-os.environ["VISATTN_CACHE"] = "off"
-
 check_shapes_alone()
 TESTS = Path(__file__).parent / "tests"
 # One thread sums in one order and is fastest for tensors this small; make test-machines tries more.

@@ -53,17 +53,6 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="session")
-def _analyses(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("analyses")
-
-
-@pytest.fixture
-def kept_analyses(_analyses: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Analyze each model once in a session, as commands do for a user; else each test does."""
-    monkeypatch.setenv("VISATTN_CACHE", str(_analyses))
-
-
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, np.ndarray], None]:
     """Compare a drawn image (uint8, [y x 3]) with tests/golden/NAME.png.

@@ -70,7 +70,6 @@ def test_every_command_has_rows() -> None:
     assert {0, 1, 2, 130, 141} == {row.code for row in rows()}
 
 
-@pytest.mark.usefixtures("kept_analyses")
 def test_rows_have_their_exit_code_and_output(capsys: Capsys) -> None:
     """Runs the rows in order, since later rows use the run of an earlier one."""
     wrong = []

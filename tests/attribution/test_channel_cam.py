@@ -1,7 +1,6 @@
 """Score-CAM and Ablation-CAM against plain loops, and closed forms of linear models."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ def halves(explained: ExplainedModel, index: int) -> tuple[nn.Module, nn.Module]
 
 @pytest.mark.parametrize(("layer", "index"), [(-1, 3), (0, 1)])
 def test_scorecam_equals_a_plain_loop(layer: int, index: int) -> None:
-    explained, x = replace(small_cnn(), align="edges"), images()
+    explained, x = small_cnn(), images()
     features, _ = halves(explained, index)
     with torch.no_grad():
         activations = features(x)
@@ -60,7 +59,7 @@ def test_ablationcam_equals_a_plain_loop(layer: int, index: int) -> None:
 
 
 def test_scorecam_may_use_only_the_channels_that_vary_most() -> None:
-    explained, x = replace(small_cnn(), align="edges"), images()[:1]
+    explained, x = small_cnn(), images()[:1]
     target = resolve_target(1, explained)
     features, _ = halves(explained, 3)
     with torch.no_grad():

@@ -88,8 +88,8 @@ def test_a_model_is_probed_once_for_each_size(monkeypatch: pytest.MonkeyPatch) -
     model.patch_embed.register_forward_hook(lambda _, args, __: inputs.append(args[0]))
     first = analyze_model(model)
     assert analyze_model(model).info is first.info
-    # receptive fields without numbers, token indices, gradients
-    assert [(len(x), x.is_meta) for x in inputs] == [(2, True), (2, False), (1, False)]
+    # quadrant images, token indices, gradients
+    assert [len(x) for x in inputs] == [4, 2, 1]
     assert analyze_model(model, (64, 80)).info.attention_layers[0].grid == (4, 5)
     assert len(inputs) == 6
     model.blocks.append(nn.Identity())

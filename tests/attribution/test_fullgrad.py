@@ -79,7 +79,7 @@ def test_fullgrad_of_a_convolution_is_the_sum_of_two_maps() -> None:
     torch.testing.assert_close(result, (bias + pixels)[None])
 
 
-def test_fullgrad_lays_biases_at_the_centers_of_receptive_fields() -> None:
+def test_fullgrad_lays_biases_where_the_cells_of_a_network_without_padding_lie() -> None:
     convolution = nn.Conv2d(1, 1, 5)
     head = nn.Linear(5 * 7, 1, bias=False)
     model = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), head)

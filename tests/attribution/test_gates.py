@@ -62,7 +62,7 @@ def test_a_gate_lies_on_the_photo_where_the_network_looks(block: Any, resize_mod
         model(explainer.prepare(photo).inputs)
     [recorded] = (each for each in recording.maps if each.kind == "gate")
     assert gate.values.equal(recorded.values[0].mean(0))
-    assert gate.placement == recorded.placement
+    assert gate.margin == recorded.margin == (0, 0)
     assert gate.info.layer == recorded.site == gate.site
 
 

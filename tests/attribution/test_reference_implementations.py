@@ -186,7 +186,7 @@ def test_maps_equal_those_of_pytorch_grad_cam_and_captum(tmp_path: Path) -> None
     info = ModelInfo(
         "net", "other", (56, 72), (0.5,) * 3, (0.5,) * 3, "none", feature_layers=(layer,)
     )
-    explained = ExplainedModel(model, info, model, align="edges")  # as these libraries draw
+    explained = ExplainedModel(model, info, model)
     target = resolve_target(CLASS_INDICES, explained)
     for name, method in (
         ("gradcam", gradcam),

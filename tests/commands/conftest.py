@@ -7,11 +7,6 @@ import pytest
 from PIL import Image
 
 
-@pytest.fixture(autouse=True)
-def _keep_analyses(kept_analyses: None) -> None:
-    """Commands load the same files again and again."""
-
-
 @pytest.fixture
 def bulk_photos(tmp_path: Path) -> Path:
     """Folder of five photos, the third of which cannot be read."""

@@ -11,7 +11,6 @@ from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 import visattn as va
 from visattn.attribution.regions import mask_to_runs
-from visattn.geometry.placement import GridPlacement
 from visattn.metrics import thing_scores
 from visattn.results.info import MapInfo, Thing
 from visattn.viz.maps import draw_target
@@ -150,9 +149,10 @@ def test_a_region_is_drawn_where_it_lies_on_the_input_wherever_cells_lie() -> No
     mask[6:18, 10:30] = True
     grid, runs = mask_to_runs(mask)
     info = MapInfo(thing=Thing("region", grid=grid, runs=runs))
+    place = va.Geometry.identity((24, 40))
     pair = [
-        va.AttentionMap(torch.eye(2), "x", "gradient", va.Geometry.identity((24, 40)), info, (), p)
-        for p in (None, GridPlacement((-9.0, -5.0, 31.0, 19.0), (24, 40)))
+        va.AttentionMap(torch.eye(2), "x", "gradient", place.inset(margin), info, (), margin)
+        for margin in ((0, 0), (5, 9))
     ]
     edges, moved = (draw_target(np.zeros((24, 40, 3), np.uint8), heatmap) for heatmap in pair)
     assert edges.any()

@@ -157,8 +157,10 @@ class Window(nn.Module):
 
 def limit(name: str, method: str) -> float:
     exact = method in EXACT and "CNN" in name
-    # the 7 x 7 convolution of CBAM gates the surroundings of a mark, too
-    return (0.3 if name == "visattn CNN" else 0.2) if exact else 1.5
+    # Random weights look where receptive fields are centered, up to half a cell beside the cell of
+    # a trained network; test_cell_strides follows symmetric kernels. The 7 x 7 convolution of CBAM
+    # gates the surroundings of a mark, too.
+    return 0.5 + (0.3 if name == "visattn CNN" else 0.2) if exact else 1.5
 
 
 @pytest.mark.slow

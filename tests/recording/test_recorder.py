@@ -153,7 +153,7 @@ def test_only_requested_rows_are_computed() -> None:
     assert torch.equal(recording.weights[0], WEIGHTS[:, [3, 0], :1])
     assert dict(recording.maps[0].metadata) == {
         "call": 0, "layer": 0, "kind": "test", "prefix_tokens": ("class",),
-        "queries": "class", "heads": (3, 0), "align": "edges",
+        "queries": "class", "heads": (3, 0),
     }  # fmt: skip
     rows = model[0]
     assert isinstance(rows, Attention)

@@ -10,7 +10,7 @@ from visattn.results.info import MapInfo
 OF_CLASS = {
     "method": "gradcam", "options": {}, "model": "resnet18", "layer": "layer4", "target": 1,
     "class": "", "score": 2.5, "probability": None, "signed": False, "empty": "",
-    "align": "receptive_field", "rows": "class token", "preprocessing": {"size": [48, 48]},
+    "rows": "class token", "preprocessing": {"size": [48, 48]},
 }  # fmt: skip
 RECORDS: dict[str, dict[str, Any]] = {
     "a class": OF_CLASS,

@@ -17,7 +17,6 @@ from torch import Tensor
 
 import visattn.results
 from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import GridPlacement
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase
 from visattn.results.info import MapInfo, Thing
@@ -34,7 +33,7 @@ from visattn.results.values import (
 from visattn.results.word_statistics import HeadOverview, TextAttention, TextKey
 
 PLACE = Geometry.identity((31, 41)).resized((16, 24))
-CELLS = GridPlacement((0.0, 0.0, 24.0, 16.0), (16, 24))
+MARGIN = (2, 3)
 INFO = MapInfo("gradcam", layer=3, image="a.jpg", target=1, class_name="dog", outside=[0.5],
                thing=Thing("box", box=(1.0, 2, 3, 4)), more={"heads": "mean"})  # fmt: skip
 
@@ -47,7 +46,7 @@ def maps_of(
     count: int, kind: Any = "words", *, info: MapInfo = INFO, seed: int = 0
 ) -> AttentionMap:
     labels = tuple(f"w{number}" for number in range(count))
-    return AttentionMap(numbers(count, 2, 3, seed=seed), "layer", kind, PLACE, info, labels, CELLS)
+    return AttentionMap(numbers(count, 2, 3, seed=seed), "layer", kind, PLACE, info, labels)
 
 
 def caption(count: int, photos: int, *, video: bool = False, rich: bool = False) -> Caption:
@@ -102,7 +101,7 @@ def detections(count: int, *, sampled: bool) -> Detections:
 
 def segmentation(gates: int) -> Segmentation:
     labels = np.arange(31 * 41, dtype=np.uint8).reshape(31, 41) % 3
-    gate = AttentionMap(numbers(2, 3), "gate", "gate", placement=CELLS)
+    gate = AttentionMap(numbers(2, 3), "gate", "gate", margin=MARGIN)
     return Segmentation(labels, ("sky", "a", "b"), (gate,) * gates, PLACE)
 
 

@@ -68,7 +68,7 @@ def scorecam(
         # Others that are not run are left out below.
         scores = evaluate(torch.zeros_like(images)[None]).T.repeat(1, activations.shape[1])
         for chunk in channels.split(count):
-            placed = resample_to_input(activations[rows, chunk], size, feature_layer.placement)
+            placed = resample_to_input(activations[rows, chunk], size, feature_layer.margin)
             masks = channel_masks(placed)
             scores[rows, chunk] = evaluate(images * masks[:, :, None])
     if max_channels is not None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from visattn.attribution.model_defaults import ModelDefaults, model_defaults
 from visattn.attribution.targets import Target
 from visattn.blocks.tap import Tap
-from visattn.recording.analysis_cache import modules_of, once, unchanged
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.feature_pooling import ScoreTracer
 from visattn.recording.frozen import unrounded
@@ -93,8 +92,7 @@ def analyze_model(
             "frames: use visattn.pipelines.VideoExplainer, or visattn overlay with a video file"
         )
     defaults, names = _defaults(model, input_size, class_names, channels)
-    with unchanged(model):
-        info = _measured_info(model, defaults, len(names))
+    info = _measured_info(model, defaults, len(names))
     # A single score separates two classes by its sign.
     if len(names) == 2 and info.output.num_classes == 1:
         info = replace(info, output=info.output.two_classes())
@@ -121,7 +119,7 @@ def _measured_info(model: nn.Module, defaults: ModelDefaults, num_names: int) ->
     if num_names and (output.error or output.assumed or other):
         info = _cached_info(model, defaults, result, num_names)
     # Without a batch axis, a network of volumes takes an image for a volume of three slices.
-    has_volumes = any(isinstance(module, nn.Conv3d) for _, module in modules_of(model))
+    has_volumes = any(isinstance(module, nn.Conv3d) for module in model.modules())
     reason = info.output.error and has_volumes and channels_error(model, size, len(defaults.mean))
     if reason:
         raise ValueError(reason)
@@ -135,7 +133,7 @@ def _defaults(
     channels: int | None,
 ) -> tuple[ModelDefaults, tuple[str, ...]]:
     """Return the metadata of a model that takes images of this size, and the class names."""
-    once(check_supports_hooks, model)
+    check_supports_hooks(model)
     size = None if input_size is None else parse_image_size(input_size)
     defaults = model_defaults(model, size, channels)
     names = defaults.class_names if class_names is None else parse_class_names(class_names, None)

@@ -1,6 +1,5 @@
 """FullGrad: gradients times input, and gradients times biases of all layers."""
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,11 +11,10 @@ from visattn.attribution.dense_targets import BoundTarget, BoxTarget
 from visattn.attribution.registry import method
 from visattn.attribution.targets import ClassTarget, Target, target_values
 from visattn.functional.numerics import at_least_float32
-from visattn.geometry.placement import GridPlacement
+from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import first_weight, frozen, with_grad
 from visattn.recording.model_info import ExplainedModel
 from visattn.recording.outputs import output_tensors
-from visattn.recording.receptive_field import PositionTracer
 from visattn.results.attention_map import resample_to_input
 
 
@@ -114,12 +112,10 @@ def _parts(
     explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
 ) -> tuple[Float[Tensor, " b"], "_BiasCollector"]:
     """Return the values of a target, and gradients times input and biases."""
-    tracer = PositionTracer() if explained.align == "receptive_field" else None
-    collector = _BiasCollector(images, tracer)
-    with frozen(explained.model), tracer or nullcontext(), collector as parts:
+    strides = CellStrides()
+    collector = _BiasCollector(images, strides)
+    with frozen(explained.model), strides.watching(explained.model), collector as parts:
         inputs = with_grad(images)
-        if tracer is not None:
-            tracer.start(inputs)
         values = target_values(explained, inputs, target)
         if not values.requires_grad:
             raise ValueError(
@@ -135,14 +131,12 @@ class _BiasCollector(TorchFunctionMode):
     """Collects gradients times biases of all layers.
 
     Args:
-        tracer: Knows where the outputs of the layers lie; None to stretch them from edge to edge.
+        strides: Those of the outputs of the layers.
     """
 
-    def __init__(
-        self, images: Float[Tensor, "b c y x"], tracer: PositionTracer | None = None
-    ) -> None:
+    def __init__(self, images: Float[Tensor, "b c y x"], strides: CellStrides) -> None:
         super().__init__()
-        self.tracer = tracer
+        self.strides = strides
         self.size = (images.shape[2], images.shape[3])
         self.maps = torch.zeros_like(images[:, 0])
         self.sums = torch.zeros(len(images), dtype=torch.float64, device=images.device)
@@ -156,10 +150,7 @@ class _BiasCollector(TorchFunctionMode):
         bias = _bias(func, args, kwargs)
         output = func(*args, **kwargs)
         if bias is not None and output.requires_grad:
-            placement = None
-            if self.tracer is not None and output.ndim == 4:
-                placement = self.tracer.placement(output, (output.shape[2], output.shape[3]))
-            output.register_hook(lambda gradients: self.add(bias * gradients, placement))
+            output.register_hook(lambda gradients: self.add(bias * gradients))
         return output
 
     def sum_to(self, values: Float[Tensor, " b"]) -> bool:
@@ -167,14 +158,15 @@ class _BiasCollector(TorchFunctionMode):
         error = (values.double() - self.sums).abs()
         return bool((error <= _COMPLETENESS * self.sizes).all())
 
-    def add(self, contributions: Tensor, placement: GridPlacement | None = None) -> None:
+    def add(self, contributions: Tensor) -> None:
         """Add contributions; those without positions only count in the sum."""
         total = contributions.detach().double().flatten(1).sum(1)
         self.sums += total
         self.sizes += total.abs()
         if contributions.ndim == 4:
             shares = contribution_map(contributions.detach())
-            self.maps += resample_to_input(shares, self.size, placement)
+            margin = self.strides.margin((shares.shape[-2], shares.shape[-1]), self.size)
+            self.maps += resample_to_input(shares, self.size, margin)
 
 
 def _bias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

@@ -20,7 +20,6 @@ from visattn.attribution.targets import (
     probabilities,
 )
 from visattn.functional.numerics import at_least_float32
-from visattn.recording.analysis_cache import once
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.probe_cache import structure_hash
@@ -362,7 +361,7 @@ def _saved_bytes(
     It is measured once for a model and a size, since such a pass takes longer than one without.
     """
     known = _SAVED_BYTES.setdefault(explained.model, {})
-    structure = once(structure_hash, explained.model)
+    structure = structure_hash(explained.model)
     key = (structure, images.shape[1:], images.dtype, images.device)
     if key in known:
         if run is not None:

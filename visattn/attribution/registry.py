@@ -14,7 +14,6 @@ from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.targets import TargetLike, is_function, resolve_target
 from visattn.io.argument_checks import LARGEST_SEED, check_argument
 from visattn.io.messages import did_you_mean
-from visattn.recording.analysis_cache import unchanged
 from visattn.recording.model_info import NO_ATTENTION, ExplainedModel
 from visattn.results.kinds import MapKind
 
@@ -106,19 +105,17 @@ class Method:
             >>> METHODS["gradcam"](model, torch.rand(4, 3, 6, 10), 1, layer="0").shape
             torch.Size([4, 3, 5])
         """
-        network = model if isinstance(model, nn.Module) else model.model
-        with unchanged(network):
-            if isinstance(model, nn.Module):
-                size = (images.shape[2], images.shape[3])
-                explained = analyze_model(model, size, channels=images.shape[1])
-            else:
-                explained = model
-            if isinstance(target, Tensor):
-                target = target.tolist()
-            self.check_args(options, target)
-            if reason := self.supports(explained, target, options):
-                raise ValueError(f"{self.name} does not fit {explained.info.name}: {reason}")
-            return self.function(explained, images, resolve_target(target, explained), **options)
+        if isinstance(model, nn.Module):
+            size = (images.shape[2], images.shape[3])
+            explained = analyze_model(model, size, channels=images.shape[1])
+        else:
+            explained = model
+        if isinstance(target, Tensor):
+            target = target.tolist()
+        self.check_args(options, target)
+        if reason := self.supports(explained, target, options):
+            raise ValueError(f"{self.name} does not fit {explained.info.name}: {reason}")
+        return self.function(explained, images, resolve_target(target, explained), **options)
 
     @property
     def default_kwargs(self) -> dict[str, Any]:

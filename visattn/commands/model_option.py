@@ -390,12 +390,11 @@ def input_settings(args: argparse.Namespace) -> dict[str, Any]:
     """Return what else decides on inputs and places of maps, for records of results.
 
     Args:
-        args: Options of `add_model`, `--align` and `--resize-mode`.
+        args: Options of `add_model` and `--resize-mode`.
     """
     return {
         "input_size": args.input_size,
         "classes": args.classes and file_digest(args.classes),
-        "align": args.align,
         "resize_mode": args.resize_mode,
     }
 

@@ -304,7 +304,7 @@ def figure_width(text: str) -> int:
 
 _EXISTING = "(default: refuse)"
 _GROUP_OF = {
-    **dict.fromkeys(("resize-mode", "align"), MODEL),
+    "resize-mode": MODEL,
     **dict.fromkeys(("out", "overwrite"), OUTPUT),
     **dict.fromkeys(("format", "width", "scale", "cropped"), DRAWING),
 }
@@ -342,12 +342,6 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     "resize-mode": {
         "choices": ("crop", "squash", "pad"),
         "help": "fit an image to the input size: center crop, change of aspect ratio, or padding",
-    },
-    "align": {
-        "choices": ("receptive_field", "edges"), "default": "receptive_field",
-        "help": "place the cells of a feature map where their receptive fields are centered, or "
-        "stretch it over the network's input from edge to edge as most tools do (default: "
-        "receptive_field)",
     },
     "format": {
         "choices": ("png", "pdf", "svg"), "default": "png",

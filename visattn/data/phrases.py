@@ -374,30 +374,6 @@ class GroundingResult(NamedTuple):
         return self.word_correctness[-1]
 
 
-def phrases_to_cells(
-    phrases: Sequence[Phrase], boxes_to_cells: Callable[[Tensor], Tensor]
-) -> tuple[Phrase, ...]:
-    """Return phrases of the network's input with boxes relative to the grid of a model's maps.
-
-    Of its encoder, `ImageEncoder.boxes_to_cells` maps the boxes.
-
-    Example:
-        >>> sky = Phrase(0, 1, ((0.0, 0.0, 1.0, 0.5),), (), "sky")
-        >>> [placed] = phrases_to_cells([sky], lambda boxes: boxes + 0.25)
-        >>> placed.boxes
-        ((0.25, 0.25, 1.25, 0.75),)
-    """
-    counts = [len(phrase.boxes) for phrase in phrases]
-    if not any(counts):
-        return tuple(phrases)
-    boxes = torch.tensor([box for phrase in phrases for box in phrase.boxes])
-    placed = iter(boxes_to_cells(boxes).tolist())
-    return tuple(
-        phrase._replace(boxes=tuple(cast("Box", tuple(next(placed))) for _ in range(count)))
-        for phrase, count in zip(phrases, counts, strict=True)
-    )
-
-
 def normalize_maps(values: Float[Tensor, "*t gy gx"]) -> Float[Tensor, "*t gy gx"]:
     """Return maps that sum to 1, in double precision; negative values count as 0.
 

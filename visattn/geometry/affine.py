@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.geometry.placement import Box, GridPlacement
-
+Box = tuple[float, float, float, float]
+Margin = tuple[int, int]
 Row = tuple[float, float, float]
 Matrix = tuple[Row, Row, Row]
 
@@ -42,8 +42,6 @@ class Geometry:
         image_size: Height and width of the upright image.
         region: Left, top, right, bottom of the part of the image that is visible to the network.
         orientation: EXIF orientation of the image file, 1 to 8.
-        placement: Where the cells of a map lie on the input, if this is the geometry of a map (see
-            `with_placement`).
 
     Raises:
         ValueError: If a size is below 1, the orientation is invalid, a value is not finite, or the
@@ -63,7 +61,6 @@ class Geometry:
     image_size: tuple[int, int]
     region: Box
     orientation: int = 1
-    placement: GridPlacement | None = None
 
     def __post_init__(self) -> None:
         """Check the sizes, the orientation, the region and the matrix."""
@@ -136,63 +133,23 @@ class Geometry:
             return self._after(1.0, 0.0, -1.0, float(height), self.input_size)
         return self._after(-1.0, float(width), 1.0, 0.0, self.input_size)
 
-    def with_placement(self, placement: GridPlacement) -> "Geometry":
-        """Return the geometry of a map whose cells lie somewhere else than from edge to edge.
+    def inset(self, margin: Margin) -> "Geometry":
+        """Return the geometry of a map whose cells leave a margin of the input free.
 
-        What draws a map stretches its grid over `input_size` and carries that to the image; the
-        matrix of this geometry carries each cell to the center of its receptive field instead. The
-        visible region is what the map covers.
+        The region stays: the network sees the margin, too.
 
         Args:
-            placement: Where the cells lie on the input.
-
-        Raises:
-            ValueError: If it is the geometry of a map already.
+            margin: Pixels of the input above and below, and left and right.
 
         Example:
-            >>> network = Geometry.identity((8, 8)).resized((4, 4))
-            >>> cells = network.with_placement(GridPlacement((-0.5, -0.5, 3.5, 3.5), (4, 4)))
-            >>> cells.to_image(torch.tensor([[0.5, 0.5]])), cells.region
-            (tensor([[0., 0.]]), (0.0, 0.0, 8.0, 8.0))
+            >>> network = Geometry.identity((168, 168)).resized((84, 84))
+            >>> cells = network.inset((14, 14))
+            >>> cells.input_size, cells.to_image(torch.tensor([[0.0, 56.0]]))
+            ((56, 56), tensor([[ 28., 140.]]))
         """
-        self._check_has_no_placement()
-        placed = placement.at_size(self.input_size)
-        left, top, right, bottom = placed.extent
+        top, left = margin
         height, width = self.input_size
-        # A ResNet at 224 x 224 has 7 x 7 cells, centered at 0.5, 32.5, ... 192.5: they reach from
-        # -15.5 to 208.5, and not from 0 to 224. What is drawn over 0 to 224 is moved there first:
-        #
-        #     drawn at    0   112    224
-        #     looks at  -15.5  96.5  208.5
-        step: Matrix = (
-            ((right - left) / width, 0.0, left),
-            (0.0, (bottom - top) / height, top),
-            (0.0, 0.0, 1.0),
-        )
-        region = self.region
-        if placed.covered is not None:
-            region = _intersection(_transform_box(self.matrix, placed.covered), region)
-        matrix = _matrix_product(self.matrix, step)
-        return replace(self, matrix=matrix, region=region, placement=placement)
-
-    def from_edges(self) -> "Geometry":
-        """Return the geometry of the same map, stretched over the input from edge to edge.
-
-        Example:
-            >>> network = Geometry.identity((8, 8))
-            >>> moved = network.with_placement(GridPlacement((-0.5, -0.5, 7.5, 7.5), (8, 8)))
-            >>> moved.from_edges() == network
-            True
-        """
-        if self.placement is None:
-            return self
-        placed = self.placement.at_size(self.input_size)
-        left, top, right, bottom = placed.extent
-        height, width = self.input_size
-        x = width / (right - left)
-        y = height / (bottom - top)
-        step: Matrix = ((x, 0.0, -left * x), (0.0, y, -top * y), (0.0, 0.0, 1.0))
-        return replace(self, matrix=_matrix_product(self.matrix, step), placement=None)
+        return self._after(1.0, left, 1.0, top, (height - 2 * top, width - 2 * left))
 
     @property
     def seen_share(self) -> float:
@@ -220,13 +177,6 @@ class Geometry:
         percent = "<1" if self.seen_share < 0.01 else f"{100 * self.seen_share:.0f}"
         return f"the model saw {percent} % of the photo"
 
-    def _check_has_no_placement(self) -> None:
-        if self.placement is not None:
-            raise ValueError(
-                "the geometry of a map takes no further steps: apply them to the geometry of the "
-                "input, and place the cells last"
-            )
-
     def then(self, step: "Geometry") -> "Geometry":
         """Return the geometry after a step that is described from its own identity.
 
@@ -241,7 +191,6 @@ class Geometry:
             >>> half.then(Geometry.identity((5, 10)).flipped()) == half.flipped()
             True
         """
-        self._check_has_no_placement()
         if step.image_size != self.input_size:
             raise ValueError(f"a step after {self.input_size} starts at {step.image_size}")
         window = _transform_box(self.matrix, step.region)
@@ -250,7 +199,6 @@ class Geometry:
             matrix=_matrix_product(self.matrix, step.matrix),
             input_size=step.input_size,
             region=_intersection(window, self.region),
-            placement=step.placement,
         )
 
     def to_image(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
@@ -342,9 +290,7 @@ class Geometry:
             >>> Geometry.identity((2, 3)).to_dict()["image_size"]
             [2, 3]
         """
-        placement = {} if self.placement is None else {"placement": self.placement.to_dict()}
         return {
-            **placement,
             "matrix": [list(row) for row in self.matrix],
             "input_size": list(self.input_size),
             "image_size": list(self.image_size),
@@ -369,14 +315,12 @@ class Geometry:
             y, x = plain["input_size"]
             height, width = plain["image_size"]
             left, top, right, bottom = map(float, plain["region"])
-            placement = plain.get("placement")
             return cls(
                 (a, b, c),
                 (int(y), int(x)),
                 (int(height), int(width)),
                 (left, top, right, bottom),
                 int(plain["orientation"]),
-                None if placement is None else GridPlacement.from_dict(placement),
             )
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"not a geometry as to_dict writes it: {error!r}") from error
@@ -385,7 +329,6 @@ class Geometry:
         self, scale_x: float, shift_x: float, scale_y: float, shift_y: float, size: tuple[int, int]
     ) -> "Geometry":
         """Return the geometry after a step that moves `scale * p + shift` to p."""
-        self._check_has_no_placement()
         # The matrix goes back, from the newest input to the image: the newest step is undone first
         # and stands on the right. Half the size, then 25 columns cropped on the left:
         #

@@ -15,7 +15,7 @@ import warnings
 import xml.etree.ElementTree as ET
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -143,15 +143,12 @@ def decode_utf8(content: bytes) -> str:
     raise ValueError(f"line {line}: {fault} {offset}{guess}; save the file as UTF-8")
 
 
-def parse_json(
-    text: str, line: int = 1, *, revive: Callable[[dict[str, Any]], Any] | None = None
-) -> Any:
+def parse_json(text: str, line: int = 1) -> Any:
     """Parse a JSON document strictly.
 
     Args:
         text: The document.
         line: The line of the file on which it begins.
-        revive: Returns what an object stands for; the innermost come first.
 
     Raises:
         ValueError: If the text is not valid JSON, an object has a duplicate key, a number has
@@ -164,16 +161,10 @@ def parse_json(
         >>> parse_json('{"a": 1, "a": 2}')
         Traceback (most recent call last):
         ValueError: line 1: invalid JSON (duplicate key 'a' in one object)
-        >>> parse_json('{"b": {"c": 1}}', revive=tuple)
-        ('b',)
     """
-
-    def revived(pairs: list[tuple[str, Any]]) -> Any:
-        return _unique_keys(pairs) if revive is None else revive(_unique_keys(pairs))
-
     try:
         with paused_garbage_collection():
-            return json.loads(text, object_pairs_hook=revived)
+            return json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         reason = error.msg.removesuffix(" starting at")
         where = f"line {line + error.lineno - 1}, column {error.colno}"

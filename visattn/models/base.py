@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from visattn.blocks.registry import block_name
-from visattn.geometry.placement import GridPlacement
 from visattn.insertion.inserted_block import InsertedBlock
 from visattn.models.configurable import Configurable
-from visattn.recording.probe_cache import probe_grids
 
 _MAX_NORMALIZED = 10.0  # white is 2 to 3 with the mean and std of usual data
 
@@ -162,32 +160,6 @@ class ImageEncoder(Configurable, NormalizedInput, ABC):
     def stage_shapes(self) -> tuple[tuple[int, int, int], ...]:
         """Channels, rows and columns of each of the `stage_features` of an image."""
         return ((self.channels, *self.grid_size),)
-
-    @property
-    def placement(self) -> GridPlacement | None:
-        """Where the cells of the feature grid lie on the images; None if that cannot be followed.
-
-        Maps over these features, and the boxes that they are compared with, are placed by it.
-
-        Example:
-            >>> SmallEncoder((40, 56), channels=16).placement.extent
-            (0.0, 0.0, 56.0, 40.0)
-        """
-
-        def forward(images: Tensor) -> Tensor:  # without the checks of `normalize`, which read them
-            return self.merge_stages(self.forward_features(images))
-
-        traced = probe_grids(self, self.img_size, 3, forward, cache_key="features")
-        return traced.output("", self.grid_size)
-
-    def boxes_to_cells(self, boxes: Float[Tensor, "*n 4"]) -> Float[Tensor, "*n 4"]:
-        """Map boxes relative to the images to boxes relative to the feature grid.
-
-        Args:
-            boxes: Left, top, right, bottom as fractions of the image.
-        """
-        placement = self.placement
-        return boxes if placement is None else placement.boxes_to_cells(boxes)
 
     def forward(
         self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]

@@ -12,9 +12,7 @@ from torch.nn.functional import interpolate
 from visattn.blocks.attention_gate import AttentionGate
 from visattn.blocks.registry import block_class, create_block
 from visattn.functional.gates import resize_bilinear
-from visattn.geometry.placement import GridPlacement
 from visattn.models.base import DenseModel, ImageEncoder, parse_block_name
-from visattn.recording.probe_cache import probe_grids
 
 
 class UNetOutput(NamedTuple):
@@ -149,16 +147,6 @@ class UNet(DenseModel):
     ) -> Float[Tensor, "b k y x"]:
         """Return the logits of each pixel, for images of `img_size`."""
         return self.segment(images).logits
-
-    def gate_placements(self, output: UNetOutput) -> tuple[GridPlacement | None, ...]:
-        """Return where the cells of the gates of `segment` lie on the images; None if unknown."""
-        if not output.gates:
-            return ()
-        traced = probe_grids(self, self.img_size, 3, self.segment, cache_key="segment")
-        return tuple(
-            traced.output(f"levels.{index}.gate.tap", (gate.shape[1], gate.shape[2]))
-            for index, gate in enumerate(output.gates)
-        )
 
     def segment(self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]) -> UNetOutput:
         """Return the logits of each pixel and the gates of the skip connections.

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from visattn.data.captions.batch import Vocabulary, split_words
 from visattn.data.questions.batch import encode_questions
-from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
@@ -18,6 +17,7 @@ from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.vqa.model import VQAModel
 from visattn.recording.frozen import eval_mode
+from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
 from visattn.results.values import Answer
@@ -162,11 +162,11 @@ def _ask_about_image(
     output = model(pixels[None].to(device), tokens, torch.zeros(len(tokens), dtype=torch.long))
     if not output.logits.isfinite().all():
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
-    placement = model.encoder.placement
+    margin = feature_margin(model.encoder)
+    placed = geometry.inset(margin)
     info = MapInfo(
         model=type(model).__name__,
         image=image.name,
-        align=align_of(placement),
         more={"resize_mode": spec.mode},
     )
     answers: list[Answer] = []
@@ -177,7 +177,7 @@ def _ask_about_image(
         if output.attention is not None:
             values = output.attention[row].float().unflatten(-1, model.grid_size).cpu()
             site = f"{type(model).__name__} hops"
-            maps = AttentionMap(values, site, "tokens", geometry, info, model.hop_names, placement)
+            maps = AttentionMap(values, site, "tokens", placed, info, model.hop_names, margin)
         answers.append(
             Answer(
                 question,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from visattn.attribution.targets import (
     is_function,
     resolve_target,
 )
-from visattn.geometry.placement import GridPlacement, align_of
 from visattn.images.resize import ResizeMode
 from visattn.io.safe_text import print_message
 from visattn.pipelines.inputs import PreparedImages
@@ -28,7 +27,7 @@ from visattn.recording.feature_layers import resizes_images, resolve_feature_lay
 from visattn.recording.frozen import internal_geometry
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import ExplainedModel, TextScorer
-from visattn.recording.probe_cache import probe_grids
+from visattn.recording.probe_cache import cell_margin
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
 
@@ -163,9 +162,7 @@ def _placed(
     """Return values of a method as maps with their place and info."""
     values = values.detach().float().cpu()
     common = _common_info(explained, method, method_args, is_class=is_class)
-    placement = _map_placement(explained, batch, method, method_args, values)
-    if method.on_grid:
-        common = replace(common, align=align_of(placement))
+    margin = (0, 0)
     if batch.preprocessing:
         common = replace(common, more={**common.more, "preprocessing": batch.preprocessing})
     geometries = batch.geometries
@@ -174,19 +171,24 @@ def _placed(
         size = (batch.inputs.shape[2], batch.inputs.shape[3])
         canvas = internal_geometry(explained.model, size)
         geometries = tuple(geometry.then(canvas) for geometry in geometries)
+    elif method.on_grid:
+        grid = (values.shape[-2], values.shape[-1])
+        channels = batch.inputs.shape[1]
+        size = (batch.inputs.shape[2], batch.inputs.shape[3])
+        margin = cell_margin(explained.model, size, channels, grid, explained.forward)
     rows = zip(values, geometries, batch.originals, strict=True)
     return [
         AttentionMap(
             value.clone(),
             method.name if common.layer is None else str(common.layer),
             method.kind,
-            geometry,
+            geometry.inset(margin),
             replace(
                 common | _describe(explained, resolved, index),
                 image=image.name,
                 empty=empty_map_reason(value),
             ),
-            placement=placement,
+            margin=margin,
         )
         for index, (value, geometry, image) in enumerate(rows)
     ]
@@ -227,32 +229,6 @@ def _layer_info(explained: ExplainedModel, method: Method, layer: Any) -> MapInf
     return MapInfo(
         layer=resolved.site, more={} if resolved.call is None else {"run": resolved.call}
     )
-
-
-def _map_placement(
-    explained: ExplainedModel,
-    batch: PreparedImages,
-    method: Method,
-    method_args: Mapping[str, Any],
-    values: Tensor,
-) -> GridPlacement | None:
-    """Return where the cells of a map lie on the input; None for a map of pixels."""
-    if not method.on_grid or explained.align == "edges":
-        return None
-    layer = {**method.default_kwargs, **method_args}.get("layer")
-    if method.needs == "gates":
-        size = (batch.inputs.shape[2], batch.inputs.shape[3])
-        traced = probe_grids(explained.model, size, batch.inputs.shape[1])
-        site = resolve_gate(explained.info, cast("int | str", layer))
-        return traced.output(site, (values.shape[-2], values.shape[-1]))
-    if method.needs == "features":
-        return None if layer is None else resolve_feature_layer(explained, layer).placement
-    layers = explained.info.attention_layers
-    if not layers:
-        return None
-    if layer is None:  # methods that combine all layers give a map over the keys of the first
-        return layers[0].placement
-    return resolve_attention_layer(explained.info, layer, allow_unread=True).placement
 
 
 def _common_info(

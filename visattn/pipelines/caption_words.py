@@ -20,6 +20,7 @@ from visattn.pipelines.captioning import caption, words_of
 from visattn.pipelines.word_source import WordGrids, with_word_maps
 from visattn.pipelines.words.spans import word_means
 from visattn.recording.frozen import frozen
+from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
@@ -265,12 +266,10 @@ class CaptionerWords:
 
     @cached_property
     def _input(self) -> tuple[UInt8[Tensor, "1 3 y x"], Geometry]:
-        """The photo as the model gets it, and where features lie on the original."""
+        """The photo as the model gets it, and where that lies on the original."""
         encoder = self.model.encoder
         spec = ResizeSpec(size=encoder.img_size, mode=self.resize_mode)
         pixels, geometry = resize_to_input(self.image, spec)
-        if encoder.placement is not None:
-            geometry = geometry.with_placement(encoder.placement)
         return pixels[None].to(encoder.shift.device), geometry
 
     def run(self) -> WordRun:
@@ -284,7 +283,7 @@ class CaptionerWords:
     def place(self, rows: Float[Tensor, "t i"]) -> tuple[WordGrids]:
         """Return values of features as maps of words."""
         values = self._of_words(rows).unflatten(-1, self.model.encoder.grid_size).float().cpu()
-        return (WordGrids(values, self._input[1]),)
+        return (WordGrids(values, self._input[1].inset(feature_margin(self.model.encoder))),)
 
     @torch.no_grad()
     def occlude(self, window_cells: int | None) -> tuple[WordGrids]:
@@ -322,8 +321,7 @@ class CaptionerWords:
             )
         total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
         values = self._of_words(total / cells.sum(0)).relu().float().cpu()
-        # the windows divide the image, wherever the features look
-        return (WordGrids(values, geometry.from_edges()),)
+        return (WordGrids(values, geometry),)
 
     def further(self, methods: Sequence[str]) -> dict[str, tuple[WordGrids]]:
         """Return nothing: captioners have no methods of their own."""
@@ -338,8 +336,6 @@ class CaptionerWords:
         """
         del selected
         maps = caption.maps
-        if maps.info.method == "occlusion":
-            maps = maps.aligned("edges")
         if maps.info.method != "attention":
             sums = maps.values.sum((-2, -1), keepdim=True)
             values = maps.values / sums.masked_fill(sums <= 0, 1.0)

@@ -16,7 +16,6 @@ from visattn.data.captions.pieces import join_pieces
 from visattn.data.phrases import match_phrases, normalize_maps, phrases_to_input, score_phrases
 from visattn.functional.beams import BeamSearchOutput
 from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, make_thumbnail
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
@@ -26,6 +25,7 @@ from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
 from visattn.pipelines.words.spans import Words, split_words, word_means
 from visattn.recording.frozen import eval_mode
+from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase, Phrase
 from visattn.results.info import MapInfo
@@ -221,10 +221,8 @@ def _captions(
 ) -> Caption:
     """Return the best caption of one image, with the others as its alternatives."""
     captions: list[Caption] = []
-    placed = geometry
-    if (placement := model.encoder.placement) is not None:
-        placed = geometry.with_placement(placement)
-    info = replace(info, align=align_of(placement))
+    margin = feature_margin(model.encoder)
+    placed = geometry.inset(margin)
     for rank in range(output.tokens.shape[1]):
         if output.scores[image, rank] == -torch.inf:
             break  # there are fewer captions of these lengths
@@ -243,7 +241,9 @@ def _captions(
                 words=words,
                 log_probs=tuple(log_probs.tolist()),
                 gates=tuple(gates.tolist()),
-                maps=AttentionMap(values, model.attention_site, "words", placed, info, words),
+                maps=AttentionMap(
+                    values, model.attention_site, "words", placed, info, words, margin
+                ),
                 score=float(output.scores[image, rank]),
                 finished=bool(output.finished[image, rank]),
                 image=info.image,

@@ -144,5 +144,5 @@ def _map(
         class_name=class_name(index, explained.class_names),
         probability=probability,
     )
-    place = prepared.geometries[0]
-    return AttentionMap(values, layer.site, "gradient", place, info, placement=layer.placement)
+    place = prepared.geometries[0].inset(layer.margin)
+    return AttentionMap(values, layer.site, "gradient", place, info, margin=layer.margin)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from visattn.blocks.transformer.deformable import SamplingPoints
 from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import align_of
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
@@ -140,9 +139,7 @@ def _detect_image(
         for index in kept.tolist()
     )
     queries = predicted.queries[kept]
-    placement = model.encoder.placement
-    cells = geometry if placement is None else geometry.with_placement(placement)
-    maps = _placed_maps(model, attention, objects, queries, cells, layer)
+    maps = _placed_maps(model, attention, objects, queries, geometry, layer)
     points = None
     if attention.points is not None:
         locations, weights = (tensor[0].cpu()[queries] for tensor in attention.points)
@@ -163,7 +160,6 @@ def _placed_maps(
         model=type(model).__name__,
         layer=layer % model.num_decoder_layers,
         outside=(1 - values.sum((1, 2))).clamp(min=0).tolist(),
-        align=align_of(geometry.placement),
         more={"heads": "mean", "queries": queries.tolist()},
     )
     labels = tuple(detected.label for detected in objects)

@@ -11,7 +11,6 @@ from visattn.attribution.dense_targets import DenseTarget
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS, Method, get_method, supported_methods
 from visattn.attribution.targets import Target, TargetLike
-from visattn.geometry.placement import Align
 from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode
 from visattn.io.argument_checks import checked_arguments
@@ -100,8 +99,6 @@ class Explainer:
         transform: Preprocessing by steps of torchvision or timm, or an image processor of
             transformers; by default that of the model.
         resize_mode: `crop`, `squash` or `pad`, in place of the preprocessing of the model.
-        align: Whether the cells of a feature map are drawn where their receptive fields are
-            centered, or stretched over the input from `edges` to edges as most tools do.
         dense: Whether a pixel, region, box, query or token is explained. The model is then not
             probed, and the whole of each image is shown to it: padded, or as it is to a detector
             that resizes images itself. `explain` does so by itself for such a target.
@@ -136,7 +133,6 @@ class Explainer:
         class_names: ClassNames | None = None,
         transform: Any = None,
         resize_mode: ResizeMode | None = None,
-        align: Align = "receptive_field",
         dense: bool = False,
         text: str | Sequence[str] | None = None,
         processor: Any = None,
@@ -147,7 +143,7 @@ class Explainer:
             transform = _image_processor(processor, transform)
         self._passed = {
             "model": model, "img_size": img_size, "class_names": class_names,
-            "transform": transform, "resize_mode": resize_mode, "align": align,
+            "transform": transform, "resize_mode": resize_mode,
             "mean": mean, "std": std,
         }  # fmt: skip
         self.text = text
@@ -173,7 +169,6 @@ class Explainer:
         self.img_size = img_size
         self.transform = transform
         self.resize_mode: ResizeMode | None = resize_mode
-        self.align: Align = align
         self.dense = dense
         self._colors: Colors | None = None
         if transform is None and loaded is not None and loaded.transform is not None:
@@ -194,9 +189,6 @@ class Explainer:
         Raises:
             ValueError: If the model does not run on images of that size.
         """
-        return replace(self._analyze(batch), align=self.align)
-
-    def _analyze(self, batch: PreparedImages | None) -> ExplainedModel:
         if batch is not None:
             return self._at_size(_image_size(batch), batch.inputs.shape[1])
         return self._at_size(self.img_size, None if self._colors is None else self._colors.count)
@@ -479,8 +471,7 @@ class Explainer:
         options: dict[str, Any] = {"batch_size": batch_size}
         if self.resize_mode is not None:
             options["resize_mode"] = self.resize_mode
-        maps = sequence_maps(self.model, images, method, options, method_args)
-        return [attention_map.aligned(self.align) for attention_map in maps]
+        return sequence_maps(self.model, images, method, options, method_args)
 
     def _check(
         self,
@@ -511,7 +502,6 @@ def explain(
     class_names: ClassNames | None = None,
     transform: Any = None,
     resize_mode: ResizeMode | None = None,
-    align: Align = "receptive_field",
     batch_size: int = 16,
     text: str | Sequence[str] | None = None,
     processor: Any = None,
@@ -548,8 +538,6 @@ def explain(
             transformers; by default that of the model. With `originals`, the steps that led from
             these to the tensors; also a `ResizeSpec` or a `Geometry`.
         resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
-        align: Whether the cells of a feature map are drawn where their receptive fields are
-            centered, or stretched over the input from `edges` to edges as most tools do.
         batch_size: Images per batch.
         text: For a model of images and texts (CLIP, SigLIP), one text to explain, or several.
         processor: Processor or tokenizer of such a model in memory; without texts, the image
@@ -591,7 +579,7 @@ def explain(
     explainer = Explainer(
         model,
         img_size=img_size, class_names=class_names, transform=transform, resize_mode=resize_mode,
-        align=align, text=text, processor=processor,
+        text=text, processor=processor,
     )  # fmt: skip
     options = {"originals": originals, "batch_size": batch_size}
     return explainer.explain(images, method, target, **options, **method_args)

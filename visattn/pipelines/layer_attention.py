@@ -116,7 +116,7 @@ def _recorded_layer(
         layer.grid,
         queries,
         len(prefix),
-        attention_map.placement,
+        attention_map.margin,
     )
 
 

@@ -8,7 +8,6 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import GridPlacement
 from visattn.images.reader import ImageLike, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.io.argument_checks import checked_arguments
@@ -57,19 +56,15 @@ def segment(
         photos = [read_image(image) for image in sources[start : start + batch_size]]
         inputs, geometries = zip(*(resize_to_input(photo, spec) for photo in photos), strict=True)
         output = model.segment(torch.stack(inputs).to(device))
-        places = model.gate_placements(output)
-        yield from place_segmentations(output, model.class_names, geometries, places)
+        yield from place_segmentations(output, model.class_names, geometries)
 
 
 def place_segmentations(
     output: UNetOutput,
     class_names: tuple[str, ...],
     geometries: Sequence[Geometry],
-    gate_placements: Sequence[GridPlacement | None] = (),
 ) -> Iterator[Segmentation]:
     """Yield the segmentation of each image of a batch, placed on its photo.
-
-    Without placements of the gates, their cells cover the input from edge to edge.
 
     Example:
         >>> output = UNetOutput(torch.zeros(1, 2, 3, 5), ())
@@ -79,8 +74,9 @@ def place_segmentations(
     """
     probabilities = output.logits.detach().float().softmax(1).cpu()
     for row, geometry in enumerate(geometries):
-        gates = _gate_maps(
-            [gate[row].detach().float().cpu() for gate in output.gates], geometry, gate_placements
+        gates = tuple(
+            AttentionMap(gate[row].detach().float().cpu(), f"levels.{i}.gate.tap", "gate", geometry)
+            for i, gate in enumerate(output.gates)
         )
         yield Segmentation(photo_labels(probabilities[row], geometry), class_names, gates, geometry)
 
@@ -104,15 +100,3 @@ def photo_labels(
         labels[better] = number
         best = torch.where(better, resized, best)
     return labels.numpy()
-
-
-def _gate_maps(
-    gates: Sequence[Float[Tensor, "_ _"]],
-    geometry: Geometry,
-    placements: Sequence[GridPlacement | None],
-) -> tuple[AttentionMap, ...]:
-    places = placements or [None] * len(gates)
-    return tuple(
-        AttentionMap(gate, f"levels.{index}.gate.tap", "gate", geometry, placement=place)
-        for index, (gate, place) in enumerate(zip(gates, places, strict=True))
-    )

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.geometry.placement import Align, GridPlacement, align_of
 from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode
 from visattn.io.messages import did_you_mean
@@ -17,7 +16,6 @@ from visattn.pipelines.inputs import PreparedImages, prepare_images, transform_i
 from visattn.recording.frozen import eval_mode
 from visattn.recording.model_config import takes_clips
 from visattn.recording.model_info import ExplainedModel, ModelInfo
-from visattn.recording.receptive_field import trace_grids
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
 
@@ -127,8 +125,6 @@ class VideoExplainer:
         img_size: Height and width of the input; by default that of the model.
         class_names: Names of the classes.
         resize_mode: `crop`, `squash` or `pad`, in place of the preprocessing of the model.
-        align: Whether cells are drawn at the centers of their receptive fields, or from `edges` to
-            edges.
 
     Raises:
         ValueError: If the model is no supported video classifier, or the number of frames differs
@@ -152,13 +148,10 @@ class VideoExplainer:
         img_size: tuple[int, int] | None = None,
         class_names: Sequence[str] = (),
         resize_mode: ResizeMode | None = None,
-        align: Align = "receptive_field",
     ) -> None:
-        self.align: Align = align
         loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, None, (), "")
         self.model = loaded.model
         name = type(loaded.model).__name__
-        self._placements: dict[Any, GridPlacement | None] = {}
         if not takes_clips(self.model) or name not in _FAMILIES:
             raise ValueError(
                 f"the model must be one of {', '.join(_FAMILIES)}, got {name}; for a model of "
@@ -229,11 +222,6 @@ class VideoExplainer:
             probability=float(scores.softmax(0)[index]),
             written=("signed",),
         )
-        placement = None
-        if method in ("gradcam", "attention") and self.align == "receptive_field":
-            placement = self._placement(inputs[None].shape, (volume.shape[1], volume.shape[2]))
-        if method != "input_gradient":
-            info = replace(info, align=align_of(placement))
         maps: list[AttentionMap] = []
         for frame in range(count):
             tubelet = frame * len(volume) // self.clip_length
@@ -241,22 +229,8 @@ class VideoExplainer:
             of_frame = replace(info, empty=reason, more={"tubelet": tubelet})
             kind = "tokens" if method == "attention" else "gradient"
             geometry = clip.geometries[frame]
-            maps.append(
-                AttentionMap(volume[tubelet], method, kind, geometry, of_frame, placement=placement)
-            )
+            maps.append(AttentionMap(volume[tubelet], method, kind, geometry, of_frame))
         return maps
-
-    def _placement(self, shape: Sequence[int], grid: tuple[int, int]) -> GridPlacement | None:
-        """Return where the cells of the explained features lie on each frame."""
-        key = (tuple(shape), grid)
-        if key not in self._placements:
-            module = self._family.module(self.model)
-            names = self.model.named_modules()
-            site = next(name for name, child in names if child is module)
-            traced = trace_grids(self.model, self.model, (2, *shape[1:]))
-            find = traced.input if self._family.of_input else traced.output
-            self._placements[key] = find(site, grid)
-        return self._placements[key]
 
     def features(
         self, inputs: Float[Tensor, "1 _ _ y x"]

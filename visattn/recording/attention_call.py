@@ -13,7 +13,6 @@ from torch.nn.functional import dropout, linear, multi_head_attention_forward
 
 from visattn.functional.attention import dot_product_attention_weights
 from visattn.functional.masks import causal_mask
-from visattn.recording.analysis_cache import modules_of
 from visattn.recording.module_calls import ModuleCall
 
 RECORDABLE = ("sdpa", "eager")
@@ -31,7 +30,7 @@ def fused_kernels(model: nn.Module) -> dict[str, str]:
     """
     kernels = {
         name: getattr(getattr(module, "config", None), "_attn_implementation", None)
-        for name, module in modules_of(model)
+        for name, module in model.named_modules()
         # a module that lacks an attribute takes long to say so
         if "config" in vars(module) or hasattr(type(module), "config")
     }

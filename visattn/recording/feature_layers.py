@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -12,22 +11,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import GridPlacement
 from visattn.io.messages import did_you_mean
-from visattn.recording.analysis_cache import from_disk
 from visattn.recording.frozen import (
     first_weight,
-    frozen,
     internal_geometry,
     internal_transform,
     unrounded,
-    with_grad,
     without_grad,
 )
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, FeatureLayout, ModelInfo
-from visattn.recording.module_calls import probing
-from visattn.recording.probe_cache import forward_function, probe_grids
-from visattn.recording.receptive_field import TracedGrids
+from visattn.recording.probe_cache import cell_margin
 from visattn.recording.token_grid import Grid, covers, fits
 
 Layer = int | str | nn.Module
@@ -44,12 +37,6 @@ _MIN_LOCALIZED = 6  # blocks that must be localized; all of them on a coarse gri
 _COARSE = 4  # cells along a side below which chance hits are likely
 _MAX_PREFIX_TOKENS = 128
 
-_NEGLIGIBLE_SPREAD = 0.05  # cells by which branches may disagree without being measured
-_MEASURABLE_CELLS = 3  # along a side, so that two cells lie apart
-_LOCAL_CELLS = 1.0  # standard deviation of a cell's gradient that still tells where it lies
-_NOISE_IMAGES = 4  # over which gradients are averaged
-
-_PLACED: WeakKeyDictionary[nn.Module, dict[Any, GridPlacement | None]] = WeakKeyDictionary()
 _MEASURED: WeakKeyDictionary[nn.Module, dict[Any, FeatureLayer]] = WeakKeyDictionary()
 
 
@@ -94,140 +81,13 @@ def resolve_feature_layer(explained: ExplainedModel, layer: Layer) -> FeatureLay
 
 
 def _placed(explained: ExplainedModel, layer: FeatureLayer) -> FeatureLayer:
-    """Return a layer with the place of its cells, as far as the model's `align` asks for it."""
-    if explained.align == "edges" or resizes_images(explained.model):
+    """Return a layer with the margin of its cells; features of detectors lie on their canvas."""
+    if resizes_images(explained.model):
         return layer
-    cache = _PLACED.setdefault(explained.model, {})
-    version = sum(weight._version for weight in explained.model.parameters())  # noqa: SLF001
-    key = (layer, explained.info.input_size, version)  # weights decide where branches disagree
-    if key not in cache:
-        own = explained.forward == forward_function(explained.model)
-        place = partial(_place, explained, layer)
-        name = ("placement", key[1], len(explained.info.mean), repr(layer))
-        cache[key] = from_disk(explained.model, name, (GridPlacement,), place) if own else place()
-    return replace(layer, placement=cache[key])
-
-
-def _place(explained: ExplainedModel, layer: FeatureLayer) -> GridPlacement | None:
-    traced = _traced(explained).output(layer.site, layer.grid, call=layer.call)
-    return measured_placement(explained, layer, traced)
-
-
-def _traced(explained: ExplainedModel) -> TracedGrids:
     info = explained.info
-    return probe_grids(explained.model, info.input_size, len(info.mean), explained.forward)
-
-
-def measured_placement(
-    explained: ExplainedModel, layer: FeatureLayer, traced: GridPlacement | None
-) -> GridPlacement | None:
-    """Return where the cells of a layer lie, by gradients where arithmetic leaves it open.
-
-    Where branches are added whose receptive fields have different centers, the weights decide which
-    of them counts: the centroid of the squared gradient of the middle cell then gives the center,
-    between those of the branches. Where the trace was lost, two cells give center and step, if
-    they look at less than their neighbors; self-attention and the like look everywhere.
-
-    Returns:
-        The placement; None if neither tells where the cells lie.
-    """
-    grid = layer.grid
-    size = explained.info.input_size
-    if traced is not None:
-        apart = [gap / step for gap, step in zip(traced.spread, traced.step(grid), strict=True)]
-        if max(apart) <= _NEGLIGIBLE_SPREAD:
-            return traced
-    elif min(grid) < _MEASURABLE_CELLS:
-        return None
-    gradients = _CellGradients(explained, layer)
-    if traced is not None:
-        cell = (grid[0] // 2, grid[1] // 2)
-        measured = gradients.center(cell)
-        return traced if measured is None else traced.moved_to(cell, grid, measured.center)
-    near = (grid[0] // 4, grid[1] // 4)
-    far = (grid[0] - 1 - near[0], grid[1] - 1 - near[1])
-    fields = gradients.center(near), gradients.center(far)
-    if fields[0] is None or fields[1] is None:
-        return None
-    steps = [0.0, 0.0]
-    starts = [0.0, 0.0]
-    for axis in (0, 1):
-        first = fields[0].center[axis]
-        last = fields[1].center[axis]
-        steps[axis] = (last - first) / (far[axis] - near[axis])
-        starts[axis] = first - near[axis] * steps[axis]
-        widths = [field.deviation[axis] for field in fields if field is not None]
-        if steps[axis] <= 0 or max(widths) > _LOCAL_CELLS * steps[axis]:
-            return None
-    return GridPlacement.from_centers(
-        (starts[0], starts[1]), (steps[0], steps[1]), grid, size, evidence="gradient"
-    )
-
-
-@dataclass(frozen=True)
-class _Field:
-    """Centroid and standard deviation of what a cell looks at, (y, x) in pixels of the input."""
-
-    center: tuple[float, float]
-    deviation: tuple[float, float]
-
-
-class _CellGradients:
-    """Squared gradients of single cells of a layer with respect to the input."""
-
-    def __init__(self, explained: ExplainedModel, layer: FeatureLayer) -> None:
-        self.explained = explained
-        self.layer = layer
-
-    def center(self, cell: tuple[int, int]) -> _Field | None:
-        """Return what a cell looks at, as the mean over noise images; None without a gradient."""
-        info = self.explained.info
-        random = torch.Generator().manual_seed(0)
-        shape = (_NOISE_IMAGES, len(info.mean), *info.input_size)
-        like = first_weight(self.explained.model)
-        outputs: list[Tensor] = []
-
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            if (first := first_tensor(output)) is not None:
-                outputs.append(first[1])
-
-        with frozen(self.explained.model), probing():
-            images = with_grad(torch.randn(shape, generator=random).to(like))
-            module = self.explained.model.get_submodule(self.layer.site)
-            handle = module.register_forward_hook(hook)
-            try:
-                self.explained.forward(images)
-            finally:
-                handle.remove()
-            features = to_grid(outputs[(self.layer.call or 0) - 1], self.layer)
-            mixture = torch.randn(features.shape[1], generator=random).to(features)
-            score = (features[:, :, cell[0], cell[1]] * mixture).sum()
-            if not score.requires_grad:
-                return None
-            try:
-                [gradient] = torch.autograd.grad(score, images, allow_unused=True)
-            except (RuntimeError, NotImplementedError):  # of operations without a gradient
-                return None
-        if gradient is None:
-            return None
-        return _field(gradient.double().square().sum(1).cpu())
-
-
-def _field(density: Float[Tensor, "b y x"]) -> _Field | None:
-    """Return mean and standard deviation of a density over pixels, as the mean over images."""
-    total = density.sum((1, 2))
-    if not bool((total > 0).all()) or not bool(total.isfinite().all()):
-        return None
-    means: list[float] = []
-    deviations: list[float] = []
-    for axis in (1, 2):
-        profile = density.sum(3 - axis) / total[:, None]
-        positions = torch.arange(density.shape[axis], dtype=density.dtype) + 0.5
-        mean = profile @ positions
-        means.append(float(mean.mean()))
-        spread = (profile * (positions - mean[:, None]).square()).sum(1)
-        deviations.append(float(spread.sqrt().mean()))
-    return _Field((means[0], means[1]), (deviations[0], deviations[1]))
+    size, channels = info.input_size, len(info.mean)
+    margin = cell_margin(explained.model, size, channels, layer.grid, explained.forward)
+    return replace(layer, margin=margin)
 
 
 def find_module_name(model: nn.Module, module: nn.Module) -> str:

@@ -13,7 +13,6 @@ from torch.utils import checkpoint
 from visattn.functional.numerics import without_autocast
 from visattn.geometry.affine import Geometry
 from visattn.insertion.trace import modes_restored
-from visattn.recording.analysis_cache import modules_of
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
@@ -200,7 +199,7 @@ def without_checkpointing(model: nn.Module) -> Iterator[None]:
     """
     flags = [
         (module, name)
-        for _, module in modules_of(model)
+        for module in model.modules()
         for name, value in vars(module).items()
         if value is True and ("checkpoint" in name or name in _FLAG_NAMES)
     ]

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.geometry.placement import Align, GridPlacement
+from visattn.geometry.affine import Margin
 from visattn.recording.outputs import OutputLayout, class_scores
 
 Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
@@ -40,7 +40,6 @@ class AttentionLayer:
         shift_size: Rows and columns by which the windows are shifted.
         single_query: Whether one query attends to the whole grid, as in attention pooling and
             class attention.
-        placement: Where the keys lie on the input; None if that could not be followed.
         pools: Whether its module returns a vector for each image, and not a token for each query.
         num_queries: Number of queries that lie nowhere on the image, as those of the decoder of a
             detector; None for tokens.
@@ -54,7 +53,6 @@ class AttentionLayer:
     window_size: tuple[int, int] | None = None
     shift_size: tuple[int, int] = (0, 0)
     single_query: bool = False
-    placement: GridPlacement | None = None
     pools: bool = False
     num_queries: int | None = None
 
@@ -138,8 +136,8 @@ class FeatureLayer:
         call: Which forward call of the module in one run of the model, from 1; None for the last.
         levels: Keys of the levels of a feature pyramid in the output of the module, the one of the
             grid first; () for a single tensor.
-        placement: Where the cells lie on the input, of a layer that was resolved; None if they are
-            drawn from edge to edge.
+        margin: Pixels of the input that no cell covers, above and below, and left and right, of a
+            layer that was resolved.
     """
 
     site: str
@@ -149,7 +147,7 @@ class FeatureLayer:
     num_suffix_tokens: int = 0
     call: int | None = None
     levels: tuple[str | int, ...] = ()
-    placement: GridPlacement | None = None
+    margin: Margin = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -225,15 +223,12 @@ class ExplainedModel:
         info: Its metadata.
         forward: Function from normalized images to the output of the model.
         class_names: Names of the classes; () if unknown.
-        align: Whether the cells of its layers lie at the centers of their receptive fields, or
-            cover the input from edge to edge.
     """
 
     model: nn.Module
     info: ModelInfo
     forward: Callable[[Float[Tensor, "b c y x"]], Any]
     class_names: tuple[str, ...] = ()
-    align: Align = "receptive_field"
 
     def scores(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         """Return the class scores (logits) of normalized images.

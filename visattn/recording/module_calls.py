@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.recording.analysis_cache import modules_of
 
 _STATE = threading.local()
 
@@ -89,7 +88,7 @@ class ModuleCallStack:
         itself are tracked.
         """
         with ExitStack() as hooks:
-            for site, module in modules_of(model):
+            for site, module in model.named_modules():
                 wanted = sites is None or not site or site in sites
                 if wanted and may_compute_attention(module):
                     self._register_hooks(hooks, site, module, on_enter, on_exit)

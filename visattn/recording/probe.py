@@ -16,7 +16,6 @@ from visattn.recording.model_info import AttentionLayer, FeatureLayer
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack, probing
 from visattn.recording.outputs import OutputLayout, detect_output_layout
 from visattn.recording.quadrant_probe import QuadrantProbeResult, tokens_aligned
-from visattn.recording.receptive_field import TracedGrids
 from visattn.recording.token_grid import (
     PROBE_BATCH_SIZE,
     GridProbe,
@@ -25,7 +24,6 @@ from visattn.recording.token_grid import (
     rectangular_window_size,
     windows_per_image,
 )
-from visattn.recording.traced_layers import tokens_follow
 
 _CHANNEL_ATTENTION = ("XCA", "ChannelAttention", "ChannelAttentionV2", "CrossCovarianceAttn")
 _FIRST_QUERY = RecordRequest((0,))
@@ -98,16 +96,6 @@ class ProbeResult:
         first_calls = ((site, calls[0]) for site, calls in self.layouts.items())
         return [(site, reason) for site, reason in first_calls if isinstance(reason, str)]
 
-    def place_keys(self, traced: TracedGrids) -> None:
-        """Note in each attention layer where its keys lie on the image."""
-        for site, calls in self.layouts.items():
-            for index, layout in enumerate(calls):
-                if isinstance(layout, str):
-                    continue
-                grid = layout.layer.key_grid or layout.layer.grid
-                layer = replace(layout.layer, placement=traced.keys(site, grid))
-                calls[index] = replace(layout, layer=layer)
-
 
 class ModelProbe:
     """Runs a model on zeros, with token indices in place of activations.
@@ -124,14 +112,11 @@ class ModelProbe:
         image_size: tuple[int, int],
         prefix_tokens: tuple[str, ...],
         quadrants: QuadrantProbeResult,
-        traced: TracedGrids | None = None,
     ) -> None:
         self.model = model
         self.image_size = image_size
         self.prefix_tokens = prefix_tokens
         self.quadrants = quadrants
-        self.traced = traced
-        self.left_open = False
         self.calls = ModuleCallStack(probing=True)
         self.grids = GridProbe(image_size, prefix_tokens, quadrants.grids)
         self.result = ProbeResult(prefix_tokens=prefix_tokens, quadrants=quadrants)
@@ -192,7 +177,7 @@ class ModelProbe:
         if not call.third_party or not (call.num_attentions or "unsupported" in call.state):
             return
         layout = self._token_layout(call, output)
-        if isinstance(layout, ObservedTokens) and not self._is_aligned(call, layout):
+        if isinstance(layout, ObservedTokens) and not _is_aligned(self.quadrants, call, layout):
             layout = _MISALIGNED
         self.result.layouts.setdefault(call.site, []).append(layout)
         if isinstance(layout, str) and (queries := self._query_layer(call)) is not None:
@@ -213,14 +198,6 @@ class ModelProbe:
         if not tokens_aligned(tokens.keys, grid, len(prefix), None):
             return None
         return AttentionLayer(call.site, grid, heads, prefix, num_queries=queries)
-
-    def _is_aligned(self, call: ModuleCall, layout: ObservedTokens) -> bool:
-        """Whether the tokens of attention lie on the image at their inferred positions."""
-        if self.traced is None:
-            return _is_aligned(self.quadrants, call, layout)
-        aligned = _is_aligned_by_arithmetic(self.traced, call, layout)
-        self.left_open = self.left_open or not aligned
-        return aligned
 
     def _store_input(self, call: ModuleCall, site: str, *, single_query: bool) -> None:
         if not single_query and call.state["input_layer"] is not None:
@@ -324,28 +301,6 @@ def _is_aligned(quadrants: QuadrantProbeResult, call: ModuleCall, layout: Observ
     if layer.single_query or tokens.queries is None:
         return True
     return tokens_aligned(tokens.queries, layer.grid, len(layer.prefix_tokens), layout.windows)
-
-
-def _is_aligned_by_arithmetic(
-    traced: TracedGrids, call: ModuleCall, layout: ObservedTokens
-) -> bool:
-    """Whether queries and keys of attention lie at their inferred positions."""
-    calls = traced.calls.get(call.site, [])
-    if call.index >= len(calls) or len(calls[call.index].attention) != 1:
-        return False
-    [(queries, keys)] = calls[call.index].attention
-    layer = layout.layer
-    groups, heads, count, _ = call.state["shape"]
-    key_grid = layer.key_grid or layer.grid
-    num_prefix = len(layout.key_prefix_tokens)
-    shape = (groups, heads, call.state["shape"][3])
-    if not tokens_follow(keys, shape, key_grid, num_prefix, layout.windows, traced.input_size):
-        return False
-    if layer.single_query:
-        return True
-    num_prefix = len(layer.prefix_tokens)
-    shape = (groups, heads, count)
-    return tokens_follow(queries, shape, layer.grid, num_prefix, layout.windows, traced.input_size)
 
 
 def _no_grid_error(num_tokens: int, prefix_tokens: tuple[str, ...]) -> str:

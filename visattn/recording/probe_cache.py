@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -11,30 +10,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.geometry.placement import GridPlacement
+from visattn.geometry.affine import Margin
 from visattn.io.messages import user_code_location
-from visattn.recording.analysis_cache import from_disk, modules_of, once
+from visattn.recording.cell_strides import CellStrides
 from visattn.recording.changed_attention import read_by_change
 from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
-from visattn.recording.frozen import first_weight, internal_transform, without_grad
-from visattn.recording.model_info import AttentionLayer, FeatureLayer, ReadRows
-from visattn.recording.outputs import OutputLayout, detect_output_layout
-from visattn.recording.probe import Layouts, ModelProbe, ObservedTokens, ProbeResult
+from visattn.recording.frozen import first_weight, without_grad
+from visattn.recording.module_calls import probing
+from visattn.recording.outputs import detect_output_layout
+from visattn.recording.probe import Layouts, ModelProbe, ProbeResult
 from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
-from visattn.recording.read_rows import Reading
-from visattn.recording.receptive_field import TracedGrids, trace_grids
-from visattn.recording.token_grid import PROBE_BATCH_SIZE
-from visattn.recording.traced_layers import quadrants_by_arithmetic
+from visattn.recording.token_grid import PROBE_BATCH_SIZE, Grid
 
 _PROBED: WeakKeyDictionary[nn.Module, dict[Any, ProbeResult]] = WeakKeyDictionary()
-_TRACED: WeakKeyDictionary[nn.Module, dict[Any, TracedGrids]] = WeakKeyDictionary()
+_STRIDES: WeakKeyDictionary[nn.Module, dict[Any, CellStrides]] = WeakKeyDictionary()
 _POOLED: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
-_FIRST: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
-"""Features from the run by which `probe_model` checked that a network runs, until they are read."""
-_KEPT = (
-    *(ProbeResult, ObservedTokens, AttentionLayer, FeatureLayer, GridPlacement, OutputLayout),
-    *(QuadrantProbeResult, PooledFeatures, Reading, ReadRows),
-)
 _NO_GRADIENT = "its scores are not differentiable"
 _PREFIX_PARAMETERS = {
     "class": re.compile(r"(^|\.)(cls|class)_(token|embedding)s?(_\d+)?(\.\d+)?$"),
@@ -84,50 +74,54 @@ def probe_model(
         cache_key: Identifies that call.
     """
     cache = _PROBED.setdefault(model, {})
-    key = (input_size, channels, cache_key, once(structure_hash, model))
-    if key not in cache:
-        measure = partial(_probed, model, input_size, channels, forward, cache_key)
-        if forward is None:
-            name = ("probe", input_size, channels)
-            cache[key] = from_disk(model, name, _KEPT, measure, final=lambda probe: not probe.error)
-        else:  # what it calls has no name in another process
-            cache[key] = measure()
-    return cache[key]
-
-
-def _probed(
-    model: nn.Module,
-    input_size: tuple[int, int],
-    channels: int,
-    forward: Callable[[Tensor], Any] | None,
-    cache_key: str,
-) -> ProbeResult:
-    function = forward or forward_function(model)
-    result = None if forward else _probe_without_images(model, input_size, channels)
-    if result is None:
-        result = _probe(model, input_size, channels, function)
-    if result.layouts:
-        traced = probe_grids(model, input_size, channels, function, cache_key=cache_key)
-        result.place_keys(traced)
-    return result
-
-
-def probe_grids(
-    model: nn.Module,
-    input_size: tuple[int, int],
-    channels: int,
-    forward: Callable[[Float[Tensor, "b c y x"]], Any] | None = None,
-    *,
-    cache_key: str = "",
-) -> TracedGrids:
-    """Return where the activations of a model lie on its input; cached like `probe_model`."""
-    cache = _TRACED.setdefault(model, {})
-    key = (input_size, channels, cache_key, once(structure_hash, model))
+    key = (input_size, channels, cache_key, structure_hash(model))
     if key not in cache:
         function = forward or forward_function(model)
-        # two images, so that no axis of length one but a true one is squeezed
-        cache[key] = trace_grids(model, function, (2, channels, *input_size))
+        strides = CellStrides()
+        with strides.watching(model):
+            cache[key] = _probe(model, input_size, channels, function)
+        if not cache[key].error:
+            _STRIDES.setdefault(model, {})[key[0], key[1], key[3]] = strides
     return cache[key]
+
+
+def cell_margin(
+    model: nn.Module,
+    size: tuple[int, int],
+    channels: int,
+    grid: Grid,
+    forward: Callable[[Tensor], Any] | None = None,
+) -> Margin:
+    """Return what of the input is free of the cells of a map, of a model that may not be running.
+
+    A model that was not probed runs once on zeros of a size.
+
+    Example:
+        >>> cell_margin(nn.Conv2d(3, 2, 5), (28, 32), 3, (24, 28))
+        (2, 2)
+        >>> cell_margin(nn.Conv2d(3, 2, 5, padding=2), (28, 32), 3, (28, 32))
+        (0, 0)
+    """
+    cache = _STRIDES.setdefault(model, {})
+    key = (size, channels, structure_hash(model))
+    if key not in cache:
+        strides = cache[key] = CellStrides()
+        with without_grad(model), probing(), strides.watching(model):
+            zeros = torch.zeros(1, channels, *size).to(first_weight(model))
+            (forward or forward_function(model))(zeros)
+    return cache[key].margin(grid, size)
+
+
+def feature_margin(encoder: nn.Module) -> Margin:
+    """Return what of the input is free of the features of an image encoder of visattn.
+
+    Example:
+        >>> from visattn.models import SmallEncoder
+        >>> feature_margin(SmallEncoder((40, 56), channels=16))
+        (0, 0)
+    """
+    own: Any = encoder
+    return cell_margin(encoder, own.img_size, 3, own.grid_size, own.forward_features)
 
 
 def probe_pooled_features(
@@ -139,15 +133,9 @@ def probe_pooled_features(
         num_classes: Number of classes, if it decides which of several outputs the scores are.
     """
     cache = _POOLED.setdefault(model, {})
-    key = (input_size, channels, num_classes, once(structure_hash, model))
+    key = (input_size, channels, num_classes, structure_hash(model))
     if key not in cache:
-        cache[key] = from_disk(
-            model,
-            ("pooled", *key[:3]),
-            _KEPT,
-            partial(_pooled, model, input_size, channels, num_classes),
-            final=lambda pooled: not pooled.error.startswith(_NO_GRADIENT),
-        )
+        cache[key] = _pooled(model, input_size, channels, num_classes)
     return cache[key]
 
 
@@ -157,11 +145,9 @@ def _pooled(
     result = probe_model(model, input_size, channels)
     quadrants = result.quadrants
     forward = forward_function(model)
-    pooled = _FIRST.get(model, {}).pop((input_size, channels, num_classes), None)
-    if pooled is None:
-        pooled = _pooled_features(
-            model, input_size, channels, forward, quadrants, num_classes, result.layouts
-        )
+    pooled = _pooled_features(
+        model, input_size, channels, forward, quadrants, num_classes, result.layouts
+    )
     if pooled.reading is None and result.attention_layers and not result.output.error:
         image = quadrant_images(channels, input_size, first_weight(model))[:1]
         pooled.reading = read_by_change(model, image, forward, result.layouts)
@@ -223,56 +209,6 @@ def _probe(
             return ProbeResult(error=f"{type(error).__name__}{where}: {error}")
 
 
-def _probe_without_images(
-    model: nn.Module, input_size: tuple[int, int], channels: int
-) -> ProbeResult | None:
-    """Return the probe result of a network whose layers arithmetic places; None for another.
-
-    That it runs on images shows in the run with gradients, which it needs anyway.
-    """
-    if internal_transform(model) is not None:  # its layers lie on another canvas than the input
-        return None
-    traced = probe_grids(model, input_size, channels)
-    quadrants = quadrants_by_arithmetic(model, traced) if traced.by_shapes else None
-    if quadrants is None:
-        return None
-    if traced.attends or any(isinstance(module, Tap) for module in model.modules()):
-        return _probe_attention(model, input_size, channels, quadrants, traced)
-    try:
-        pooled = _pooled_features(model, input_size, channels, forward_function(model), quadrants)
-    except Exception:  # noqa: BLE001 - the run on quadrant images reports it
-        return None
-    if pooled.error.startswith(_NO_GRADIENT):
-        return None
-    _FIRST.setdefault(model, {})[input_size, channels, None] = pooled
-    return ProbeResult(
-        prefix_tokens=prefix_tokens_of(model), quadrants=quadrants, output=traced.scores
-    )
-
-
-def _probe_attention(
-    model: nn.Module,
-    input_size: tuple[int, int],
-    channels: int,
-    quadrants: QuadrantProbeResult,
-    traced: TracedGrids,
-) -> ProbeResult | None:
-    """Return the probe result of a model with attention; None if arithmetic leaves it open."""
-    prefix_tokens = prefix_tokens_of(model)
-    if max(quadrants.num_prefix_tokens.values(), default=0) > len(prefix_tokens):
-        return None  # parameter names do not tell their kinds
-    probe = ModelProbe(model, input_size, prefix_tokens, quadrants, traced)
-    forward = forward_function(model)
-    zeros = torch.zeros(PROBE_BATCH_SIZE, channels, *input_size).to(first_weight(model))
-    try:
-        with without_grad(model):
-            result = probe.run(lambda: forward(zeros))
-    except Exception:  # noqa: BLE001 - the run on quadrant images reports it
-        return None
-    # What is refused is refused by what pixels show, and with that reason.
-    return None if probe.left_open or result.unsupported_layers else result
-
-
 def _prefix_tokens_by_use(count: int, read_tokens: tuple[int, ...] | None) -> tuple[str, ...]:
     """Return the kinds of prefix tokens by whether the scores depend on them."""
     kinds = iter(("class", "distillation"))
@@ -291,7 +227,7 @@ def structure_hash(model: nn.Module) -> int:
     """
     parts = (
         (name, id(type(module)), str(vars(module).get("window_size", "")))
-        for name, module in modules_of(model)
+        for name, module in model.named_modules()
     )
     return hash(tuple(parts))
 

@@ -5,28 +5,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.geometry.placement import GridPlacement, align_of
 from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import format_names
-from visattn.recording.analysis_cache import modules_of, once
 from visattn.recording.attention_call import fused_kernels
+from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import without_checkpointing
 from visattn.recording.module_calls import (
-    first_image_batch,
     is_probing,
     is_third_party,
     may_compute_attention,
-    with_images,
 )
-from visattn.recording.probe_cache import probe_grids
-from visattn.recording.receptive_field import TracedGrids
 from visattn.recording.third_party import RecordedWeights, ThirdPartyRecorder
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
@@ -42,8 +36,7 @@ class Recording:
     Args:
         maps: In the order in which they were computed; the first axis is the batch. Their info
             has the index of the `layer` among those that can be recorded and of the `call` of the
-            module, both from 0, whether cells are placed by `align` at their receptive fields or
-            from edge to edge, and for attention among tokens the kinds of `prefix_tokens` and
+            module, both from 0, and for attention among tokens the kinds of `prefix_tokens` and
             the selected `queries` and `heads`.
         weights: Attention weights as the model computed them; for attention among tokens with the
             columns of prefix tokens, which maps do not have. They share memory with the maps.
@@ -109,7 +102,7 @@ def record(
         >>> recording.maps[0].site, recording.maps[0].values.unique()
         ('1', tensor([0.5000]))
     """
-    once(check_supports_hooks, model)
+    check_supports_hooks(model)
     request = _record_request(queries, heads, differentiable=differentiable)
     # A layer that runs again in the backward pass would be recorded twice, or in one pass only.
     with without_checkpointing(model), _recording(model, request, layers) as recording:
@@ -152,8 +145,8 @@ def _recording(
     layers: LayerSelection,
     only: frozenset[str] | None = None,
 ) -> Iterator[Recording]:
-    taps = {name: module for name, module in modules_of(model) if isinstance(module, Tap)}
-    has_third_party = any(is_third_party(module) for _, module in modules_of(model))
+    taps = {name: module for name, module in model.named_modules() if isinstance(module, Tap)}
+    has_third_party = any(is_third_party(module) for module in model.modules())
     if not taps and not has_third_party:
         raise ValueError(
             f"the model must have attention that can be recorded, but {type(model).__name__} has "
@@ -173,11 +166,9 @@ def _recording(
     )
     with ExitStack() as stack:
         selected = [site for site in collector.select(()) if site in taps]
-        grids = TapGrids(model)
-        if any(taps[site].kind in _SPATIAL_KINDS for site in selected):
-            stack.enter_context(grids.tracing())
+        stack.enter_context(collector.strides.watching(model))
         for site in selected:
-            stack.enter_context(_recording_tap(taps[site], site, collector, grids))
+            stack.enter_context(_recording_tap(taps[site], site, collector))
         if has_third_party:
             stack.enter_context(third_party.recording())
         yield recording
@@ -272,7 +263,7 @@ def check_not_compiled(model: nn.Module) -> None:
     Raises:
         ValueError: If it is compiled or scripted.
     """
-    for name, module in modules_of(model):
+    for name, module in model.named_modules():
         compiled = getattr(module, "_compiled_call_impl", None) is not None
         wrapped = type(module).__name__ == "OptimizedModule"
         scripted = isinstance(module, torch.jit.ScriptModule)
@@ -297,6 +288,7 @@ class _MapCollector:
     taps: list[str]
     open_ended: bool
     calls: Counter[str] = field(default_factory=Counter)
+    strides: CellStrides = field(default_factory=CellStrides)
     _sites: list[str] = field(default_factory=list)
     _selected: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
 
@@ -346,9 +338,12 @@ class _MapCollector:
         weights = recorded.weights
         grid = recorded.grid
         values = weights[..., weights.shape[-1] - grid[0] * grid[1] :].unflatten(-1, grid)
-        info = replace(recorded.info, align=align_of(recorded.placement))
         attention_map = AttentionMap(
-            values, recorded.site, recorded.kind, info=info, placement=recorded.placement
+            values,
+            recorded.site,
+            recorded.kind,
+            info=recorded.info,
+            margin=self.strides.margin(grid),
         )
         self.add(attention_map, weights)
 
@@ -387,50 +382,8 @@ def _sites_with_reason(unsupported: dict[str, str], reason: str) -> str:
     return format_names(sites, 1)
 
 
-class TapGrids:
-    """Where the maps of the taps of a model lie on its input, from a run before the model's own."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.traced: TracedGrids | None = None
-
-    @contextmanager
-    def tracing(self) -> Iterator[None]:
-        """Trace the model inside the block whenever it gets images of another size."""
-        handle = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
-        try:
-            yield
-        finally:
-            handle.remove()
-
-    def placement(self, site: str, tap: Tap, grid: tuple[int, int]) -> GridPlacement | None:
-        """Return where the cells of a map lie; None if that could not be followed."""
-        if self.traced is None:
-            return None
-        find = self.traced.output if tap.kind == "gate" else self.traced.keys
-        return find(site, grid)
-
-    def _before_forward(
-        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        images = None if is_probing() else first_image_batch(args, kwargs)
-        if images is None:
-            return
-        size = (images.shape[2], images.shape[3])
-        channels = images.shape[1]
-        forward = None
-        key = ""
-        if len(args) + len(kwargs) > 1:
-            forward = with_images(model, args, kwargs, images.detach())
-            shapes = [arg.shape[1:] for arg in args if isinstance(arg, Tensor)]
-            key = f"taps {shapes} {sorted(kwargs)}"
-        self.traced = probe_grids(model, size, channels, forward, cache_key=key)
-
-
 @contextmanager
-def _recording_tap(
-    tap: Tap, site: str, collector: _MapCollector, grids: "TapGrids"
-) -> Iterator[None]:
+def _recording_tap(tap: Tap, site: str, collector: _MapCollector) -> Iterator[None]:
     request = collector.request
 
     def hook(tap: nn.Module, _: tuple[Tensor, ...], weights: Tensor) -> None:
@@ -439,11 +392,10 @@ def _recording_tap(
             selected = _select_rows(values, tap, request, site)
             info = _tap_info(tap, request)
             maps = _to_grid(selected, tap, site)
-            placement = None
+            margin = (0, 0)
             if tap.kind in _SPATIAL_KINDS:
-                placement = grids.placement(site, tap, (maps.shape[-2], maps.shape[-1]))
-                info = replace(info, align=align_of(placement))
-            attention_map = AttentionMap(maps, site, tap.kind, info=info, placement=placement)
+                margin = collector.strides.margin((maps.shape[-2], maps.shape[-1]))
+            attention_map = AttentionMap(maps, site, tap.kind, info=info, margin=margin)
             collector.add(attention_map, selected)
 
     handle = tap.register_forward_hook(hook)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest
 from visattn.functional.windows import dense_to_window_weights, window_weights_to_dense
-from visattn.geometry.placement import GridPlacement
 from visattn.recording.attention_call import (
     AttentionCall,
 )
@@ -40,7 +39,6 @@ class RecordedWeights:
         weights: With the columns of prefix tokens.
         grid: Rows and columns of the keys.
         info: How they were computed.
-        placement: Where the keys lie on the input of the model; None if that is unknown.
         kind: `tokens`, or `queries` that lie nowhere on the image.
     """
 
@@ -48,7 +46,6 @@ class RecordedWeights:
     weights: Tensor
     grid: tuple[int, int]
     info: MapInfo
-    placement: GridPlacement | None = None
     kind: MapKind = "tokens"
 
 
@@ -215,7 +212,7 @@ class ThirdPartyRecorder:
         grid = layer.key_grid or layer.grid
         info = MapInfo(prefix_tokens=tuple(layout.key_prefix_tokens), more=more)
         kind = "queries" if layer.num_queries else "tokens"
-        return RecordedWeights(layer.site, weights, grid, info, layer.placement, kind)
+        return RecordedWeights(layer.site, weights, grid, info, kind)
 
     def _token_layout(self, call: ModuleCall) -> ObservedTokens | None:
         """Return the token positions of a layer; None if it is not selected or unsupported."""

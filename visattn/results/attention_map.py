@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import interpolate
+from torch.nn.functional import interpolate, pad
 
-from visattn.geometry.affine import Geometry
-from visattn.geometry.placement import Align, GridPlacement
+from visattn.geometry.affine import Geometry, Margin
 from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.io.argument_checks import check_argument
 from visattn.results.display import shown
@@ -34,12 +33,12 @@ class AttentionMap(SavedAsJson):
             per object query (`queries`), a `glimpse`, an
             attribution computed with a target (`gradient`), bottom-up `saliency` of the image, or a
             `channel` gate, which has no position on the image.
-        geometry: Transform from the network's input to the image, which takes in the placement;
-            `geometry.from_edges()` is that of the input alone. None if unknown.
+        geometry: Transform from the part of the network's input that the cells cover to the image;
+            None if unknown.
         info: How they were computed.
         labels: A name for each map of the first axis; () for none.
-        placement: Where the cells lie on the network's input, by default that of the geometry; None
-            if they cover it from edge to edge.
+        margin: Pixels of the network's input that no cell covers, above and below, and left and
+            right; more than 0 only for networks without padding.
 
     Raises:
         ValueError: If the kind is unknown, there are too few axes, or the labels do not match the
@@ -57,7 +56,7 @@ class AttentionMap(SavedAsJson):
     geometry: Geometry | None = None
     info: MapInfo = field(default_factory=MapInfo)
     labels: tuple[str, ...] = ()
-    placement: GridPlacement | None = None
+    margin: Margin = (0, 0)
 
     def __post_init__(self) -> None:
         """Check the kind, the axes and the labels."""
@@ -76,13 +75,6 @@ class AttentionMap(SavedAsJson):
                 "there must be one label for each map of the first axis, "
                 f"got {len(self.labels)} labels for values of shape {tuple(self.values.shape)}"
             )
-        if self.geometry is not None and self.placement != self.geometry.placement:
-            # frozen for its users: one of both is completed by the other, once
-            if self.placement is None:
-                object.__setattr__(self, "placement", self.geometry.placement)
-            else:
-                geometry = self.geometry.with_placement(self.placement)
-                object.__setattr__(self, "geometry", geometry)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the maps as values of JSON.
@@ -92,7 +84,6 @@ class AttentionMap(SavedAsJson):
             >>> AttentionMap.from_dict(maps.to_dict()).values.shape
             torch.Size([0, 2, 3])
         """
-        lone = self.placement if self.geometry is None else None  # a geometry has its placement
         return {
             "site": self.site,
             "kind": self.kind,
@@ -100,7 +91,7 @@ class AttentionMap(SavedAsJson):
             **lists_of(self.values),
             "geometry": self.place(),
             "metadata": self.info.to_dict(),
-            **({} if lone is None else {"placement": lone.to_dict()}),
+            **({"margin": list(self.margin)} if any(self.margin) else {}),
         }
 
     @classmethod
@@ -114,7 +105,7 @@ class AttentionMap(SavedAsJson):
             KeyError: If an entry is missing.
             ValueError: If the values are no maps.
         """
-        lone = record.get("placement")
+        top, left = record.get("margin", (0, 0))
         return cls(
             tensor_of(record),
             record["site"],
@@ -122,7 +113,7 @@ class AttentionMap(SavedAsJson):
             read_place(record["geometry"]),
             MapInfo.from_dict(record["metadata"]),
             tuple(record["words"]),
-            None if lone is None else GridPlacement.from_dict(lone),
+            (int(top), int(left)),
         )
 
     @classmethod
@@ -200,7 +191,8 @@ class AttentionMap(SavedAsJson):
         if size is None and self.geometry is None:
             raise ValueError(f"size must be that of the input, the map of {self.site} has none")
         maps = self.values.detach().flatten(0, -3) if self.values.ndim > 2 else self.values[None]
-        maps = resample_to_input(maps, size or self.geometry.input_size, self.placement)  # pyright: ignore[reportOptionalMemberAccess]
+        size = size or cast("Geometry", self.input_geometry).input_size
+        maps = resample_to_input(maps, size, self.margin)
         return (maps / channels).unsqueeze(1).repeat(1, channels, 1, 1)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -280,42 +272,24 @@ class AttentionMap(SavedAsJson):
         """Return the geometry as plain values for JSON; None if it is unknown."""
         return None if self.geometry is None else self.geometry.to_dict()
 
+    @property
+    def input_geometry(self) -> Geometry | None:
+        """Transform from the network's input to the image; None if unknown."""
+        top, left = self.margin
+        return None if self.geometry is None else self.geometry.inset((-top, -left))
+
     def with_geometry(self, geometry: Geometry) -> "AttentionMap":
         """Return the same map with a geometry.
 
         Args:
-            geometry: That of the network's input, or that of another map of the same grid.
+            geometry: That of the network's input.
 
         Example:
             >>> gate = AttentionMap(torch.rand(2, 2), "gate", "gate")
             >>> gate.with_geometry(Geometry.identity((8, 8))).resize_to_image().shape
             torch.Size([8, 8])
         """
-        return replace(self, geometry=geometry)
-
-    def aligned(self, align: Align) -> "AttentionMap":
-        """Return the same map, stretched over the input from `edges` to edges as most tools do.
-
-        Args:
-            align: `edges`, or `receptive_field` for the map as it is.
-
-        Raises:
-            ValueError: If the name is neither.
-
-        Example:
-            >>> from visattn.geometry.placement import GridPlacement
-            >>> moved = AttentionMap(torch.eye(2), "layer4", "gradient", Geometry.identity((8, 8)),
-            ...                      placement=GridPlacement((-3.5, -3.5, 4.5, 4.5), (8, 8)))
-            >>> moved.aligned("edges").placement is None
-            True
-        """
-        if align not in get_args(Align):
-            raise ValueError(f"align must be one of {get_args(Align)}, got {align!r}")
-        if align == "receptive_field":
-            return self
-        geometry = None if self.geometry is None else self.geometry.from_edges()
-        info = replace(self.info, align=align)
-        return replace(self, geometry=geometry, placement=None, info=info)
+        return replace(self, geometry=geometry.inset(self.margin))
 
     def display_range(self) -> tuple[float, float]:
         """Return the values (vmin, vmax) between which these maps should be drawn, all alike.
@@ -487,32 +461,26 @@ def transform_geometry(transform: Any, image_size: tuple[int, int] | None) -> Ge
 
 
 def resample_to_input(
-    maps: Float[Tensor, "*axes y x"],
-    size: tuple[int, int],
-    placement: GridPlacement | None,
+    maps: Float[Tensor, "*axes y x"], size: tuple[int, int], margin: Margin = (0, 0)
 ) -> Float[Tensor, "*axes y2 x2"]:
     """Return maps at every pixel of the network's input, interpolated bilinearly between cells.
 
-    The size is that of the input; without a placement cells cover it from edge to edge.
+    The size is that of the input. A margin that no cell covers has the values of the outermost
+    cells.
 
     Example:
-        >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4), None)
+        >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4))
         tensor([[0.0000, 0.2500, 0.7500, 1.0000]])
-        >>> moved = GridPlacement((-2, 0, 6, 8), (8, 8))
-        >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4), moved)
-        tensor([[0.2500, 0.7500, 1.0000, 1.0000]])
+        >>> resample_to_input(torch.tensor([[0.0, 1.0]]), (1, 4), (0, 1))
+        tensor([[0., 0., 1., 1.]])
     """
-    # A map from edge to edge needs no more than the interpolation of PyTorch.
-    edges = GridPlacement.edges(size)
-    left, top, right, bottom = (placement or edges).at_size(size).extent
-    if (left, top, right, bottom) == edges.extent:
-        batch = maps.reshape(1, -1, *maps.shape[-2:])
-        fine = interpolate(batch, size, mode="bilinear", align_corners=False)
-        return fine.reshape(*maps.shape[:-2], *size)
-    height, width = size
-    down = (_centers(height, height) - top) * maps.shape[-2] / (bottom - top)
-    along = (_centers(width, width) - left) * maps.shape[-1] / (right - left)
-    return _resample(maps, down, along, smooth=True)
+    top, left = margin
+    batch = maps.reshape(1, -1, *maps.shape[-2:])
+    covered = (size[0] - 2 * top, size[1] - 2 * left)
+    fine = interpolate(batch, covered, mode="bilinear", align_corners=False)
+    if top or left:
+        fine = pad(fine, (left, left, top, top), mode="replicate")
+    return fine.reshape(*maps.shape[:-2], *size)
 
 
 def lists_of(values: Float[Tensor, "*axes"]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from visattn.geometry.affine import Box
 
 _KEYS = {"class_name": "class"}  # of fields whose name in JSON is a keyword of Python
 _TEXTS = (
-    "method", "model", "image", "align", "title", "note", "label", "class_name", "empty",
+    "method", "model", "image", "title", "note", "label", "class_name", "empty",
     "places", "quantity", "policy",
 )  # fmt: skip
 _NUMBERS = ("score", "probability", "cosine")  # JSON has no NaN, records hold its name
@@ -91,7 +91,6 @@ class MapInfo:
         prefix_tokens: Kinds of the tokens before those on the grid of a recorded layer; None for
             what is not attention among tokens.
         image: Name of the image.
-        align: How the cells lie on the input, `receptive_field` or `edges`.
         title: Title in figures, if it is not that of the method.
         note: What a reader of the figure should know.
         label: Of one map out of several.
@@ -132,7 +131,6 @@ class MapInfo:
     call: int | None = None
     prefix_tokens: tuple[str, ...] | None = None
     image: str = ""
-    align: str = ""
     title: str = ""
     note: str = ""
     label: str = ""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.geometry.placement import Box
+from visattn.geometry.affine import Box
 
 BOX_THRESHOLD = 0.5
 """Share of the peak: of 0.1 to 0.8 the one with which most boxes of Grad-CAM fit the objects of

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from visattn.geometry.affine import Box, Geometry
-from visattn.geometry.placement import GridPlacement
+from visattn.geometry.affine import Box, Geometry, Margin
 from visattn.results.attention_map import (
     AttentionMap,
     lists_of,
@@ -505,7 +504,7 @@ class RecordedLayer:
     Args:
         weights: Attention of each head, from each query to each place of the key grid.
         grid: Rows and columns of the queries on the grid.
-        placement: Where the keys lie on the network's input; None for from edge to edge.
+        margin: Pixels of the network's input that no key covers, as in `AttentionMap`.
         shares: Share of each query in what the scores read; equal for a single query.
     """
 
@@ -516,7 +515,7 @@ class RecordedLayer:
     grid: tuple[int, int]
     prefix_queries: tuple[str, ...]
     num_prefix_keys: int
-    placement: GridPlacement | None = None
+    margin: Margin = (0, 0)
     shares: tuple[float, ...] = ()
 
     def read_row(self) -> Float[Tensor, "h y x"]:

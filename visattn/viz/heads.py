@@ -147,7 +147,7 @@ def all_heads_figure(
     title = Path(image.name).name if name is None else name
     read = f"{explained.info.name}: attention of {_read_tokens(explained.info)}, by head"
     subtitle = join_notes(read, geometry.seen_text)
-    places = [key_geometry(layer, explained, geometry.from_edges()) for layer in layers]
+    places = [geometry.inset(layer.margin) for layer in layers]
     maps = [AttentionMap(row, "", "tokens", place) for row, place in zip(rows, places, strict=True)]
 
     def draw(detail: float) -> Canvas:
@@ -224,16 +224,3 @@ def _draw_rows(
 def _read_tokens(info: ModelInfo) -> str:
     names = {"class": "the class token", "mean": "all patches (mean)"}
     return names.get(info.pooling) or describe_read_rows(info)
-
-
-def key_geometry(layer: RecordedLayer, explained: ExplainedModel, base: Geometry) -> Geometry:
-    """Return the geometry of the maps of a layer, whose keys may lie elsewhere than the input.
-
-    Args:
-        layer: A layer.
-        explained: Its model.
-        base: Geometry of the input, from edge to edge.
-    """
-    if layer.placement is None or explained.align == "edges":
-        return base
-    return base.with_placement(layer.placement)

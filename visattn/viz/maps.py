@@ -240,8 +240,8 @@ def draw_target(
         return draw_frame(image, thing.box)
     if thing.grid is not None and attention_map.geometry is not None:
         mask = mask_from_runs(thing.grid, thing.runs).float()
-        # the region is one of the input, wherever the cells of the map lie
-        placed = AttentionMap(mask, "region", "gradient", attention_map.geometry.from_edges())
+        # the region is one of the input, which the cells of the map may not cover
+        placed = AttentionMap(mask, "region", "gradient", attention_map.input_geometry)
         return draw_region(image, placed.resize_to_image().numpy() > 0.5)
     return image
 

@@ -81,7 +81,7 @@ def test_methods_are_listed_above_the_baselines(coco: Path, tmp_path: Path, caps
     assert "no class for person: 2 objects excluded" in lines
     assert "outside of the network's input: 1 excluded" in lines
     assert lines[-1].startswith("model:timm:test_resnet|weights:random|data:coco")
-    assert "|align:receptive_field|target:category|" in lines[-1]
+    assert "|target:category|" in lines[-1]
     assert "the weights are random" in output
     results = json.loads((out / "scores.json").read_text())
     assert results["scores"]["gradcam"]["count"] == 5
@@ -89,24 +89,6 @@ def test_methods_are_listed_above_the_baselines(coco: Path, tmp_path: Path, caps
     assert len(results["sanity_checks"]["gradcam"]["randomized"]) == 6
     assert results["sanity_checks"]["center"]["other_class"] == pytest.approx(1)
     assert results["sanity_checks"]["center"]["randomized"][-1] == pytest.approx(1)
-
-
-def test_alignment_changes_the_scores_of_cnns_only(coco: Path, tmp_path: Path) -> None:
-    """A Vision Transformer cuts the image into patches, which lie where everybody draws them."""
-    for model, method, same in (("test_resnet", "gradcam", False), ("test_vit", "gradcam", True),
-                                ("test_vit", "rollout", True)):  # fmt: skip
-        rows: list[list[dict[str, Any]]] = []
-        for align in ("receptive_field", "edges"):
-            torch.manual_seed(1)
-            out = tmp_path / f"{model}-{method}-{align}"
-            words = ["--model", f"timm:{model}", "--methods", method, *FAST, "--align", align]
-            words += ["--resize-mode", "squash", "--target", "predicted", "--limit", "2"]
-            assert run(*words, "--data", coco, "--out", out) == 0
-            head, *lines = map(json.loads, (out / "rows.jsonl").read_text().splitlines())
-            assert (head["settings"]["align"], head["settings"]["resize_mode"]) == (align, "squash")
-            rows.append([row for row in lines if row["method"] == method])
-        assert all(row["area"] == pytest.approx(900 / (96 * 120)) for row in rows[0][:1])
-        assert (rows[0] == rows[1]) is same
 
 
 def test_reruns_and_resumed_runs_write_the_same_file(

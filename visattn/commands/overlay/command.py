@@ -65,7 +65,7 @@ JSON of visattn caption also holds words and geometry. --out is then FILE.png or
 _MODEL = (
     "model", "weights", "pretrained", "model_args", "input_size", "classes", "mean", "std",
     "transform", "device", "method",
-    "target", "layers", "layer", "heads", "method_args", "resize_mode", "align", "style",
+    "target", "layers", "layer", "heads", "method_args", "resize_mode", "style",
     "colormap", "opacity", "batch_size", "overwrite",
 )  # fmt: skip
 _PHOTO = (
@@ -79,7 +79,7 @@ _MODES = {
     "videos": Mode("videos", (*_MODEL, *VIDEO_OPTIONS)),
     "maps": Mode(
         "saved maps (--maps)",
-        (*_SAVED, "input_size", "resize_mode", "align", "style", "colormap", "opacity", "overwrite",
+        (*_SAVED, "input_size", "resize_mode", "style", "colormap", "opacity", "overwrite",
          "normalize", "interpolation"),
     ),
 }  # fmt: skip
@@ -156,7 +156,6 @@ def _add_methods(parser: CommandParser) -> None:
         help="arguments of the methods, such as num_masks=4000 seed=1 for rise",
     )
     add_resize_mode(parser, None)
-    add_options(parser, "align")
     group.add_argument(
         "--display",
         type=_display,

@@ -48,7 +48,7 @@ IMAGES = {"overlay": ".png", "rgba": ".rgba.png", "16bit": ".16bit.png"}
 _ALONE = {"rgba": "rgba", "16bit": "gray"}  # images of a map without the photo
 _BATCH_SIZE = 16
 _DRAWING = ("normalize", "style", "colormap", "opacity", "interpolation")
-_PREPROCESSING = ("resize_mode", "align", "input_size", "text", "autocast")
+_PREPROCESSING = ("resize_mode", "input_size", "text", "autocast")
 
 
 class ImageMaps(NamedTuple):
@@ -404,7 +404,7 @@ class OverlayJob(Job[ImageMaps]):
                 **sizes,
             )
             pages[f"{name}.methods.{args.format}"] = figure.to_bytes(args.format)
-        geometry = maps[0].geometry
+        geometry = maps[0].input_geometry
         layers = result.layers
         if layers is None:
             return pages

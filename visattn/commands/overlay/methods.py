@@ -230,15 +230,13 @@ class MapRunner:
         torch.manual_seed(0)  # random weights are the same in every run
         self.dense = dense_target(args)
         is_dense = self.dense is not None
-        self.loaded, explained = load_explained_model(args, dense=is_dense)
-        self.explained = replace(explained, align=args.align)
+        self.loaded, self.explained = load_explained_model(args, dense=is_dense)
         info = self.explained.info
         self.explainer = Explainer(
             self.explained,
             img_size=args.input_size if is_dense else None,
             transform=self.loaded.transform,
             resize_mode=args.resize_mode,
-            align=args.align,
             dense=is_dense,
         )
         specs = _map_specs(args, self.explainer, self.dense)

@@ -125,8 +125,7 @@ def _with_geometry(
             args.input_size or (224, 224), args.resize_mode or "squash", args.resize_shorter
         )
         _, geometry = resize_to_input(image, spec)
-    maps = AttentionMap(torch.from_numpy(values), str(args.maps), "gradient", geometry)
-    return maps.aligned(args.align)
+    return AttentionMap(torch.from_numpy(values), str(args.maps), "gradient", geometry)
 
 
 def _full_color_value(maps: "AttentionMap", args: argparse.Namespace) -> float:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from visattn.commands.videos import VideoSource
 
 _CLIP_ONLY = ("layer", "layers", "heads", "method_args", "mean", "std")
-_RECORDED = ("resize_mode", "align", "input_size", "style", "colormap", "opacity")
+_RECORDED = ("resize_mode", "input_size", "style", "colormap", "opacity")
 
 
 class VideoRunner:
@@ -51,7 +51,6 @@ class VideoRunner:
             img_size=args.input_size,
             class_names=names,
             resize_mode=args.resize_mode,
-            align=args.align,
         )
         known = self.explainer.methods
         methods = list(args.method or known[:1])

@@ -298,7 +298,7 @@ class MapEvaluator:
         score_function, count, ends = perturbation
         size = (inputs.shape[2], inputs.shape[3])
         values = _stacked(maps).nan_to_num(0.0, 0.0, 0.0).to(inputs.device)
-        fine = resample_to_input(values, size, maps[0].placement)
+        fine = resample_to_input(values, size, maps[0].margin)
         ranks = pixel_ranks(fine, size, seeds)
         if "insertion_deletion" in self.parts:
             results |= insertion_deletion(

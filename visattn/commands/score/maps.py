@@ -132,7 +132,6 @@ def build_parser() -> CommandParser:
 def _add_score_options(parser: CommandParser, scores: "argparse._ArgumentGroup") -> None:
     """Add the options that change the scores."""
     steps = whole_number(1, 10_000)
-    add_options(parser, "align")
     add_resize_mode(parser, None)
     scores.add_argument(
         "--tolerance",
@@ -411,7 +410,7 @@ def _build_evaluator(args: argparse.Namespace) -> "tuple[MapEvaluator, str]":
     loaded, explained = load_explained_model(args, dense=dense)
     if loaded.weights == "random" and not args.dry_run:
         print_message("the weights are random: the scores have no meaning")
-    options: dict[str, Any] = {"align": args.align, "resize_mode": args.resize_mode}
+    options: dict[str, Any] = {"resize_mode": args.resize_mode}
     if dense:
         from visattn.commands.score.evaluate_maps import DenseMapEvaluator
 

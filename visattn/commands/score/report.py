@@ -265,7 +265,6 @@ def _signature(settings: Mapping[str, Any]) -> str:
             f"model:{settings['model']}",
             f"weights:{weights}",
             f"data:{settings['data']}",
-            f"align:{settings['align']}",
             f"target:{settings['target']}",
             f"tolerance:{settings['tolerance']:g}px",
             f"iou:{'mean' if threshold is None else threshold}",

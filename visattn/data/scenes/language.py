@@ -1,7 +1,7 @@
 """Captions of scenes: their grammar, and their verification against the scene."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -293,7 +293,6 @@ def score_caption(
     world: World,
     *,
     size: int,
-    boxes_to_cells: Callable[[Tensor], Tensor] | None = None,
 ) -> CaptionScore:
     """Score a caption and its attention maps, one per word, against a scene.
 
@@ -303,8 +302,6 @@ def score_caption(
         world: Ground truth of the scene.
         size: Height and width in pixels at which the scene was rendered; the boxes are those of
             the objects' pixels.
-        boxes_to_cells: Maps boxes relative to the image to boxes relative to the grid of the maps,
-            such as `ImageEncoder.boxes_to_cells`; None if the grid covers the image.
 
     Raises:
         ValueError: If there are fewer maps than words.
@@ -325,8 +322,6 @@ def score_caption(
         return CaptionScore(verdict.parsed, verdict.true, 0, 0.0, 0.0, 0.0)
     hits = correctness = baseline = 0.0
     object_sides = torch.from_numpy(object_boxes(world, size)).float() / size
-    if boxes_to_cells is not None:
-        object_sides = boxes_to_cells(object_sides)
     for things in {things for _, things in visual}:
         word_maps = maps[[word for word, objects in visual if objects == things]]
         boxes = object_sides[list(things)]

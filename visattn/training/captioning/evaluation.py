@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from visattn.data.captions.batch import CaptionBatch
 from visattn.data.captions.pieces import caption_text
-from visattn.data.phrases import match_phrases, phrases_to_cells
+from visattn.data.phrases import match_phrases
 from visattn.functional.captions import caption_loss
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.models.saving.config import build_model, model_config
@@ -243,9 +243,7 @@ class CaptionEvalTask(Task):
         self._untrained = ()
 
     def _update(self, split: str, captions: Sequence[CaptionWithMaps], batch: CaptionBatch) -> None:
-        self.evaluation(split).update(
-            captions, batch, self.model.encoder.boxes_to_cells, complete=not self.fitting
-        )
+        self.evaluation(split).update(captions, batch, complete=not self.fitting)
 
     def _generate(self, model: Captioner, batch: CaptionBatch) -> list[CaptionWithMaps]:
         return generate_captions(
@@ -288,19 +286,17 @@ class CaptionEvaluation(Evaluation):
         self,
         captions: Sequence[CaptionWithMaps],
         batch: CaptionBatch,
-        boxes_to_cells: Callable[[Tensor], Tensor],
         *,
         complete: bool,
     ) -> None:
         """Update each metric for which the batch has annotations.
 
-        The encoder's `boxes_to_cells` says where cells lie; if `complete`, phrases and single heads
-        are scored too.
+        If `complete`, phrases and single heads are scored too.
         """
         if all(sample.world for sample in batch.samples):
-            self._update_scenes(captions, batch, boxes_to_cells, complete=complete)
+            self._update_scenes(captions, batch, complete=complete)
         if complete and any(sample.phrases for sample in batch.samples):
-            self._update_phrases(captions, batch, boxes_to_cells)
+            self._update_phrases(captions, batch)
         if self.split in GENERATED and all(sample.references for sample in batch.samples):
             samples = [batch.samples[caption.image_index] for caption in captions]
             self.references.update(samples, [caption.text for caption in captions])
@@ -310,7 +306,6 @@ class CaptionEvaluation(Evaluation):
         self,
         captions: Sequence[CaptionWithMaps],
         batch: CaptionBatch,
-        boxes_to_cells: Callable[[Tensor], Tensor],
         *,
         complete: bool,
     ) -> None:
@@ -323,7 +318,6 @@ class CaptionEvaluation(Evaluation):
                 [world for world in worlds if world],
                 [caption.gates for caption in first],
                 size=cast("Tensor", batch.images).shape[-1],
-                boxes_to_cells=boxes_to_cells,
             )
         self.updated.add("scenes")
 
@@ -331,13 +325,9 @@ class CaptionEvaluation(Evaluation):
         self,
         captions: Sequence[CaptionWithMaps],
         batch: CaptionBatch,
-        boxes_to_cells: Callable[[Tensor], Tensor],
     ) -> None:
         generated = self.split in GENERATED
-        phrases = [
-            phrases_to_cells(_phrases(caption, batch, generated=generated), boxes_to_cells)
-            for caption in captions
-        ]
+        phrases = [_phrases(caption, batch, generated=generated) for caption in captions]
         for scores, maps in self._scores_with_maps("phrases", captions, heads=True):
             cast("PhraseScores", scores).update(maps, phrases)
         self.updated.add("phrases")

@@ -1,6 +1,6 @@
 """Metrics of captions, and of attention maps against scenes and the boxes of phrases."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -106,14 +106,10 @@ class SceneScores(nn.Module):
         gates: Sequence[Float[Tensor, " _t"]],
         *,
         size: int,
-        boxes_to_cells: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Add captions with their maps, the scenes at their size in pixels, and the gates.
-
-        Boxes are compared with the maps where the cells of the model's encoder lie.
-        """
+        """Add captions with their maps, the scenes at their size in pixels, and the gates."""
         scores = [
-            score_caption(caption, words, world, size=size, boxes_to_cells=boxes_to_cells)
+            score_caption(caption, words, world, size=size)
             for caption, words, world in zip(captions, maps, worlds, strict=True)
         ]
         count = len(scores)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from visattn.data.captions.batch import CaptionBatch
-from visattn.data.phrases import SupervisedPart, phrases_to_cells, supervised_words
+from visattn.data.phrases import SupervisedPart, supervised_words
 from visattn.functional.captions import (
     AttentionLoss,
     Reduction,
@@ -206,9 +206,8 @@ class CaptioningTask(CaptionEvalTask):
         self, output: TeacherForcedOutput, batch: CaptionBatch
     ) -> Float[Tensor, ""]:
         """Return the supervision loss of the attention on the boxes of the phrases."""
-        encoder = self.model.encoder
-        captions = [phrases_to_cells(own, encoder.boxes_to_cells) for own in batch.phrases()]
-        words = supervised_words(captions, encoder.grid_size, words=self.supervised_words)
+        grid = self.model.encoder.grid_size
+        words = supervised_words(batch.phrases(), grid, words=self.supervised_words)
         device = output.attention.weights.device
         targets, supervised = pack_targets(
             *(x.to(device) for x in words), lengths=batch.packing or batch.lengths

@@ -62,14 +62,13 @@ def hop_targets(
     batch: QuestionBatch,
     grid: tuple[int, int],
     num_hops: int,
-    boxes_to_cells: Callable[[Tensor], Tensor] = lambda boxes: boxes,
 ) -> Float[Tensor, "r {num_hops} n"]:
     """Return how much of each cell is covered by the objects that each hop should look at.
 
     Hop k should look at the objects of step k, and hops beyond the last step at those of the last
     step. A cell counts by the object that covers most of it.
 
-    The encoder of the model knows where its cells lie. Questions without referents have zeros.
+    Questions without referents have zeros.
     """
     boxes = batch.boxes
     referents = batch.referents
@@ -77,8 +76,7 @@ def hop_targets(
         return torch.zeros(len(batch.answers), num_hops, grid[0] * grid[1])
     height, width = batch.images.shape[2:]
     sides = boxes.new_tensor([width, height, width, height])
-    placed = boxes_to_cells(boxes / sides)
-    covered = box_coverage(placed[:, :, None], grid).flatten(-2)[batch.image_indices]
+    covered = box_coverage((boxes / sides)[:, :, None], grid).flatten(-2)[batch.image_indices]
     # Four hops of a question with two steps look at the objects of the steps 0, 1, 1 and 1.
     last_step = referents.any(-1).sum(1).clamp(min=1) - 1
     hops = torch.arange(num_hops, device=boxes.device)
@@ -254,8 +252,7 @@ class QuestionTask(Task):
         self, attention: Float[Tensor, "r hops n"], batch: QuestionBatch
     ) -> Float[Tensor, ""]:
         """Return the mean loss of the maps of all hops against the objects of their steps."""
-        encoder = self.model.encoder
-        targets = hop_targets(batch, encoder.grid_size, attention.shape[1], encoder.boxes_to_cells)
+        targets = hop_targets(batch, self.model.encoder.grid_size, attention.shape[1])
         supervised = (targets.sum(-1) > 0).flatten()
         loss = attention_mass_loss(attention.flatten(0, 1), targets.flatten(0, 1), supervised)
         self.log("train/hop_loss", loss.detach(), batch_size=len(batch.answers))
@@ -273,7 +270,6 @@ class QuestionTask(Task):
         if output.attention is not None and batch.boxes is not None and referents is not None:
             size = (batch.images.shape[2], batch.images.shape[3])
             boxes = referent_boxes(batch.boxes, referents, batch.image_indices, size)
-            boxes = self.model.encoder.boxes_to_cells(boxes)
             maps = output.attention.unflatten(2, self.model.grid_size)
             evaluation.referents.update(maps, boxes, types)
         if not self.fitting:
@@ -408,9 +404,8 @@ def _hop_maps(
     if maps is None:
         return []
     drawn = Geometry.identity((pixels.shape[0], pixels.shape[1])).resized(model.img_size)
-    placement = model.encoder.placement
     return [
-        AttentionMap(values.view(model.grid_size), name, "tokens", drawn, placement=placement)
+        AttentionMap(values.view(model.grid_size), name, "tokens", drawn)
         for name, values in zip(model.hop_names, maps, strict=True)
     ]
 

@@ -166,7 +166,6 @@ class SequenceRecognitionTask(Task):
         boxes = batch.boxes[images[shown], digits[shown]] / batch.boxes.new_tensor(
             [width, height, width, height]
         )
-        boxes = self.model.encoder.boxes_to_cells(boxes)
         maps = output.attention.weights[shown].float().unflatten(-1, (rows, columns)).cpu()
         for weights, box in zip(maps, boxes.cpu(), strict=True):
             scores.update_map(weights, box)

@@ -17,7 +17,6 @@ from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import RecordedLayer
-from visattn.viz.heads import key_geometry
 from visattn.viz.html.document import PageOptions, PageParts, page_geometry, photo_page
 from visattn.viz.maps import UNITS, method_title, target_line
 from visattn.viz.text import sanitize_text
@@ -25,7 +24,6 @@ from visattn.viz.text import sanitize_text
 _NAME, _TITLE = 60, 200  # characters
 _SCRIPTS = ("heads.js", "tiles.js", "explorer.js")
 _MINUS = "\N{MINUS SIGN}"
-_VISIBLE_SHIFT = 0.005  # cells
 
 
 def explorer_html(
@@ -82,20 +80,19 @@ def explorer_html(
         raise ValueError("maps must be finite, got NaN or infinity")
     page = PageOptions(**options).otherwise(name=Path(image.name).name)
     scales = scales or [map_scale([entry]) for entry in maps]
-    base = geometry.from_edges()
     title = next(filter(None, map(target_line, maps)), "Attention")
     return photo_page(
         image.pixels,
-        base,
+        geometry,
         PageParts(
             "explorer.html",
             _SCRIPTS,
             data={
                 "smooth": True,
                 "title": sanitize_text(title, _TITLE),
-                "layers": [_layer_data(layer, explained, base) for layer in layers],
-                "maps": [_map_data(*pair, base) for pair in zip(maps, scales, strict=True)],
-                "classes": _class_data(class_maps, base),
+                "layers": [_layer_data(layer, explained, geometry) for layer in layers],
+                "maps": [_map_data(*pair, geometry) for pair in zip(maps, scales, strict=True)],
+                "classes": _class_data(class_maps, geometry),
                 "pooled": _pooling_text(layers, explained.info),
                 "read": sanitize_text(_first_query(explained.info), _NAME),
             },
@@ -151,7 +148,7 @@ def _layer_data(layer: RecordedLayer, explained: ExplainedModel, base: Geometry)
         "before": layer.num_prefix_keys,
         "shares": list(layer.shares),
         "averaged": _is_averaged(layer, explained.info),
-        **_own_geometry(key_geometry(layer, explained, base), base),
+        **_own_geometry(base.inset(layer.margin), base),
         "tops": _float_text(tops),
         "codes": base64.b64encode(codes.tobytes()).decode(),
     }
@@ -246,11 +243,6 @@ def _facts(attention_map: AttentionMap) -> list[tuple[str, str]]:
     ]
     if target := target_line(attention_map):
         facts.insert(0, ("Target", target))
-    if attention_map.placement is not None:
-        y, x = attention_map.placement.shift((values.shape[0], values.shape[1]))
-        if max(abs(y), abs(x)) >= _VISIBLE_SHIFT:
-            moved = f"{x:+.2f}, {y:+.2f} cells (receptive fields)"
-            facts.append(("Moved", moved.replace("-", _MINUS)))
     info = attention_map.info
     options = {
         **info.options,
