@@ -9,10 +9,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 from visattn.commands.streams import prepare_streams
-from visattn.io.atomic import disk_errno, disk_error
 from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import escaped_warnings, print_message, silence
 
@@ -176,10 +174,6 @@ def _report_unknown(name: str) -> int:
 def _error_message(error: Exception) -> str:
     """Return the message of an error for stderr."""
     message = str(error) or type(error).__name__
-    if isinstance(error, OSError) and (number := disk_errno(error, ".")):
-        if not error.filename:
-            return f"{error.strerror}; make room, or write to another disk"
-        error = disk_error(number, Path(os.fsdecode(error.filename)).parent)
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return message

@@ -47,7 +47,7 @@ def test_a_failed_write_keeps_the_old_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, step, full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(OSError, match="No space left"):
         atomic_write(tmp_path / "a.txt", b"second")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_bytes() == b"first"

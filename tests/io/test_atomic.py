@@ -56,7 +56,9 @@ def test_killed_writer_keeps_the_old_content_and_leaves_a_removable_part(tmp_pat
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert file.read_bytes() == b"old"
     assert len(names(tmp_path)) == 2
-    remove_partial_files(tmp_path)
+    remove_partial_files(tmp_path)  # it may be that of a running writer
+    assert len(names(tmp_path)) == 2
+    remove_partial_files(tmp_path, older_than=0)
     assert names(tmp_path) == ["a.bin"]
 
 
@@ -77,8 +79,7 @@ def test_missing_directory_is_reported(tmp_path: Path) -> None:
 def test_full_disk_is_reported_and_keeps_the_old_content(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1000) as disk:
         atomic_write(disk / "a.bin", b"o" * 400_000)
-        message = rf"no space left: 800 kB are needed and 6\d\d kB are free.*{disk}"
-        with pytest.raises(OSError, match=message) as caught:
+        with pytest.raises(OSError, match=rf"No space left on device: '{disk}/a\.bin'") as caught:
             atomic_write(disk / "a.bin", b"n" * 800_000)
         assert caught.value.errno == errno.ENOSPC
         assert (disk / "a.bin").read_bytes() == b"o" * 400_000
@@ -90,7 +91,7 @@ def test_full_disk_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     writer = AtomicCheckpointIO()
     with small_disk(tmp_path / "disk", 1000) as disk:
         writer.save_checkpoint({"weights": torch.zeros(100_000)}, disk / "last.ckpt")
-        with pytest.raises(OSError, match=r"no space left: 8\d\d kB are needed and 6\d\d kB are"):
+        with pytest.raises(OSError, match=r"No space left on device: .*last\.ckpt"):
             writer.save_checkpoint({"weights": torch.ones(200_000)}, disk / "last.ckpt")
         assert names(disk) == ["last.ckpt"]
         assert not writer.load_checkpoint(disk / "last.ckpt")["weights"].any()

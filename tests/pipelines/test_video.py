@@ -225,7 +225,7 @@ def test_a_torn_movie_does_not_replace_an_older_one(
         fill(movie, 5)
     monkeypatch.setattr("visattn.images.video.is_disk_full", lambda _: True)
     with (
-        pytest.raises(OSError, match=r"no space left: .* the old content is intact"),
+        pytest.raises(OSError, match=r"No space left on device"),
         open_mp4(tmp_path / "a.mp4", 10.0) as movie,
     ):
         fill(movie, 5)
@@ -241,7 +241,7 @@ def test_a_full_disk_keeps_the_older_movie(tmp_path: Path) -> None:
         before = (disk / "a.mp4").read_bytes()
         (disk / "more").write_bytes(bytes(shutil.disk_usage(disk).free - 40_000))
         with (
-            pytest.raises(OSError, match="no space left: .* the old content is intact"),
+            pytest.raises(OSError, match="No space left on device"),
             open_mp4(disk / "a.mp4", 10.0) as movie,
         ):
             fill(movie, 60)

@@ -9,12 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from visattn.io.atomic import (
-    DISK_ERRNOS,
-    explained_disk_errors,
-    remove_partial_files,
-    temporary_folder,
-)
+from visattn.io.atomic import remove_partial_files, temporary_folder
 from visattn.io.safe_text import print_message
 from visattn.io.sources import Source
 
@@ -37,15 +32,12 @@ def create_folder(folder: Path) -> None:
         OSError: --out ...files.py cannot be written: File exists; choose another folder
     """
     try:
-        with explained_disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         remove_partial_files(folder)
         # Fails now if nothing can be written, not after the first images.
         with temporary_folder(folder / "visattn"):
             pass
     except OSError as error:
-        if error.errno in DISK_ERRNOS:
-            raise
         raise OSError(
             f"--out {folder} cannot be written: {error.strerror}; choose another folder"
         ) from error

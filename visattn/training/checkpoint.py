@@ -17,7 +17,6 @@ from torch import Tensor
 
 from visattn.io.atomic import atomic_replace
 
-_SIZE_FACTOR = 1.05  # a file holds names and numbers besides the tensors
 _SPANS = ("total", "current")  # of Lightning's counts: the run, and the epoch or validation
 
 
@@ -34,12 +33,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Write a checkpoint and atomically replace an older one.
 
         Raises:
-            OSError: If it cannot be written; for a full disk, with the free and the needed space.
+            OSError: If it cannot be written.
         """
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        needed = int(_SIZE_FACTOR * tensor_bytes(checkpoint))
-        with atomic_replace(target, needed_bytes=needed) as part, part.open("wb") as file:
+        with atomic_replace(target) as part, part.open("wb") as file:
             torch.save(checkpoint, file)
 
     def load_checkpoint(
@@ -47,20 +45,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> dict[str, Any]:
         """Return the content of a checkpoint, always with `weights_only=True`."""
         return super().load_checkpoint(path, map_location=map_location, weights_only=True)
-
-
-def tensor_bytes(content: Any) -> int:
-    """Return the size in bytes of the tensors in nested mappings and lists.
-
-    Example:
-        >>> tensor_bytes({"weights": [torch.zeros(3)], "step": 7})
-        12
-    """
-    if isinstance(content, Tensor):
-        return content.numel() * content.element_size()
-    if isinstance(content, dict):
-        return sum(map(tensor_bytes, content.values()))
-    return sum(map(tensor_bytes, content)) if isinstance(content, list | tuple) else 0
 
 
 def normalize_loop_state(loops: dict[str, Any], trainer: Trainer) -> None:

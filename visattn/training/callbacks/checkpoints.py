@@ -131,7 +131,7 @@ class LastCheckpoint(Checkpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remove the temporary files of a run that was killed."""
         if stage == "fit" and trainer.is_global_zero:
-            remove_partial_files(self.file.parent)
+            remove_partial_files(self.file.parent, older_than=0)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]

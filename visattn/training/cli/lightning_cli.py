@@ -19,7 +19,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from visattn import training
-from visattn.io.atomic import explained_disk_errors, remove_partial_files
+from visattn.io.atomic import remove_partial_files
 from visattn.io.safe_text import print_text
 from visattn.models.saving.checkpoint import read_checkpoint, read_progress
 from visattn.models.saving.runs import checkpoint_run, run_config
@@ -250,12 +250,11 @@ class TrainingCLI(LightningCLI):
         """Train while holding the lock of the run folder."""
         self._prepare_model()
         with ExitStack() as stack:
-            stack.enter_context(explained_disk_errors(self.run_dir))
             if _is_rank_zero() and self._writes():
                 create_run_dir(self.run_dir, new=self.config["fit"].get("ckpt_path") is None)
                 stack.enter_context(lock_run_dir(self.run_dir))
                 for folder in (self.run_dir, *filter(Path.is_dir, self.run_dir.rglob("*"))):
-                    remove_partial_files(folder)  # of a killed run
+                    remove_partial_files(folder, older_than=0)  # of a killed run
                 set_aside(self.unusable, self.run_dir)
             if kwargs.get("ckpt_path"):
                 source = (
@@ -292,8 +291,7 @@ class TrainingCLI(LightningCLI):
     def _score(self, kwargs: dict[str, Any]) -> None:
         command = str(self.subcommand)
         verbose = kwargs.pop("verbose", True)
-        with explained_disk_errors(self.run_dir):
-            getattr(self.trainer, command)(**kwargs, verbose=False)
+        getattr(self.trainer, command)(**kwargs, verbose=False)
         file = self.run_dir / f"{command}.json"
         if self.dry_run:
             self._print_dry_run(file, "replaced" if file.exists() else "new")
