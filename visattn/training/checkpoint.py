@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from lightning import Trainer
 from lightning.fabric.plugins import TorchCheckpointIO
-from torch import Tensor
 
 from visattn.io.atomic import atomic_replace
 
