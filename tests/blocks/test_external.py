@@ -85,9 +85,7 @@ def test_networks_are_built_with_a_registered_block() -> None:
 
 
 def test_register_works_as_a_decorator_with_block_info() -> None:
-    card = BlockInfo(
-        "mine", "spatial", "My gate", "Me 2024", "y = x / 2", "0", aliases=("my gate", "SE")
-    )
+    card = BlockInfo("mine", "spatial", "My gate", "Me 2024", "y = x / 2", "0")
 
     @va.register_block(name="other_name")
     class Carded(Halved):
@@ -96,8 +94,6 @@ def test_register_works_as_a_decorator_with_block_info() -> None:
     Carded.info = card  # type: ignore[attr-defined]
     va.register_block(Carded, name="my-own")
     assert va.block_info("my_own").title == "My gate"
-    assert va.block_info("my gate").name == "my-own"
-    assert va.block_info("SE").name == "se"  # built-in names take precedence
     assert "my-own" in va.list_blocks(kind="spatial")
 
 
@@ -124,18 +120,11 @@ def test_invalid_blocks_are_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x
 
-    class Still(nn.Module):
-        pass
-
     cases: list[tuple[Any, str]] = [
-        (Halved(3), "got the Halved"),
-        (len, "got the builtin_function_or_method len"),
-        (dict, "got the class dict"),
-        (
-            Wide,
-            r"first argument is channels.*Wide\(channels: int, width: int\).*Wide\(64\): missing",
-        ),
-        (Still, "Still defines no forward"),
+        (Halved(3), "got Halved"),
+        (len, "got <built-in function len>"),
+        (dict, "got <class 'dict'>"),
+        (Wide, r"Wide\(64\): missing"),
         (nn.ReLU, "ReLU is a layer of torch itself"),
     ]
     for block, said in cases:

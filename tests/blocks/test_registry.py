@@ -3,7 +3,6 @@
 import inspect
 import math
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -73,8 +72,7 @@ def test_block_info_is_complete(name: str) -> None:
     assert re.match(r"[A-Z]\w+ .*20\d\d, (arXiv:\d{4}\.\d{5}$|[A-Z]{3,}, \S)", card.paper)
     assert re.search(r"\by(_\w+|\[\w\])? = ", card.equation)
     assert card.parameters
-    lines = [*card.deviations, *card.compatible_weights]
-    assert [line for line in lines if line != line.strip() or line.endswith(".")] == []
+    assert [line for line in card.deviations if line != line.strip() or line.endswith(".")] == []
 
 
 @pytest.mark.parametrize("channels", [16, 48, 256, 1024])
@@ -99,53 +97,21 @@ def test_formulas_are_evaluated() -> None:
     assert evaluated(formula, {"C": 12, "reduction": 4}) == 2 * 144 / 2 + 3 * 4 * 3
 
 
-CALLED = {
-    "se": ("SE", "squeeze_excite", "SqueezeExcite", "Squeeze-and-Excitation"),
-    "ese": ("eSE", "effective_se"),
-    "eca": ("ECA", "ECA-Net"),
-    "gc": ("GC", "GCNet", "global_context"),
-    "sse": ("sSE",),
-    "stn": ("STN", "spatial transformer"),
-    "cbam": ("CBAM",),
-    "bam": ("BAM",),
-    "scse": ("scSE",),
-    "coordinate": ("CoordAtt", "coordinate attention"),
-    "simam": ("SimAM",),
-    "sk": ("SKNet",),
-    "nonlocal": ("non-local", "NonLocal", "nl"),
-    "danet": ("DANet", "dual_attention"),
-    "crisscross": ("CCNet", "criss-cross"),
-    "a2": ("A2-Net",),
-    "botnet": ("BoTNet",),
-}
-
-
-def plain(name: str) -> str:
-    return re.sub(r"[\W_]", "", name.lower())
-
-
-def test_common_aliases_name_their_block() -> None:
-    for name, others in CALLED.items():
-        for other in (name, *others):
-            assert block_info(other).name == name, other
-            assert block_name(create_block(other, 16)) == name
-
-
-def test_names_are_unique() -> None:
-    called = [plain(word) for name in list_blocks() for word in (name, *block_info(name).aliases)]
-    assert [word for word, count in Counter(called).items() if count > 1] == []
-    classes = {plain(block.__name__): name for name, block in BLOCKS.items()}
-    said = {
-        plain(word): name for name in list_blocks() for word in (name, *block_info(name).aliases)
-    }
-    assert {word for word in classes if said.get(word, classes[word]) != classes[word]} == set()
+def test_case_hyphens_and_underscores_of_a_name_do_not_matter() -> None:
+    for other, name in {
+        "SE": "se",
+        "scSE": "scse",
+        "Non-local": "nonlocal",
+        "CBAM": "cbam",
+    }.items():
+        assert block_info(other).name == name
+        assert block_name(create_block(other, 16)) == name
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("CBMA", "there is no block named 'CBMA'; did you mean cbam"),
-        ("squeeze-excit", "did you mean se"),
         (
             "qqqq",
             r"choose from se, ese, .*botnet \(a block of your own: "

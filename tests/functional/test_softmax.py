@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from visattn.functional.attention import dot_product_attention, masked_softmax
-from visattn.functional.masks import CausalAlignment, causal_mask, length_mask
+from visattn.functional.masks import causal_mask, length_mask
 
 
 def inputs(*lead: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,46 +141,20 @@ def test_backward_produces_no_nan() -> None:
         there_and_back()
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("alignment", ["upper_left", "lower_right"])
-@pytest.mark.parametrize("keys", [5, 11, 3])
-def test_causal_equals_attention_under_a_causal_mask(
-    keys: int, alignment: CausalAlignment, need_weights: bool
-) -> None:
-    query, others, values = numbers(2, 5, 7), numbers(2, keys, 7, seed=1), numbers(2, keys, 3)
-    past = torch.tensor(
-        [
-            [j <= i + (keys - 5 if alignment == "lower_right" else 0) for j in range(keys)]
-            for i in range(5)
-        ]
-    )
-    for extra in (None, random_mask(5, keys)):
-        got, _ = dot_product_attention(
-            query, others, values, mask=extra, causal=alignment, need_weights=need_weights
-        )
-        allowed = past if extra is None else past & extra
-        for b in range(2):
-            expected, _ = looped(query[b], others[b], values[b], allowed)
-            torch.testing.assert_close(got[b], expected)
-
-
-@pytest.mark.parametrize("causal", [None, "upper_left"])
 @pytest.mark.parametrize("mask", [None, random_mask(5, 11)])
-def test_bias_is_added_to_the_scaled_scores(
-    mask: Tensor | None, causal: CausalAlignment | None
-) -> None:
+def test_bias_is_added_to_the_scaled_scores(mask: Tensor | None) -> None:
     query, keys, values = inputs(2, 3)
     bias = numbers(3, 5, 11, seed=5).requires_grad_()
-    fused, _ = dot_product_attention(query, keys, values, mask=mask, bias=bias, causal=causal)
+    fused, _ = dot_product_attention(query, keys, values, mask=mask, bias=bias)
     output, weights = dot_product_attention(
-        query, keys, values, mask=mask, bias=bias, causal=causal, need_weights=True
+        query, keys, values, mask=mask, bias=bias, need_weights=True
     )
     torch.testing.assert_close(fused, output)
     grad_output = numbers(2, 3, 5, 3)
     gradients = [torch.autograd.grad(out, bias, grad_output)[0] for out in (fused, output)]
     assert gradients[0].isfinite().all()
     torch.testing.assert_close(*gradients)
-    if mask is causal is None:
+    if mask is None:
         expected = (query @ keys.mT / math.sqrt(7) + bias).softmax(-1)
         torch.testing.assert_close(weights, expected)
 
@@ -215,9 +189,6 @@ def test_fused_kernel_runs_without_need_weights(lead: tuple[int, ...], mask: str
     assert not any("softmax" in name for name in kernels.names)
     expected, _ = dot_product_attention(query, keys, keys, mask=allowed, need_weights=True)
     torch.testing.assert_close(output, expected, atol=1e-6, rtol=0)
-    with Kernels() as kernels:
-        dot_product_attention(query, keys, keys, causal="upper_left")
-    assert not any("arange" in name for name in kernels.names)  # the kernel's own causality
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -49,18 +49,18 @@ def rectangle(image: int, category: int, box: tuple[int, int, int, int]) -> dict
     }
 
 
-def small_detector(*, plain: bool = False) -> DETR:
+def small_detector() -> DETR:
     """Return an untrained detector whose boxes differ from each other."""
     torch.manual_seed(4)
-    options = {"queries": "learned", "cross_attention": "dense"} if plain else {}
     model = DETR(
         ("cat", "dog"),
         SmallEncoder((24, 40), channels=8),
         dim=16,
         num_queries=5,
         num_heads=2,
+        num_encoder_layers=0,
         num_decoder_layers=2,
-        **options,  # type: ignore[arg-type]
+        mlp_ratio=4.0,
     )
     with torch.no_grad():
         heads: Any = model.heads

@@ -76,11 +76,6 @@ EXAMPLES: dict[str, nn.Module] = {
         num_encoder_layers=1,
         num_decoder_layers=2,
         mlp_ratio=2.0,
-        cross_attention="dense",
-        num_points=3,
-        class_probability="softmax",
-        two_stage=True,
-        num_denoising_groups=2,
     ),
     "ShowAttendTell": ShowAttendTell(
         (*SPECIAL_TOKENS, "red", "blue"),

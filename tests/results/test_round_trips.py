@@ -93,10 +93,9 @@ def scan_path(glimpses: int, channels: int) -> ScanPath:
                     pixels, resolution_maps(windows, (16, 24), PLACE, info), 1, "b")  # fmt: skip
 
 
-def detections(count: int, *, sampled: bool) -> Detections:
+def detections(count: int) -> Detections:
     objects = tuple(DetectedObject(f"w{n}", 0.5, (1.0, 2.0, 3.5, 4.0), n) for n in range(count))
-    points = numbers(count, 5, 3).double() if sampled and count else None
-    return Detections(objects, maps_of(count, "queries"), points)
+    return Detections(objects, maps_of(count, "queries"))
 
 
 def segmentation(gates: int) -> Segmentation:
@@ -119,7 +118,7 @@ RESULTS: dict[type, st.SearchStrategy[Any]] = {
     | calls(caption, st.just(2), st.just(1), video=st.just(True)),  # noqa: FBT003
     Answer: calls(answer, counts),
     ScanPath: calls(scan_path, st.integers(1, 3), st.sampled_from([0, 1, 3])),
-    Detections: calls(detections, counts, sampled=st.booleans()),
+    Detections: calls(detections, counts),
     Segmentation: calls(segmentation, counts),
     MapInfo: calls(lambda: INFO) | calls(MapInfo),
     Thing: calls(lambda: Thing("pixel", (3, 4))) | calls(lambda: Thing("box", box=(1.0, 2, 3, 4))),
@@ -187,7 +186,7 @@ def test_a_result_is_read_back_as_it_was(kind: Any, data: st.DataObject) -> None
 def test_a_saved_file_is_read_back(kind: Any, tmp_path: Path) -> None:
     examples: dict[type, Any] = {
         Caption: caption(2, 1), Answer: answer(2), ScanPath: scan_path(2, 3),
-        Detections: detections(2, sampled=True), Segmentation: segmentation(1),
+        Detections: detections(2), Segmentation: segmentation(1),
     }  # fmt: skip
     result = examples[kind]
     result.save(tmp_path / "result.json")

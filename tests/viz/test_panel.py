@@ -1,4 +1,4 @@
-"""The figure of detections: a tile per map, boxes and points in its place, one value range."""
+"""The figure of detections: a tile per map, the box in its place, one value range."""
 
 from typing import Any
 
@@ -27,8 +27,7 @@ def result_of(*maps: np.ndarray, labels: str = "cc") -> Detections:
     values = torch.from_numpy(np.array(maps, dtype=np.float32).reshape(-1, 60, 90))
     note = MapInfo(layer=5, outside=[0.0] * len(maps))
     placed = AttentionMap(values, "decoder", "queries", PLACE, note)
-    points = torch.tensor([[[30.0, 30.0, 1.0]]] * len(maps)).reshape(-1, 1, 3)
-    return Detections(objects, placed, points)
+    return Detections(objects, placed)
 
 
 def page_of(*maps: np.ndarray, **options: Any) -> np.ndarray:

@@ -80,9 +80,6 @@ from .srm import (
 from .tap import (
     Tap as Tap,
 )
-from .transformer.deformable import (
-    DeformableAttention as DeformableAttention,
-)
 from .transformer.layer import (
     EncoderLayer as EncoderLayer,
 )

@@ -68,8 +68,6 @@ class AttentionGate(Block):
             "computed at the resolution of the features; stride=2 for half of it, as in the paper",
             "no convolution and normalization after the gate, unlike the authors' code",
         ),
-        compatible_weights=("Attention-Gated-Networks in 2-D (theta, phi, psi), with stride=2",),
-        aliases=("additive attention gate", "Attention U-Net", "AG"),
     )
 
     def __init__(

@@ -78,10 +78,6 @@ class BAM(Block):
             "combine='mul' multiplies the scores, as the authors' code does",
             "it cannot be trained with a batch of one image, which has no variance",
         ),
-        compatible_weights=(
-            "attention-module BAM (channel_att.gate_c, spatial_att.gate_s), combine='mul'",
-        ),
-        aliases=("bottleneck attention module",),
     )
 
     def __init__(

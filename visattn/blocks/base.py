@@ -152,10 +152,6 @@ class BlockInfo:
         equation: Computation in a few lines; x is the input, y the output, s the sigmoid.
         parameters: Number of parameters in closed form, for C channels.
         deviations: Differences from the paper or from common implementations, one per entry.
-        compatible_weights: Implementations whose weights load directly or by conversion, one per
-            entry.
-        aliases: Other names of the block. Case, spaces, hyphens and underscores are ignored; the
-            class name is always an alias.
     """
 
     name: str
@@ -165,8 +161,6 @@ class BlockInfo:
     equation: str
     parameters: str
     deviations: tuple[str, ...] = ()
-    compatible_weights: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
 
 
 class Block(nn.Module, ABC):

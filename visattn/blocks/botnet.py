@@ -50,7 +50,6 @@ class BoTNetAttention(Block):
             "larger offsets share the last embedding, so that any spatial size works",
             "both score terms are scaled; timm does not scale the relative term by default",
         ),
-        aliases=("BoT", "bottleneck transformer", "BoTNet MHSA"),
     )
 
     def __init__(

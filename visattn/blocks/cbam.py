@@ -80,11 +80,6 @@ class CBAM(Block):
             "the weight of that normalization is initialized with 1; in the authors' networks with "
             "0, a gate of 0.5 everywhere; its momentum is 0.1, theirs 0.01",
         ),
-        compatible_weights=(
-            "attention-module CBAM (ChannelGate.mlp.1 and .3, SpatialGate.spatial.conv and .bn)",
-            "timm CbamModule, with bias=False and pool_order='mean_max'",
-        ),
-        aliases=("convolutional block attention module",),
     )
 
     def __init__(

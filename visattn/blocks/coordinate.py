@@ -69,11 +69,6 @@ class CoordinateAttention(Block):
         equation="y = x * s(Fh f_rows + bh) * s(Fw f_columns + bw), "
         "f = hardswish(BN(F1 [mean of each row; mean of each column] + b1))",
         parameters="C m + m + 2 m + 2 (m C + C), with m = max(8, C // reduction)",
-        compatible_weights=(
-            "CoordAttention CoordAtt (conv1, bn1, conv_h, conv_w)",
-            "timm CoordAttn with rd_channels=m and bias=True, or without: a bias of 0",
-        ),
-        aliases=("coord", "CoordAtt", "CoordAttn"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 32) -> None:

@@ -109,7 +109,6 @@ class CrissCrossAttention(Block):
             "the residual scale gamma is from the released code; the paper has none",
             "the 3x3 convolutions of the head are not part of the block",
         ),
-        aliases=("CCA", "CCNet"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 8, recurrence: int = 2) -> None:

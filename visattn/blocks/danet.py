@@ -74,7 +74,6 @@ class DANet(Block):
             "not part of it",
             "invert_channel_affinity=True uses softmax(max(E) - E), as in the released code",
         ),
-        aliases=("DA", "dual attention", "dual attention network"),
     )
 
     def __init__(

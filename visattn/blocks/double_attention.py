@@ -75,7 +75,6 @@ class DoubleAttention(Block):
         equation="y = x + Wz (G softmax_k(Wd x)), G = (Wf x) softmax_n(Wg x)^T: softmax over the n "
         "positions to gather, over the k descriptors to distribute",
         parameters="2 C h + h + 2 (C k + k) + C, with h = max(1, C // reduction), k = max(2, h)",
-        aliases=("A2-Net", "double attn"),
     )
 
     def __init__(

@@ -81,8 +81,6 @@ class ECA(Block):
             "the formula is applied as published: below 8 channels the kernel size is 1, in timm 3",
             "the released networks do not follow the formula; set kernel_size to theirs",
         ),
-        compatible_weights=("timm EcaModule (conv)", "ECANet eca_layer (conv)"),
-        aliases=("ECA-Net", "efficient channel attention"),
     )
 
     def __init__(self, channels: int, *, kernel_size: int | None = None) -> None:

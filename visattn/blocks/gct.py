@@ -71,8 +71,6 @@ class GCT(Block):
             "L2 norm only; the released code also offers the L1 norm",
             "with a single channel the gate does not depend on the input",
         ),
-        compatible_weights=("GCT (alpha, gamma, beta)",),
-        aliases=("gated channel transformation",),
     )
 
     def __init__(self, channels: int) -> None:

@@ -105,11 +105,6 @@ class GlobalContext(Block):
             "below 3 hidden channels LN only scales and shifts, or it would remove the input",
             "the score has a bias, as in the released code; softmax cancels it",
         ),
-        compatible_weights=(
-            "mmdetection ContextBlock (conv_mask, channel_add_conv), pooling att, fusion add",
-            "timm GlobalContext with fuse_add=True, fuse_scale=False (LN eps 1e-6, here 1e-5)",
-        ),
-        aliases=("GCNet", "global context block"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 16) -> None:

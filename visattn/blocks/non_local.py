@@ -43,7 +43,6 @@ class NonLocal(Block):
             "no pooling of keys and values (the paper's optional subsampling trick)",
             "scale=True divides the scores by sqrt(h); the paper does not",
         ),
-        aliases=("nl", "non-local block", "non-local neural network"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 2, scale: bool = False) -> None:

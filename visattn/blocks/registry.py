@@ -72,9 +72,8 @@ def create_block(name: str, channels: int, **options: Any) -> nn.Module:
     """Create a block by name.
 
     Args:
-        name: A name from `list_blocks()` or an alias such as "SE", "squeeze_excite" or "non-local";
-            case, hyphens and underscores are ignored. Or the import path `package.module.Class` of
-            a block class in a trusted module.
+        name: A name from `list_blocks()`; case, hyphens and underscores are ignored. Or the import
+            path `package.module.Class` of a block class in a trusted module.
         channels: Number of input channels.
         options: Further arguments of the block, such as `reduction` or `kernel_size`.
 
@@ -125,7 +124,7 @@ def block_info(name: str) -> BlockInfo:
     """Return the metadata of a block: paper, equation, number of parameters, deviations.
 
     Args:
-        name: Name, alias or import path, as for `create_block`.
+        name: Name or import path, as for `create_block`.
 
     Raises:
         ValueError: If there is no such block, or if its module is not trusted.
@@ -189,8 +188,7 @@ def register_block(
     new_name = name or (info.name if info else cls.__name__.lower())
     if not re.fullmatch(r"[A-Za-z](\w|-)*", new_name) or new_name.lower() == "none":
         raise ValueError(f"the name of a block must be an identifier, got {new_name!r}")
-    names = _canonical_names()
-    existing = names.get(_normalize(new_name))
+    existing = _canonical_names().get(_normalize(new_name))
     registered = _all_entries()[existing].block if existing else None
     # A notebook cell that runs again defines the same class anew.
     if registered is not None and import_path(registered) != import_path(cls):
@@ -202,14 +200,13 @@ def register_block(
         return block
     new_info = default_info(cls, new_name)
     if info:
-        aliases = tuple(alias for alias in info.aliases if _normalize(alias) not in names)
-        new_info = replace(info, name=new_name, aliases=aliases)
+        new_info = replace(info, name=new_name)
     _registered[existing or new_name] = _Entry(cls, new_info)
     return block
 
 
 def block_class(name: str) -> type[nn.Module]:
-    """Return the class of a block by name, alias or import path.
+    """Return the class of a block by name or import path.
 
     Raises:
         ValueError: If there is no such block, or if its module is not trusted.
@@ -255,11 +252,8 @@ def _normalize(name: str) -> str:
 
 
 def _canonical_names() -> dict[str, str]:
-    """Return the block name for every normalized name, alias and class name; names win."""
-    entries = _all_entries()
-    by_class = {_normalize(entry.block.__name__): name for name, entry in entries.items()}
-    by_alias = {_normalize(a): name for name, entry in entries.items() for a in entry.info.aliases}
-    return {**by_class, **by_alias, **{_normalize(name): name for name in entries}}
+    """Return the block name for every normalized name."""
+    return {_normalize(name): name for name in _all_entries()}
 
 
 def _find_entry(name: str) -> _Entry | None:
@@ -279,8 +273,7 @@ def _get_entry(name: str) -> _Entry:
         _imported[name] = _Entry(block, default_info(block, name))
         return _imported[name]
     choices = f"choose from {', '.join(list_blocks())}"
-    names = _canonical_names()
-    hint = did_you_mean(_normalize(name), names, canonical=names, otherwise=choices)
+    hint = did_you_mean(_normalize(name), list_blocks(), otherwise=choices)
     raise ValueError(
         f"there is no block named {name!r}; {hint} (a block of your own: call "
         "va.register_block(MyBlock) first, or pass package.module.Class)"
@@ -291,31 +284,27 @@ def check_block_class(block: object) -> type[nn.Module]:
     """Return the class if it can be used as a block.
 
     Raises:
-        TypeError: If it is not a subclass of `torch.nn.Module` with a forward, if it is a layer of
-            torch itself, or if it cannot be created from a number of channels alone.
+        TypeError: If it is not a subclass of `torch.nn.Module`, if it is a layer of torch itself,
+            or if it cannot be created from a number of channels alone.
 
     Example:
         >>> check_block_class(nn.ReLU)
         Traceback (most recent call last):
         TypeError: a block is a class of torch.nn.Module, ...; ReLU is a layer of torch itself
     """
-    requirement = "a block is a class of torch.nn.Module, made from its number of channels"
+    requirement = (
+        "a block is a class of torch.nn.Module; the first argument is channels, all others have "
+        "defaults"
+    )
     if not isinstance(block, type) or not issubclass(block, nn.Module):
-        kind = type(block).__name__ if not isinstance(block, type) else "class"
-        raise TypeError(f"{requirement}; got the {kind} {getattr(block, '__name__', block)!s:.60}")
+        raise TypeError(f"{requirement}; got {block!r:.60}")
     # Otherwise every such layer of a model would count as a block.
     if block.__module__.startswith("torch."):
         raise TypeError(f"{requirement}; {block.__name__} is a layer of torch itself")
-    if inspect.isabstract(block) or block.forward is nn.Module.forward:
-        raise TypeError(f"{requirement}; {block.__name__} defines no forward")
     try:
         inspect.signature(block).bind(64)
     except TypeError as error:
-        raise TypeError(
-            f"{requirement}: the first argument is channels, and all others have defaults; "
-            f"{block.__name__}{inspect.signature(block)} cannot be called as {block.__name__}(64): "
-            f"{error}"
-        ) from None
+        raise TypeError(f"{requirement}; {block.__name__}(64): {error}") from None
     return block
 
 

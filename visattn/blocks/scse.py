@@ -50,7 +50,6 @@ class SCSE(Block):
             "combine='concat' adds a projection back to C channels, which the paper leaves to the "
             "next layer",
         ),
-        aliases=("concurrent SE", "concurrent spatial and channel squeeze-and-excitation"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 2, combine: Combination = "add") -> None:

@@ -57,8 +57,6 @@ class SelectiveKernel(Block):
             "gcd(32, C) groups where 32 does not divide the channels",
             "it cannot be trained with a batch of one image, which has no variance",
         ),
-        compatible_weights=("timm SelectiveKernel with split_input=False (paths, attn)",),
-        aliases=("SKNet", "SK attention", "SKConv"),
     )
 
     def __init__(

@@ -83,8 +83,6 @@ class SimAM(Block):
             "computed in float32 or wider, since squares overflow half precision",
             "the formula bounds the gate to 0.62 .. 1, so no position is suppressed",
         ),
-        compatible_weights=("has none",),
-        aliases=("simple attention module",),
     )
 
     def __init__(self, channels: int, *, e_lambda: float = 1e-4) -> None:

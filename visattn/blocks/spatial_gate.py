@@ -43,11 +43,6 @@ class SpatialGate(Block):
             "its weight is initialized with 1; in the authors' networks with 0, a gate of 0.5",
             "its momentum is 0.1; in the authors' code 0.01",
         ),
-        compatible_weights=(
-            "attention-module SpatialGate (spatial.conv, spatial.bn)",
-            "timm SpatialAttn (conv.conv, conv.bn), with pool_order='mean_max'",
-        ),
-        aliases=("spatial attention", "spatial attention module", "CBAM spatial"),
     )
 
     def __init__(
@@ -96,7 +91,6 @@ class SpatialSE(Block):
         equation="y = x * s(w . x)",
         parameters="C",
         deviations=("bias=True adds a bias, as in several ports: C + 1 parameters",),
-        aliases=("spatial SE", "spatial squeeze-and-excitation"),
     )
 
     def __init__(self, channels: int, *, bias: bool = False) -> None:

@@ -95,7 +95,6 @@ class SpatialTransformer(Block):
             "the paper leaves the localization network open; this one accepts any spatial size",
             "theta acts on coordinates in [-1, 1]: a rotation also shears a non-square grid",
         ),
-        aliases=("spatial transformer network",),
     )
 
     def __init__(

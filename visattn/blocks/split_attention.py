@@ -74,8 +74,6 @@ class SplitAttention(Block):
             "the convolution has gcd(C, G R) groups where G R does not divide C",
             "it cannot be trained with a batch of one image, which has no variance",
         ),
-        compatible_weights=("timm SplitAttn with batch normalization (conv, bn0, fc1, bn1, fc2)",),
-        aliases=("split attn", "splat", "ResNeSt"),
     )
 
     def __init__(

@@ -55,8 +55,6 @@ class SqueezeExcite(Block):
         equation="y = x * s(W2 relu(W1 mean(x) + b1) + b2)",
         parameters="2 C h + h + C, with h = max(1, C // reduction)",
         deviations=("bias=False leaves the biases out, as several ports do",),
-        compatible_weights=("timm SEModule (fc1, fc2 as 1x1 convolutions)",),
-        aliases=("squeeze-and-excitation", "squeeze_excite", "SENet", "SE layer"),
     )
 
     def __init__(self, channels: int, *, reduction: int = 16, bias: bool = True) -> None:
@@ -101,8 +99,6 @@ class EffectiveSE(Block):
         equation="y = x * hardsigmoid(W mean(x) + b), hardsigmoid(z) = min(max(z + 3, 0), 6) / 6",
         parameters="C C + C",
         deviations=("the sigmoid is the hard one of the released code",),
-        compatible_weights=("timm EffectiveSEModule (fc as a 1x1 convolution)",),
-        aliases=("effective squeeze-and-excitation", "effective_se"),
     )
 
     def __init__(self, channels: int) -> None:

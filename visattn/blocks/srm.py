@@ -73,10 +73,6 @@ class SRM(Block):
             "w is initialized at random; in the released code with 0, a gate of 0.5",
             "it cannot be trained with a batch of one image, which has no variance",
         ),
-        compatible_weights=(
-            "style-based-recalibration-module SRMLayer (cfc, bn), except for the std",
-        ),
-        aliases=("style-based recalibration module", "style recalibration module"),
     )
 
     def __init__(self, channels: int) -> None:

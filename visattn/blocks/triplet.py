@@ -76,8 +76,6 @@ class TripletAttention(Block):
         equation="y = x * (g_yx + g_cy + g_cx) / 3, g = s(BN(conv_k([max; mean over the third])))",
         parameters="3 (2 k k + 2)",
         deviations=("averages the three gates instead of three gated copies of the features",),
-        compatible_weights=("triplet-attention TripletAttention (hw, hc, cw)",),
-        aliases=("triplet attn",),
     )
 
     def __init__(self, channels: int, *, kernel_size: int = 7) -> None:

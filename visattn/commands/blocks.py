@@ -21,7 +21,7 @@ PAPER = 37
 
 _DESCRIPTION = f"""\
 List the attention blocks with their cost at {CHANNELS} channels, or describe one block: equation,
-arguments, deviations from the paper, compatible weights."""
+arguments, deviations from the paper."""
 
 _EPILOG = """\
 va.create_block(NAME, channels, ...) creates a block; va.insert(model, NAME, position=...,
@@ -191,10 +191,7 @@ def _describe(name: str, columns: int) -> list[str]:
     lines += ["  (x: input, y: output, s: sigmoid)", ""]
     lines += _entry("parameters", [info.parameters, costs], columns)
     lines += _entry("arguments", _arguments(block) or ["none"], columns)
-    if info.aliases:
-        lines += _entry("aliases", [", ".join(info.aliases)], columns)
     lines += _entry("deviations", info.deviations or ["none known"], columns)
-    lines += _entry("weights", info.compatible_weights or ["none but its own"], columns)
     lines += ["", f'va.create_block("{name}", {CHANNELS})']
     signal = ', signal="NAME"' if "signal_channels" in inspect.signature(block).parameters else ""
     return [*lines, f'va.insert(model, "{name}", position="residual"{signal}, example=x)']

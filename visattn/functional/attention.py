@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from visattn.functional.masks import CausalAlignment, causal_mask
 from visattn.functional.numerics import without_autocast
 
 
@@ -189,7 +188,6 @@ def dot_product_attention(
     *,
     mask: Bool[Tensor, "*#b #n #m"] | None = None,
     bias: Float[Tensor, "*#b #n #m"] | None = None,
-    causal: CausalAlignment | None = None,
     scale: float | None = None,
     need_weights: bool = False,
 ) -> tuple[Float[Tensor, "*b n e"], Float[Tensor, "*b n m"] | None]:
@@ -205,13 +203,11 @@ def dot_product_attention(
         values: Values.
         mask: True = may attend.
         bias: Added to the scaled scores, such as a relative position bias.
-        causal: Alignment of a causal mask; no causal mask if None.
         scale: Factor of the dot products; 1 / sqrt(d) if None.
         need_weights: Whether to return the weights, which take n × m numbers.
 
     Raises:
         TypeError: If the mask is not boolean.
-        ValueError: If the alignment is unknown.
 
     Example:
         >>> output, weights = dot_product_attention(
@@ -226,15 +222,8 @@ def dot_product_attention(
     if mask is not None:
         _check_boolean(mask)
     factor: float = query.shape[-1] ** -0.5 if scale is None else scale
-    # The kernel aligns at the upper left only, and takes no mask beside its own.
-    kernel_is_causal = causal == "upper_left" and not need_weights and mask is bias is None
-    if causal is not None and not kernel_is_causal:
-        causal_part = causal_mask(
-            query.shape[-2], keys.shape[-2], alignment=causal, device=query.device
-        )
-        mask = causal_part if mask is None else causal_part & mask
     if not need_weights:
-        return _fused_attention(query, keys, values, mask, bias, kernel_is_causal, factor), None
+        return _fused_attention(query, keys, values, mask, bias, factor), None
     weights = dot_product_attention_weights(query, keys, mask=mask, bias=bias, scale=factor)
     return weights @ values, weights
 
@@ -270,11 +259,10 @@ def _fused_attention(
     values: Float[Tensor, "*b m e"],
     mask: Bool[Tensor, "*#b #n #m"] | None,
     bias: Float[Tensor, "*#b #n #m"] | None,
-    causal: bool,
     scale: float,
 ) -> Float[Tensor, "*b n e"]:
     other_width = query.shape[-1] != values.shape[-1] and query.device.type == "cpu"
-    if other_width and mask is bias is None and not causal:
+    if other_width and mask is bias is None:
         return _attention_by_rows(query, keys, values, scale)
     empty = None if mask is None else _empty_rows(mask)
     attn_mask = None if bias is None else bias.to(query.dtype)
@@ -285,7 +273,6 @@ def _fused_attention(
     output = scaled_dot_product_attention(
         *(_to_four_dims(_in_rows(tensor)) for tensor in (query, keys, values)),
         attn_mask=None if attn_mask is None else _to_four_dims(_expand_mask(attn_mask, query)),
-        is_causal=causal,
         scale=scale,
     ).view(*query.shape[:-1], values.shape[-1])
     return output if empty is None else output.masked_fill(empty, 0.0)

@@ -81,16 +81,6 @@ def generalized_box_iou(
     return iou - (enclosing - union) / enclosing.where(enclosing > 0, 1.0)
 
 
-def inverse_sigmoid(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """Return the logit of numbers that are first clamped to [0.001, 0.999].
-
-    Example:
-        >>> inverse_sigmoid(torch.tensor([0.5, 2.0]))
-        tensor([0.0000, 6.9068])
-    """
-    return x.clamp(1e-3, 1 - 1e-3).logit()
-
-
 def _intersection_and_union(
     first: Float[Tensor, "*#b 4"], second: Float[Tensor, "*#b 4"]
 ) -> tuple[Float[Tensor, "*b"], Float[Tensor, "*b"]]:

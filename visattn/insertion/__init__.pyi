@@ -12,7 +12,5 @@ from .sites import (
 )
 from .weights import (
     bake as bake,
-    convert_block_state_dict as convert_block_state_dict,
-    convert_model_state_dict as convert_model_state_dict,
     remove as remove,
 )

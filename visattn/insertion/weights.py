@@ -1,13 +1,10 @@
-"""Weights of inserted blocks: of other implementations, and baked into the CNN."""
+"""Inserted blocks: removed, and baked into the CNN."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-import torch
 from torch import Tensor, nn
 
-from visattn.blocks.cbam import CBAM
 from visattn.blocks.registry import block_name
 from visattn.insertion.inserted_block import (
     CHILD_NAME,
@@ -15,7 +12,6 @@ from visattn.insertion.inserted_block import (
     detach,
     get_inserted,
     named_modules,
-    scale_name,
 )
 from visattn.insertion.insertion import unfreeze
 from visattn.insertion.sites import compile_pattern
@@ -23,168 +19,6 @@ from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import format_names
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
-
-# Patterns of foreign keys and the names of visattn modules. SE: timm, torchvision,
-# pretrained-models, moskomule.
-# CBAM: attention-module; timm.
-_KEY_PATTERNS: dict[str, dict[str, str]] = {
-    "se": {
-        r"(?:fc1|conv_reduce|fc\.0)\.(\w+)": "squeeze",
-        r"(?:fc2|conv_expand|fc\.2)\.(\w+)": "excite",
-    },
-    "eca": {r"conv\.(weight)": "conv"},
-    "cbam": {
-        r"(?:ChannelGate\.mlp\.1|channel\.fc1)\.(\w+)": "squeeze",
-        r"(?:ChannelGate\.mlp\.3|channel\.fc2)\.(\w+)": "excite",
-        r"(?:SpatialGate\.spatial|spatial\.conv)\.conv\.(weight)": "conv",
-        r"(?:SpatialGate\.spatial|spatial\.conv)\.bn\.(\w+)": "norm",
-    },
-}
-_ATTRIBUTE_NAMES = ("se", "se_module", "eca", "cbam", "attn")
-"""Attribute names of an attention block in the residual blocks of other libraries."""
-
-
-def convert_block_state_dict(
-    state_dict: Mapping[str, Tensor], block: nn.Module
-) -> dict[str, Tensor]:
-    """Convert the state dict of another library's block to the keys and shapes of a visattn block.
-
-    Supported: squeeze-and-excitation of timm and others (ReLU, then sigmoid); ECA of ECANet and
-    timm; CBAM of attention-module and timm. The pooling order of the CBAM spatial gate differs
-    between these and is converted. Missing biases are set to zero.
-
-    Args:
-        state_dict: State dict of their block, without a prefix.
-        block: Block to load it into, one of `se`, `eca`, `cbam`.
-
-    Raises:
-        ValueError: If there is no conversion, or if a shape differs.
-
-    Example:
-        >>> from visattn.blocks.eca import ECA
-        >>> weights = {"conv.weight": torch.tensor([[[0.0, 1.0, 0.0]]])}
-        >>> list(convert_block_state_dict(weights, ECA(8, kernel_size=3)))
-        ['conv.weight']
-    """
-    name = block_name(block)
-    if name is None or name not in _KEY_PATTERNS:
-        raise ValueError(f"weights can be converted for {', '.join(_KEY_PATTERNS)}, not for {name}")
-    target = block.state_dict()
-    converted: dict[str, Tensor] = {}
-    for key, value in state_dict.items():
-        new_key = _map_key(key, _KEY_PATTERNS[name])
-        if new_key is None or new_key not in target:
-            raise ValueError(
-                f"{key} has no counterpart in {name}, whose keys are {', '.join(target)}"
-            )
-        converted[new_key] = _convert_layout(key, value, block, target[new_key])
-        if converted[new_key].shape != target[new_key].shape:
-            raise ValueError(
-                f"{key} is {list(value.shape)}, and {new_key} of {name} is "
-                f"{list(target[new_key].shape)}; create the block with a matching reduction or "
-                "kernel_size"
-            )
-    for key in target.keys() - converted.keys():
-        if not key.endswith(".bias") or key.startswith("norm"):
-            raise ValueError(
-                f"{key} of {name} is missing from the weights; their keys are "
-                f"{', '.join(state_dict)}"
-            )
-        converted[key] = torch.zeros_like(target[key])
-    return converted
-
-
-def convert_model_state_dict(
-    state_dict: Mapping[str, Tensor], model: nn.Module
-) -> dict[str, Tensor]:
-    """Convert the state dict of another library's attention network for inserted blocks.
-
-    All other parameters must have the same names, as in the ResNets of timm and torchvision. Insert
-    the blocks first, with `position="residual"` and `init="paper"`; with `identity` the scales
-    become one. A `module.` prefix of `DataParallel` is removed.
-
-    Args:
-        state_dict: State dict of their model, with keys such as `layer1.0.se.fc1.weight`.
-        model: Model with inserted blocks.
-
-    Raises:
-        ValueError: If nothing was inserted, if the state dict has no block at a site, or if a shape
-            differs.
-
-    Example:
-        >>> from visattn.insertion.insertion import insert
-        >>> model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 1, bias=False)))
-        >>> x = torch.zeros(1, 3, 5, 7)
-        >>> _ = insert(model, "eca", position="0.0", example=x, kernel_size=3)
-        >>> weights = {"0.0.weight": torch.ones(8, 3, 1, 1)}
-        >>> weights["0.se.conv.weight"] = torch.ones(1, 1, 3)
-        >>> model.load_state_dict(convert_model_state_dict(weights, model))
-        <All keys matched successfully>
-    """
-    if all(key.startswith("module.") for key in state_dict):
-        state_dict = {key.removeprefix("module."): value for key, value in state_dict.items()}
-    rest = dict(state_dict)
-    converted = dict[str, Tensor]()
-    for name, host in named_modules(model).items():
-        inserted = get_inserted(host)
-        if inserted is not None:
-            source_keys = _source_keys(name, state_dict)
-            for key in source_keys.values():
-                rest.pop(key)
-            values = {short: state_dict[key] for short, key in source_keys.items()}
-            converted |= {
-                f"{name}.{CHILD_NAME}.{key}": v
-                for key, v in _convert_inserted(values, inserted).items()
-            }
-    if not converted:
-        raise ValueError(
-            f"nothing was inserted into this {type(model).__name__}; call insert first"
-        )
-    return rest | converted
-
-
-def _convert_inserted(values: Mapping[str, Tensor], inserted: InsertedBlock) -> dict[str, Tensor]:
-    name = inserted.names[0]
-    block = inserted.get_submodule(inserted.names[0])
-    if len(inserted.names) > 1 or block_name(block) is None:
-        raise ValueError(
-            "each site must hold a single registered block, not " + " + ".join(inserted.names)
-        )
-    state = {
-        f"{name}.{key}": value for key, value in convert_block_state_dict(values, block).items()
-    }
-    return state | {scale_name(name): torch.ones_like(scale) for scale in inserted.identity_scales}
-
-
-def _source_keys(host: str, state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the keys of a block's weights next to a host, by name without prefix."""
-    parent = host.rpartition(".")[0]
-    prefixes = [f"{parent}.{word}." if parent else f"{word}." for word in _ATTRIBUTE_NAMES]
-    for prefix in prefixes:
-        if converted := {key.removeprefix(prefix): key for key in state if key.startswith(prefix)}:
-            return converted
-    raise ValueError(f"there are no block weights next to {host}; expected a prefix of {prefixes}")
-
-
-def _map_key(key: str, names: Mapping[str, str]) -> str | None:
-    for pattern, new_key in names.items():
-        if match := re.fullmatch(pattern, key):
-            return f"{new_key}.{match[1]}"
-    return None
-
-
-def _convert_layout(key: str, value: Tensor, block: nn.Module, target: Tensor) -> Tensor:
-    """Return a weight in the layout of the visattn block.
-
-    A 1x1 convolution becomes a linear layer, and the input channels of a spatial kernel follow the
-    pooling order of the block.
-    """
-    if isinstance(block, CBAM) and key.endswith(".conv.weight"):
-        source_keys = "max_mean" if key.startswith("SpatialGate") else "mean_max"
-        value = value if block.pool_order == source_keys else value.flip(1)
-    axes = [[n for n in shape if n > 1] for shape in (value.shape, target.shape)]
-    return value.reshape(target.shape) if axes[0] == axes[1] else value
-
 
 HOST = "host"
 """Name of the child that holds the original module after `bake`."""

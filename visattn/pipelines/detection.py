@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.deformable import SamplingPoints
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
@@ -27,8 +26,6 @@ class DetectorAttention(NamedTuple):
     """Of the last decoder layer."""
     maps: Float[Tensor, "b n y x"]
     """Weight of each cell in the output of the cross-attention, mean over heads."""
-    points: SamplingPoints | None
-    """Points that deformable attention sampled; None for dense attention."""
     site: str
     """Name of the module that attended."""
 
@@ -55,12 +52,10 @@ def detector_attention(
         raise ValueError(f"layer must be from {-count} to {count - 1}, got {layer}")
     site = f"decoder_layers.{layer % count}.cross_attn.tap"
     with record(model, layers=[site]) as recording:
-        output = model.decode(model.encode(images))
-    logits, boxes = output.layers
-    points = output.points[layer] if output.points else None
+        logits, boxes = model.decode(model.encode(images))
     [weights] = recording.maps
     prediction = BoxPrediction(logits[-1], boxes[-1])
-    return DetectorAttention(prediction, weights.values.mean(1), points, site)
+    return DetectorAttention(prediction, weights.values.mean(1), site)
 
 
 @checked_arguments(threshold=(0, 1), max_detections=(1, 1_000_000), layer=(-99, 99))
@@ -76,9 +71,7 @@ def detect(
 ) -> list[Detections]:
     """Return the objects in each image, with what each query attended to.
 
-    The weights of deformable attention that fall outside of the feature map belong to no cell; the
-    info of the maps has their sum for each detection (`outside`). The training mode is
-    restored.
+    The training mode is restored.
 
     Args:
         model: A trained detector, as `load_model` returns it.
@@ -99,8 +92,8 @@ def detect(
         >>> from visattn.models import SmallEncoder
         >>> model = DETR(("cat", "dog"), SmallEncoder((16, 24), channels=8), dim=8, num_queries=3)
         >>> [result] = detect(model, np.zeros((60, 80, 3), np.uint8), threshold=0.0)
-        >>> len(result.objects), result.maps.values.shape, result.points.shape
-        (6, torch.Size([6, 2, 3]), torch.Size([6, 32, 3]))
+        >>> len(result.objects), result.maps.values.shape
+        (3, torch.Size([3, 2, 3]))
     """
     if not isinstance(model, DETR):
         raise TypeError(f"the model must be a detector such as DETR, got {type(model).__name__}")
@@ -140,11 +133,7 @@ def _detect_image(
     )
     queries = predicted.queries[kept]
     maps = _placed_maps(model, attention, objects, queries, geometry, layer)
-    points = None
-    if attention.points is not None:
-        locations, weights = (tensor[0].cpu()[queries] for tensor in attention.points)
-        points = place_points(locations, weights, geometry)
-    return Detections(objects, maps, points)
+    return Detections(objects, maps)
 
 
 def _placed_maps(
@@ -164,23 +153,3 @@ def _placed_maps(
     )
     labels = tuple(detected.label for detected in objects)
     return AttentionMap(values, attention.site, "queries", geometry, info, labels)
-
-
-def place_points(
-    locations: Float[Tensor, "d h p 2"], weights: Float[Tensor, "d h p"], geometry: Geometry
-) -> Float[Tensor, "d p2 3"]:
-    """Return x and y in pixels of the image and weight of each sampled point, over all heads.
-
-    Locations are shares of the network's input; the weights of a head sum to 1.
-
-    Example:
-        >>> middle = torch.full((1, 2, 1, 2), 0.5)
-        >>> place_points(middle, torch.ones(1, 2, 1), Geometry.identity((30, 40)))
-        tensor([[[20.0000, 15.0000,  0.5000],
-                 [20.0000, 15.0000,  0.5000]]], dtype=torch.float64)
-    """
-    height, width = geometry.input_size
-    places = locations.reshape(-1, 2).double() * torch.tensor([width, height], dtype=torch.float64)
-    shares = weights.flatten(1).double() / weights.shape[1]  # heads count alike
-    flat = geometry.to_image(places).view(*shares.shape, 2)
-    return torch.cat((flat, shares[..., None]), -1)

@@ -354,23 +354,19 @@ class Detections(SavedAsJson):
         objects: The detections, those of `detect` in descending order of their scores.
         maps: For each, the weight of each cell of the feature map in the cross-attention of its
             query (mean over heads), placed on the original image.
-        points: For each, x and y in pixels of the original image and weight of every point that
-            deformable attention sampled, over all heads; weights sum to 1. None for dense
-            attention.
     """
 
     objects: tuple[DetectedObject, ...]
     maps: AttentionMap
-    points: Float[Tensor, "d p 3"] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return objects, maps and points as plain values for JSON.
+        """Return objects and maps as plain values for JSON.
 
         Example:
             >>> dog = DetectedObject("dog", 0.9, (5.0, 5.0, 20.0, 25.0), 7)
             >>> place = Geometry.identity((30, 40))
             >>> maps = AttentionMap(torch.ones(1, 3, 4), "decoder", "queries", place)
-            >>> record = Detections((dog,), maps, None).to_dict()
+            >>> record = Detections((dog,), maps).to_dict()
             >>> record["width"], record["objects"][0]["class"]
             (40, 'dog')
         """
@@ -391,7 +387,6 @@ class Detections(SavedAsJson):
             "site": self.maps.site,
             **self.maps.info.to_dict(),
             **lists_of(self.maps.values),
-            "points": None if self.points is None else self.points.tolist(),
             "geometry": self.maps.place(),
         }
 
@@ -413,16 +408,11 @@ class Detections(SavedAsJson):
             DetectedObject(entry["class"], entry["score"], tuple(entry["box"]), entry["query"])
             for entry in record["objects"]
         )
-        points = record["points"]
-        if points is not None:
-            points = torch.tensor(points, dtype=torch.float64)
-            # Nested lists lose their shape without detections.
-            points = points if objects else points.reshape(0, 0, 3)
         info = MapInfo.from_dict(_without(record, _OF_DETECTIONS))
         labels = tuple(detected.label for detected in objects)
         maps = AttentionMap(tensor_of(record), record["site"], "queries",
                             read_place(record["geometry"]), info, labels)  # fmt: skip
-        return cls(objects, maps, points)
+        return cls(objects, maps)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Figures of detections: boxes with labels, and sampling points."""
+"""Figures of detections: boxes with labels, and what queries attended to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -97,43 +97,6 @@ def draw_boxes(canvas: Canvas, boxes: Sequence[LabeledBox]) -> None:
         canvas.text(place, text, contrasting_color(each.color), font, anchor="lm")
 
 
-def draw_points(
-    canvas: Canvas,
-    points: Float[np.ndarray, "p 3"],
-    color: Color,
-    *,
-    box: Float[np.ndarray, " 4"] | None = None,
-) -> None:
-    """Draw rings around points of an image that fills its canvas; areas grow with weights.
-
-    Rings leave the object and the map below them visible.
-
-    Args:
-        canvas: Is drawn on.
-        points: x and y in pixels of the canvas, and weight, of each; weights sum to 1. Points
-            outside of the image are not seen.
-        color: Color of the rings.
-        box: Left, top, right, bottom of the object; the rings of a small one are small.
-
-    Example:
-        >>> points = np.array([[200.5, 200.5, 1.0], *[[-9.0, -9.0, 0.0]] * 7])
-        >>> canvas = Canvas(400, 400)
-        >>> draw_points(canvas, points, (230, 159, 0))
-        >>> inside, ring = (canvas.paint().getpixel((200, y)) for y in (200, 182))
-        >>> inside, ring != inside
-        ((250, 250, 247), True)
-    """
-    largest = min(canvas.width, canvas.height) / 22
-    if box is not None:
-        largest = min(largest, min(box[2] - box[0], box[3] - box[1]) / 6)
-    largest = max(3.0, largest)
-    for x, y, weight in sorted(points.tolist(), key=lambda point: -point[2]):
-        # A point of 8 times the mean weight, or more, has the largest ring.
-        radius = max(1.2, largest * min(1.0, float(np.sqrt(weight * len(points) / 8))))
-        canvas.circle((x, y), radius + 0.6, None, outline=_OUTLINE, width=2.4)
-        canvas.circle((x, y), radius, None, outline=color, width=1.3)
-
-
 def _label_place(
     box: LabeledBox,
     size: tuple[int, int],
@@ -218,9 +181,8 @@ def detection_figure(
 ) -> Figure:
     """Return a figure of the detections, and of what the query of each attended to.
 
-    A tile shows the map of the query on the image, its box, and rings around the points that it
-    sampled; the area of a ring grows with its weight. All tiles share one value range. The
-    subtitle says which share of the photo the model saw, if it is not all of it.
+    A tile shows the map of the query on the image, and its box. All tiles share one value range.
+    The subtitle says which share of the photo the model saw, if it is not all of it.
 
     Args:
         image: The original image.
@@ -257,7 +219,6 @@ def detection_figure(
         original,
         _labeled_boxes(result),
         result.maps[:drawn],
-        None if result.points is None else result.points.numpy(),
         [
             _note(each.query, outside)
             for each, outside in zip(result.objects, info.outside, strict=True)
@@ -272,7 +233,6 @@ def _query_tiles(
     photo: LoadedImage,
     boxes: Sequence[LabeledBox],
     maps: AttentionMap,
-    points: Float[np.ndarray, "q p 3"] | None,
     notes: Sequence[str],
     titles: tuple[str, str],
     drawing: DrawOptions,
@@ -294,16 +254,12 @@ def _query_tiles(
     for index, (box, own) in enumerate(zip(scaled, values, strict=False)):
         tile = _photo_canvas(drawing.draw(small, own), grid.tile_size)
         draw_boxes(tile, [LabeledBox(box.box, "", box.color)])
-        if points is not None:
-            places = part.boxes_on_tile(points[index][:, [0, 1, 0, 1]], tile_size)[:, :2]
-            weighted = np.column_stack([places, points[index][:, 2]])
-            draw_points(tile, weighted, box.color, box=box.box)
         tiles.append(Tile(tile, box.text, notes[index]))
     vmax = drawing.vmax or 1.0
     legend = Legend(
         drawing.draw,
         (drawing.vmin, vmax),
-        "weight of a cell" + ("" if points is None or not boxes else "; rings: sampled points"),
+        "weight of a cell",
         clipped=float(np.nanmax(values, initial=0.0)) > vmax,
         has_nan=bool(np.isnan(values).any()),
     )

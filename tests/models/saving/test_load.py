@@ -28,7 +28,7 @@ def test_specs_load_their_models(tmp_path: Path) -> None:
     assert type(classifier.model).__name__ == "SqueezeNet"
 
 
-def test_a_killed_save_leaves_the_old_or_the_new_model_and_its_card(tmp_path: Path) -> None:
+def test_a_killed_save_leaves_the_old_or_the_new_model(tmp_path: Path) -> None:
     file, step, loaded = tmp_path / "m.safetensors", 0, []
     models = {}
     for name in ("old", "new"):
@@ -42,7 +42,6 @@ def test_a_killed_save_leaves_the_old_or_the_new_model_and_its_card(tmp_path: Pa
     while killed_at(step, lambda: write("new")):
         weight = load(file).state_dict()["conv1.weight"]
         name = "old" if float(weight.flatten()[0]) == 1 else "new"
-        assert f"The {name} one." in file.with_suffix(".md").read_text()
         loaded.append(name)
         write("old")
         step += 1

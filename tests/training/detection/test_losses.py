@@ -1,22 +1,16 @@
 """Losses of set prediction: by hand, matching against all permutations, and empty images."""
 
-import math
 from itertools import permutations
 
 import pytest
 import torch
-from torch import Tensor
 
 from visattn.functional.boxes import center_to_corners, generalized_box_iou
-from visattn.models.detr import BoxPrediction, DetrOutput
+from visattn.models.detr import BoxPrediction
 from visattn.results.kinds import NO_OBJECT
-from visattn.training.detection.losses import SetCriterion, denoising_pairs
+from visattn.training.detection.losses import SetCriterion
 
 TRUE = torch.tensor([[[0.5, 0.5, 0.2, 0.4], [0.2, 0.3, 0.1, 0.1]]])
-
-
-def output(layers: BoxPrediction, denoising: BoxPrediction | None = None) -> DetrOutput:
-    return DetrOutput(layers, denoising, None, ())
 
 
 def random_layers(layers: int, images: int, queries: int, classes: int) -> BoxPrediction:
@@ -26,45 +20,23 @@ def random_layers(layers: int, images: int, queries: int, classes: int) -> BoxPr
     return BoxPrediction(logits, boxes)
 
 
-def focal(logit: float, *, positive: bool) -> float:
-    p = 1 / (1 + math.exp(-logit))
-    return -0.25 * (1 - p) ** 2 * math.log(p) if positive else -0.75 * p**2 * math.log(1 - p)
-
-
-def test_focal_box_losses_by_hand() -> None:
-    # The first query is shifted by half of the width, the second predicts another class.
-    logits = torch.tensor([[[[1.0, -2.0], [0.5, -1.0]]]])
-    boxes = torch.tensor([[[[0.6, 0.5, 0.2, 0.4], [0.9, 0.9, 0.1, 0.1]]]])
-    losses = SetCriterion("sigmoid").losses(
-        output(BoxPrediction(logits, boxes)), torch.tensor([[0]]), TRUE[:, :1]
-    )
-    expected = focal(1.0, positive=True) + sum(focal(x, positive=False) for x in (-2.0, 0.5, -1.0))
-    assert losses["class"].item() == pytest.approx(2 * expected, rel=1e-5)
-    assert losses["l1"].item() == pytest.approx(5 * 0.1, rel=1e-5)
-    # Intersection 0.1 x 0.4, union and hull 0.3 x 0.4.
-    assert losses["giou"].item() == pytest.approx(2 * (1 - 1 / 3), rel=1e-5)
-
-
 def test_cross_entropy_by_hand() -> None:
     logits = torch.tensor([[[[2.0, 0.0, 1.0], [0.0, 0.0, 3.0]]]])
     boxes = TRUE[None].clone()
-    criterion = SetCriterion("softmax", class_weight=1.0)
-    losses = criterion.losses(
-        output(BoxPrediction(logits, boxes)), torch.tensor([[0]]), TRUE[:, :1]
-    )
+    criterion = SetCriterion()
+    losses = criterion.losses(BoxPrediction(logits, boxes), torch.tensor([[0]]), TRUE[:, :1])
     log_probs = logits[0, 0].log_softmax(-1)
     expected = -(log_probs[0, 0] + 0.1 * log_probs[1, 2]) / 1.1
     torch.testing.assert_close(losses["class"], expected)
     assert losses["l1"].item() == losses["giou"].item() == 0
 
 
-@pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
 @pytest.mark.parametrize("num_queries", [5, 2])  # 2: fewer than objects
-def test_matching_is_the_cheapest_of_all_permutations(kind: str, num_queries: int) -> None:
+def test_matching_is_the_cheapest_of_all_permutations(num_queries: int) -> None:
     layers = random_layers(2, 3, num_queries, 4)
     labels = torch.tensor([[1, 2, 0], [2, NO_OBJECT, NO_OBJECT], [0, 0, NO_OBJECT]])
     true = torch.rand(3, 3, 4, generator=torch.Generator().manual_seed(8)) * 0.4 + 0.1
-    criterion = SetCriterion(kind)  # type: ignore[arg-type]
+    criterion = SetCriterion()
     costs, matches = criterion.costs(layers, labels, true), criterion.match(layers, labels, true)
     for layer in range(2):
         for image, count in enumerate((3, 1, 2)):
@@ -85,12 +57,12 @@ def test_predictions_that_are_nan_are_refused() -> None:
     layers = random_layers(1, 1, 3, 4)
     layers.logits[0, 0, 1] = torch.nan
     with pytest.raises(ValueError, match="invalid numeric entries"):
-        SetCriterion("sigmoid").match(layers, torch.tensor([[1, 2]]), TRUE)
+        SetCriterion().match(layers, torch.tensor([[1, 2]]), TRUE)
 
 
 def test_costs_are_l1_of_centers_giou_of_corners_and_class() -> None:
     layers = random_layers(1, 1, 5, 3)
-    costs = SetCriterion("softmax", class_weight=1.0).costs(layers, torch.tensor([[1, 0]]), TRUE)
+    costs = SetCriterion().costs(layers, torch.tensor([[1, 0]]), TRUE)
     probabilities = layers.logits[0, 0].softmax(-1)
     for query in range(5):
         for number, label in enumerate((1, 0)):
@@ -100,12 +72,11 @@ def test_costs_are_l1_of_centers_giou_of_corners_and_class() -> None:
             torch.testing.assert_close(costs[0, 0, query, number], expected)
 
 
-@pytest.mark.parametrize("kind", ["sigmoid", "softmax"])
 @pytest.mark.parametrize("length", [0, 2])
-def test_images_without_objects_train_the_classes_only(kind: str, length: int) -> None:
+def test_images_without_objects_train_the_classes_only(length: int) -> None:
     layers = BoxPrediction(*(part.requires_grad_() for part in random_layers(2, 2, 3, 4)))
     labels = torch.full((2, length), NO_OBJECT)
-    losses = SetCriterion(kind).losses(output(layers), labels, torch.zeros(2, length, 4))  # type: ignore[arg-type]
+    losses = SetCriterion().losses(layers, labels, torch.zeros(2, length, 4))
     assert losses["l1"].item() == losses["giou"].item() == 0
     assert losses["class"].item() > 0
     sum(losses.values()).backward()  # type: ignore[union-attr]
@@ -115,27 +86,9 @@ def test_images_without_objects_train_the_classes_only(kind: str, length: int) -
 
 def test_losses_are_per_object_and_summed_over_layers() -> None:
     layers, labels = random_layers(1, 1, 5, 3), torch.tensor([[1, 0]])
-    criterion = SetCriterion("sigmoid")
-    once = criterion.losses(output(layers), labels, TRUE)
+    criterion = SetCriterion()
+    once = criterion.losses(layers, labels, TRUE)
     doubled = BoxPrediction(*(part.expand(2, 2, -1, -1) for part in layers))
-    twice = criterion.losses(output(doubled), labels.expand(2, -1), TRUE.expand(2, -1, -1))
+    twice = criterion.losses(doubled, labels.expand(2, -1), TRUE.expand(2, -1, -1))
     for name, loss in once.items():
         torch.testing.assert_close(twice[name], 2 * loss)  # two layers; as many per object
-
-
-def test_denoising_compares_each_copy_with_its_object_and_ignores_padding() -> None:
-    labels = torch.tensor([[2, 1], [0, NO_OBJECT]])
-    true = TRUE.expand(2, -1, -1)
-    denoising = random_layers(3, 2, 4, 3)  # two groups of two
-    prediction, known, boxes = denoising_pairs(denoising, labels, true)
-    assert known.tolist() == [[2, 1, 2, 1, 0, 0]]
-    assert torch.equal(boxes[0], TRUE[0, [0, 1, 0, 1, 0, 0]])
-    kept: Tensor = denoising.boxes[:, [0, 0, 0, 0, 1, 1], [0, 1, 2, 3, 0, 2]]
-    assert torch.equal(prediction.boxes, kept[:, None])
-    perfect = BoxPrediction(denoising.logits, true.repeat(1, 2, 1).expand(3, -1, -1, -1))
-    layers = random_layers(1, 2, 5, 3)
-    criterion = SetCriterion("sigmoid")
-    without = criterion.losses(output(layers), labels, true)
-    losses = criterion.losses(output(layers, perfect), labels, true)
-    torch.testing.assert_close(losses["l1"], without["l1"])
-    assert losses["class"] > without["class"]

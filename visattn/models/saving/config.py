@@ -104,6 +104,14 @@ _LEFT: dict[str, dict[str, Any]] = {
         "dynamic_img_pad": False,
         "norm_eps": 1e-6,
     },
+    "DETR": {
+        "queries": "learned",
+        "cross_attention": "dense",
+        "num_points": _ANY,  # of deformable attention
+        "class_probability": "softmax",
+        "two_stage": False,
+        "num_denoising_groups": 0,
+    },
     "KnowingWhenToLook": {"feedback": "none"},
     "TransformerCaptioner": {
         "pos_embed": "sincos",

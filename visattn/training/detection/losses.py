@@ -7,16 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
-from torch.nn.functional import cross_entropy, l1_loss, one_hot
-from torchvision.ops import sigmoid_focal_loss
+from torch.nn.functional import cross_entropy, l1_loss
 
 from visattn.functional.boxes import center_to_corners, generalized_box_iou
-from visattn.models.detr import BoxPrediction, ClassProbability, DetrOutput
+from visattn.models.detr import BoxPrediction
 from visattn.results.kinds import NO_OBJECT
 from visattn.training.reduce import all_reduce_mean
-
-_ALPHA = 0.25  # of the focal loss
-_GAMMA = 2.0
 
 
 class Matches(NamedTuple):
@@ -34,11 +30,10 @@ class SetCriterion:
 
     The same weights apply to the terms of the matching cost and of the loss. The sums are divided
     by the number of objects in the batch, over all processes, and added over the decoder layers.
-
-    `sigmoid` has the focal loss, `softmax` cross-entropy. For the weights see `DetectionTask`.
+    For the weights see `DetectionTask`.
 
     Example:
-        >>> criterion = SetCriterion("sigmoid")
+        >>> criterion = SetCriterion()
         >>> logits, box = torch.zeros(1, 1, 2, 3), torch.tensor([0.5, 0.5, 0.2, 0.2])
         >>> layers = BoxPrediction(logits, torch.stack((box, box / 2))[None, None])
         >>> labels, boxes = torch.tensor([[1]]), box[None, None]
@@ -46,32 +41,13 @@ class SetCriterion:
         tensor([0])
 
     Source:
-        Carion et al. 2020, arXiv:2005.12872, equations 1 and 2; focal loss and its cost: Lin et al.
-        2017, arXiv:1708.02002, and the code of Zhu et al. 2020, arXiv:2010.04159.
+        Carion et al. 2020, arXiv:2005.12872, equations 1 and 2.
     """
 
-    class_probability: ClassProbability
-    class_weight: float = 2.0
+    class_weight: float = 1.0
     l1_weight: float = 5.0
     giou_weight: float = 2.0
     no_object_weight: float = 0.1
-
-    def losses(
-        self, output: DetrOutput, labels: Int[Tensor, "b m"], boxes: Float[Tensor, "b m 4"]
-    ) -> dict[str, Float[Tensor, ""]]:
-        """Return the weighted losses of all predictions: `class`, `l1` and `giou`.
-
-        Padding has the label `NO_OBJECT`. Boxes are center x, center y, width and height, relative
-        to the image.
-        """
-        terms = [self.matched_losses(output.layers, labels, boxes)]
-        if output.proposals is not None:
-            proposals = BoxPrediction(output.proposals.logits[None], output.proposals.boxes[None])
-            terms.append(self.matched_losses(proposals, labels, boxes))
-        if output.denoising is not None:
-            prediction, known, true = denoising_pairs(output.denoising, labels, boxes)
-            terms.append(self.matched_losses(prediction, known, true, identity=True))
-        return {name: torch.stack([term[name] for term in terms]).sum() for name in terms[0]}
 
     @torch.no_grad()
     def match(
@@ -108,11 +84,7 @@ class SetCriterion:
         """Return the cost of each pair of query and object, for each layer; in float32."""
         logits = layers.logits.float()
         predicted = layers.boxes.float()
-        if self.class_probability == "softmax":
-            cost = -logits.softmax(-1)
-        else:
-            p = logits.sigmoid().clamp(1e-8, 1 - 1e-8)
-            cost = _ALPHA * (1 - p) ** _GAMMA * -p.log() - (1 - _ALPHA) * p**_GAMMA * -(1 - p).log()
+        cost = -logits.softmax(-1)
         index = labels.clamp(min=0)[None, :, None].expand(*cost.shape[:3], -1)
         l1 = (predicted[:, :, :, None] - boxes[:, None]).abs().sum(-1)
         giou = generalized_box_iou(
@@ -124,19 +96,15 @@ class SetCriterion:
             - self.giou_weight * giou
         )
 
-    def matched_losses(
-        self,
-        layers: BoxPrediction,
-        labels: Int[Tensor, "b m"],
-        boxes: Float[Tensor, "b m 4"],
-        *,
-        identity: bool = False,
+    def losses(
+        self, layers: BoxPrediction, labels: Int[Tensor, "b m"], boxes: Float[Tensor, "b m 4"]
     ) -> dict[str, Float[Tensor, ""]]:
         """Return the weighted losses of predictions, added over the layers, their first axis.
 
-        With `identity`, query i belongs to object i; otherwise they are matched.
+        Padding has the label `NO_OBJECT`. Boxes are center x, center y, width and height, relative
+        to the image. The names are `class`, `l1` and `giou`.
         """
-        matches = identity_matches(layers) if identity else self.match(layers, labels, boxes)
+        matches = self.match(layers, labels, boxes)
         at = (matches.layer, matches.image, matches.query)
         predicted = layers.boxes[at].float()
         true = boxes[matches.image, matches.object]
@@ -160,12 +128,8 @@ class SetCriterion:
         classes: Int[Tensor, "l b n"],
         count: Int[Tensor, ""],
     ) -> Float[Tensor, ""]:
-        """Return the sum of the focal loss, or `count` times the mean cross-entropy, per layer."""
+        """Return `count` times the mean cross-entropy of each layer, summed."""
         num_classes = logits.shape[-1]
-        if self.class_probability == "sigmoid":
-            # Class -1, no object, becomes the column that is cut off: a row of zeros.
-            targets = one_hot(classes + 1, num_classes + 1)[..., 1:].to(logits)
-            return sigmoid_focal_loss(logits, targets, _ALPHA, _GAMMA, reduction="sum")
         weights = logits.new_ones(num_classes)
         weights[-1] = self.no_object_weight
         classes = classes.where(classes != NO_OBJECT, num_classes - 1)
@@ -176,26 +140,3 @@ class SetCriterion:
             for layer, target in zip(logits, classes, strict=True)
         ]
         return torch.stack(means).sum() * count
-
-
-def identity_matches(layers: BoxPrediction) -> Matches:
-    """Return the matches of predictions whose query i belongs to object i."""
-    ones = layers.logits.new_ones(layers.logits.shape[:3], dtype=torch.bool)
-    layer, image, query = ones.nonzero().unbind(1)
-    return Matches(layer, image, query, query)
-
-
-def denoising_pairs(
-    denoising: BoxPrediction, labels: Int[Tensor, "b m"], boxes: Float[Tensor, "b m 4"]
-) -> tuple[BoxPrediction, Int[Tensor, "1 p"], Float[Tensor, "1 p 4"]]:
-    """Return the predictions of denoising queries without padding, and the object of each."""
-    groups = denoising.logits.shape[2] // labels.shape[1]
-    # Indexing by a mask joins all images to a single one, in which query i belongs to object i and
-    # no padding is left.
-    real = (labels != NO_OBJECT).repeat(1, groups)
-    prediction = BoxPrediction(
-        denoising.logits[:, real].unsqueeze(1), denoising.boxes[:, real].unsqueeze(1)
-    )
-    known = labels.repeat(1, groups)[real]
-    true = boxes.repeat(1, groups, 1)[real]
-    return prediction, known[None], true[None]

@@ -45,7 +45,7 @@ class DetectionTask(Task):
         class_weight: Weight of classification in matching and loss.
         l1_weight: Weight of the L1 distance of boxes in matching and loss.
         giou_weight: Weight of the generalized IoU in matching and loss.
-        no_object_weight: Weight of "no object" in the cross-entropy of a softmax detector.
+        no_object_weight: Weight of "no object" in the cross-entropy.
         max_detections: Largest number of detections per image that are scored.
         monitor: The validation metric that selects the best checkpoint.
     """
@@ -59,7 +59,7 @@ class DetectionTask(Task):
         data_info: dict[str, Any],
         *,
         optim: OptimConfig = _OPTIM,
-        class_weight: float = 2.0,
+        class_weight: float = 1.0,
         l1_weight: float = 5.0,
         giou_weight: float = 2.0,
         no_object_weight: float = 0.1,
@@ -74,9 +74,7 @@ class DetectionTask(Task):
                 f"{weights} and {max_detections}"
             )
         self.max_detections = max_detections
-        self.criterion = SetCriterion(
-            self.model.class_probability, class_weight, l1_weight, giou_weight, no_object_weight
-        )
+        self.criterion = SetCriterion(class_weight, l1_weight, giou_weight, no_object_weight)
         self.add_evaluations(lambda: DetectionEvaluation(self.model.class_names))
 
     @property
@@ -94,10 +92,9 @@ class DetectionTask(Task):
         ]
 
     def training_step(self, batch: DetectionBatch, batch_idx: int) -> Tensor:
-        """Return the sum of all losses, with denoising if the model has it."""
-        memory = self.model.encode(batch.images)
-        output = self.model.decode(memory, (batch.labels, batch.boxes))
-        losses = self.criterion.losses(output, batch.labels, batch.boxes)
+        """Return the sum of all losses."""
+        layers = self.model.decode(self.model.encode(batch.images))
+        losses = self.criterion.losses(layers, batch.labels, batch.boxes)
         total = torch.stack(list(losses.values())).sum()
         logged = {f"train/{name}": loss.detach() for name, loss in losses.items()}
         self.log_dict(logged, batch_size=len(batch.images))
@@ -106,10 +103,10 @@ class DetectionTask(Task):
 
     def evaluate(self, batch: DetectionBatch, split: str) -> None:
         """Update the metrics of a split; those of maps outside of `fit` only."""
-        output = self.model.decode(self.model.encode(batch.images))
-        losses = self.criterion.losses(output, batch.labels, batch.boxes)
+        layers = self.model.decode(self.model.encode(batch.images))
+        losses = self.criterion.losses(layers, batch.labels, batch.boxes)
         loss = torch.stack(list(losses.values())).sum()
-        last = BoxPrediction(output.layers.logits[-1], output.layers.boxes[-1])
+        last = BoxPrediction(layers.logits[-1], layers.boxes[-1])
         detections = self.model.select(last, max_detections=self.max_detections)
         evaluation: DetectionEvaluation = self.evaluation(split)
         evaluation.loss.update(loss * len(batch.images), len(batch.images))
