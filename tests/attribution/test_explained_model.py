@@ -49,7 +49,7 @@ def test_model_info_of_timm_is_a_table() -> None:
 def test_visattn_classifiers_have_class_names_and_take_normalized_images() -> None:
     model = VisionTransformer(
         ("cat", "dog"), img_size=(24, 40), patch_size=8, embed_dim=12, depth=1, num_heads=2,
-        global_pool="attention",
+        global_pool="sequence",
         mean=(0.4,), std=(0.3,),
     ).eval()  # fmt: skip
     explained = analyze_model(model)

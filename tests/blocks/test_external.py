@@ -143,7 +143,7 @@ def test_only_trusted_modules_are_imported(theirs: Path, monkeypatch: pytest.Mon
     assert "their_blocks.Gate" not in va.list_blocks()
     report = va.insert(residual_net(), "their_blocks.Gate", position="residual", example=image())
     assert report.blocks == ("gate",)
-    with pytest.raises(TypeError, match="got the int 3"):
+    with pytest.raises(TypeError, match="a block is a class of .*got 3"):
         va.create_block("their_blocks.number", 5)
     with pytest.raises(ValueError, match="their_blocks has no Gte"):
         va.create_block("their_blocks.Gte", 5)

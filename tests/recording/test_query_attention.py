@@ -41,7 +41,7 @@ def test_weights_are_those_of_eager_attention(kind: str) -> None:
 def test_the_map_of_a_query_is_its_attention_in_the_last_decoder_layer() -> None:
     cases: list[tuple[Any, dict[str, Any]]] = [
         (tiny_detector("Detr"), {"img_size": SIZE}),
-        (small_detector(plain=True), {}),
+        (small_detector(), {}),
     ]
     for model, options in cases:
         explainer = va.Explainer(model, resize_mode="pad", **options)

@@ -136,7 +136,6 @@ class Attention(nn.Module):
             request = self.tap.request
             self.received.append(request)
             self.tap.grid, self.tap.roles, self.tap.fulfilled = (2, 3), ("class",), request
-            self.tap.notes = {"kind": "test"}
             self.tap(
                 weights[:, request.head_indices(4)][:, :, request.query_indices(("class",), 7)]
             )
@@ -152,7 +151,7 @@ def test_only_requested_rows_are_computed() -> None:
     assert torch.equal(recording.maps[0].values, WEIGHTS[:, [3, 0], :1, 1:].unflatten(-1, (2, 3)))
     assert torch.equal(recording.weights[0], WEIGHTS[:, [3, 0], :1])
     assert dict(recording.maps[0].metadata) == {
-        "call": 0, "layer": 0, "kind": "test", "prefix_tokens": ("class",),
+        "call": 0, "layer": 0, "prefix_tokens": ("class",),
         "queries": "class", "heads": (3, 0),
     }  # fmt: skip
     rows = model[0]
