@@ -1,6 +1,5 @@
-"""Colors that a model expects: of its library, measured inside of a network, or assumed."""
+"""Colors that a model expects: of its library, or assumed."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,31 +8,14 @@ import timm
 import torch
 import torchvision
 import transformers
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-from visattn.attribution.explained_model import analyze_model, describe_model
+from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.model_defaults import HALVES, IMAGENET, default_mean_std, model_defaults
 from visattn.pipelines import Explainer, explain
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)
-
-
-class Around(nn.Module):
-    """A network around others, which may change images before."""
-
-    def __init__(
-        self,
-        *models: nn.Module,
-        before: Callable[[Tensor], Tensor] = lambda x: x,
-        call: Callable[..., Any] = lambda models, x: models[0](x),
-    ) -> None:
-        super().__init__()
-        self.models = nn.ModuleList(models)
-        self.before, self.call = before, call
-
-    def forward(self, x: Tensor) -> Any:
-        return self.call(self.models, self.before(x))
 
 
 def vit() -> Any:
@@ -59,10 +41,6 @@ def huggingface_vit() -> Any:
     return transformers.ViTForImageClassification(config).eval()
 
 
-def normalized(x: Tensor, mean: Any = IMAGENET[0], std: Any = IMAGENET[1]) -> Tensor:
-    return (x - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
-
-
 def test_colors_are_assumed_for_one_or_three_channels() -> None:
     for channels, expected in ((1, ((0.5,), (0.5,))), (3, IMAGENET)):
         defaults = model_defaults(nn.Conv2d(channels, 2, 1))
@@ -75,73 +53,21 @@ def test_models_of_timm_without_mean_and_std_take_those_of_imagenet() -> None:
     assert (defaults.mean, defaults.std) == IMAGENET
 
 
-def test_a_wrapped_model_gets_the_pixels_that_it_expects() -> None:
+def test_a_wrapped_model_gets_assumed_colors_or_those_that_are_passed() -> None:
     net = vit()
     [bare] = explain(net, PHOTO, "gradcam", 1, resize_mode="squash")
-    pixels = Explainer(net, resize_mode="squash").prepare(PHOTO).inputs
-    wrappers = {
-        "as it is": Around(net),
-        "deep": nn.Sequential(Around(nn.DataParallel(net))),
-        "features": Around(net, call=lambda m, x: m[0].forward_head(m[0].forward_features(x))),
-        "normalizing": Around(net, before=lambda x: normalized(x, *HALVES)),
-        "to -1 and 1": Around(net, before=lambda x: 2 * x - 1),
-        "of 255": Around(net, before=lambda x: x / 127.5 - 1),
-        "renormalizing": Around(net, before=lambda x: 0.5 * x + 0.25),
-    }
-    for name, wrapper in wrappers.items():
-        received: list[Tensor] = []
-        handle = net.patch_embed.register_forward_pre_hook(lambda _, x, y=received: y.append(x[0]))
-        [heatmap] = explain(wrapper, PHOTO, "gradcam", 1, resize_mode="squash")
-        handle.remove()
-        torch.testing.assert_close(received[-1], pixels, atol=1e-4, rtol=0, msg=name)
-        assert heatmap.metadata["score"] == pytest.approx(bare.metadata["score"], abs=1e-3), name
-        assert heatmap.metadata["preprocessing"]["size"] == [48, 48], name
-    source = explain(wrappers["as it is"], PHOTO, "gradcam", 1)[0].metadata
-    assert source["preprocessing"] == {
-        "size": [48, 48], "size_source": "model", "resize": "crop", "interpolation": "bilinear",
-        "mean": [0.5] * 3, "std": [0.5] * 3, "source": "timm pretrained_cfg of models.0",
-    }  # fmt: skip
-    inner = model_defaults(wrappers["normalizing"])
-    assert (inner.mean, inner.std, inner.mean_color) == ((0.0,) * 3, (1.0,) * 3, HALVES[0])
-    assert inner.source == "the network normalizes images"
+    wrapper = nn.Sequential(nn.DataParallel(net))
+    defaults = model_defaults(wrapper)
+    assert (defaults.mean, defaults.source) == (IMAGENET[0], "assumed: mean and std of ImageNet")
+    explainer = Explainer(wrapper, img_size=48, resize_mode="squash", mean=0.5, std=0.5)
+    [same] = explainer.explain(PHOTO, "gradcam", 1)
+    assert same.metadata["score"] == pytest.approx(bare.metadata["score"], abs=1e-3)
+
+
+def test_a_model_that_normalizes_images_itself_gets_them_as_they_are() -> None:
     resizing = GeneralizedRCNNTransform(48, 64, [0.3] * 3, [0.2] * 3)
-    detector = nn.Sequential(resizing, nn.Conv2d(3, 5, 3))
-    inner = model_defaults(detector)
+    inner = model_defaults(nn.Sequential(resizing, nn.Conv2d(3, 5, 3)))
     assert (inner.mean, inner.std, inner.mean_color) == ((0.0,) * 3, (1.0,) * 3, (0.3,) * 3)
-
-
-def test_several_inner_models_must_expect_the_same_colors() -> None:
-    resnet = timm.create_model("resnet10t", num_classes=4).eval()  # of ImageNet
-
-    def both(models: Any, x: Tensor) -> Tensor:
-        return models[0](x) + models[1](x)
-
-    differing = Around(vit(), resnet, call=both)
-    message = "expect different colors .models.0: mean 0.5 .*; models.1: mean 0.485 .*transform="
-    with pytest.raises(ValueError, match=message):
-        explain(differing, PHOTO, "input_gradient", 1, img_size=48)
-    assert "different colors" in str(analyze_model(differing, 48).info)
-    steps = torchvision.transforms.Compose([
-        torchvision.transforms.Resize((48, 48)), torchvision.transforms.ToTensor()
-    ])  # fmt: skip
-    [heatmap] = explain(differing, PHOTO, "input_gradient", 1, transform=steps)
-    assert heatmap.metadata["preprocessing"]["source"] == "transform"
-
-    def renormalized(models: Any, x: Tensor) -> Tensor:
-        return models[0](x) + models[1](normalized(0.5 * x + 0.5))
-
-    assert model_defaults(Around(vit(), resnet, call=renormalized)).mean == HALVES[0]
-    assert model_defaults(Around(vit(), resnet)).mean == HALVES[0]  # the other one does not run
-    for before in (lambda x: x.flip(1), lambda x: x.mean(1, keepdim=True).expand(-1, 3, -1, -1)):
-        with pytest.raises(ValueError, match=r"changes the colors of images before models\.0"):
-            explain(Around(vit(), before=before), PHOTO, "gradcam", 1)
-
-
-def test_sizes_of_models_of_torchvision_are_known_inside_of_a_network() -> None:
-    models: Any = torchvision.models
-    inception = models.inception_v3(weights=None, init_weights=False, aux_logits=False)
-    assert describe_model(Around(inception)).info.input_size == (299, 299)
-    assert describe_model(Around(models.resnet18())).info.input_size == (224, 224)
 
 
 def test_what_is_assumed_is_said() -> None:
@@ -156,10 +82,8 @@ def test_what_is_assumed_is_said() -> None:
     assert "  colors     assumed: mean and std of ImageNet" in str(
         analyze_model(plain, (24, 32)).info
     )
-    inner = Around(huggingface_vit(), call=lambda models, x: models[0](pixel_values=x).logits)
     for model, source in (
         (huggingface_vit(), "assumed: mean and std of published vit weights"),
-        (inner, "assumed: mean and std of published vit weights of models.0"),
         (vit(), "timm pretrained_cfg"),
         (torchvision.models.resnet18(), "assumed: mean and std of ImageNet"),
     ):

@@ -3,21 +3,18 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_args
 
-import torch
 from torch import nn
 
 from visattn.recording.frozen import internal_transform
-from visattn.recording.inner_inputs import ColorMap, received_colors
 from visattn.recording.model_config import (
     COMMON_SIZES,
     configured_image_size,
-    own_image_size,
     runs,
     vision_config,
     vision_tower,
 )
 from visattn.recording.model_info import Library
-from visattn.recording.probe_cache import NormalizingClassifier, forward_function
+from visattn.recording.probe_cache import NormalizingClassifier
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -37,8 +34,6 @@ _UNCHANGED_TYPES = ("glpn", "pp_doclayout")
 _BGR_TYPES = ("mobilevit", "pp_lcnet", "pp_ocr")
 _CLIP_WITH_IMAGENET = ("clipseg", "xclip")
 _DEFAULT_SIZE = (224, 224)
-_ROUNDING = 1e-4
-_Colors = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std
 
 
 @dataclass(frozen=True)
@@ -86,9 +81,6 @@ def model_defaults(
 ) -> ModelDefaults:
     """Return the metadata of a model that is known without running it on images.
 
-    The parts of a network around models of timm, Hugging Face or visattn say what these expect. The
-    network runs on images of single colors, to measure what it does to colors before.
-
     Args:
         model: The model.
         size: Height and width of its images; by default what it states.
@@ -106,34 +98,25 @@ def model_defaults(
 def _other_defaults(
     model: nn.Module, size: tuple[int, int] | None, channels: int | None
 ) -> ModelDefaults:
-    """Return the metadata of a model whose library defines none, by its parts and by convention."""
+    """Return the metadata of a model whose library defines none, by convention."""
     package = type(model).__module__.split(".")[0]
     name = type(model).__name__
     library: Library = cast("Library", package) if package in get_args(Library) else "other"
-    default_size = (299, 299) if name == "Inception3" else _DEFAULT_SIZE
     configured = configured_image_size(model)
-    usual = configured or default_size
+    usual = configured or ((299, 299) if name == "Inception3" else _DEFAULT_SIZE)
     channels = channels or input_channels(model, size or usual)
     if (transform := internal_transform(model)) is not None:  # it normalizes images, too
-        size = usual
         unchanged = ((0.0,) * channels, (1.0,) * channels)
         color = tuple(map(float, transform.image_mean))
         return ModelDefaults(
-            name, library, size, *unchanged, mean_color=color, source="the model normalizes images"
+            name, library, usual, *unchanged, mean_color=color, source="the model normalizes images"
         )
     mean, std, source = _assumed_colors(channels)
-    inner = {} if library == "torchvision" else _inner_models(model)
-    inner = {site: each for site, each in inner.items() if len(each.mean) == channels}
-    sizes = [own_image_size(model), *(inner_defaults.size for inner_defaults in inner.values())]
-    stated = next((each for each in sizes if each and all(each)), None)
-    stated = stated or configured
     # A torchvision classifier has the size of its published weights.
-    known = stated or library == "torchvision"
-    defaults = ModelDefaults(
-        name, library, stated or default_size, mean, std, source=source,
-        size_source="model" if known else "assumed",
-    )  # fmt: skip
-    return _with_inner_colors(model, defaults, inner) if inner else defaults
+    known = configured or library == "torchvision"
+    return ModelDefaults(
+        name, library, usual, mean, std, source=source, size_source="model" if known else "assumed"
+    )
 
 
 def _known_defaults(model: nn.Module) -> ModelDefaults | None:
@@ -167,104 +150,6 @@ def _known_defaults(model: nn.Module) -> ModelDefaults | None:
     if package == "transformers" or _is_transformers_subclass(model):
         return _transformers_defaults(model)
     return None
-
-
-def _inner_models(model: nn.Module) -> dict[str, ModelDefaults]:
-    """Return the models of known libraries inside of a network that take images, by name."""
-    inner: dict[str, ModelDefaults] = {}
-    for site, module in model.named_modules():
-        if not site or any(site.startswith(f"{outer}.") for outer in inner):
-            continue
-        if type(module).__module__.startswith("torchvision.models."):
-            source = "assumed: mean and std of ImageNet"
-            size = (299, 299) if type(module).__name__ == "Inception3" else (0, 0)  # not known
-            inner[site] = ModelDefaults(site, "torchvision", size, *IMAGENET, source=source)
-        elif _takes_images(module) and (defaults := _known_defaults(module)) is not None:
-            inner[site] = defaults
-    return inner
-
-
-def _takes_images(module: nn.Module) -> bool:
-    if not _is_transformers_subclass(module):
-        return True
-    if vision_tower(module) is not None:
-        return False
-    return getattr(module, "main_input_name", "") == "pixel_values"
-
-
-def _with_inner_colors(
-    model: nn.Module, defaults: ModelDefaults, inner: dict[str, ModelDefaults]
-) -> ModelDefaults:
-    """Return metadata with the mean and std that the models inside of a network expect.
-
-    An inner model that receives `scale * x + shift` of images `x`, and expects colors normalized
-    with its mean and std, needs images normalized with `mean + shift * std` and `scale * std`.
-    """
-    modules = dict(model.named_modules())
-    size = defaults.size
-    channels = len(defaults.mean)
-    called = {site: modules[site] for site in inner}
-    received = received_colors(model, forward_function(model), called, size, channels)
-    if not received:  # it does not run alone, as detectors: images are taken to arrive as they are
-        same = ColorMap(torch.ones(channels), torch.zeros(channels), separate=True)
-        known = (
-            site
-            for site, inner_defaults in inner.items()
-            if inner_defaults.library != "torchvision"
-        )
-        received = {site: same for site in known if len(inner[site].mean) == channels}
-    needed: list[tuple[str, _Colors]] = []
-    for site, colors in received.items():
-        if not colors.separate:
-            error = f"it changes the colors of images before {site} in another way than by a mean "
-            return replace(defaults, preprocessing_error=f"{error}and std of each channel")
-        needed.append((site, _needed_colors(inner[site], colors)))
-    if not needed:
-        return defaults
-    site, (mean, std) = needed[0]
-    if not all(_are_close((mean, std), colors) for _, colors in needed):
-        listed = "; ".join(
-            f"{site}: mean {_format(mean)}, std {_format(std)}" for site, (mean, std) in needed
-        )
-        return replace(
-            defaults, preprocessing_error=f"the models inside expect different colors ({listed})"
-        )
-    expected = inner[site]
-    source = f"{inner[site].source} of {site}"
-    if (mean, std) == UNCHANGED:
-        return replace(
-            defaults, mean=mean, std=std, mean_color=expected.mean,
-            source="the network normalizes images",
-        )  # fmt: skip
-    if (mean, std) != (expected.mean, expected.std):
-        source += ", less what the network does to colors before"
-    return replace(defaults, mean=mean, std=std, source=source)
-
-
-def _needed_colors(expected: ModelDefaults, colors: ColorMap) -> _Colors:
-    """Return the mean and std by which an inner model gets the colors that it expects."""
-    rows = zip(
-        expected.mean, expected.std, colors.scale.tolist(), colors.shift.tolist(), strict=True
-    )
-    pairs = [(mean + shift * std, scale * std) for mean, std, scale, shift in rows]
-    measured: _Colors = (tuple(mean for mean, _ in pairs), tuple(std for _, std in pairs))
-    # Measured numbers are rounded: if they are as good as the usual ones, those are meant.
-    usual = ((expected.mean, expected.std), UNCHANGED)
-    return next((colors for colors in usual if _are_close(colors, measured)), measured)
-
-
-def _are_close(first: _Colors, second: _Colors) -> bool:
-    """Whether images normalized with two means and stds are equal within rounding."""
-    if len(first[0]) != len(second[0]):
-        return False
-    means = zip(first[0], second[0], strict=True)
-    stds = zip(first[1], second[1], strict=True)
-    scales = all(abs(std / other - 1) < _ROUNDING for std, other in stds)
-    return scales and all(abs(mean - other) < _ROUNDING for mean, other in means)
-
-
-def _format(values: tuple[float, ...]) -> str:
-    return " ".join(f"{value:g}" for value in values)
 
 
 def _is_transformers_subclass(model: nn.Module) -> bool:

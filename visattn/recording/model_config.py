@@ -55,11 +55,6 @@ def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
     return next((size for size in map(_parse_sides, values) if size is not None), None)
 
 
-def own_image_size(model: nn.Module) -> tuple[int, int] | None:
-    """Return the image size in the configuration of a model, but not of its modules, or None."""
-    return next((size for size in map(_parse_sides, _size_values(model)) if size is not None), None)
-
-
 def input_size_hint(
     model: nn.Module, default_size: tuple[int, int], channels: int, error: str
 ) -> str:
