@@ -114,7 +114,7 @@ MACHINES := \
   ATEN_CPU_CAPABILITY=default,VISATTN_TEST_THREADS=1 ATEN_CPU_CAPABILITY=avx2,VISATTN_TEST_THREADS=2 \
   ONEDNN_MAX_CPU_ISA=AVX2,VISATTN_TEST_THREADS=4 ONEDNN_MAX_CPU_ISA=SSE41,VISATTN_TEST_THREADS=2 \
   ATEN_CPU_CAPABILITY=default,ONEDNN_MAX_CPU_ISA=SSE41,VISATTN_TEST_THREADS=4
-COMPUTING := $(addprefix tests/,functional geometry blocks insertion testing recording attribution models metrics data viz pipelines) visattn
+COMPUTING := $(addprefix tests/,functional geometry blocks insertion recording attribution models metrics data viz pipelines) visattn
 
 test-machines: export OMP_WAIT_POLICY := passive
 test-machines: .venv/dev.stamp

@@ -46,7 +46,12 @@ def write_caption_page(folder: Path) -> None:
     from visattn.cli import main
 
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory() as work, contextlib.redirect_stdout(io.StringIO()):
+    quiet = io.StringIO()
+    with (
+        TemporaryDirectory() as work,
+        contextlib.redirect_stdout(quiet),
+        contextlib.redirect_stderr(quiet),
+    ):
         main(["data", "scenes", "--count", "1", "--seed", "5", "--size", "480", "--out", work])
         scenes = [f"{work}/{image.name}" for image in Path(work).glob("*.png")]
         main(["caption", *scenes, "--model", "scenes-captioner", "--out", f"{work}/captions"])
