@@ -15,7 +15,7 @@ Capsys = pytest.CaptureFixture[str]
 SCORED = "score maps --model cnn.safetensors --data photos --masks masks --methods gradcam"
 COMMANDS = [
     "caption photos --weights captioner.safetensors",
-    "caption photos --weights captioner.safetensors --gif",
+    "caption photos --weights captioner.safetensors --alignment",
     "glimpse photos --weights eye.safetensors",
     "glimpse photos/dog.png --weights eye.safetensors",
     "overlay photos --model cnn.safetensors --method gradcam layercam --save rgba",

@@ -9,7 +9,6 @@ import pytest
 from visattn import cli
 from visattn.cli import main
 from visattn.commands.caption import command as caption
-from visattn.commands.glimpse import _MODES as GLIMPSE
 from visattn.commands.options import Mode
 from visattn.commands.overlay import command as overlay
 
@@ -22,8 +21,7 @@ MAPS = ("score", "maps", "--model", "m.safetensors", "--data", "a", "--methods",
 
 REFUSED = [
     *((PHOTO, words) for words in ("--vmin 1", "--vmax 2", "--words x", "--map-shape 7")),
-    *((PHOTO, words) for words in ("--every 3", "--smoothing 0.5", "--max-frames 3")),
-    *((PHOTO, words) for words in ("--clip-scale running", "--resize-shorter 9")),
+    *((PHOTO, words) for words in ("--every 3", "--resize-shorter 9")),
     (PHOTO, "--style light --opacity 0.5"),
     *((SAVED, words) for words in ("--method rise", "--target 3", "--classes a.txt", "--layers 1")),
     *((SAVED, words) for words in ("--save rgba", "--explorer", "--batch-size 2", "--device cuda")),
@@ -33,19 +31,13 @@ REFUSED = [
     (SAVED, "--style blur --colormap gray"),
     *((CLIP, words) for words in ("--normalize global", "--interpolation nearest", "--save rgba")),
     *((CLIP, words) for words in ("--autocast bfloat16", "--vmin 1", "--shard 1/2", "--part left")),
-    *((SAID, words) for words in ("--every 2", "--smoothing 0.5", "--clip-scale clip")),
-    *((SAID, words) for words in ("--maps mean", "--overwrite", "--gif")),
-    (("caption", "a.mp4", "--weights", "m", "--out", "o"), "--prompt x"),
-    (("glimpse", "a.png", "--weights", "m"), "--max-frames 2"),
-    (("glimpse", "a.mp4", "--weights", "m", "--out", "o"), "--autocast float16"),
+    *((SAID, words) for words in ("--maps mean", "--overwrite", "--alignment")),
     (("detect", "a.png", "--weights", "m"), "--layer 0"),
     (("segment", "a.png", "--weights", "m"), "--overwrite"),
     (("ask", "a.png", "b?", "--weights", "m"), "--num-answers 3"),
     (MAPS, "--scores road --tolerance 3"),
     (MAPS, "--scores localization --steps 3"),
     (MAPS, "--overwrite"),
-    (("score", "words", "--weights", "m", "--data", "scenes:a"), "--images b"),
-    (("export", "a.ckpt", "--out", "b.safetensors"), "--resize-mode pad"),
 ]
 
 
@@ -77,10 +69,6 @@ def test_each_option_belongs_to_a_mode_or_to_all(
     known = {name for mode in modes.values() for name in mode.options} | {*everywhere.split()}
     options = {action.dest for action in parser._actions if action.option_strings} - {"help"}
     assert options == known
-
-
-def test_modes_name_options_that_exist() -> None:
-    assert {*GLIMPSE["videos"].options} & {*GLIMPSE["photos"].options} == set()
 
 
 def of_output(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from video_data import block_frame
 
 import visattn
 from visattn.cli import main
-from visattn.images.video import VideoReader
 from visattn.models.resnet import AttentionResNet
 
 Capsys = pytest.CaptureFixture[str]
@@ -99,30 +97,8 @@ def test_a_list_of_photos_replaces_them(
     for words, message in (
         (("one.png", "--files-from", "list.txt"), "--files-from LIST replaces the photos"),
         ((), "name the photos or videos"),
-        (("one.png", "--fps", "3"), "--fps needs --frames-as-video"),
         (("one.png", "--every", "2"), "--every is for videos; photos do not use it"),
     ):
         capsys.readouterr()
         assert overlay(cnn, tmp_path / "out", *words) == 2
         assert message in capsys.readouterr().err
-
-
-def test_a_folder_of_frames_is_a_video(cnn: Path, tmp_path: Path, capsys: Capsys) -> None:
-    frames = tmp_path / "clip"
-    frames.mkdir()
-    for number in (1, 2, 10):
-        Image.fromarray(block_frame(4 * number, 8)).save(frames / f"f{number}.png")
-    out = tmp_path / "out"
-    options = ("--model", str(cnn), "--method", "gradcam", "--out", str(out))
-    words = ["overlay", str(frames), "--frames-as-video", "--fps", "4", *options]
-    assert main(words) == 0
-    record = json.loads((out / "clip.gradcam.json").read_text())
-    assert (record["fps"], record["seconds"]) == (4.0, [0.0, 0.25, 0.5])
-    with VideoReader(out / "clip.gradcam.mp4") as movie:
-        assert len(list(movie)) == 3
-    capsys.readouterr()
-    assert main(words) == 0
-    assert "exists already" in capsys.readouterr().out
-    (frames / "f2.png").write_bytes(photo(1))  # of another size
-    assert main(words) == 1
-    assert "frames of a video must have one size" in capsys.readouterr().err

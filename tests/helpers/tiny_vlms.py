@@ -500,37 +500,6 @@ def t5gemma2() -> tuple[Any, Any]:
     return model, processor
 
 
-def llava_next_video() -> tuple[Any, Any]:
-    config = hf.LlavaNextVideoConfig(
-        vision_config={**SMALL, **TILES, "model_type": "clip_vision_model",
-                       "num_hidden_layers": 3, "projection_dim": 16},
-        text_config={**LLAMA, "model_type": "llama"}, image_token_index=4, video_token_index=5,
-        image_seq_length=16, video_seq_length=4, image_grid_pinpoints=_PINPOINTS,
-    )  # fmt: skip
-    crop = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
-    processor = hf.LlavaNextVideoProcessor(
-        hf.LlavaNextVideoVideoProcessor(**crop),
-        hf.LlavaNextImageProcessor(**crop, image_grid_pinpoints=_PINPOINTS),
-        tokenizer(image_token="<image>", video_token="<video>"), patch_size=8,
-        vision_feature_select_strategy="default", num_additional_image_tokens=1,
-    )  # fmt: skip
-    return hf.LlavaNextVideoForConditionalGeneration(config), processor
-
-
-def video_llama_3() -> tuple[Any, Any]:
-    """Leaves out tokens of frames that repeat those before."""
-    size = {"shortest_edge": 16 * 8**2, "longest_edge": 120 * 8**2}
-    config = hf.VideoLlama3Config(
-        vision_config={**SMALL, "patch_size": 4}, text_config={**LLAMA, "model_type": "qwen2"},
-        image_token_id=4, video_token_id=5,
-    )  # fmt: skip
-    processor = hf.VideoLlama3Processor(
-        hf.VideoLlama3ImageProcessor(patch_size=4, merge_size=1, size=size), _qwen_tokens(),
-        hf.VideoLlama3VideoProcessor(patch_size=4, merge_size=2, size=size),
-    )  # fmt: skip
-    return hf.VideoLlama3ForConditionalGeneration(config), processor
-
-
 def nougat() -> tuple[Any, Any]:
     """Donut whose image processor crops the white margins of a page."""
     model, processor = donut()
@@ -544,7 +513,7 @@ FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
         ved, trocr, donut, blip, blip2, instructblip, git, llava, llava_next, llava_onevision,
         qwen2_vl, qwen2_5_vl, qwen3_vl, paligemma, gemma3, idefics2, idefics3, smolvlm, internvl,
         florence2, kosmos2, pix2struct, mllama, deepseek_vl, ovis2, mistral3, aya_vision, got_ocr2,
-        lfm2_vl, video_llava, t5gemma2, llava_next_video, video_llama_3,
+        lfm2_vl, video_llava, t5gemma2,
     )
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""PNG files that are written without Pillow."""
+"""PNG files of images."""
 
 import io
 
@@ -36,12 +36,6 @@ def test_numbers_of_a_palette_stay_and_have_its_colors() -> None:
     assert image.mode == "P"
     np.testing.assert_array_equal(np.array(image), numbers)
     np.testing.assert_array_equal(np.array(image.convert("RGB")), palette[numbers])
-
-
-@pytest.mark.parametrize("pixels", [np.zeros((2, 3)), np.zeros((2, 3, 2), np.uint8)])
-def test_other_kinds_are_refused(pixels: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="an image must be gray of uint8 or uint16, or RGB"):
-        encode_png(pixels)
 
 
 def test_a_large_overlay_is_smaller() -> None:

@@ -77,7 +77,7 @@ def _content(path: Path) -> Any:
         return _numbered(path.read_text())
     if path.suffix == ".html":
         return _numbered(_structure(path.read_text()))
-    if path.suffix in (".png", ".jpg", ".gif"):
+    if path.suffix in (".png", ".jpg"):
         with Image.open(path) as image:
             return [image.mode, *image.size]
     if path.suffix == ".npz":

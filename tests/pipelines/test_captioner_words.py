@@ -134,12 +134,12 @@ def test_maps_vanish_outside_of_the_only_painted_block(family: str, cell: tuple[
     image[8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = 204
     source = CaptionerWords(model, LoadedImage(image), tuple("abcdefg"))
     for method in METHODS:
-        [(maps, _)] = word_grids(source, [method], window_cells=1)[method]
+        maps = word_grids(source, method, window_cells=1).values
         inside = maps[:, row, column].clone()
         maps[:, row, column] = 0
         assert inside.max() > 0, method
         assert maps.abs().max() <= 1e-5 * inside.max() + 2e-6, method  # rounding
-    [[(attention, _)]] = word_grids(source, ["attention"], layers=[-1]).values()
+    attention = word_grids(source, "attention", layers=[-1]).values
     others = attention.flatten(1)[:, [i for i in range(15) if i != 5 * row + column]]
     torch.testing.assert_close(others, others[:, :1].expand_as(others))
     assert (attention[:, row, column] - others[:, 0]).abs().min() > 1e-6

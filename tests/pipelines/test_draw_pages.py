@@ -1,6 +1,5 @@
 """HTML pages and animations of captions."""
 
-import io
 import json
 import re
 from dataclasses import replace
@@ -17,7 +16,7 @@ from visattn.images.resize import ResizeSpec
 from visattn.pipelines.captioning import ground_phrases
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, Phrase
-from visattn.viz.captions import caption_figure, caption_gif
+from visattn.viz.captions import caption_figure
 from visattn.viz.html.caption_page import caption_html
 
 WORDS = ("a", "red", "dog")
@@ -79,18 +78,6 @@ def test_reference_phrases_are_scored_on_the_visible_part_of_their_boxes() -> No
     (caption,) = page_data(caption_html(PIXELS, grounded))["captions"]
     assert [each["first"] for each in caption["phrases"]] == [0, 1]
     assert ground_phrases(make_caption(("dogs",)), [DOG]).phrases == ()
-
-
-def test_animation_has_one_frame_per_word() -> None:
-    with Image.open(io.BytesIO(caption_gif(PIXELS, make_caption(), width=160))) as moving:
-        assert getattr(moving, "n_frames", 1) == 5
-        moving.seek(2)
-        frame = np.array(moving.convert("RGB"))
-    bright = frame[:64].astype(int).sum(2)
-    top, bottom = bright[:32], bright[32:]
-    # The second of four columns between 30 and 70 of 100, at 1.6 pixels each.
-    assert abs(top.sum(0)[48:112].argmax() + 48 - 1.6 * 45) < 6
-    assert top.max() > bottom.max()
 
 
 def test_captions_without_geometry_are_refused() -> None:

@@ -1,18 +1,15 @@
-"""Figures and animations of scan paths."""
+"""Figures of scan paths."""
 
-import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import visattn
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.values import ScanPath
-from visattn.viz.scanpaths.animation import glimpse_animation, glimpse_wall
 from visattn.viz.scanpaths.coverage import Coverage
 from visattn.viz.scanpaths.panel import glimpse_panel
 
@@ -32,17 +29,6 @@ def make_scans(glimpse: int = 5) -> list[ScanPath]:
         hidden_size=7,
     )
     return glimpses(model, PHOTOS, policy="random")
-
-
-def test_panels_animations_and_walls_are_made_of_make_scans() -> None:
-    scans = make_scans()
-    assert glimpse_panel(PHOTOS[0], scans[0], name="a.png").image.width == 1200
-    for moving, count in (
-        (glimpse_animation(PHOTOS[0], scans[0], width=240), 5),
-        (glimpse_wall(PHOTOS, scans, side=40, truths=["cat"] * 5), 5),
-    ):
-        with Image.open(io.BytesIO(moving)) as opened:
-            assert getattr(opened, "n_frames", 1) == count
 
 
 def test_overlay_draws_a_glimpse_map() -> None:
@@ -82,12 +68,7 @@ def test_image_of_another_size_is_refused(size: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match=r"belongs to an image of \(37, 53\) .* pass the original"):
         glimpse_panel(np.zeros((*size, 3), np.uint8), scan)
     with pytest.raises(ValueError, match="belongs to an image of None"):
-        glimpse_animation(PHOTOS[0], replace(scan, maps=replace(scan.maps, geometry=None)))
-
-
-def test_number_of_scans_must_match_the_images() -> None:
-    with pytest.raises(ValueError, match="got 5 for 4 images"):
-        glimpse_wall(PHOTOS[:4], make_scans())
+        glimpse_panel(PHOTOS[0], replace(scan, maps=replace(scan.maps, geometry=None)))
 
 
 def test_coverage_needs_scans_of_one_model() -> None:

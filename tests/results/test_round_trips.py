@@ -30,7 +30,6 @@ from visattn.results.values import (
     Segmentation,
     resolution_maps,
 )
-from visattn.results.word_statistics import HeadOverview, TextAttention, TextKey
 
 PLACE = Geometry.identity((31, 41)).resized((16, 24))
 MARGIN = (2, 3)
@@ -49,29 +48,18 @@ def maps_of(
     return AttentionMap(numbers(count, 2, 3, seed=seed), "layer", kind, PLACE, info, labels)
 
 
-def caption(count: int, photos: int, *, video: bool = False, rich: bool = False) -> Caption:
-    info = replace(INFO, outside=()) if not video else MapInfo(frames=[0, 5], seconds=[0.0, 0.2])
-    first, *others = (
-        maps_of(count, info=replace(info, image=f"{number}.jpg"), seed=number)
-        for number in range(photos)
-    )
-    if video:
-        first = replace(first, values=numbers(count, 2, 2, 3))
-    words = first.labels
+def caption(count: int, *, rich: bool = False) -> Caption:
+    maps = maps_of(count, info=replace(INFO, outside=(), image="0.jpg"))
+    words = maps.labels
     values = numbers(2, count, 3).double()
     phrase = GroundedPhrase(0, 1, ((0.0, 0.0, 0.5, 1.0),), (0.5,), 0.25, pointed=True)
-    plain = Caption(words, tuple(values[0, :, 0].tolist()), tuple(values[1, :, 0].tolist()), first,
-                    -1.5, finished=False, image="clip.mp4", further_maps=tuple(others))  # fmt: skip
+    plain = Caption(words, tuple(values[0, :, 0].tolist()), tuple(values[1, :, 0].tolist()), maps,
+                    -1.5, finished=False, image="0.jpg")  # fmt: skip
     if not rich:
         return plain
-    keys = (TextKey("a", "prompt", (3, 4)), TextKey("<s>", "special", (0,)))
-    text = TextAttention(words, keys, numbers(count, 2), numbers(count), numbers(count), joint=True)
-    head = numbers(2, 3)
-    head[1, 2] = torch.nan
     return replace(
         plain, notes="relevance", gate_symbol="on photo", spaces=(False,) * count,
-        phrases=(phrase,), alternatives=(replace(plain, score=-2.0),), text_attention=text,
-        head_overview=HeadOverview(("a", "b"), head, head, head, head, 0.5),
+        phrases=(phrase,), alternatives=(replace(plain, score=-2.0),),
     )  # fmt: skip
 
 
@@ -114,8 +102,7 @@ def calls(function: Any, *args: Any, **options: Any) -> st.SearchStrategy[Any]:
 
 RESULTS: dict[type, st.SearchStrategy[Any]] = {
     AttentionMap: calls(maps_of, counts) | calls(lambda: segmentation(1).gates[0]),
-    Caption: calls(caption, counts, st.integers(1, 2), rich=st.booleans())
-    | calls(caption, st.just(2), st.just(1), video=st.just(True)),  # noqa: FBT003
+    Caption: calls(caption, counts, rich=st.booleans()),
     Answer: calls(answer, counts),
     ScanPath: calls(scan_path, st.integers(1, 3), st.sampled_from([0, 1, 3])),
     Detections: calls(detections, counts),
@@ -131,8 +118,6 @@ RESULTS: dict[type, st.SearchStrategy[Any]] = {
         )
     ),
     MapScale: calls(lambda: MapScale("image", 0.0, 0.25)),
-    TextAttention: calls(lambda: caption(2, 1, rich=True).text_attention),
-    HeadOverview: calls(lambda: caption(2, 1, rich=True).head_overview),
 }
 
 
@@ -185,7 +170,7 @@ def test_a_result_is_read_back_as_it_was(kind: Any, data: st.DataObject) -> None
 @pytest.mark.parametrize("kind", [Caption, Answer, ScanPath, Detections, Segmentation])
 def test_a_saved_file_is_read_back(kind: Any, tmp_path: Path) -> None:
     examples: dict[type, Any] = {
-        Caption: caption(2, 1), Answer: answer(2), ScanPath: scan_path(2, 3),
+        Caption: caption(2), Answer: answer(2), ScanPath: scan_path(2, 3),
         Detections: detections(2), Segmentation: segmentation(1),
     }  # fmt: skip
     result = examples[kind]

@@ -27,14 +27,6 @@ def make_caption() -> Caption:
     return replace(best, alternatives=(other,))
 
 
-def test_a_record_of_the_command_names_several_photos_in_a_list() -> None:
-    best = replace(make_caption(), alternatives=(), image="a.jpg, b.jpg")
-    record = replace(best, further_maps=(best.maps,)).to_dict()
-    again = Caption.from_dict({**record, "image": ["a.jpg", "b.jpg"]})
-    assert again.image == "a.jpg, b.jpg"
-    assert len(again.further_maps) == 1
-
-
 def test_notebooks_show_what_the_table_names() -> None:
     import visattn.pipelines  # noqa: F401 (fills the table)
 

@@ -89,7 +89,7 @@ def analyze_model(
     if takes_clips(model):
         raise ValueError(
             f"the model must take images, but {type(model).__name__} takes clips of several "
-            "frames: use visattn.pipelines.VideoExplainer, or visattn overlay with a video file"
+            "frames; visattn overlay explains each frame of a video with a model of images"
         )
     defaults, names = _defaults(model, input_size, class_names, channels)
     info = _measured_info(model, defaults, len(names))

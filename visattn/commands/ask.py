@@ -54,7 +54,7 @@ Prints a row per question: the image and the question, a tab, the answer and its
 With --out it also writes
   DIR/NAME.html  a page with all questions about the photo: answers, the map of each hop as a tab,
                  all on one scale, and the words that each hop attended to
-  DIR/NAME.png   the photo and the map of each hop, question by question; or .pdf, .svg
+  DIR/NAME.png   the photo and the map of each hop, question by question
   DIR/NAME.json  answers with probabilities, maps with their geometry, weights of the words
 and for several images DIR/index.html, an index of all pages.
 With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the answers, or
@@ -135,9 +135,7 @@ class AnswersJob(ModelJob["list[Answer]"]):
     noun = "a model that answers questions"
     options = ("questions", "num_answers", "resize_mode")
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.kinds = ("{}.html", f"{{}}.{args.format}")
-        super().__init__(args)
+    kinds = ("{}.html", "{}.png")
 
     @classmethod
     def check_model(cls, model: Any, weights: str, args: argparse.Namespace) -> None:
@@ -184,10 +182,9 @@ class AnswersJob(ModelJob["list[Answer]"]):
             record["boxes"] = joined.to_dict()
         if self.out is None:
             return [Part(name, record)]
-        kind, index = self.args.format, self.index_link(name)
-        panel = f"{name}.{kind}"
+        panel, index = f"{name}.png", self.index_link(name)
         page = answer_html(image, result, boxes=boxes, index=index, panel=panel)
-        drawn = answer_figure(image, result, boxes=boxes, **self._drawing).to_bytes(kind)
+        drawn = answer_figure(image, result, boxes=boxes, **self._drawing).to_bytes()
         text = "; ".join(f"{answer.question} {answer.text}" for answer in result)
         card = Card(name, f"{name}.html", text, card_image(*_first_overlay(image, result)))
         return [Part(name, record, {f"{name}.html": page.encode(), panel: drawn}, card)]

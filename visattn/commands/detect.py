@@ -111,9 +111,7 @@ class DetectionJob(ModelJob["Detections"]):
     noun = "a detector"
     options = ("threshold", "max_detections", "layer", "resize_mode")
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.kinds = ("{}.png", f"{{}}.queries.{args.format}")
-        super().__init__(args)
+    kinds = ("{}.png", "{}.queries.png")
 
     @classmethod
     def check_model(cls, model: Any, weights: str, args: argparse.Namespace) -> None:
@@ -160,8 +158,8 @@ class DetectionJob(ModelJob["Detections"]):
             crop=self.args.cropped,
             **figure_options(self.args),
         )
-        panel = f"{name}.queries.{self.args.format}"
-        files = {f"{name}.png": encode_overlay(boxes), panel: queries.to_bytes(self.args.format)}
+        panel = f"{name}.queries.png"
+        files = {f"{name}.png": encode_overlay(boxes), panel: queries.to_bytes()}
         text = count_classes([detection.label for detection in result.objects])
         card = Card(name, panel, text, card_image(boxes))
         return [Part(name, record, files, card)]

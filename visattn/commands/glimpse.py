@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.files import batched, read_images
-from visattn.commands.image_options import add_images
+from visattn.commands.image_options import add_images, resolve_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import add_model, autocast, resolve_model
@@ -16,24 +16,15 @@ from visattn.commands.options import (
     RUN,
     TARGET,
     CommandParser,
-    Mode,
     add_options,
     add_resize_mode,
     check_figures,
     figure_options,
-    refuse_unused,
     refuse_without,
     whole_number,
 )
 from visattn.commands.records import Part, Record
 from visattn.commands.run import run_job
-from visattn.commands.videos import (
-    VIDEO_OPTIONS,
-    add_video,
-    check_sources,
-    run_model_videos,
-    video_sources,
-)
 from visattn.results.cards import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -50,21 +41,14 @@ _EPILOG = """\
 Prints a row per image: its name, a tab, its class, a tab, the probability; of a model that reads
 several objects all classes in order, and the probability of the sequence. With --out it also writes
   DIR/NAME.png    the scan path on the image, the glimpses, and the class probabilities
-  DIR/NAME.gif    the same as an animation
   DIR/NAME.json   locations, boxes in pixels of the image, and probabilities after each glimpse
 and for several images DIR/coverage.png, the fixation density over all of them, and DIR/index.html,
 an index of all files. Boxes show what the network received, the first glimpse included.
 An interrupted run resumes: files that exist and were made in the same way are not written again.
-Unreadable images are skipped and reported at the end; the exit code is then 1.
-A video or camera needs --out and gives a row per frame: its name, the second, the class. Each frame
-is a new image to the model."""
+Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 _COVERAGE = "coverage"
 _MIN_WIDTH = 900  # of a panel at scale 1, in pixels
-_MODES = {
-    "photos": Mode("photos", ("shard", "autocast", *FIGURES)),
-    "videos": Mode("videos", VIDEO_OPTIONS),
-}
 _LARGEST_SEED = 2**31 - 1
 
 
@@ -82,9 +66,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Classify images with a glimpse model, and show where it looked.",
         epilog=_EPILOG,
     )
-    add_images(parser, videos=True)
+    add_images(parser)
     add_model(parser)
-    add_options(parser, "out", out={"help": "output folder for images, animations and JSON"})
+    add_options(parser, "out", out={"help": "output folder for figures and JSON"})
     parser.group(TARGET).add_argument(
         "--policy",
         choices=("greedy", "sampled", "random", "raster", "saliency"),
@@ -100,7 +84,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_resize_mode(parser, "crop")
     add_options(parser, "batch-size", *FIGURES, *BULK, "autocast", "dry-run")
-    add_video(parser, "NAME.glimpses", maps=False)
     return parser
 
 
@@ -109,24 +92,11 @@ def main(argv: Sequence[str]) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     resolve_model(parser, args, _NO_MODEL)
-    if check_sources(parser, args):
-        refuse_unused(parser, args, "videos", _MODES)
-        return _draw_videos(args)
-    refuse_unused(parser, args, "photos", _MODES)
+    resolve_images(parser, args)
     if args.out is None:
         refuse_without(parser, args, ("overwrite", *FIGURES))
     check_figures(parser, args, _MIN_WIDTH)
     return run_job(GlimpseJob, args, batch_size=args.batch_size)
-
-
-def _draw_videos(args: argparse.Namespace) -> int:
-    """Draw the scan paths of the frames of videos; return the exit code."""
-    from visattn.pipelines.video import FrameGlimpses
-
-    sources = video_sources(args)
-    options = ("policy", "seed", "resize_mode")
-    load = GlimpseJob.load_own
-    return run_model_videos(args, sources, "glimpses", load, FrameGlimpses, options)
 
 
 class GlimpseJob(ModelJob["ScanPath"]):
@@ -141,14 +111,15 @@ class GlimpseJob(ModelJob["ScanPath"]):
     noun = "a glimpse model"
     options = ("policy", "seed", "resize_mode", "autocast")
 
+    kinds = ("{}.png",)
+
     def __init__(self, args: argparse.Namespace) -> None:
-        self.kinds = (f"{{}}.{args.format}", "{}.gif")
         super().__init__(args)
         self.has_coverage = args.out is not None and len(self.all_names) > 1
 
     def extra_files(self) -> list[str]:
         """Return the file of the coverage."""
-        return [f"{_COVERAGE}.{self.args.format}"] if self.has_coverage else []
+        return [f"{_COVERAGE}.png"] if self.has_coverage else []
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[ScanPath]":
         """Return the scan paths of images."""
@@ -159,9 +130,8 @@ class GlimpseJob(ModelJob["ScanPath"]):
         return glimpses(self.model, images, batch_size=len(images), **options)
 
     def parts(self, name: str, image: "LoadedImage", result: "ScanPath") -> Iterable[Part]:
-        """Return the scan path, and its panel and animation."""
+        """Return the scan path, and its panel."""
         from visattn.results.values import format_percent
-        from visattn.viz.scanpaths.animation import glimpse_animation
         from visattn.viz.scanpaths.panel import glimpse_overlay, glimpse_panel
 
         record = {"image": image.name, **result.summary()}
@@ -169,11 +139,8 @@ class GlimpseJob(ModelJob["ScanPath"]):
             return [Part(name, record)]
         title = Path(image.name).name
         figure = glimpse_panel(image, result, name=title, **figure_options(self.args))
-        panel = f"{name}.{self.args.format}"
-        files = {
-            panel: figure.to_bytes(self.args.format),
-            f"{name}.gif": glimpse_animation(image, result),
-        }
+        panel = f"{name}.png"
+        files = {panel: figure.to_bytes()}
         text = f"{record['class']}, {format_percent(record['probability'])}"
         thumbnail = card_image(glimpse_overlay(image, result))
         return [Part(name, record, files, Card(name, panel, text, thumbnail))]
@@ -206,7 +173,7 @@ class GlimpseJob(ModelJob["ScanPath"]):
         if complete and self.coverage.count > 1:
             panel = self.coverage.panel(**figure_options(self.args))
             [name] = self.extra_files()
-            self.write_shared(name, panel.to_bytes(self.args.format))
+            self.write_shared(name, panel.to_bytes())
         return code
 
     def _cover_all_images(self, batch_size: int) -> bool:

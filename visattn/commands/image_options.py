@@ -26,7 +26,7 @@ def add_images(parser: CommandParser, *, videos: bool = False, positional: bool 
 
     Args:
         parser: The parser.
-        videos: Whether videos, or a camera instead, can be given too.
+        videos: Whether videos can be given too.
         positional: Whether images are positional arguments.
     """
     if positional:
@@ -66,7 +66,7 @@ def resolve_images(
         ValueError: If it lists nothing.
     """
     if args.files_from is None:
-        if not args.images and getattr(args, "camera", None) is None:
+        if not args.images:
             needed = nothing or "name the photos: files, folders, archives, URLs"
             parser.error(f"{needed}, or --files-from LIST")
         return

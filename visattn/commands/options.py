@@ -282,6 +282,19 @@ _PIXELS = {"": 1.0, "px": 1.0, "in": 96.0, "mm": 96 / 25.4}
 _NARROWEST, _WIDEST = 100, 20_000
 
 
+def figure_format(text: str) -> str:
+    """Return a format of figures.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is another than PNG.
+    """
+    if text != "png":
+        raise argparse.ArgumentTypeError(
+            f"must be png, got {text!r}: figures are not written as PDF or SVG for now"
+        )
+    return text
+
+
 def figure_width(text: str) -> int:
     """Return the width of a figure in pixels of 1/96 inch, from `1200`, `84mm` or `3.3in`.
 
@@ -344,9 +357,8 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "help": "fit an image to the input size: center crop, change of aspect ratio, or padding",
     },
     "format": {
-        "choices": ("png", "pdf", "svg"), "default": "png",
-        "help": "format of figures; pdf and svg keep text as text, and embed photos with 300 "
-        "pixels per inch (default: png)",
+        "type": figure_format, "default": "png", "metavar": "png",
+        "help": "format of figures: png only, for now",
     },
     "width": {
         "type": figure_width, "metavar": "W",
@@ -514,8 +526,8 @@ def refuse_without(
 
     Example:
         >>> parser = argparse.ArgumentParser(prog="visattn caption")
-        >>> _ = parser.add_argument("--gif", action="store_true")
-        >>> refuse_without(parser, parser.parse_args([]), ["gif"])
+        >>> _ = parser.add_argument("--alignment", action="store_true")
+        >>> refuse_without(parser, parser.parse_args([]), ["alignment"])
     """
     for name, option in _given(parser, args):
         if name in names:

@@ -445,13 +445,12 @@ class Job(ABC, Generic[Result]):
     def _batches(self, paths: Iterable[Source], size: int) -> Iterator[list[_QueuedImage]]:
         """Yield batches of images, and the finished images between them, in order."""
         from visattn.images.reader import ImageError
-        from visattn.images.video import VideoError
 
         batch: list[_QueuedImage] = []
         for _, result in map_in_threads(self._read, paths):
             try:
                 batch.append(result())
-            except (ImageError, VideoError) as error:
+            except ImageError as error:
                 if self.args.strict:
                     raise
                 self._skip(error)

@@ -92,9 +92,7 @@ class SegmentationJob(ModelJob["Segmentation"]):
     noun = "a segmentation model"
     options = ("resize_mode",)
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.kinds = (f"{{}}.{args.format}", "masks/{}.png", "overlays/{}.png")
-        super().__init__(args)
+    kinds = ("{}.png", "masks/{}.png", "overlays/{}.png")
 
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Segmentation]":
         """Return the segmentations of images."""
@@ -114,9 +112,9 @@ class SegmentationJob(ModelJob["Segmentation"]):
         drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
         options = {"crop": self.args.cropped, **figure_options(self.args)}
         figure = segmentation_figure(image, result, title=Path(image.name).name, **options)
-        panel = f"{name}.{self.args.format}"
+        panel = f"{name}.png"
         files = {
-            panel: figure.to_bytes(self.args.format),
+            panel: figure.to_bytes(),
             f"masks/{name}.png": encode_png(result.labels, palette),
             f"overlays/{name}.png": encode_overlay(drawn),
         }

@@ -9,7 +9,5 @@ from .resize import (
     ResizeSpec as ResizeSpec,
 )
 from .video import (
-    Mp4Writer as Mp4Writer,
     VideoError as VideoError,
-    VideoReader as VideoReader,
 )

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -23,6 +24,7 @@ _OTHER_SUFFIXES = (  # of images that are not read: raw data of cameras, editors
     ".pef", ".raf", ".raw", ".rw2", ".sr2", ".srw", ".x3f", ".dds", ".eps", ".exr", ".hdr",
     ".ico", ".jp2", ".jxl", ".pcx", ".psd", ".svg", ".tga", ".xcf",
 )  # fmt: skip
+VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
 HEIF_ADVICE = "pip install 'visattn[heif]'"
 
 
@@ -50,6 +52,16 @@ def image_suffixes() -> tuple[str, ...]:
 def has_heif() -> bool:
     """Whether HEIC and HEIF files can be read: by the extra `heif`, which is pillow-heif."""
     return importlib.util.find_spec("pillow_heif") is not None
+
+
+def is_video(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is named like a video.
+
+    Example:
+        >>> is_video("clip.MP4"), is_video("photo.jpg")
+        (True, False)
+    """
+    return Path(path).suffix.lower() in VIDEO_SUFFIXES
 
 
 def is_heif(content: bytes) -> bool:

@@ -606,18 +606,8 @@ def is_result_folder(folder: Path) -> bool:
         >>> is_result_folder(folder), is_result_folder(folder.parent)
         (True, False)
     """
-    return is_index_page(folder / "index.html")
-
-
-def is_index_page(path: Path) -> bool:
-    """Return whether a file is a page that visattn wrote.
-
-    Example:
-        >>> is_index_page(Path("dog.jpg"))
-        False
-    """
     try:
-        with open_regular_file(path) as page:
+        with open_regular_file(folder / "index.html") as page:
             return _GENERATOR in page.read(_HEAD_OF_PAGE)
     except (OSError, ValueError):
         return False

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from visattn.pipelines.attention_history import AttentionHistory
+from visattn.pipelines.attention_panels import AttentionPanels
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -18,11 +18,11 @@ else:
 class AttentionCallback(TrainerCallback):
     """Draws attention maps of the same images while a Trainer trains a model.
 
-    The maps lie in the folder of the history, with a page; nothing is sent to other loggers. The
-    main process draws them.
+    They are written to the folder of the panels; nothing is sent to other loggers. The main process
+    draws them.
 
     Args:
-        history: Images, method, folder and interval.
+        panels: Images, method, folder and interval.
 
     Example:
         >>> from transformers import ViTConfig, ViTForImageClassification
@@ -31,29 +31,31 @@ class AttentionCallback(TrainerCallback):
         ...     intermediate_size=24, image_size=32, patch_size=8)
         >>> model = ViTForImageClassification(config)
         >>> photo = torch.randint(0, 255, (40, 50, 3), dtype=torch.uint8).numpy()
-        >>> history = AttentionHistory(photo, getfixture("tmp_path"), method="rollout")
-        >>> callback = AttentionCallback(history)  # Trainer(..., callbacks=[callback])
+        >>> folder = getfixture("tmp_path")
+        >>> callback = AttentionCallback(AttentionPanels(photo, folder, method="rollout"))
+        >>> # Trainer(..., callbacks=[callback])
         >>> class State: global_step, is_world_process_zero = 0, True
         >>> _ = callback.on_train_begin(None, State, None, model=model)
-        >>> [record.step for record in history.records]
-        [0]
+        >>> [file.parent.name for file in folder.glob("*/*.jpg")]
+        ['step-0000000']
     """
 
-    def __init__(self, history: AttentionHistory) -> None:
-        self.history = history
+    def __init__(self, panels: AttentionPanels) -> None:
+        self.panels = panels
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Draw the maps before the first step, so that a wrong argument stops the run here."""
-        self._log(state, kwargs, force=True)
+        self._draw(state, kwargs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Draw the maps if they are due."""
-        self._log(state, kwargs)
+        if self.panels.is_due(state.global_step):
+            self._draw(state, kwargs)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Draw the maps after the last step."""
-        self._log(state, kwargs, force=True)
+        self._draw(state, kwargs)
 
-    def _log(self, state: Any, kwargs: Any, *, force: bool = False) -> None:
+    def _draw(self, state: Any, kwargs: Any) -> None:
         if state.is_world_process_zero:
-            self.history.log(kwargs["model"], state.global_step, force=force)
+            self.panels.draw(kwargs["model"], state.global_step)

@@ -1,8 +1,8 @@
 from .answering import (
     ask as ask,
 )
-from .attention_history import (
-    AttentionHistory as AttentionHistory,
+from .attention_panels import (
+    AttentionPanels as AttentionPanels,
 )
 from .captioning import (
     caption as caption,
@@ -25,9 +25,5 @@ from .segmentation import (
     segment as segment,
 )
 from .video import (
-    caption_video as caption_video,
     overlay_video as overlay_video,
-)
-from .video_models import (
-    VideoExplainer as VideoExplainer,
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -24,7 +24,7 @@ from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
-from visattn.results.kinds import START, TRANSFORMERS_WORD_METHODS, UNKNOWN, WordMethod
+from visattn.results.kinds import START, UNKNOWN, WordMethod
 
 
 def explain_words(
@@ -214,7 +214,6 @@ class CaptionerWords:
     words: tuple[str, ...]
     resize_mode: ResizeMode = "crop"
     pieces: tuple[str, ...] = ()
-    attention: None = None
 
     def __post_init__(self) -> None:
         if self.model.pieces and self.words and not self.pieces:
@@ -222,36 +221,6 @@ class CaptionerWords:
                 "this captioner reads pieces of words, and these words were written without their "
                 "pieces: only captions that it generates can be explained"
             )
-
-    @classmethod
-    def read(
-        cls,
-        model: Captioner,
-        image: LoadedImage,
-        words: Sequence[str] | None = None,
-        *,
-        resize_mode: ResizeMode = "crop",
-    ) -> "CaptionerWords":
-        """Return words for a photo; by default those of the best caption by beam search."""
-        if words is None:
-            [best] = caption(model, [image], resize_mode=resize_mode)
-            return cls(model, image, best.words, resize_mode, best.pieces)
-        return cls(model, image, tuple(words), resize_mode)
-
-    def check(self, method: str) -> None:
-        """Refuse a method that is unknown, or for models of transformers.
-
-        Raises:
-            ValueError: With what would fit.
-        """
-        if method in TRANSFORMERS_WORD_METHODS:
-            raise ValueError(
-                f"{method} is for the words of models of transformers; for captioners of visattn, "
-                "gradcam reads the features of the encoder, and gradient_embedding their gradient"
-            )
-        if method not in get_args(WordMethod):
-            known = ", ".join(get_args(WordMethod))
-            raise ValueError(f"methods for words are {known}; got {method!r}")
 
     @cached_property
     def _tokens(self) -> list[int]:
@@ -280,13 +249,13 @@ class CaptionerWords:
         """
         return captioner_run(self.model, self.model.encoder(self._input[0]), self._tokens)
 
-    def place(self, rows: Float[Tensor, "t i"]) -> tuple[WordGrids]:
+    def place(self, rows: Float[Tensor, "t i"]) -> WordGrids:
         """Return values of features as maps of words."""
         values = self._of_words(rows).unflatten(-1, self.model.encoder.grid_size).float().cpu()
-        return (WordGrids(values, self._input[1].inset(feature_margin(self.model.encoder))),)
+        return WordGrids(values, self._input[1].inset(feature_margin(self.model.encoder)))
 
     @torch.no_grad()
-    def occlude(self, window_cells: int | None) -> tuple[WordGrids]:
+    def occlude(self, window_cells: int | None) -> WordGrids:
         """Return the mean decrease of each word's log-probability over the windows on a cell.
 
         The windows have the mean color and slide by one cell of the feature grid. Where hiding
@@ -321,12 +290,7 @@ class CaptionerWords:
             )
         total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
         values = self._of_words(total / cells.sum(0)).relu().float().cpu()
-        return (WordGrids(values, geometry),)
-
-    def further(self, methods: Sequence[str]) -> dict[str, tuple[WordGrids]]:
-        """Return nothing: captioners have no methods of their own."""
-        del methods
-        return {}
+        return WordGrids(values, geometry)
 
     def described(self, caption: Caption, selected: dict[str, list[int]]) -> Caption:
         """Return a caption with maps that can be compared.

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from visattn.results.info import MapInfo
 @torch.no_grad()
 def caption(
     model: nn.Module | LoadedModel,
-    images: Iterable[ImageLike | Sequence[ImageLike]] | ImageLike,
+    images: Iterable[ImageLike] | ImageLike,
     *,
     beam_size: int = 5,
     num_captions: int = 1,
@@ -65,8 +65,7 @@ def caption(
             that generates text from images, with its `processor`.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size; or
             folders, searched as `visattn caption` does. With a folder, files that cannot be read
-            are skipped with a warning. For models of transformers also video files, and lists of
-            photos that one prompt shows together: `[[first, second]]`.
+            are skipped with a warning.
         beam_size: Number of beams.
         num_captions: Captions per image; those after the first are its `alternatives`.
         max_length: Maximum number of words.
@@ -84,8 +83,7 @@ def caption(
             messages; or a list of them, one per photo.
         generate_kwargs: For models of transformers: options of `generate` (`max_new_tokens`,
             `num_beams`, ...) and arguments of `caption_with_transformers` (`layers`, `heads`,
-            `relative`, `without_sinks`, `per_token`, `num_frames`, `method`, `contrast`,
-            `text_attention`, `head_overview`).
+            `relative`, `per_token`, `method`).
 
     Returns:
         One caption per image that could be read, in their order; `image` names the file.
@@ -134,7 +132,7 @@ def caption(
         )
     batch_size = batch_size or 16
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
-    loaded = read_images(cast("Iterable[ImageLike]", images))
+    loaded = read_images(images)
     inputs = ((img.name, make_thumbnail(img), *resize_to_input(img, spec)) for img in loaded)
     device = next(model.parameters()).device
     random_state = torch.random.fork_rng([device] if device.type == "cuda" else [])

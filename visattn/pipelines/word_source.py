@@ -1,78 +1,47 @@
-"""Maps of the words of a caption by several methods, whatever model generated it."""
+"""Maps of the words of a caption by one of several methods, whatever model generated it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, get_args
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.attribution.words import (
-    WORD_GRADIENT_METHODS,
-    WordRun,
-    word_attention,
-    word_attributions,
-)
+from visattn.attribution.words import WordRun, word_attention, word_attributions
 from visattn.geometry.affine import Geometry
 from visattn.recording.frozen import frozen
 from visattn.results.captions import Caption
-from visattn.results.kinds import WORD_QUANTITIES
+from visattn.results.kinds import WORD_QUANTITIES, WordMethod
 
-SELECTABLE = ("attention", "gradient_attention")
+_SELECTABLE = ("attention", "gradient_attention")
 """Methods that read attention weights of single layers and heads."""
 
 
 class WordGrids(NamedTuple):
     """A map per word, and where its cells lie on the image."""
 
-    values: Float[Tensor, "w *f gy gx"]
+    values: Float[Tensor, "w gy gx"]
     geometry: Geometry
 
 
-Placed = tuple[WordGrids, ...]
-"""The maps on each image that the caption describes."""
-
-
 class WordSource(Protocol):
-    """A caption with its model and images: all that methods for words need to know of them."""
+    """A caption with its model and image: all that methods for words need to know of them."""
 
     @property
     def model(self) -> nn.Module:
         """The model that reads the words."""
         ...
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words."""
-        ...
-
-    @property
-    def attention(self) -> Float[Tensor, "t i"] | None:
-        """Attention of each token, if it is known without another run."""
-        ...
-
-    def check(self, method: str) -> None:
-        """Refuse a method that is unknown or does not fit.
-
-        Raises:
-            ValueError: With what would fit.
-        """
-        ...
-
     def run(self) -> WordRun:
         """Return a differentiable forward pass over the words."""
         ...
 
-    def place(self, rows: Float[Tensor, "t i"]) -> Placed:
+    def place(self, rows: Float[Tensor, "t i"]) -> WordGrids:
         """Return values of image tokens for each token of the caption as maps of its words."""
         ...
 
-    def occlude(self, window_cells: int | None) -> Placed:
+    def occlude(self, window_cells: int | None) -> WordGrids:
         """Return the decrease of each word's log-probability where a window hides the image."""
-        ...
-
-    def further(self, methods: Sequence[str]) -> dict[str, Placed]:
-        """Return the maps of methods that only such models have."""
         ...
 
     def described(self, caption: Caption, selected: dict[str, list[int]]) -> Caption:
@@ -82,63 +51,56 @@ class WordSource(Protocol):
 
 def word_grids(
     source: WordSource,
-    methods: Sequence[str],
+    method: str,
     *,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     window_cells: int | None = None,
-) -> dict[str, Placed]:
-    """Return a map per word by several methods; gradients take one backward pass per token.
+) -> WordGrids:
+    """Return a map per word; gradients take one backward pass per token.
 
     Args:
         source: The caption.
-        methods: Names of methods for words.
+        method: Name of a method for words.
         layers: For `attention` and `gradient_attention`: indices of layers that attend to the
             image.
         heads: For these: indices of heads.
         window_cells: For `occlusion`: side of the window in cells; None for that of the model.
 
     Raises:
-        ValueError: If a method is unknown, does not fit, or does not take an argument.
+        ValueError: If the method is unknown, or does not take an argument.
     """
-    for method in methods:
-        source.check(method)
-        check_selection(method, layers, heads)
-    selected = (layers, heads) != (None, None)
-    by_gradient = [name for name in methods if name in WORD_GRADIENT_METHODS]
-    attention = None if by_gradient or selected else source.attention
-    rows: dict[str, Tensor] = {}
-    if by_gradient or ("attention" in methods and attention is None):
-        with frozen(source.model):
-            run = source.run()
-            rows = word_attributions(run, by_gradient, layers=layers, heads=heads)
-            if "attention" in methods:
-                attention = word_attention(run, layers=layers, heads=heads)
-    if "attention" in methods and attention is not None:
-        rows["attention"] = attention
-    placed = {name: source.place(values.detach()) for name, values in rows.items()}
-    if "occlusion" in methods:
-        placed["occlusion"] = source.occlude(window_cells)
-    placed |= source.further([name for name in methods if name not in placed])
-    return {name: placed[name] for name in methods}
+    check_method(method, layers, heads)
+    if method == "occlusion":
+        return source.occlude(window_cells)
+    with frozen(source.model):
+        run = source.run()
+        if method == "attention":
+            rows = word_attention(run, layers=layers, heads=heads)
+        else:
+            rows = word_attributions(run, [method], layers=layers, heads=heads)[method]
+    return source.place(rows.detach())
 
 
-def check_selection(method: str, layers: Sequence[int] | None, heads: Sequence[int] | None) -> None:
-    """Refuse layers and heads for a method that does not read them one by one.
+def check_method(method: str, layers: Sequence[int] | None, heads: Sequence[int] | None) -> None:
+    """Refuse an unknown method, and layers and heads for one that does not read them one by one.
 
     Raises:
-        ValueError: If some are selected.
+        ValueError: If the method is unknown, or layers or heads do not apply.
 
     Example:
-        >>> check_selection("gradcam", None, [0])
+        >>> check_method("gradcam", None, [0])
         Traceback (most recent call last):
         ValueError: layers and heads select attention weights, which gradcam does not read one by
         one; use attention or gradient_attention, or leave them out
     """
-    if method not in SELECTABLE and (layers, heads) != (None, None):
+    known = get_args(WordMethod)
+    if method not in known:
+        raise ValueError(f"methods for words are {', '.join(known)}; got {method!r}")
+    if method not in _SELECTABLE and (layers, heads) != (None, None):
         raise ValueError(
             f"layers and heads select attention weights, which {method} does not read one by one; "
-            f"use {' or '.join(SELECTABLE)}, or leave them out"
+            f"use {' or '.join(_SELECTABLE)}, or leave them out"
         )
 
 
@@ -156,22 +118,14 @@ def with_word_maps(
     The source is the same caption; arguments as for `word_grids`.
 
     Raises:
-        ValueError: If the method is unknown, does not fit, or does not take an argument.
+        ValueError: If the method is unknown, or does not take an argument.
     """
     options = {"layers": layers, "heads": heads}
     selected = {name: list(chosen) for name, chosen in options.items() if chosen is not None}
     if method == "attention" and not selected:
         return caption
-    [grids] = word_grids(source, [method], window_cells=window_cells, **options).values()
+    grids = word_grids(source, method, window_cells=window_cells, **options)
     kind = "words" if method == "attention" else "gradient"
-    maps = tuple(
-        replace(
-            old,
-            values=new.values,
-            kind=kind,
-            geometry=new.geometry,
-            info=replace(old.info, method=method, quantity=WORD_QUANTITIES.get(method, "")),
-        )
-        for old, new in zip((caption.maps, *caption.further_maps), grids, strict=True)
-    )
-    return source.described(replace(caption, maps=maps[0], further_maps=maps[1:]), selected)
+    info = replace(caption.maps.info, method=method, quantity=WORD_QUANTITIES.get(method, ""))
+    maps = replace(caption.maps, values=grids.values, kind=kind, geometry=grids.geometry, info=info)
+    return source.described(replace(caption, maps=maps), selected)

@@ -1,10 +1,9 @@
 """Rows of words: attention of generated tokens, from one recorded run."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,72 +13,6 @@ from visattn.recording.interception import AttentionInterceptor, sums_to_one
 from visattn.recording.module_calls import ModuleCall, ModuleCallStack
 
 _TEXT = frozenset({"input_ids", "inputs_embeds", "decoder_input_ids"})
-
-
-@dataclass(frozen=True, eq=False)
-class _Call:
-    arguments: dict[str, Any]
-    output: Any
-
-
-class ReusedOutputs:
-    """Keeps what the vision towers of a model returned, for a second run on the same images.
-
-    The output of a tower (`vision_towers`) is reused if it is called with equal arguments, or with
-    those of one image of the batch; otherwise it runs again.
-
-    Example:
-        >>> class Tower(torch.nn.Module):
-        ...     main_input_name = "pixel_values"
-        ...     def forward(self, pixel_values):
-        ...         print("runs")
-        ...         return 2 * pixel_values
-        >>> model = torch.nn.Sequential(Tower())
-        >>> kept = ReusedOutputs(model)
-        >>> with kept.collecting():
-        ...     output = model(torch.tensor([1.0, 3.0]))
-        runs
-        >>> with kept.reusing():
-        ...     model(torch.tensor([3.0]))
-        tensor([6.])
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.towers = vision_towers(model)
-        self.calls: dict[str, _Call] = {}
-
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """Keep the output of the first call of each tower inside the block."""
-        with ExitStack() as hooks:
-            for name, module in self.towers.items():
-                handle = module.register_forward_hook(self._keep(name), with_kwargs=True)
-                hooks.callback(handle.remove)
-            yield
-
-    def _keep(self, name: str) -> Callable[..., None]:
-        def hook(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-            if name not in self.calls:
-                arguments = _named(module.forward, args, kwargs)
-                self.calls[name] = _Call(arguments, _map_tensors(output, Tensor.clone))
-
-        return hook
-
-    @contextmanager
-    def reusing(self, except_sites: Iterable[str] = ()) -> Iterator[None]:
-        """Return the kept outputs inside the block instead of running the towers.
-
-        Those of `except_sites` run, and towers around them.
-        """
-        sites = tuple(except_sites)
-        with ExitStack() as restored:
-            for name, call in self.calls.items():
-                if any(f"{site}.".startswith(f"{name}.") for site in sites):
-                    continue
-                module = self.towers[name]
-                restored.callback(_restore, module, vars(module).get("forward"))
-                module.forward = _reusing_forward(module.forward, call)
-            yield
 
 
 def vision_towers(model: nn.Module) -> dict[str, nn.Module]:
@@ -104,96 +37,6 @@ def _takes_text(module: nn.Module) -> bool:
     ):
         return any(_takes_text(child) for child in module.children())  # a wrapper of another
     return not _TEXT.isdisjoint(parameters)
-
-
-def _restore(module: nn.Module, forward: Any) -> None:
-    if forward is None:
-        del module.forward
-    else:
-        module.forward = forward
-
-
-def _reusing_forward(forward: Callable[..., Any], call: _Call) -> Callable[..., Any]:
-    def reused(*args: Any, **kwargs: Any) -> Any:
-        if (rows := _rows(call.arguments, _named(forward, args, kwargs))) is None:
-            return forward(*args, **kwargs)
-        begin, end, total = rows
-        if total == end - begin:
-            return _map_tensors(call.output, Tensor.clone)
-        if any(not tensor.ndim or len(tensor) != total for tensor in _tensors(call.output)):
-            return forward(*args, **kwargs)
-        return _map_tensors(call.output, lambda tensor: tensor[begin:end].clone())
-
-    return reused
-
-
-def _rows(kept: Mapping[str, Any], called: Mapping[str, Any]) -> tuple[int, int, int] | None:
-    """Return the rows of the kept batch that equal another one, and the size of the kept batch."""
-    pairs = list(zip(_tensors(kept), _tensors(called), strict=False))
-    if not pairs or not _same_structure(kept, called) or not all(old.ndim for old, _ in pairs):
-        return None
-    total = len(pairs[0][0])
-    count = len(pairs[0][1])
-    if all(_equal(old, new) for old, new in pairs):
-        return 0, total, total
-    if not count or any((len(old), len(new)) != (total, count) for old, new in pairs):
-        return None
-    for begin in range(0, total - count + 1, count):
-        if all(_equal(old[begin : begin + count], new) for old, new in pairs):
-            return begin, begin + count, total
-    return None
-
-
-def _named(forward: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments by name, without those that are None or False, as if they were left out."""
-    named = {**dict(zip(inspect.signature(forward).parameters, args, strict=False)), **kwargs}
-    return {
-        name: value
-        for name, value in sorted(named.items())
-        if value is not None and value is not False
-    }
-
-
-def _equal(first: Tensor, second: Tensor) -> bool:
-    return (
-        first.shape == second.shape
-        and first.dtype == second.dtype
-        and first.device == second.device
-        and bool((first == second).all())
-    )
-
-
-def _same_structure(first: Any, second: Any) -> bool:
-    """Whether two arguments are equal but for the content of their tensors."""
-    if isinstance(first, Tensor) or isinstance(second, Tensor):
-        return isinstance(first, Tensor) and isinstance(second, Tensor)
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        same = list(first) == list(second)
-        return same and all(_same_structure(first[key], second[key]) for key in first)
-    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
-        return len(first) == len(second) and all(map(_same_structure, first, second))
-    return type(first) is type(second) and bool(first == second)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    parts = value.values() if isinstance(value, Mapping) else value
-    if isinstance(parts, (str, bytes)) or not isinstance(parts, Iterable):
-        return []
-    return [tensor for item in parts for tensor in _tensors(item)]
-
-
-def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return a nested value with changed tensors; outputs of transformers keep their class."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        changed = {key: _map_tensors(item, change) for key, item in value.items()}
-        return cast("Any", type(value))(**changed)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_map_tensors(item, change) for item in value)
-    return value
 
 
 def call_site(call: ModuleCall) -> str:

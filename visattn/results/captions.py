@@ -10,11 +10,16 @@ import torch
 from jaxtyping import UInt8
 
 from visattn.geometry.affine import Box
-from visattn.results.attention_map import AttentionMap, read_place, tensor_of, truncate_text
+from visattn.results.attention_map import (
+    AttentionMap,
+    lists_of,
+    read_place,
+    tensor_of,
+    truncate_text,
+)
 from visattn.results.display import shown
 from visattn.results.info import MapInfo
 from visattn.results.saving import SavedAsJson
-from visattn.results.word_statistics import HeadOverview, TextAttention
 
 
 class Phrase(NamedTuple):
@@ -53,7 +58,6 @@ class GroundedPhrase(NamedTuple):
     """Whether the peak of the sum of its maps is inside the boxes."""
 
 
-_OF_VIDEO = ("frames", "seconds")
 _GATE = "β"
 
 
@@ -92,12 +96,6 @@ class Caption(SavedAsJson):
     """Whether white space stands before each word; () if it does before all."""
     pieces: tuple[str, ...] = ()
     """The pieces that the words were joined from, if the model writes pieces."""
-    further_maps: tuple[AttentionMap, ...] = ()
-    """Maps of the words on the second and later photos, if the prompt shows several."""
-    text_attention: TextAttention | None = None
-    """Attention of the words to the prompt and to earlier words, if requested."""
-    head_overview: HeadOverview | None = None
-    """Statistics of each layer and head that reads the photo, if requested."""
     phrases: tuple[GroundedPhrase, ...] = ()
     """Annotated phrases that occur in it, from `ground_phrases`."""
 
@@ -111,45 +109,6 @@ class Caption(SavedAsJson):
     def _repr_html_(self) -> str | None:
         """Return the photo and the words for notebooks; hovering a word shows its map."""
         return shown(self)
-
-    @property
-    def is_video(self) -> bool:
-        """Whether the caption is one of a video, whose maps have an axis of frames."""
-        return bool(self.maps.info.frames)
-
-    @property
-    def is_of_single_photo(self) -> bool:
-        """Whether the prompt showed one photo, and no video."""
-        return not self.is_video and not self.further_maps
-
-    @property
-    def photo_maps(self) -> tuple[AttentionMap, ...]:
-        """The maps of the words on each photo of the prompt, or on its video."""
-        return (self.maps, *self.further_maps)
-
-    @property
-    def image_maps(self) -> tuple[AttentionMap, ...]:
-        """The maps of the words on each photo of the prompt, or on each frame of the video."""
-        if not self.is_video:
-            return self.photo_maps
-        maps = self.maps
-        return tuple(
-            replace(maps, values=maps.values[:, number]) for number in range(len(maps.info.frames))
-        )
-
-    def display_range(self) -> tuple[float, float]:
-        """Return the values (vmin, vmax) between which all maps of the caption should be drawn.
-
-        That of `AttentionMap.display_range`; of several photos or frames, a word's peak is that of
-        all of them, and uniform attention is spread over all of them.
-        """
-        images = self.image_maps
-        if len(images) == 1:
-            return self.maps.display_range()
-        # As if the photos were side by side: the peak of a word is that on any of them.
-        flat = torch.cat([maps.values.flatten(1).nan_to_num(0.0) for maps in images], 1)
-        joined = AttentionMap(flat[:, None], self.maps.site, self.maps.kind)
-        return joined.display_range()
 
     @property
     def smooth(self) -> bool:
@@ -178,17 +137,12 @@ class Caption(SavedAsJson):
         """Return the caption as figures show it: one without a word says so on the bare photo."""
         if self.words:
             return self
-        first, *further = (
-            replace(maps, values=torch.zeros(1, *maps.values.shape[1:]), labels=())
-            for maps in self.photo_maps
-        )
-        return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=first,
-                       further_maps=tuple(further), spaces=())  # fmt: skip
+        values = torch.zeros(1, *self.maps.values.shape[1:])
+        maps = replace(self.maps, values=values, labels=())
+        return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=maps, spaces=())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record of the caption, its maps and alternatives as plain values for JSON.
-
-        Of several photos, `maps` and `geometry` are lists with one entry for each.
 
         Example:
             >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words")
@@ -196,22 +150,15 @@ class Caption(SavedAsJson):
             >>> record["caption"], record["maps"], record["geometry"]
             ('7', [[[1.0, 1.0]]], None)
         """
-        places = [maps.place() for maps in self.photo_maps]
-        several = {"images": [maps.info.image for maps in self.photo_maps]}
         return {
             "image": self.image,
             **_caption_record(self),
-            **_video_entries(self),
-            "geometry": places if self.further_maps else places[0],
-            **(several if self.further_maps else {}),
+            "geometry": self.maps.place(),
             "alternatives": [_caption_record(caption) for caption in self.alternatives],
         }
 
     def to_arrays(self) -> dict[str, Any]:
-        """Return the caption as NumPy arrays; the keys of the second caption end in `_2`.
-
-        Maps on the second photo of a prompt are `photo2_maps`, with `photo2_geometry`.
-        """
+        """Return the caption as NumPy arrays; the keys of the second caption end in `_2`."""
         arrays: dict[str, Any] = {}
         for number, caption in enumerate((self, *self.alternatives), start=1):
             suffix = "" if number == 1 else f"_{number}"
@@ -222,21 +169,16 @@ class Caption(SavedAsJson):
                 f"log_probs{suffix}": np.array(caption.log_probs),
                 f"score{suffix}": np.array(caption.score),
             }
-            for photo, maps in enumerate(caption.further_maps, start=2):
-                arrays[f"photo{photo}_maps{suffix}"] = maps.values.numpy()
-        for photo, maps in enumerate(self.photo_maps, start=1):
-            if maps.geometry is not None:
-                prefix = "" if photo == 1 else f"photo{photo}_"
-                arrays[f"{prefix}geometry"] = np.array(json.dumps(maps.geometry.to_dict()))
-        return arrays | {key: np.array(entry) for key, entry in _video_entries(self).items()}
+        if self.maps.geometry is not None:
+            arrays["geometry"] = np.array(json.dumps(self.maps.geometry.to_dict()))
+        return arrays
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Caption":
         """Return the caption of a record, without its thumbnail.
 
         Args:
-            record: What `to_dict` returned, or the JSON file of `visattn caption`, also of an older
-                version.
+            record: What `to_dict` returned, or the JSON file of `visattn caption`.
 
         Example:
             >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words")
@@ -253,43 +195,23 @@ def _read_caption(
     record: Mapping[str, Any], entry: Mapping[str, Any], alternatives: tuple[Caption, ...]
 ) -> Caption:
     """Return a caption of a record: the best one, or an alternative."""
-    name = record["image"]
     words = tuple(entry["words"])
-    # A record of several photos has lists of geometries, maps and names, in the order of the
-    # photos.
-    several = isinstance(record["geometry"], list)
-    names = record.get("images", name)
-    places = record["geometry"] if several else [record["geometry"]]
-    lists = entry["maps"] if several else [entry["maps"]]
-    shapes = [{"shape": shape} for shape in entry.get("shapes", ())] or [{}] * len(lists)
-    made = {**entry.get("made", {}), **{key: record[key] for key in _OF_VIDEO if key in record}}
-    maps = [
-        AttentionMap(
-            tensor_of({"maps": values, **shape}), entry.get("site", "record"),
-            entry.get("kind", "words"), read_place(place),
-            MapInfo.from_dict({"image": names[number] if several else name, **made}), words,
-        )
-        for number, (values, shape, place) in enumerate(zip(lists, shapes, places, strict=True))
-    ]  # fmt: skip
-    text = entry.get("text_attention")
-    heads = entry.get("head_overview")
+    info = MapInfo.from_dict({"image": record["image"], **entry["made"]})
+    place = read_place(record["geometry"])
     return Caption(
         words=words,
         log_probs=tuple(entry["log_probs"]),
         gates=tuple(entry["gates"]),
-        maps=maps[0],
+        maps=AttentionMap(tensor_of(entry), entry["site"], entry["kind"], place, info, words),
         score=entry["score"],
         finished=entry["finished"],
         alternatives=alternatives,
-        image=", ".join(name) if isinstance(name, list) else name,
+        image=record["image"],
         gate_symbol=entry.get("gate_symbol", _GATE),
         notes=entry.get("notes", ""),
         spaces=tuple(entry.get("spaces", ())),
         pieces=tuple(entry.get("pieces", ())),
-        further_maps=tuple(maps[1:]),
-        phrases=tuple(map(_read_phrase, entry.get("phrases", ()))),
-        text_attention=None if text is None else TextAttention.from_dict(text),
-        head_overview=None if heads is None else HeadOverview.from_dict(heads),
+        phrases=tuple(map(_read_phrase, entry["phrases"])),
     )
 
 
@@ -300,22 +222,13 @@ def _read_phrase(entry: Mapping[str, Any]) -> GroundedPhrase:
                           entry["pointed"])  # fmt: skip
 
 
-def _video_entries(caption: Caption) -> dict[str, Any]:
-    info = caption.maps.info
-    return {"frames": info.frames, "seconds": info.seconds} if caption.is_video else {}
-
-
 def _caption_record(caption: Caption) -> dict[str, Any]:
     """Return what an alternative has as well as the caption itself."""
     info = caption.maps.info.to_dict()
-    made = {name: value for name, value in info.items() if name not in ("image", *_OF_VIDEO)}
+    made = {name: value for name, value in info.items() if name != "image"}
     # The name is written beside the caption already, unless the map is of another image.
-    if not caption.further_maps and caption.maps.info.image != caption.image:
+    if caption.maps.info.image != caption.image:
         made["image"] = caption.maps.info.image
-    maps = [maps.values.tolist() for maps in caption.photo_maps]
-    # Nested lists lose their shape without words.
-    shapes = [list(maps.values.shape) for maps in caption.photo_maps]
-    statistics = {"text_attention": caption.text_attention, "head_overview": caption.head_overview}
     return {
         "caption": caption.text,
         "words": list(caption.words),
@@ -327,12 +240,10 @@ def _caption_record(caption: Caption) -> dict[str, Any]:
         **({"spaces": list(caption.spaces)} if caption.spaces else {}),
         **({"pieces": list(caption.pieces)} if caption.pieces else {}),
         **({"notes": caption.notes} if caption.notes else {}),
-        **{name: value.to_dict() for name, value in statistics.items() if value is not None},
         "site": caption.maps.site,
         "kind": caption.maps.kind,
         "made": made,
-        "maps": maps if caption.further_maps else maps[0],
-        **({} if caption.words else {"shapes": shapes}),
+        **lists_of(caption.maps.values),
         "phrases": [
             {
                 "text": " ".join(caption.words[phrase.first : phrase.first + phrase.words]),

@@ -106,9 +106,6 @@ class MapInfo:
         texts: Texts whose maps share one scale.
         places: How hard attention selects places: `argmax`, `sample`, `expectation`.
         quantity: What the values are; "" for attention.
-        even: The value of a map without preference, and its meaning; None for uniform attention.
-        frames: Indices of the frames of a video.
-        seconds: Their times.
         policy: Which policy placed the glimpses.
         seed: Its seed.
         outside: For each query, the share of its weight outside of the image.
@@ -146,9 +143,6 @@ class MapInfo:
     texts: Sequence[str] = ()
     places: str = ""
     quantity: str = ""
-    even: Sequence[Any] | None = None
-    frames: Sequence[int] = ()
-    seconds: Sequence[float] = ()
     policy: str = ""
     seed: int | None = None
     outside: Sequence[float] = ()
@@ -208,7 +202,7 @@ class MapInfo:
         """Return the info of a record.
 
         Args:
-            record: What `to_dict` returned, also in an older version; unknown keys become `more`.
+            record: What `to_dict` returned; unknown keys become `more`.
 
         Example:
             >>> record = {"method": "gradcam", "class": "", "score": None, "rows": "class"}

@@ -33,18 +33,11 @@ WordMethod = Literal[
 ]
 """Methods for the words of captions; `visattn.pipelines.caption_words` computes them."""
 
-TRANSFORMERS_WORD_METHODS = ("tam", "tower_gradcam", "input_gradient", "smoothgrad")
-"""Further methods, for the words of models of transformers only."""
-
 WORD_QUANTITIES = {
     "gradient_attention": "attention \N{MULTIPLICATION SIGN} gradient",
     "relevance": "relevance",
     "gradient_embedding": "embedding \N{MULTIPLICATION SIGN} gradient",
     "gradcam": "Grad-CAM",
     "occlusion": "decrease of log-probability",
-    "tam": "token activation, logits",
-    "tower_gradcam": "Grad-CAM of the vision tower",
-    "input_gradient": "absolute gradient of the pixels",
-    "smoothgrad": "absolute mean gradient of the pixels",
 }
 """What the maps of methods other than attention show, for legends."""

@@ -50,7 +50,7 @@ class SavedMaps:
     log_probs: list[float] | None = None
 
 
-def read_saved_maps(path: Path, photo: str | None = None) -> SavedMaps:
+def read_saved_maps(path: Path) -> SavedMaps:
     """Read a file of maps.
 
     It is an array in a .npy or .npz file, nested lists in a .json file, or the JSON that
@@ -58,12 +58,10 @@ def read_saved_maps(path: Path, photo: str | None = None) -> SavedMaps:
 
     Args:
         path: The file.
-        photo: File name of the photo whose maps are read, if the file has those of several.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it has another format, is too long or damaged, has no maps, or has none of
-            this photo.
+        ValueError: If it has another format, is too long or damaged, or has no maps.
 
     Example:
         >>> file = getfixture("tmp_path") / "maps.npy"
@@ -77,7 +75,7 @@ def read_saved_maps(path: Path, photo: str | None = None) -> SavedMaps:
     if path.suffix.lower() not in readers:
         raise ValueError(f"maps must be a .npy, .npz or .json file, got {path.name}")
     try:
-        return readers[path.suffix.lower()](path, photo)
+        return readers[path.suffix.lower()](path)
     except Exception as error:  # zip and numpy raise zlib.error, struct.error, MemoryError ...
         raise ValueError(f"{path}: {error or type(error).__name__}") from error
 
@@ -111,11 +109,6 @@ def reshape_maps(
         if maps.ndim < 1 or maps.shape[-1] != grid[0] * grid[1]:
             raise ValueError(f"a grid of {grid[0]} x {grid[1]} does not fill {maps.shape}")
         maps = maps.reshape(*maps.shape[:-1], *grid)
-    if maps.ndim == 4:
-        raise ValueError(
-            f"maps must be [y, x] or [t, y, x], got {maps.shape}: maps of a video "
-            "[t, frames, y, x] lie on its frames, for example maps[:, 0] on the first"
-        )
     if maps.ndim not in (2, 3):
         raise ValueError(
             f"maps must be [y, x], [t, y, x], or [t, n] and the grid of n, got {maps.shape}"
@@ -132,18 +125,16 @@ def reshape_maps(
     return maps
 
 
-def _read_numpy(path: Path, _: str | None) -> SavedMaps:
+def _read_numpy(path: Path) -> SavedMaps:
     return SavedMaps(read_array(path, max_values=MAX_CELLS))
 
 
-def _read_json(path: Path, photo: str | None) -> SavedMaps:
+def _read_json(path: Path) -> SavedMaps:
     loaded = parse_json(decode_utf8(read_bytes_bounded(path, _MAX_JSON_BYTES)))
     if isinstance(loaded, list):
         return SavedMaps(np.array(loaded, dtype=np.float64))
     if not isinstance(loaded, dict) or "maps" not in loaded:
         raise ValueError("must be nested lists, or hold them under the key maps")
-    if isinstance(loaded.get("geometry"), list):
-        loaded = _of_photo(loaded, photo)
     geometry = loaded.get("geometry")
     if geometry is not None and not isinstance(geometry, dict):
         raise ValueError(f"geometry must be an object, got {short_repr(geometry)}")
@@ -154,19 +145,6 @@ def _read_json(path: Path, photo: str | None) -> SavedMaps:
         _numbers(loaded, "gates"),
         _numbers(loaded, "log_probs"),
     )
-
-
-def _of_photo(loaded: dict[str, Any], photo: str | None) -> dict[str, Any]:
-    """Return the maps and the geometry of one of several photos."""
-    names = [Path(str(name)).name for name in _list_field(loaded, "image")]
-    places = loaded["geometry"]
-    maps = loaded["maps"]
-    if not isinstance(maps, list) or {len(places), len(maps)} != {len(names)}:
-        raise ValueError("maps of several photos need one geometry and one name for each photo")
-    if photo not in names:
-        raise ValueError(f"it has maps on {', '.join(names)}, got the photo {photo}")
-    number = names.index(photo)
-    return {**loaded, "maps": maps[number], "geometry": places[number]}
 
 
 def _list_field(loaded: dict[str, Any], key: str) -> list[Any]:

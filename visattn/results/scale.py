@@ -95,9 +95,9 @@ class MapScale:
         """Return the scale of a record.
 
         Args:
-            record: What `to_dict` returned, also in an older version.
+            record: What `to_dict` returned.
         """
-        values = record.get("values")
+        values = record["values"]
         ends = None if values is None else (float(values[0]), float(values[1]))
         return cls(**{**record, "values": ends})
 

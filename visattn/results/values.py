@@ -97,8 +97,7 @@ class Answer(SavedAsJson):
         """Return the answer of a record.
 
         Args:
-            record: What `to_dict` returned, or an entry of `questions` in a file of `visattn ask`,
-                also of an older version.
+            record: What `to_dict` returned, or an entry of `questions` in a file of `visattn ask`.
 
         Example:
             >>> answer = Answer("Red?", ("red",), (("yes", 0.9),), None)
@@ -108,11 +107,10 @@ class Answer(SavedAsJson):
         weights = record["word_weights"]
         maps = None
         if record["maps"] is not None:
-            site, kind, made = (record.get(key) for key in ("site", "kind", "made"))
-            place = read_place(record["geometry"])
-            info = MapInfo.from_dict(made or {})
-            maps = AttentionMap(tensor_of(record), site or "record", kind or "tokens", place, info,
-                                tuple(record["hops"]))  # fmt: skip
+            maps = AttentionMap(
+                tensor_of(record), record["site"], record["kind"], read_place(record["geometry"]),
+                MapInfo.from_dict(record["made"]), tuple(record["hops"]),
+            )  # fmt: skip
         return cls(
             question=record["question"],
             words=tuple(record["words"]),
@@ -395,8 +393,7 @@ class Detections(SavedAsJson):
         """Return the detections of a record.
 
         Args:
-            record: What `to_dict` returned, or the JSON file of `visattn detect`, also of an older
-                version.
+            record: What `to_dict` returned, or the JSON file of `visattn detect`.
 
         Example:
             >>> maps = AttentionMap(torch.ones(1, 3, 4), "decoder", "queries", labels=("dog",))
@@ -507,11 +504,6 @@ class RecordedLayer:
     num_prefix_keys: int
     margin: Margin = (0, 0)
     shares: tuple[float, ...] = ()
-
-    def read_row(self) -> Float[Tensor, "h y x"]:
-        """Return the mean of the rows that the scores read, by their shares."""
-        shares = torch.tensor(self.shares).to(self.weights)
-        return torch.einsum("q,hqyx->hyx", shares, self.weights)
 
 
 def _without(record: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:

@@ -7,9 +7,6 @@ from .detections import (
 from .figures import (
     figure as figure,
 )
-from .heads import (
-    all_heads_figure as all_heads_figure,
-)
 from .heatmap import (
     DrawOptions as DrawOptions,
     colormap_lut as colormap_lut,
@@ -26,17 +23,9 @@ from .maps import (
 from .rendering import (
     Figure as Figure,
 )
-from .scanpaths.animation import (
-    glimpse_animation as glimpse_animation,
-    glimpse_wall as glimpse_wall,
-)
 from .scanpaths.panel import (
     glimpse_panel as glimpse_panel,
 )
 from .segmentation import (
     segmentation_figure as segmentation_figure,
-)
-from .text_attention import (
-    head_overview_figure as head_overview_figure,
-    text_attention_figure as text_attention_figure,
 )

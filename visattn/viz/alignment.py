@@ -13,7 +13,6 @@ from visattn.metrics.ptb_tokenizer import join_words
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.viz.canvas import MUTED, TEXT, Canvas
-from visattn.viz.caption_images import check_one_image
 from visattn.viz.detections import box_color
 from visattn.viz.heatmap import DrawOptions, overlay, resize_image
 from visattn.viz.marks import draw_contours
@@ -95,7 +94,7 @@ def alignment_panel(
     page.paste(small, (MARGIN + _LABELS_WIDTH, top), size)
     finite = columns[np.isfinite(columns)]
     vmax = float(finite.max(initial=0.0)) or 1.0
-    draw = partial(draw_cells, vmax=vmax)
+    draw = partial(_draw_cells, vmax=vmax)
     for index, word in enumerate(words):
         probability = "" if log_probs is None else format_probability(log_probs[index])
         y = matrix_top + index * (_ROW_HEIGHT + _ROW_GAP)
@@ -147,22 +146,12 @@ def _check_arguments(
         raise ValueError(f"maps must have the shape {(len(words), *size)}, got {maps.shape}")
 
 
-def draw_cells(
-    _: np.ndarray | None,
-    values: Float[np.ndarray, "y x"],
-    *,
-    vmax: float,
-    vmin: float = 0.0,
+def _draw_cells(
+    _: np.ndarray | None, values: Float[np.ndarray, "y x"], *, vmax: float
 ) -> UInt8[np.ndarray, "y x 3"]:
-    """Return values in the colors of overlays, on gray as in legends.
-
-    Args:
-        values: The values; NaN is hatched.
-        vmax: Value at the upper end of the colormap.
-        vmin: Value at its lower end.
-    """
+    """Return values in the colors of overlays, on gray as in legends; NaN is hatched."""
     gray = np.full((*values.shape, 3), _GRAY, np.uint8)
-    return overlay(gray, values, vmin=vmin, vmax=vmax, opacity=1.0)
+    return overlay(gray, values, vmax=vmax, opacity=1.0)
 
 
 def _draw_outlines(
@@ -230,7 +219,6 @@ def alignment_figure(
         >>> alignment_figure(np.zeros((30, 90, 3), np.uint8), result, width=600).image.width
         600
     """
-    check_one_image(caption, "an alignment matrix")
     original, caption = read_image(image), caption.drawable()
     drawing = DrawOptions(width=width, scale=scale)
     size = alignment_image_size(original.size, width=drawing.page_width)

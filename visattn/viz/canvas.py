@@ -1,4 +1,4 @@
-"""Drawings of images, text and shapes, which become pixels of any size, PDF or SVG."""
+"""Drawings of images, text and shapes, which become pixels of any size."""
 
 import math
 from collections.abc import Sequence
@@ -31,18 +31,12 @@ class PlacedImage:
         pixels: RGB, or RGB and alpha, at any resolution.
         place: Left and top.
         size: Height and width on the canvas.
-        is_ramp: Whether all rows are equal, so that it can be drawn as a row of rectangles.
     """
 
     pixels: UInt8[np.ndarray, "y x 3"] | UInt8[np.ndarray, "y x 4"]
     place: tuple[float, float]
     size: tuple[float, float]
-    is_ramp: bool = False
     smooth = False
-
-    def moved(self, x: float, y: float) -> Self:
-        """Return the mark at another place."""
-        return replace(self, place=(self.place[0] + x, self.place[1] + y))
 
     def paint(self, page: Image.Image, _: ImageDraw.ImageDraw, zoom: float) -> None:
         """Paste the image."""
@@ -66,7 +60,6 @@ class PlacedText:
         color: Its color.
         size: Font size.
         anchor: Anchor as Pillow names them: `la`, `rm`, `ms`, ...
-        upright: Whether the text runs upwards, with its left and top turned accordingly.
         smooth: Whether it is drawn at three times the resolution, like shapes around it.
     """
 
@@ -75,7 +68,6 @@ class PlacedText:
     color: Ink
     size: float
     anchor: str = "la"
-    upright: bool = False
     smooth: bool = False
 
     def moved(self, x: float, y: float) -> Self:
@@ -86,39 +78,13 @@ class PlacedText:
     def reach(self) -> tuple[float, float, float, float]:
         """A box around the text, on the safe side."""
         (x, y), far = self.place, self.size * (len(self.text) + 2)
-        across, along = (2 * self.size, far) if self.upright else (far, 2 * self.size)
-        return x - across, y - along, x + across, y + along
+        return x - far, y - 2 * self.size, x + far, y + 2 * self.size
 
-    def as_image(self, detail: float) -> PlacedImage:
-        """Return the text as a transparent image.
-
-        Args:
-            detail: Pixels of the image per pixel of the canvas.
-        """
-        left, top, right, bottom = self.reach
-        size = (math.ceil((right - left) * detail), math.ceil((bottom - top) * detail))
-        mask = Image.new("L", size)
-        written = replace(self.moved(-left, -top), color=255, smooth=False)
-        written.paint(mask, ImageDraw.Draw(mask), detail)
-        image = Image.new("RGBA", size, self.color)
-        image.putalpha(mask)
-        box = mask.getbbox() or (0, 0, 1, 1)
-        place = (left + box[0] / detail, top + box[1] / detail)
-        cut = np.array(image.crop(box))
-        return PlacedImage(cut, place, (cut.shape[0] / detail, cut.shape[1] / detail))
-
-    def paint(self, page: Image.Image, pen: ImageDraw.ImageDraw, zoom: float) -> None:
+    def paint(self, _: Image.Image, pen: ImageDraw.ImageDraw, zoom: float) -> None:
         """Write the text."""
         font = load_font(round(self.size * zoom) if self.smooth else _font_size(self.size * zoom))
         x, y = (side * zoom for side in self.place)
-        if not self.upright:
-            pen.text((x, y), self.text, self.color, font, anchor=self.anchor)
-            return
-        size = (round(font.getlength(self.text)) + 2, sum(font.getmetrics()))
-        mask = Image.new("L", size)
-        ImageDraw.Draw(mask).text((0, 0), self.text, 255, font)
-        turned = mask.rotate(90, expand=True)
-        page.paste(self.color, (round(x), round(y) - turned.height), turned)
+        pen.text((x, y), self.text, self.color, font, anchor=self.anchor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,8 +260,6 @@ class Canvas:
         image: UInt8[np.ndarray, "y x 3"],
         place: tuple[float, float],
         size: tuple[float, float] | None = None,
-        *,
-        is_ramp: bool = False,
     ) -> None:
         """Place an image; by default, with `detail` pixels on each of the canvas.
 
@@ -303,11 +267,10 @@ class Canvas:
             image: RGB.
             place: Left and top.
             size: Height and width.
-            is_ramp: See `PlacedImage`.
         """
         if size is None:
             size = (image.shape[0] / self.detail, image.shape[1] / self.detail)
-        self.marks.append(PlacedImage(image, place, size, is_ramp))
+        self.marks.append(PlacedImage(image, place, size))
 
     def text(
         self,
@@ -317,12 +280,11 @@ class Canvas:
         font: UnicodeFont,
         *,
         anchor: str = "la",
-        upright: bool = False,
         smooth: bool = False,
     ) -> None:
         """Write a line of text, see `PlacedText`."""
         if text:
-            self.marks.append(PlacedText(place, text, color, font.size, anchor, upright, smooth))
+            self.marks.append(PlacedText(place, text, color, font.size, anchor, smooth))
 
     def rectangle(self, box: Sequence[float], fill: Ink | None = None, **options: Any) -> None:
         """Draw a rectangle, see `Rectangle`."""

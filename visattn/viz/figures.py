@@ -28,7 +28,7 @@ from visattn.viz.maps import (
 )
 from visattn.viz.notebook_maps import channel_bars
 from visattn.viz.photo_part import PhotoPart
-from visattn.viz.rendering import PIXELS_PER_INCH, Figure
+from visattn.viz.rendering import Figure
 from visattn.viz.text import UnicodeFont, join_notes, load_font, wrap_text
 from visattn.viz.tiles import (
     MIN_WIDTH,
@@ -52,7 +52,6 @@ _GRAY = 150  # stands for a photo that is not given
 _GAP, _LINE = 12, 15  # between tiles; of text, in pixels
 _HEADING_SIZE, _HEADING_LINES = 13, 2
 _MIN_CELL, _MAX_ASPECT = 48, 1.5  # narrowest tile in pixels; height of a tile / width
-_MAX_INCHES = 200  # of a page of PDF
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,7 +382,6 @@ def _draw_rows(
     legends = map_legends(table.maps, values, scales, drawing)
     footer = sum(legend.height_on(width) for legend in legends)
     bottom = top + sum(height + below + _GAP for height, _ in sizes)
-    _check_height(bottom + footer, len(table.rows), drawing)
     page = Canvas(width, bottom + footer, detail=detail)
     draw_title(page, title, subtitle)
     for left, lines in zip(lefts[::-1], headings[::-1], strict=False):
@@ -460,13 +458,3 @@ def _tile_size(image_size: tuple[int, int], cell: int) -> tuple[int, int]:
     height = min(cell * image_size[0] / image_size[1], _MAX_ASPECT * cell)
     width = min(cell, height * image_size[1] / image_size[0])
     return max(1, round(height)), max(1, round(width))
-
-
-def _check_height(height: int, rows: int, drawing: DrawOptions) -> None:
-    """Raise `ValueError` if no page of PDF is as high as a figure."""
-    inches = height * drawing.zoom / PIXELS_PER_INCH
-    if inches > _MAX_INCHES:
-        raise ValueError(
-            f"a figure of {rows} rows would be {inches:.0f} inches high, of {_MAX_INCHES} at most; "
-            "divide the photos among several figures"
-        )

@@ -410,17 +410,6 @@ def legend_image(legend: Legend) -> UInt8[np.ndarray, "y x 3"]:
     return np.array(page.paint())
 
 
-def color_bar(width: int = 220, height: int = 12) -> UInt8[np.ndarray, "y x 3"]:
-    """Return the colors of maps without sign, from the lower end of a scale to the upper one.
-
-    Example:
-        >>> color_bar().shape
-        (12, 220, 3)
-    """
-    ramp = np.tile(np.linspace(0.0, 1.0, width), (height, 1))
-    return DrawOptions().draw(np.full((height, width, 3), 150, np.uint8), ramp)
-
-
 def target_line(attention_map: AttentionMap) -> str:
     """Return the explained class of a map with its probability or score.
 

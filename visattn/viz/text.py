@@ -319,17 +319,6 @@ def wrap_text(text: str, font: ImageFont.FreeTypeFont, width: float, lines: int)
     return [*wrapped, truncate_text(" ".join(words), font, width)] if words else wrapped
 
 
-def format_time(seconds: float) -> str:
-    """Return a time of a video as minutes and seconds.
-
-    Example:
-        >>> format_time(83.5)
-        '1:23.50'
-    """
-    minutes, rest = divmod(seconds, 60)
-    return f"{int(minutes)}:{rest:05.2f}"
-
-
 def format_probability(log_prob: float) -> str:
     """Return a log-probability as a percentage.
 

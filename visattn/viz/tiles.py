@@ -279,8 +279,7 @@ class Legend:
         shape = round(_BAR_HEIGHT * detail), round(width * detail)
         gray = np.full((*shape, 3), _GRAY, dtype=np.uint8)
         drawn = self.draw_overlay(gray, np.tile(np.linspace(*ends, shape[1]), (shape[0], 1)))
-        even = bool((drawn == drawn[:1]).all())
-        page.paste(drawn, place, (_BAR_HEIGHT, width), is_ramp=even)
+        page.paste(drawn, place, (_BAR_HEIGHT, width))
 
 
 def _tick_labels(

@@ -260,7 +260,7 @@ def test_an_unwritable_folder_is_refused_before_captioning(
 
 
 @pytest.mark.parametrize(
-    "words", [["--num-captions", "2"], ["--gif"], ["--alignment"], ["--phrase-boxes", "boxes.json"]]
+    "words", [["--num-captions", "2"], ["--alignment"], ["--phrase-boxes", "boxes.json"]]
 )
 def test_output_options_need_an_output_folder(
     words: list[str], weights: Path, images: Path, capsys: Capsys
@@ -310,14 +310,6 @@ def test_other_candidates_are_shown_beside_the_best_caption(
             assert arrays[f"score{end}"] == pytest.approx(each["score"])
         assert json.loads(str(arrays["geometry"])) == record["geometry"]
         assert f"words_{count + 1}" not in arrays
-
-
-def test_an_animation_is_written_with_gif(weights: Path, images: Path, tmp_path: Path) -> None:
-    words = ["--weights", str(weights), "--out", str(tmp_path / "out"), "--gif"]
-    assert main(["caption", str(images / "wide.jpg"), *words]) == 0
-    count = len(json.loads((tmp_path / "out" / "wide.json").read_text())["words"])
-    with Image.open(tmp_path / "out" / "wide.gif") as moving:
-        assert getattr(moving, "n_frames", 1) == count + 2
 
 
 def test_an_alignment_matrix_is_written_with_alignment(

@@ -136,12 +136,12 @@ def test_files_of_a_map_match_each_other_and_the_library(
 def test_runs_are_reproducible_and_resumable(
     vit: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
-    words = ("--method", "rollout", "eigencam", "--all-heads", "--explorer")
+    words = ("--method", "rollout", "eigencam", "--explorer")
     assert run(photos, vit, tmp_path / "one", *words) == 0
     first, output = contents(tmp_path / "one"), capsys.readouterr().out
     assert run(photos, vit, tmp_path / "two", *words) == 0
     assert contents(tmp_path / "two") == first
-    for gone in [*(tmp_path / "two").glob("tall.*"), tmp_path / "two" / "wide.heads.png"]:
+    for gone in [*(tmp_path / "two").glob("tall.*"), tmp_path / "two" / "wide.html"]:
         gone.unlink()
     looked: list[str] = []
     looking = MapRunner.maps
@@ -227,7 +227,6 @@ def test_attention_models_get_heads_pages_and_an_index(
     words = (
         "--method",
         "attention",
-        "--all-heads",
         "--explorer",
         "--layers",
         "0",
@@ -427,7 +426,7 @@ def test_each_photo_is_preprocessed_once_for_all_methods_and_pages(
     count_calls("resize_to_input")
     count_calls("transform_with_geometry")
     model: Path | str = vit if library == "visattn" else "timm:test_vit"
-    options = ("--method", "attention", "rollout", "input_gradient", "--all-heads", "--explorer")
+    options = ("--method", "attention", "rollout", "input_gradient", "--explorer")
     assert run(photos, model, tmp_path / "out", *options, "--batch-size", "2") == 0
     expected = "resize_to_input" if library == "visattn" else "transform_with_geometry"
     assert calls == [expected] * 3

@@ -150,7 +150,7 @@ def test_arrays_of_npz_archives_are_read(run: Callable[..., list[Path]], tmp_pat
     ("maps", "options", "reason"),
     [
         (np.zeros((7, 7)), ["--words", "a", "b"], "there are 1 maps and 2 words"),
-        (np.zeros((2, 3, 4, 5)), [], r"maps must be \[y, x\] or \[t, y, x\]"),
+        (np.zeros((2, 3, 4, 5)), [], r"maps must be \[y, x\], \[t, y, x\]"),
         (np.zeros((2, 15)), ["--map-shape", "4"], r"a grid of 4 x 4 does not fill \(2, 15\)"),
         (np.array([["a"]]), [], "maps must be numbers"),
         (np.array([[np.nan, 1.0]]), [], "maps must be finite"),
@@ -194,7 +194,7 @@ def test_invalid_options_end_with_a_message(
         ("photo.png", "gone.npy", "a.png", "gone.npy is not a file of maps"),
         ("photo.png", "photo.png", "a.png", "must be a .npy, .npz or .json file, got photo.png"),
         ("photo.png", "maps.npy", "photo.png", "would overwrite the photo"),
-        ("photo.png", "maps.npy", "a.jpg", "must be a .png, .pdf or .svg file or a folder"),
+        ("photo.png", "maps.npy", "a.jpg", "must be a .png file or a folder"),
     ],
 )
 def test_invalid_map_files_are_reported_and_the_photo_is_kept(

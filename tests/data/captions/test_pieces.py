@@ -103,7 +103,7 @@ def test_a_word_has_the_mean_of_the_maps_of_its_pieces(tmp_path: Path) -> None:
     occluded = with_word_maps(result, source, "occlusion")
     assert len(occluded.maps.values) == len(result.words)
     with pytest.raises(ValueError, match="without their pieces"):
-        CaptionerWords.read(model, photo, result.words)
+        CaptionerWords(model, photo, result.words)
 
 
 def test_folders_without_a_tokenizer_are_refused(tmp_path: Path) -> None:

@@ -73,10 +73,10 @@ def test_prompts_that_end_with_the_photo_are_refused(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
-def test_prompts_with_more_photos_than_passed_are_refused(family: str) -> None:
+def test_prompts_with_several_photos_are_refused(family: str) -> None:
     model, processor = build(family)
     token = processor.image_token
-    with pytest.raises(ValueError, match="got 2 times .* for 1: pass the photos of a prompt"):
+    with pytest.raises(ValueError, match="one place for its photo, got 2 times"):
         caption(model, processor, prompt=f"{token} {token} w1")
 
 
@@ -141,7 +141,7 @@ def test_processors_of_videos_are_refused() -> None:
     class Processor:
         video_processor = tokenizer = build("llava")[1].tokenizer
 
-    with pytest.raises(TypeError, match="Processor processes videos, but no photos"):
+    with pytest.raises(TypeError, match="transformers for photos, .* got Processor"):
         caption(build("llava")[0], Processor())
 
 
@@ -177,5 +177,5 @@ def test_pixels_of_several_tokens_are_seen_as_shared() -> None:
 def test_a_processor_without_photos_is_refused() -> None:
     process = PhotoProcessor(*build("llava"), prompt=PROMPT)
     assert process.text == f"<image>{PROMPT}"
-    with pytest.raises(ValueError, match="pixel_values, .* pixel_values_videos, got input_ids"):
+    with pytest.raises(ValueError, match="pixel_values, .* image_patches, got input_ids"):
         pixel_name({"input_ids": torch.zeros(1, 1)})

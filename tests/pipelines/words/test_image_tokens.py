@@ -1,7 +1,6 @@
 """Image tokens lie where their pixels came from: worked-out grids, and marked blocks."""
 
 import itertools
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -157,8 +156,7 @@ def test_the_token_under_a_marked_block_changes_most(family: str) -> None:
 @pytest.mark.parametrize("colors", ["rgb", "bgr", "gray"])
 @pytest.mark.parametrize("size", [(40, 400), (181, 119), (90, 1200)])
 def test_waves_place_the_pixels_of_crops(size: tuple[int, int], colors: str) -> None:
-    def crop(images: Sequence[Image.Image]) -> Tensor:  # the middle of the longer side
-        [image] = images
+    def crop(image: Image.Image) -> Tensor:  # the middle of the longer side
         height, width = size
         left, top = (max(0, (each - min(size)) / 2) for each in (width, height))
         box = (left, top, left + min(size), top + min(size))
@@ -166,7 +164,7 @@ def test_waves_place_the_pixels_of_crops(size: tuple[int, int], colors: str) -> 
         pixels = np.array(image if colors != "gray" else image.convert("L").convert("RGB"))
         return torch.from_numpy(pixels[..., ::-1].copy() if colors == "bgr" else pixels)
 
-    places = find_pixel_places(crop, crop, [size], torch.Size((280, 280, 3)))
+    places = find_pixel_places(crop, crop, size, torch.Size((280, 280, 3)))
     assert bool(places.shown.all())
     step = min(size) / 280
     centers = (torch.arange(280) + 0.5) * step
@@ -213,20 +211,20 @@ def test_photos_of_one_color_are_placed(level: int) -> None:
 
 
 def test_a_shift_by_a_few_pixels_is_seen() -> None:
-    def moved(images: Sequence[Image.Image]) -> Tensor:  # bright photos move to the right
-        pixels = np.array(images[0].resize((280, 280)))
+    def moved(image: Image.Image) -> Tensor:  # bright photos move to the right
+        pixels = np.array(image.resize((280, 280)))
         shift = 3 if pixels.mean() > 140 else 0
         return torch.from_numpy(np.roll(pixels, shift, 1).copy()).float()
 
-    places = find_pixel_places(moved, moved, [(280, 280)], torch.Size((280, 280, 3)))
+    places = find_pixel_places(moved, moved, (280, 280), torch.Size((280, 280, 3)))
     noise = np.random.default_rng(0).integers(0, 200, (280, 280, 3), dtype=np.uint8)
     for pixels in (noise, noise + 55):
-        output = moved([Image.fromarray(pixels)])
+        output = moved(Image.fromarray(pixels))
         if pixels is noise:
-            check_places(places, [pixels], output, process=moved, normalized=moved)
+            check_places(places, pixels, output, process=moved, normalized=moved)
             continue
         with pytest.raises(ValueError, match="by their content"):
-            check_places(places, [pixels], output, process=moved, normalized=moved)
+            check_places(places, pixels, output, process=moved, normalized=moved)
 
 
 def test_keys_that_only_scores_show_are_those_of_the_keys() -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from vlm_runs import VLMS, options, photo, sharp
 
 from visattn.pipelines.words.language_model import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay, generate_and_replay, replay_tokens
+from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 
 PHOTO = {"type": "image"}
 TEXT = "w7 w8 w9"
@@ -77,9 +77,9 @@ def test_other_numbers_of_prompts_are_refused(count: int) -> None:
     [
         ("qwen2_vl", [say("user", "w1")], "add {'type': 'image'}"),
         ("qwen2_vl", [{"role": "user", "content": "w1"}], "add {'type': 'image'}"),
-        ("qwen2_vl", [say("user", PHOTO, PHOTO)], "got 2 photos in the messages for 1: pass the"),
+        ("qwen2_vl", [say("user", PHOTO, PHOTO)], "one place for its photo, got 2 photos in"),
         ("qwen2_vl", [say("user", {"type": "image", "url": "a.jpg"})], "'url' of their own"),
-        ("qwen2_vl", [say("user", {"type": "video"})], "show a video, but a photo is passed"),
+        ("qwen2_vl", [say("user", {"type": "video"})], "show a video, but a prompt has one photo"),
         ("llava", [say("user", PHOTO, "w1")], "chat template"),
     ],
 )
@@ -119,7 +119,7 @@ def test_steps_that_integers_lack_get_floating_point_photos() -> None:
 
     process = PhotoProcessor(model, (Images(), processor.tokenizer))
     image = Image.fromarray(photo().pixels)
-    own = process.unnormalized([image])["pixel_values"]
+    own = process.unnormalized(image)["pixel_values"]
     torch.testing.assert_close(
         own, inner(images=[image], do_normalize=False, return_tensors="pt")["pixel_values"],
         atol=2 / 255, rtol=0,
@@ -136,10 +136,6 @@ def test_a_prompt_reaches_the_model(family: str) -> None:
     kept = ids_of(sharp(family)[1])
     kept = kept[1:2] if family == "blip" else kept  # its generate removes what BERT tokenizers add
     assert any(" ".join(map(str, kept)) in each for each in texts)
-    forced = replay_tokens(replay.image, replay.token_ids,
-                           PhotoProcessor(replay.model, sharp(family)[1], TEXT))  # fmt: skip
-    torch.testing.assert_close(forced.rows, replay.rows, atol=2e-6, rtol=0)
-    torch.testing.assert_close(forced.log_probs, replay.log_probs, atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("family", CONTINUED)
@@ -188,5 +184,3 @@ def test_prompts_that_cannot_be_used_are_refused() -> None:
         captions("ved", [photo()] * 2, prompts, batch_size=2)
     alone = captions("ved", [photo()] * 2, prompts)
     assert [each.inputs["decoder_input_ids"].shape[1] for each in alone] == [6, 7]
-    with pytest.raises(ValueError, match="TrOCRProcessor has no place for several photos"):
-        captions("trocr", [[photo(), photo()]], TEXT)

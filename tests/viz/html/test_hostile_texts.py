@@ -15,7 +15,7 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.results.captions import Caption
 from visattn.results.cards import Card
-from visattn.viz.captions import caption_figure, caption_gif
+from visattn.viz.captions import caption_figure
 from visattn.viz.html.caption_page import caption_html
 from visattn.viz.html.explorer_page import explorer_html
 from visattn.viz.html.index_page import index_page, thumbnail
@@ -54,7 +54,6 @@ def test_panel_with_hostile_text_is_drawn_fast(kind: str) -> None:
     panel = np.asarray(caption_figure(IMAGE, said(words), width=600).image)
     assert time.process_time() - start < 10
     assert panel.shape[1] == 600
-    caption_gif(IMAGE, said(words[:2]), width=200)
 
 
 def test_caption_of_ten_thousand_words_is_wrapped_fast() -> None:

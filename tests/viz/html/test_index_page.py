@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 from index_cards import parse_index_page
 
-from visattn.images.reader import is_index_page
+from visattn.images.reader import is_result_folder
 from visattn.results.cards import Card
 from visattn.viz.html.index_page import index_page, thumbnail
 
@@ -50,9 +50,9 @@ def test_names_and_captions_are_escaped() -> None:
 def test_pages_of_others_are_known(tmp_path: Path) -> None:
     page = tmp_path / "index.html"
     page.write_text('<meta name="generator" content="another"><a class="photo" href="a.html">')
-    assert not is_index_page(page)
+    assert not is_result_folder(tmp_path)
     page.write_text(index_page([]))
-    assert is_index_page(page)
+    assert is_result_folder(tmp_path)
 
 
 def test_thumbnails_are_small() -> None:

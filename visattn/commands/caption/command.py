@@ -13,7 +13,7 @@ from visattn.commands.caption.language import (
     add_huggingface,
     check_model_options,
 )
-from visattn.commands.image_options import add_images
+from visattn.commands.image_options import add_images, resolve_images
 from visattn.commands.model_option import add_model, is_transformers, resolve_model
 from visattn.commands.options import (
     BULK,
@@ -35,14 +35,6 @@ from visattn.commands.options import (
     whole_number,
 )
 from visattn.commands.run import run_job
-from visattn.commands.videos import (
-    VIDEO_OPTIONS,
-    add_video,
-    check_sources,
-    run_model_videos,
-    video_sources,
-)
-from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 _NO_MODEL = """\
 --model is missing: captions need a trained model. Pass --model scenes-captioner, which comes
@@ -58,26 +50,18 @@ Prints a row per image: its name, a tab, its caption. With --out it also writes
   DIR/NAME.json   words, log-probabilities, gates, maps, and their geometry on the image
   DIR/NAME.npz    the same as NumPy arrays
   DIR/NAME.alignment.png  (with --alignment) words by columns of the image, below the image
-  DIR/NAME.text.png  (with --text-attention) words by the words before them
-  DIR/NAME.heads.png  (with --head-overview) layers by heads: share, entropy, spread
   DIR/index.html  index of all pages
 With --boxes FILE, FILE holds the boxes of each word: COCO JSON, whose categories are the words.
 Each page is self-contained and works offline. An interrupted run resumes: files that exist and were
 made in the same way are not written again.
-Unreadable images are skipped and reported at the end; the exit code is then 1.
-A video or camera needs --out and gives a row per frame: its name, the second, the caption; the map
-of a frame is the mean of those of its words. Use --every 25 for a caption per second.
-With hf:DIRECTORY a video has one caption, and its page the maps of each word on the frames that the
-model got; DIR/NAME.caption.mp4 shows these frames with the mean of the words. Photos with
---together have one caption, too."""
+Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 _LARGEST_SEED = 2**31 - 1
-_MIN_WIDTH_OF_MORE = 560  # of alignment matrices and figures of text, in pixels
+_MIN_ALIGNMENT_WIDTH = 560  # pixels
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
 
 _IN_FILES = (
     "num_captions",
-    "gif",
     "alignment",
     "phrase_boxes",
     "method",
@@ -87,7 +71,6 @@ _IN_FILES = (
 )
 _PHOTO = (
     "method",
-    "gif",
     "alignment",
     "phrase_boxes",
     "shard",
@@ -109,7 +92,6 @@ _MODES = {
         "models of transformers (--model hf:DIRECTORY)",
         (*ONLY_TRANSFORMERS, *_PHOTO, "seed", "length_penalty"),
     ),
-    "videos": Mode("videos", (*_CAPTIONER, *VIDEO_OPTIONS)),
 }
 
 
@@ -128,16 +110,13 @@ def build_parser() -> argparse.ArgumentParser:
         description="Caption images, and show where the model attends for each word.",
         epilog=_EPILOG,
     )
-    add_images(parser, videos=True)
+    add_images(parser)
     add_model(parser)
     add_options(parser, "out", out={"help": "output folder for pages, panels and arrays"})
     _add_search(parser)
     _add_places(parser)
     _add_maps(parser)
     _add_method(parser)
-    parser.group(OUTPUT).add_argument(
-        "--gif", action="store_true", help="also write a GIF that shows the maps word by word"
-    )
     parser.group(OUTPUT).add_argument(
         "--alignment",
         action="store_true",
@@ -156,7 +135,6 @@ def build_parser() -> argparse.ArgumentParser:
     add_options(parser, "batch-size", batch_size={"default": None, "help": text})
     add_options(parser, *PHOTO_FIGURES, *BULK, "autocast", "dry-run")
     add_huggingface(parser)
-    add_video(parser, "NAME.caption")
     return parser
 
 
@@ -164,11 +142,10 @@ def _add_method(parser: CommandParser) -> None:
     """Add the choice of what the maps of words show."""
     parser.group(TARGET).add_argument(
         "--method",
-        choices=(*WORD_METHODS, *TRANSFORMERS_WORD_METHODS),
+        choices=WORD_METHODS,
         default="attention",
         metavar="METHOD",
-        help=f"what the maps of words show: {', '.join(WORD_METHODS)} (default: attention); with "
-        f"--model also {', '.join(TRANSFORMERS_WORD_METHODS)}",
+        help=f"what the maps of words show: {', '.join(WORD_METHODS)} (default: attention)",
     )
 
 
@@ -231,9 +208,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     resolve_model(parser, args, _NO_MODEL)
     foreign = is_transformers(args.model)
-    if check_sources(parser, args) and not foreign:
-        refuse_unused(parser, args, "videos", _MODES)
-        return _caption_videos(args)
+    resolve_images(parser, args)
     check_model_options(parser, args)
     refuse_unused(parser, args, "transformers" if foreign else "photos", _MODES)
     _check_options(parser, args)
@@ -241,25 +216,12 @@ def main(argv: Sequence[str]) -> int:
     return run_job(kind, args, batch_size=args.batch_size or (1 if foreign else 16))
 
 
-def _caption_videos(args: argparse.Namespace) -> int:
-    """Caption the frames of videos; return the exit code."""
-    sources = video_sources(args)
-    from visattn.pipelines.video import FrameCaptions
-
-    options = ("beam_size", "length_penalty", "resize_mode", "places", "seed")
-    load = BeamSearchJob.load_own
-    return run_model_videos(
-        args, sources, "caption", load, FrameCaptions, options, model_options=("maps",)
-    )
-
-
 def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Exit with a usage error if options contradict each other; fill in dependent defaults."""
     if args.out is None:
         refuse_without(parser, args, without_folder(args, _IN_FILES))
     check_boxes(parser, args)
-    more = args.alignment or args.text_attention or args.head_overview
-    check_figures(parser, args, _MIN_WIDTH_OF_MORE if more else MIN_WIDTH)
+    check_figures(parser, args, _MIN_ALIGNMENT_WIDTH if args.alignment else MIN_WIDTH)
     if is_transformers(args.model):
         return
     args.num_captions = args.num_captions or min(args.beam_size, _MAX_NUM_CAPTIONS)

@@ -22,26 +22,15 @@ if TYPE_CHECKING:
 
     from visattn.geometry.affine import Box
     from visattn.images.reader import LoadedImage
-    from visattn.pipelines.words.prompts import PromptImages
     from visattn.results.captions import Caption, Phrase
     from visattn.results.map_boxes import MapBoxes
 
-_OF_VIDEO = ("frames", "seconds")
 OPTIONS = ("method", "length_penalty", "seed")
 """Options of both kinds of captioners."""
-_FIGURES = {
-    ".alignment": "--alignment", ".text": "--text-attention", ".heads": "--head-overview",
-}  # fmt: skip
-"""Endings of the names of further figures, and the options that make them."""
 
 
 class CaptionJob(ModelJob["Caption"]):
-    """Captions of images, each with a page, a panel and arrays.
-
-    Args:
-        args: Options of `visattn caption`.
-        more: Endings of further files.
-    """
+    """Captions of images, each with a page, a panel and arrays."""
 
     command = "caption"
     columns = ("image", "caption")
@@ -50,25 +39,12 @@ class CaptionJob(ModelJob["Caption"]):
     noun = "a captioner"
     kind = "visattn.models.captioning.captioner:Captioner"
 
-    def __init__(self, args: argparse.Namespace, more: Sequence[str] = ()) -> None:
-        optional = {
-            ".gif": args.gif,
-            f".alignment.{args.format}": args.alignment,
-            f".text.{args.format}": args.text_attention,
-            f".heads.{args.format}": args.head_overview,
-        }
-        endings = (
-            f".{args.format}",
-            ".html",
-            ".npz",
-            *more,
-            *(key for key in optional if optional[key]),
-        )
-        self.kinds = tuple(f"{{}}{ending}" for ending in endings)
+    def __init__(self, args: argparse.Namespace) -> None:
+        more = ["{}.alignment.png"] if args.alignment else []
+        self.kinds = ("{}.png", "{}.html", "{}.npz", *more)
         super().__init__(args)
-        for ending, passed in optional.items():
-            if passed and ending != ".gif":
-                _check_figure_names(self.all_names, ending.removesuffix(f".{args.format}"))
+        if args.alignment:
+            _check_figure_names(self.all_names)
         self.phrase_boxes = _read_phrase_boxes(args.phrase_boxes, self.all_names)
 
     def settings(self) -> dict[str, Any]:
@@ -77,55 +53,42 @@ class CaptionJob(ModelJob["Caption"]):
         digest = boxes and file_digest(boxes)
         return {**super().settings(), "phrase_boxes": digest, **box_settings(self.args)}
 
-    def parts(
-        self, name: str, image: "LoadedImage | PromptImages", result: "Caption"
-    ) -> Iterable[Part]:
+    def parts(self, name: str, image: "LoadedImage", result: "Caption") -> Iterable[Part]:
         """Return the record of an image, and its page, panel and arrays."""
         outlined = boxes_of(result.maps, self.args)
         entries = {} if outlined is None else {"boxes": outlined.to_dict()}
-        names = [each.name for each in _images(image)]
-        image_name = names if result.further_maps else names[0]
-        record = {**self._grounded(image, result).to_dict(), "image": image_name, **entries}
+        record = {**self._grounded(image, result).to_dict(), "image": image.name, **entries}
         if self.out is None:
             return [Part(name, record)]
         files = {f"{name}{end}": each for end, each in self._draw(name, image, result, outlined)}
-        thumbnail = card_image(*_mean_overlay(_images(image), result))
+        thumbnail = card_image(*_mean_overlay(image, result))
         return [Part(name, record, files, Card(name, f"{name}.html", result.text, thumbnail))]
 
     def _draw(
-        self,
-        name: str,
-        image: "LoadedImage | PromptImages",
-        result: "Caption",
-        outlined: "MapBoxes | None",
-    ) -> "Iterator[tuple[str, bytes | Path]]":
+        self, name: str, image: "LoadedImage", result: "Caption", outlined: "MapBoxes | None"
+    ) -> Iterator[tuple[str, bytes]]:
         """Yield endings and contents of the files of an image."""
         from visattn.results.records import npz_bytes
         from visattn.viz.alignment import alignment_figure
-        from visattn.viz.captions import caption_figure, caption_gif, statistics_figures
+        from visattn.viz.captions import caption_figure
         from visattn.viz.html.caption_page import caption_html
 
-        images = _images(image)
-        kind, options = self.args.format, figure_options(self.args)
-        panel = caption_figure(images, result, boxes=outlined, crop=self.args.cropped, **options)
-        yield f".{kind}", panel.to_bytes(kind)
+        options = figure_options(self.args)
+        panel = caption_figure(image, result, boxes=outlined, crop=self.args.cropped, **options)
+        yield ".png", panel.to_bytes()
         yield ".npz", npz_bytes(result.to_arrays())
-        if self.args.gif:
-            yield ".gif", caption_gif(images[0], result)
         if self.args.alignment:
-            matrix = alignment_figure(images[0], result, **options)
-            yield f".alignment.{kind}", matrix.to_bytes(kind)
-        for part, figure in statistics_figures(result, **options).items():
-            yield f".{part}.{kind}", figure.to_bytes(kind)
+            matrix = alignment_figure(image, result, **options)
+            yield ".alignment.png", matrix.to_bytes()
         grounded = self._grounded(image, result)
         index = self.index_link(name)
         html = caption_html(
-            images,
+            image,
             grounded,
             boxes=outlined,
             name=name,
             index=index,
-            panel=f"{name}.{self.args.format}",
+            panel=f"{name}.png",
         )
         yield ".html", html.encode()
 
@@ -139,10 +102,10 @@ class CaptionJob(ModelJob["Caption"]):
         best = {name: record[name] for name in ("caption", "score", "finished")}
         return [{**best, "words": len(record["words"]), "log_prob": sum(record["log_probs"])}]
 
-    def _phrases(self, image: "LoadedImage | PromptImages") -> "Sequence[Phrase]":
+    def _phrases(self, image: "LoadedImage") -> "Sequence[Phrase]":
         return self.phrase_boxes.get(Path(image.name).name, ())
 
-    def _grounded(self, image: "LoadedImage | PromptImages", result: "Caption") -> "Caption":
+    def _grounded(self, image: "LoadedImage", result: "Caption") -> "Caption":
         from visattn.pipelines.captioning import ground_phrases
 
         phrases = self._phrases(image)
@@ -206,13 +169,13 @@ class BeamSearchJob(CaptionJob):
         return explain_captions(self.model, images, captions, args.method, **options)
 
 
-def _check_figure_names(names: dict[Source, str], suffix: str) -> None:
-    """Refuse a further figure that would have the name of the panel of another image."""
+def _check_figure_names(names: dict[Source, str]) -> None:
+    """Refuse an alignment that would have the name of the panel of another image."""
     for path, name in names.items():
-        if name.endswith(suffix) and name.removesuffix(suffix) in names.values():
+        if name.endswith(".alignment") and name.removesuffix(".alignment") in names.values():
             raise ValueError(
                 f"the panel of {path} and a figure of another image would both be {name}; "
-                f"rename {path.name}, or leave out {_FIGURES[suffix]}"
+                f"rename {path.name}, or leave out --alignment"
             )
 
 
@@ -234,29 +197,15 @@ def _read_phrase_boxes(
     return {name: tuple(chain.from_iterable(each.values())) for name, each in matches.items()}
 
 
-def _images(image: "LoadedImage | PromptImages") -> "list[LoadedImage]":
-    """Return the photo, the photos of a prompt, or the frames of a video."""
-    from visattn.images.reader import LoadedImage
-
-    return [image] if isinstance(image, LoadedImage) else list(image.images)
-
-
-def _mean_overlay(
-    images: "list[LoadedImage]", caption: "Caption"
-) -> "tuple[np.ndarray, Box | None]":
-    """Return a photo with the mean map of all words, and the region that the network saw of it.
-
-    Of several photos it is the one with the most attention.
-    """
+def _mean_overlay(image: "LoadedImage", caption: "Caption") -> "tuple[np.ndarray, Box | None]":
+    """Return a photo with the mean map of all words, and the region that the network saw of it."""
     import numpy as np
 
     from visattn.viz.maps import overlay
 
-    pairs = [pair for pair in zip(images, caption.image_maps, strict=True) if len(pair[1])]
-    if not pairs:
-        return images[0].pixels, None
-    image, maps = max(pairs, key=lambda pair: float(pair[1].values.sum()))
-    top = None if len(images) == 1 else caption.display_range()[1]
+    maps = caption.maps
+    if not len(maps):
+        return image.pixels, None
     mean = replace(maps, values=maps.values.mean(0), labels=())
     region = None if maps.geometry is None else maps.geometry.region
-    return np.array(overlay(image, mean, vmax=top, opacity=0.6)), region
+    return np.array(overlay(image, mean, opacity=0.6)), region

@@ -2,47 +2,30 @@
 
 import argparse
 import itertools
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.boxes import BOX_OPTIONS
 from visattn.commands.caption.job import OPTIONS, CaptionJob
-from visattn.commands.files import check_no_overwrite
-from visattn.commands.model_option import file_digest, is_transformers
+from visattn.commands.model_option import is_transformers
 from visattn.commands.options import real_number, whole_number
-from visattn.commands.videos import has_videos
 from visattn.io.safe_text import print_message
-from visattn.io.sources import Source
-from visattn.results.kinds import TRANSFORMERS_WORD_METHODS
 
 if TYPE_CHECKING:
     from torch import nn
 
     from visattn.images.reader import LoadedImage
-    from visattn.pipelines.words.captions import WordOptions
-    from visattn.pipelines.words.prompts import PromptImages
+    from visattn.pipelines.words.controls import Controls
     from visattn.results.captions import Caption
-    from visattn.results.map_boxes import MapBoxes
 
 _GENERATION = (
     "max_new_tokens", "num_beams", "do_sample", "temperature", "top_p", "top_k",
     "num_return_sequences",
 )  # fmt: skip
-_CONTROLS = ("layers", "heads", "relative", "without_sinks", "contrast")
-_STATISTICS = ("text_attention", "head_overview")
-ONLY_TRANSFORMERS = (
-    "prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, *_STATISTICS, "per_token",
-    "together", "num_frames",
-)  # fmt: skip
+_CONTROLS = ("layers", "heads", "relative")
+ONLY_TRANSFORMERS = ("prompt", "dtype", "device_map", *_GENERATION, *_CONTROLS, "per_token")
 """Options that only models of transformers have."""
-_OF_ONE_PHOTO = ("gif", "alignment", "phrase_boxes", "contrast", "head_overview", *BOX_OPTIONS)
-_OF_EACH_FRAME = ("every", "max_frames", "smoothing", "clip_scale", "camera")
-"""Options of videos that are captioned frame by frame."""
-_OF_SEVERAL = ("attention", "gradient_attention", "relevance", "gradient_embedding", "gradcam")
-"""Methods for several photos in one prompt, and for videos."""
 _ONLY_VISATTN = {
     "beam_size": "--num-beams",
     "num_captions": "--num-return-sequences",
@@ -78,18 +61,6 @@ def add_huggingface(parser: argparse.ArgumentParser) -> None:
         metavar="MAP",
         help="distribute large models over devices, as device_map of from_pretrained: auto, "
         "balanced, sequential, or one device (needs accelerate)",
-    )
-    group.add_argument(
-        "--together",
-        action="store_true",
-        help="show all photos in one prompt: one caption, with the maps of each word on all photos",
-    )
-    group.add_argument(
-        "--num-frames",
-        type=whole_number(1, 10_000),
-        metavar="N",
-        help="number of frames of a video, evenly spaced (default: those that the processor of the "
-        "model samples, or 8)",
     )
     _add_generation(group)
     _add_controls(group)
@@ -135,27 +106,6 @@ def _add_controls(group: "argparse._ArgumentGroup") -> None:
         help="divide the attention of each word by the mean of the other words",
     )
     group.add_argument(
-        "--without-sinks",
-        action="store_true",
-        help="remove image tokens that draw much attention for every word",
-    )
-    group.add_argument(
-        "--contrast",
-        metavar="TEXT",
-        help="divide the attention of each word by that of the same word behind another prompt, "
-        "such as 'Write a general description of the image.'",
-    )
-    group.add_argument(
-        "--text-attention",
-        action="store_true",
-        help="also show which words of the prompt and of the caption each word attends to",
-    )
-    group.add_argument(
-        "--head-overview",
-        action="store_true",
-        help="also show for each layer and head how it reads the photo, and rank the heads",
-    )
-    group.add_argument(
         "--per-token",
         action="store_true",
         help="a map for each token instead of each word (always so in scripts without spaces)",
@@ -174,11 +124,6 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
         for name in ONLY_TRANSFORMERS:
             if name in passed:
                 parser.error(f"{_option(name)} needs a model of transformers, --model hf:DIRECTORY")
-        if args.method in TRANSFORMERS_WORD_METHODS:
-            parser.error(
-                f"--method {args.method} needs a model of transformers, --model hf:DIRECTORY; for "
-                "captioners of visattn, gradcam reads the features of the encoder"
-            )
         return
     for name, counterpart in _ONLY_VISATTN.items():
         if name in passed:
@@ -190,36 +135,8 @@ def check_model_options(parser: argparse.ArgumentParser, args: argparse.Namespac
         parser.error("--prompt must be a text, got ''; leave it out for a caption without one")
     if {"device", "device_map"} <= passed:
         parser.error("--device-map cannot be combined with --device: pass one of them")
-    _check_images(parser, args, passed)
     _check_generation(parser, args, passed)
     _check_controls(parser, args, passed)
-
-
-def _check_images(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, passed: set[str]
-) -> None:
-    """Exit with a usage error if options do not fit photos, photos together, or a video."""
-    video = has_videos(args)
-    for name in _OF_EACH_FRAME:
-        if name in passed:
-            parser.error(
-                f"{_option(name)} is for captioners of visattn, which caption frame by frame; a "
-                "model of transformers gets the frames of a video file at once, see --num-frames"
-            )
-    if "num_frames" in passed and not video:
-        parser.error("--num-frames is for videos, got photos")
-    if args.together and video:
-        parser.error("--together is for photos; each video has a prompt of its own")
-    if args.together and "shard" in passed:
-        parser.error("--together makes one caption, of which --shard leaves no part")
-    for name in _OF_ONE_PHOTO:
-        if name in passed and (video or args.together):
-            other = "a video" if video else "--together"
-            parser.error(f"{_option(name)} is for single photos, not for {other}")
-    if args.method not in _OF_SEVERAL and (video or args.together):
-        parser.error(
-            f"--method {args.method} is for single photos; choose {', '.join(_OF_SEVERAL)}"
-        )
 
 
 def _check_generation(
@@ -241,17 +158,12 @@ def _check_generation(
 def _check_controls(
     parser: argparse.ArgumentParser, args: argparse.Namespace, passed: set[str]
 ) -> None:
-    controls = [name for name in _CONTROLS if name in passed]
-    shown = [*controls, *(name for name in _STATISTICS if name in passed)]
-    if args.out is None and shown:
-        parser.error(f"{_option(shown[0])} needs an output folder, --out DIR")
-    for name in controls:
-        selects = name in ("layers", "heads")
-        methods = _SELECTABLE if selects else _SELECTABLE[:1]
-        if args.method not in methods and not (selects and args.text_attention):
+    for name in (name for name in _CONTROLS if name in passed):
+        if args.out is None:
+            parser.error(f"{_option(name)} needs an output folder, --out DIR")
+        methods = _SELECTABLE if name in ("layers", "heads") else _SELECTABLE[:1]
+        if args.method not in methods:
             parser.error(f"{_option(name)} needs --method {' or '.join(methods)}")
-        if args.contrast is not None and name in ("relative", "without_sinks"):
-            parser.error(f"{_option(name)} cannot be combined with --contrast: pass one of them")
 
 
 def _option(name: str) -> str:
@@ -259,68 +171,13 @@ def _option(name: str) -> str:
 
 
 class TransformersJob(CaptionJob):
-    """Images that a vision-language model of transformers describes.
+    """Images that a vision-language model of transformers describes."""
 
-    With `--together` all photos are one prompt, listed by the first of them. Videos have one
-    caption each, and a movie.
-    """
-
-    options = (
-        "prompt", "dtype", *_GENERATION, *_CONTROLS, *_STATISTICS, "per_token", "together",
-        "num_frames", *OPTIONS,
-    )  # fmt: skip
+    options = ("prompt", "dtype", *_GENERATION, *_CONTROLS, "per_token", *OPTIONS)
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._is_first = True
-        self.videos = has_videos(args)
-        self.photos: list[Source] = []
-        super().__init__(args, (".caption.mp4", ".caption.png") if self.videos else ())
-        if self.out is not None and args.together:
-            check_no_overwrite(args.out, self.output_files(), self.photos)
-
-    def find(self) -> Sequence[Source]:
-        """Return the photos or videos of the command line; of photos together the first."""
-        if self.videos:
-            for path in self.args.images:
-                if not path.is_file():
-                    raise FileNotFoundError(f"{path} does not exist; give video files")
-            return list(dict.fromkeys(self.args.images))
-        self.photos = [*super().find()]
-        return self.photos[:1] if self.args.together else self.photos
-
-    def read(self, path: Source) -> "LoadedImage | PromptImages":
-        """Read a photo, all photos, or the frames of a video."""
-        from visattn.images.reader import read_image
-        from visattn.pipelines.words.prompts import PromptImages, read_video
-
-        if self.videos and isinstance(path, Path):
-            return read_video(path, self.processor, self.args.num_frames)
-        if self.args.together:
-            return PromptImages(tuple(map(read_image, self.photos)))
-        return read_image(path)
-
-    def digests(self, path: Source) -> dict[str, Any]:
-        """Return what tells whether a photo, or one of all photos, has changed."""
-        if not self.args.together:
-            return super().digests(path)
-        return {"image_sha256": [file_digest(photo) for photo in self.photos]}
-
-    def _draw(
-        self,
-        name: str,
-        image: "LoadedImage | PromptImages",
-        result: "Caption",
-        outlined: "MapBoxes | None",
-    ) -> "Iterator[tuple[str, bytes | Path]]":
-        """Yield endings and contents of the files of photos, or of a video."""
-        from visattn.pipelines.video import caption_video
-
-        yield from super()._draw(name, image, result, outlined)
-        if self.videos:
-            with tempfile.TemporaryDirectory() as folder:
-                caption_video(image.name, result, Path(folder, "movie"))
-                for ending in (".mp4", ".png"):
-                    yield f".caption{ending}", Path(folder, f"movie{ending}").read_bytes()
+        super().__init__(args)
 
     def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
         """Return a model of transformers that generates text from images, and its processor."""
@@ -341,19 +198,16 @@ class TransformersJob(CaptionJob):
     def notes(self) -> list[str]:
         """Return the memory of attention."""
         from visattn.images.reader import ImageError
-        from visattn.images.video import VideoError
 
         for path in itertools.islice(self.names, 1):
             try:
                 image = self.read(path)
-            except (ImageError, VideoError):
+            except ImageError:
                 continue  # the run itself reports it
             return [_describe_memory(_memory(self.model, self.processor, image, self.args), image)]
         return []
 
-    def infer(
-        self, images: "Sequence[LoadedImage | PromptImages]"
-    ) -> "Sequence[Caption | Exception]":
+    def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Caption | Exception]":
         """Return the captions of images; after the first batch, errors of the model skip images."""
         # A failure on the first photo is mostly one of the model, and ends the command; a later one
         # is of its photo.
@@ -370,7 +224,7 @@ class TransformersJob(CaptionJob):
                 raise ValueError(f"{images[0].name}: {reason}") from error
             return [ValueError(f"{image.name}: {reason}") for image in images]
 
-    def _captions(self, images: "list[LoadedImage | PromptImages]") -> "list[Caption]":
+    def _captions(self, images: "list[LoadedImage]") -> "list[Caption]":
         """Return the caption of each image, with its alternatives."""
         import torch
 
@@ -391,24 +245,19 @@ class TransformersJob(CaptionJob):
             **_generate_kwargs(args),
         )
         captions: list[Caption] = []
-        for image, each in zip(images, replays, strict=True):
+        for each in replays:
             best, *others = (
-                caption_replay(replay, _word_options(args), phrases=self._phrases(image))
-                for replay in each
+                caption_replay(replay, args.method, _controls(args)) for replay in each
             )
             captions.append(replace(best, alternatives=tuple(others)))
         return captions
 
 
-def _word_options(args: argparse.Namespace) -> "WordOptions":
-    from visattn.pipelines.words.captions import WordOptions
+def _controls(args: argparse.Namespace) -> "Controls":
     from visattn.pipelines.words.controls import Controls
 
     layers, heads = (None if each is None else tuple(each) for each in (args.layers, args.heads))
-    controls = Controls(layers, heads, relative=args.relative, without_sinks=args.without_sinks)
-    return WordOptions(
-        args.method, controls, args.contrast, args.text_attention, args.head_overview
-    )
+    return Controls(layers, heads, relative=args.relative)
 
 
 def _generate_kwargs(args: argparse.Namespace) -> dict[str, Any]:
@@ -422,7 +271,7 @@ def _generate_kwargs(args: argparse.Namespace) -> dict[str, Any]:
 def _memory(
     model: "nn.Module",
     processor: Any,
-    image: "LoadedImage | PromptImages",
+    image: "LoadedImage",
     args: argparse.Namespace,
 ) -> Mapping[str, int]:
     """Return the bytes of attention for one image: those that are kept, and those in a graph."""
@@ -430,14 +279,9 @@ def _memory(
 
     from visattn.pipelines.words.checks import check_prompt_length, replay_memory
     from visattn.pipelines.words.language_model import PhotoProcessor
-    from visattn.pipelines.words.prompts import as_prompt_images
 
     options = _generate_kwargs(args)
-    shown = as_prompt_images(image)
-    process = PhotoProcessor(
-        model, processor, args.prompt, num_photos=len(shown.images), clip=shown.clip
-    )
-    inputs = process([[Image.fromarray(each.pixels) for each in shown.images]])
+    inputs = PhotoProcessor(model, processor, args.prompt)([Image.fromarray(image.pixels)])
     check_prompt_length(model, [inputs], options)
     count = int(options["max_new_tokens"])
     memory = replay_memory(model, inputs, count, heads=args.heads is not None)
@@ -445,7 +289,7 @@ def _memory(
     return {"kept": memory["eager"] if complete else memory["kept"], "eager": memory["eager"]}
 
 
-def _describe_memory(memory: Mapping[str, int], image: "LoadedImage | PromptImages") -> str:
+def _describe_memory(memory: Mapping[str, int], image: "LoadedImage") -> str:
     return (
         f"attention of {Path(image.name).name}: at most {memory['kept'] / 10**6:,.1f} MB per "
         f"caption; all weights have {memory['eager'] / 10**6:,.1f} MB"
@@ -455,7 +299,7 @@ def _describe_memory(memory: Mapping[str, int], image: "LoadedImage | PromptImag
 def _report_memory(
     model: "nn.Module",
     processor: Any,
-    image: "LoadedImage | PromptImages",
+    image: "LoadedImage",
     args: argparse.Namespace,
 ) -> None:
     """Print the memory of attention on stderr if it is large."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from visattn.commands.boxes import BOX_OPTIONS, add_boxes, check_boxes
-from visattn.commands.image_options import add_images, describe_images
+from visattn.commands.image_options import add_images, describe_images, resolve_images
 from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
@@ -14,6 +14,7 @@ from visattn.commands.options import (
     LONGEST_SIDE,
     OUTPUT,
     PHOTO_FIGURES,
+    RUN,
     TARGET,
     CommandParser,
     Mode,
@@ -30,7 +31,6 @@ from visattn.commands.options import (
 )
 from visattn.commands.overlay.methods import add_dense_target
 from visattn.commands.streams import print_lines
-from visattn.commands.videos import VIDEO_OPTIONS, add_video, check_sources
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:
@@ -43,15 +43,15 @@ name a model or a file of maps, with --model SPEC or --maps FILE:
 _EPILOG = """\
 Prints a row per image and method: the names of both, the explained class, its probability, and
 the displayed range of values; for a text, its cosine similarity with the image.
-Files of a map begin with NAME.METHOD:
+A video gives NAME.METHOD.mp4, its frames with their maps on one color scale, and NAME.METHOD.png,
+a contact sheet. Files of a map of a photo begin with NAME.METHOD:
   .png          overlay on the image, at most 2048 pixels wide and high
   .rgba.png     the map alone; transparent where it is zero
   .16bit.png    the map in gray: 0 and 65535 are the ends of the displayed range
   .npy          the map at its own resolution
   .json         metadata: model, class, arguments, displayed range, geometry on the image
-NAME.methods.png is a sheet of all maps of an image with their color scales. --all-heads adds
-NAME.heads.png; both in another format with --format. --explorer adds NAME.html, a page for the
-browser. For several images DIR/index.html shows all maps.
+NAME.methods.png is a sheet of all maps of an image with their color scales. --explorer adds
+NAME.html, a page for the browser. For several images DIR/index.html shows all maps.
 visattn detect draws where the queries of a detector of transformers looked.
 With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the classes,
 texts or words, or the methods of maps without one.
@@ -70,13 +70,13 @@ _MODEL = (
 )  # fmt: skip
 _PHOTO = (
     "text", "display", "pixel", "region", "box", "query", "part", "normalize", "interpolation",
-    "save", "all_heads", "explorer", "top_classes", "shard", "autocast",
+    "save", "explorer", "top_classes", "shard", "autocast",
     *BOX_OPTIONS, *PHOTO_FIGURES,
 )  # fmt: skip
 _SAVED = ("maps", "resize_shorter", "map_shape", "words", "vmin", "vmax", *BOX_OPTIONS, *FIGURES)
 _MODES = {
     "photos": Mode("photos", (*_MODEL, *_PHOTO)),
-    "videos": Mode("videos", (*_MODEL, *VIDEO_OPTIONS)),
+    "videos": Mode("videos", (*_MODEL, "every")),
     "maps": Mode(
         "saved maps (--maps)",
         (*_SAVED, "input_size", "resize_mode", "style", "colormap", "opacity", "overwrite",
@@ -113,7 +113,13 @@ def build_parser() -> argparse.ArgumentParser:
     _add_drawing(parser)
     _add_saved_maps(parser)
     add_boxes(parser)
-    add_video(parser, "NAME.METHOD")
+    parser.group(RUN).add_argument(
+        "--every",
+        type=whole_number(1, 10**6),
+        default=1,
+        metavar="N",
+        help="of a video: explain every n-th frame (default: 1)",
+    )
     text = "images per batch (default: 16; 1 for methods that run the model many times)"
     add_options(parser, "batch-size", batch_size={"default": None, "help": text})
     add_options(parser, *PHOTO_FIGURES, *BULK, "autocast", "dry-run")
@@ -241,9 +247,6 @@ def _add_drawing(parser: CommandParser) -> None:
         "(default: overlay sheet), beside .npy and .json",
     )
     output.add_argument(
-        "--all-heads", action="store_true", help="also draw every head of every layer"
-    )
-    output.add_argument(
         "--explorer", action="store_true", help="also write an interactive page per image"
     )
     output.add_argument(
@@ -285,7 +288,7 @@ def main(argv: Sequence[str]) -> int:
     """Draw maps on images; return 0, or 1 if an image or a map failed."""
     parser = build_parser()
     args = parser.parse_args(argv)
-    has_videos = check_sources(parser, args)
+    has_videos = _has_videos(parser, args)
     resolve_model(parser, args)
     if (args.model is None) == (args.maps is None):
         parser.error(_NO_SOURCE)
@@ -328,6 +331,21 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _has_videos(parser: argparse.ArgumentParser, args: argparse.Namespace) -> bool:
+    """Return whether the sources are videos; exit with a usage error if some are."""
+    resolve_images(parser, args, "name the photos or videos: files, folders")
+    from visattn.images.formats import is_video
+
+    if any("*" in str(path) for path in args.images):
+        from visattn.images.sources import expand_patterns
+
+        args.images = expand_patterns(args.images)  # they may be videos
+    videos = [path for path in args.images if is_video(path)]
+    if 0 < len(videos) < len(args.images):
+        parser.error(f"photos and videos take separate commands, got {videos[0]} beside photos")
+    return bool(videos)
+
+
 def _refuse_without_effect(
     parser: argparse.ArgumentParser, args: argparse.Namespace, mode: str
 ) -> None:
@@ -336,11 +354,10 @@ def _refuse_without_effect(
     if not args.explorer:
         refuse_without(parser, args, ["top_classes"], "--explorer")
     check_figures(parser, args)
-    if mode == "photos" and not (args.all_heads or "sheet" in args.save):
-        needed = "--save sheet or --all-heads"
-        refuse_without(parser, args, ["format", "width", "scale", "cropped"], needed)
-    if args.style != "heat" and not (args.all_heads or args.explorer):
-        refuse_without(parser, args, ["opacity"], "--style heat, --all-heads or --explorer")
+    if mode == "photos" and "sheet" not in args.save:
+        refuse_without(parser, args, ["width", "scale", "cropped"], "--save sheet")
+    if args.style != "heat" and not args.explorer:
+        refuse_without(parser, args, ["opacity"], "--style heat or --explorer")
     if args.style in ("light", "blur") and mode in ("maps", "videos"):
         refuse_without(parser, args, ["colormap"], "--style heat or contour")
     if mode == "maps" and args.resize_mode in (None, "squash"):

@@ -164,8 +164,7 @@ class OverlayJob(Job[ImageMaps]):
     def _pages(self, name: str) -> list[str]:
         """Return the files of an image that show several maps."""
         pages = {
-            f".methods.{self.args.format}": "sheet" in self.args.save,
-            f".heads.{self.args.format}": self.args.all_heads,
+            ".methods.png": "sheet" in self.args.save,
             ".html": self.args.explorer,
         }
         return [f"{name}{end}" for end, written in pages.items() if written]
@@ -198,7 +197,7 @@ class OverlayJob(Job[ImageMaps]):
             keys = [spec.key for spec in self.runner.specs]
             classes = {"top_classes": self.args.top_classes} if self.args.explorer else {}
             settings["pages"] = {
-                "methods": keys, **(heads if self.need_layers else {}), **classes,
+                "methods": keys, **(heads if self.args.explorer else {}), **classes,
                 **figure_settings(self.args),
             }  # fmt: skip
         return settings
@@ -239,7 +238,7 @@ class OverlayJob(Job[ImageMaps]):
         ]
 
     def infer(self, images: "Sequence[LoadedImage]") -> list[ImageMaps]:
-        """Return the maps of images, and every head if a page shows it."""
+        """Return the maps of images, and every head if there is an explorer."""
         batch = self.runner.explainer.prepare(images)
         results = self.runner.maps(batch)
         return [
@@ -253,7 +252,7 @@ class OverlayJob(Job[ImageMaps]):
             maps: A map per method.
             prepared: The image as the model takes it.
         """
-        if not self.need_layers:
+        if not self.args.explorer:
             return ImageMaps(maps)
         return ImageMaps(maps, self.layers(prepared), self.class_maps(prepared))
 
@@ -264,16 +263,11 @@ class OverlayJob(Job[ImageMaps]):
             prepared: One image as the model takes it.
         """
         runner, count = self.runner, self.args.top_classes
-        if not self.args.explorer or not count or runner.dense is not None:
+        if not count or runner.dense is not None:
             return []
         from visattn.pipelines.class_maps import class_layer_maps
 
         return class_layer_maps(runner.explained, prepared, num_classes=count)
-
-    @property
-    def need_layers(self) -> bool:
-        """Whether pages show the attention of every head, if the model has any."""
-        return self.args.all_heads or self.args.explorer
 
     def layers(self, prepared: "PreparedImages") -> "list[RecordedLayer]":
         """Return the attention of every head of an image.
@@ -377,7 +371,6 @@ class OverlayJob(Job[ImageMaps]):
     ) -> dict[str, bytes]:
         """Return the files of an image that show several maps."""
         from visattn.viz.figures import figure as draw_figure
-        from visattn.viz.heads import all_heads_figure
         from visattn.viz.html.explorer_page import explorer_html
         from visattn.viz.text import join_notes
 
@@ -403,36 +396,29 @@ class OverlayJob(Job[ImageMaps]):
                 **drawing,
                 **sizes,
             )
-            pages[f"{name}.methods.{args.format}"] = figure.to_bytes(args.format)
+            pages[f"{name}.methods.png"] = figure.to_bytes()
         geometry = maps[0].input_geometry
         layers = result.layers
         if layers is None:
             return pages
         if geometry is None:
             raise ValueError(f"the maps of {image.name} have no geometry")
-        if args.all_heads:
-            figure = all_heads_figure(
-                image, geometry, explained=explained, layers=layers, crop=args.cropped,
-                **drawing, **sizes,
-            )  # fmt: skip
-            pages[f"{name}.heads.{args.format}"] = figure.to_bytes(args.format)
-        if args.explorer:
-            pairs = zip(maps, scales, strict=True)
-            drawn = [pair for pair in pairs if not pair[0].info.empty]
-            page = explorer_html(
-                image,
-                geometry,
-                explained=explained,
-                layers=layers,
-                maps=[attention_map for attention_map, _ in drawn],
-                scales=[scale for _, scale in drawn],
-                class_maps=result.classes,
-                panel=self._figure(name) if drawn else None,
-                index=self.index_link(name),
-                style="light" if args.style == "light" else "heat",
-                **drawing,
-            )
-            pages[f"{name}.html"] = page.encode()
+        pairs = zip(maps, scales, strict=True)
+        drawn = [pair for pair in pairs if not pair[0].info.empty]
+        page = explorer_html(
+            image,
+            geometry,
+            explained=explained,
+            layers=layers,
+            maps=[attention_map for attention_map, _ in drawn],
+            scales=[scale for _, scale in drawn],
+            class_maps=result.classes,
+            panel=self._figure(name) if drawn else None,
+            index=self.index_link(name),
+            style="light" if args.style == "light" else "heat",
+            **drawing,
+        )
+        pages[f"{name}.html"] = page.encode()
         return pages
 
     def main_file(self, name: str) -> str:
@@ -442,7 +428,7 @@ class OverlayJob(Job[ImageMaps]):
 
     def _figure(self, name: str) -> str:
         """Return the figure of an image: the sheet of all methods, or its first map."""
-        if (sheet := f"{name}.methods.{self.args.format}") in self._pages(name):
+        if (sheet := f"{name}.methods.png") in self._pages(name):
             return sheet
         kind = "overlay" if "overlay" in self._kinds else self._kinds[0]
         return f"{self.stems(name)[0]}{IMAGES[kind]}"
@@ -583,7 +569,7 @@ class DrawJob(OverlayJob):
         prepare = self.runner.explainer.prepare
         return [
             self.with_details(saved.maps, prepare([saved.image]))
-            if self.need_layers
+            if self.args.explorer
             else ImageMaps(saved.maps)
             for saved in images
         ]

@@ -253,9 +253,6 @@ class MapRunner:
         self.target = None if is_dense else resolve_target(target, self.explained)
         self.loaded_texts = bool(args.text)
         self.has_heads = bool(info.attention_layers) and not info.attention_error
-        if args.all_heads and not self.has_heads:
-            reason = info.attention_error or "it has no token attention"
-            raise ValueError(f"--all-heads needs attention heads, {info.name} has none: {reason}")
 
     def maps(self, batch: "PreparedImages") -> "list[list[AttentionMap]]":
         """Return the maps of each prepared image, one per spec.
@@ -428,10 +425,10 @@ def _check_layers_and_heads(args: argparse.Namespace, known: Iterable[str]) -> N
             "methods does"
         )
     for name, argument in (("layers", "layer"), ("heads", "heads")):
-        if getattr(args, name) and argument not in known and not (args.all_heads or args.explorer):
+        if getattr(args, name) and argument not in known and not args.explorer:
             raise ValueError(
-                f"--{name} is for attention, for methods that explain one layer, for --all-heads "
-                "and for --explorer; none of them is selected"
+                f"--{name} is for attention, for methods that explain one layer, and for "
+                "--explorer; none of them is selected"
             )
 
 

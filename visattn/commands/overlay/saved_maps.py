@@ -20,9 +20,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.results.attention_map import AttentionMap
     from visattn.results.records import SavedMaps
-    from visattn.viz.rendering import Figure, FigureFormat
-
-_FIGURES: "dict[str, FigureFormat]" = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
+    from visattn.viz.rendering import Figure
 
 
 def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
@@ -36,7 +34,7 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
 
     photo = args.images[0]
     image = read_image(photo)
-    saved = read_saved_maps(args.maps, photo.name)
+    saved = read_saved_maps(args.maps)
     words = args.words or saved.words
     try:
         values = reshape_maps(saved.maps, words=len(words), grid=args.map_shape)
@@ -49,8 +47,8 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
             "unflatten the last axis with --map-shape"
         )
     saved.words = words or [str(number) for number in range(1, len(maps) + 1)]
-    single_file = args.out.suffix.lower() in _FIGURES and not args.out.is_dir()
-    paths = [args.out] if single_file else _output_paths(args.out, saved.words, args.format)
+    single_file = args.out.suffix.lower() == ".png" and not args.out.is_dir()
+    paths = [args.out] if single_file else _output_paths(args.out, saved.words)
     _check_format(args, single_map=single_file and len(maps) == 1)
     box_file = BoxFile(args, [photo])
     if photo.resolve() in {path.resolve() for path in paths}:
@@ -71,8 +69,7 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     if single_file and len(maps) == 1:
         content = encode_overlay(_overlay(image, maps, 0, args))
     else:
-        kind = _FIGURES[paths[-1].suffix.lower()]
-        content = _panel(image, maps, saved, args).to_bytes(kind)
+        content = _panel(image, maps, saved, args).to_bytes()
     atomic_write(paths[-1], content)
     box_file.add(photo, boxes_of(replace(maps, labels=tuple(saved.words)), args))
     box_file.write()
@@ -87,17 +84,15 @@ def _check_format(args: argparse.Namespace, *, single_map: bool) -> None:
             f"one map is drawn at the size of its photo, as .png without --width and --scale; got "
             f"{args.out}"
         )
-    if suffix in _FIGURES and args.format not in ("png", suffix[1:]):
-        raise ValueError(f"--format {args.format} does not fit {args.out}: leave it out")
 
 
-def _output_paths(folder: Path, words: Sequence[str], kind: str) -> list[Path]:
+def _output_paths(folder: Path, words: Sequence[str]) -> list[Path]:
     """Return the file of each map, and last that of the panel."""
     if folder.suffix and not folder.is_dir():
-        raise ValueError(f"--out must be a .png, .pdf or .svg file or a folder, got {folder}")
+        raise ValueError(f"--out must be a .png file or a folder, got {folder}")
     stems = [re.sub(r"[^0-9A-Za-z-]+", "_", word)[:40] for word in words]
     names = [f"{index:02}_{stem}.png" for index, stem in enumerate(stems, start=1)]
-    return [folder / name for name in [*names, f"panel.{kind}"]]
+    return [folder / name for name in [*names, "panel.png"]]
 
 
 def _with_geometry(

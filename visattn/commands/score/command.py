@@ -1,19 +1,14 @@
-"""`visattn score`: score captions, maps or word maps."""
+"""`visattn score`: score captions or maps."""
 
 import argparse
 from collections.abc import Sequence
 
 from visattn.commands.options import CommandParser
-from visattn.commands.score import (
-    captions as score_captions,
-    maps as score_maps,
-    words as score_words,
-)
+from visattn.commands.score import captions as score_captions, maps as score_maps
 
 _SUBCOMMANDS = {
     "captions": (score_captions, "captions against reference captions"),
     "maps": (score_maps, "maps against annotated objects, and against the model itself"),
-    "words": (score_words, "maps of words against the boxes of phrases"),
 }
 
 

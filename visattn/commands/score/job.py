@@ -1,4 +1,4 @@
-"""Job of `visattn score maps` and `words`: a record with the rows of each image, and their report.
+"""Job of `visattn score maps`: a record with the rows of each image, and their report.
 
 The record of an image, rows/NAME.json, is what a run is resumed from; rows.jsonl and scores.json
 are made from the records of all images when the images of a command are done.
@@ -30,13 +30,11 @@ class ScoredImage(NamedTuple):
         path: Its path, the key of the job.
         image: The image.
         known: Rows of an earlier run by methods that need not be computed again.
-        control: Another image, on which the same words are mapped.
     """
 
     path: Source
     image: "LoadedImage"
     known: Sequence[Row] = ()
-    control: "LoadedImage | None" = None
 
     @property
     def name(self) -> str:

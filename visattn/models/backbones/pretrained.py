@@ -7,11 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from torch import nn
 
 from visattn.io.messages import did_you_mean
-from visattn.io.safe_text import read_json
 from visattn.models.backbones.timm_classifier import (
     check_single_source,
     classes_of_weights,
@@ -96,8 +94,7 @@ def load_torchvision_model(
 ) -> LoadedModel:
     """Load a torchvision model, with the preprocessing and class names of its default weights.
 
-    It is a classifier of images or clips, or a segmentation or detection model. Preprocessing of
-    clips is that of a frame. For the arguments see `load_model`.
+    It is a classifier, or a segmentation or detection model. For the arguments see `load_model`.
 
     Example:
         >>> loaded = load_torchvision_model("squeezenet1_1")
@@ -108,7 +105,7 @@ def load_torchvision_model(
 
     check_single_source(weights, pretrained=pretrained)
     dense = [*zoo.list_models(zoo.segmentation), *zoo.list_models(zoo.detection)]
-    names = [*zoo.list_models(zoo), *dense, *zoo.list_models(zoo.video)]
+    names = [*zoo.list_models(zoo), *dense]
     if name not in names:
         hint = did_you_mean(name, names, otherwise="torchvision.models.list_models() lists all")
         raise ValueError(f"unknown torchvision model {name!r}; {hint}")
@@ -125,7 +122,7 @@ def load_torchvision_model(
     notes = load_weights(model, weights) if weights else ()
     names = default.meta["categories"]
     same_classes = kwargs.get("num_classes", len(names)) == len(names)
-    transform = None if "image_size" in kwargs else _per_frame(default.transforms())
+    transform = None if "image_size" in kwargs else default.transforms()
     return LoadedModel(
         model.eval(),
         transform,
@@ -143,42 +140,6 @@ def _build_torchvision(name: str, weights: Any, arguments: Mapping[str, Any]) ->
             return get_model(name, weights=weights, **arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} does not take these arguments: {error}") from error
-
-
-def names_video_model(spec: str) -> bool:
-    """Whether a spec of `load_model` names a model of clips, without loading it.
-
-    Example:
-        >>> names_video_model("torchvision:r3d_18"), names_video_model("torchvision:resnet18")
-        (True, False)
-    """
-    kind, _, name = spec.partition(":")
-    if kind == "torchvision":
-        from torchvision import models as zoo  # slow to import
-
-        return name in zoo.list_models(zoo.video)
-    if kind != "hf":
-        return False
-    try:
-        config = read_json(Path(name).expanduser() / "config.json")
-    except (OSError, ValueError):  # reported when it is loaded
-        return False
-    return isinstance(config, dict) and not {"num_frames", "tubelet_size"}.isdisjoint(config)
-
-
-def _per_frame(preset: Any) -> Any:
-    """Return the preprocessing of a frame in place of that of a clip; others as they are."""
-    if type(preset).__name__ != "VideoClassification":
-        return preset
-    from torchvision.transforms import v2  # slow to import
-
-    return v2.Compose([
-        v2.PILToTensor(),
-        v2.Resize(preset.resize_size, interpolation=preset.interpolation, antialias=False),
-        v2.CenterCrop(preset.crop_size),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(preset.mean, preset.std),
-    ])  # fmt: skip
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:

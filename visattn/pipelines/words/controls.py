@@ -1,4 +1,4 @@
-"""Controls of word maps: selected layers and heads, relative attention, removed sinks."""
+"""Controls of word maps: selected layers and heads, relative attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,6 @@ from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
-
-_SINK = 4.0  # times the mean weight of an image token, in every word
 
 
 @dataclass(frozen=True)
@@ -19,13 +17,11 @@ class Controls:
             the end.
         heads: Indices of the heads whose mean is taken; None for all.
         relative: Divide the row of each word by the mean row of the other words.
-        without_sinks: Remove image tokens that draw weight for every word.
     """
 
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
     relative: bool = False
-    without_sinks: bool = False
 
     def describe(self) -> dict[str, Any]:
         """Return the controls as plain values."""
@@ -33,7 +29,6 @@ class Controls:
             "layers": "mean" if self.layers is None else list(self.layers),
             "heads": "mean" if self.heads is None else list(self.heads),
             "relative": self.relative,
-            "without_sinks": self.without_sinks,
         }
 
 
@@ -74,23 +69,3 @@ def relative_rows(rows: Float[Tensor, "t i"]) -> Float[Tensor, "t i"]:
     others = (rows.sum(0, keepdim=True) - rows) / (count - 1)
     ratio = rows / others.clamp(min=1e-12)
     return ratio * (rows.sum(1, keepdim=True) / ratio.sum(1, keepdim=True).clamp(min=1e-12))
-
-
-def find_sinks(rows: Float[Tensor, "t i"], *, threshold: float = _SINK) -> list[int]:
-    """Return the image tokens that draw much more weight than the mean token in every word.
-
-    Raises:
-        ValueError: If there is one word only.
-
-    Example:
-        >>> find_sinks(torch.tensor([[9.0, 1, 1, 1, 1, 1], [9.0, 8, 1, 1, 1, 1]]), threshold=2)
-        [0]
-
-    Source:
-        Kang et al. 2025, arXiv:2503.03321, find sinks by their massive activations; here by the
-        weight that they draw for any word.
-    """
-    if len(rows) < 2:
-        raise ValueError("sinks draw weight for every word: the caption must have at least 2")
-    strong = rows > threshold * rows.mean(1, keepdim=True)
-    return strong.all(0).nonzero()[:, 0].tolist()

@@ -23,13 +23,11 @@ from visattn.pipelines.words.pixel_places import PixelPlaces, check_places, find
 from visattn.pipelines.words.placement import (
     NO_TOKEN,
     Placement,
-    image_shares,
     owned_pixel_moments,
     place_tokens,
     shared_pixel_moments,
     token_owners,
 )
-from visattn.pipelines.words.prompts import PromptImages, as_prompt_images
 from visattn.recording.attention_call import recordable_attention
 from visattn.recording.frozen import frozen
 from visattn.recording.key_sources import KeySource, KeySources
@@ -57,17 +55,18 @@ _PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not re
 _STACKS = (nn.ModuleList, nn.Sequential)
 _CHANGED = 1e-2  # of the largest change
 _UNCHANGED = 1e-4  # of the median of clear changes
+_ROUNDING = 1e-5  # of the largest value
 
 
 @dataclass(frozen=True, eq=False)
 class ImageTokens:
-    """Image tokens of a model for a photo of one size, for several, or for a video.
+    """Image tokens of a model for a photo of one size.
 
     Args:
         sites: Attention layers in which words read image tokens, in their order.
         text_sites: All attention layers of the text decoder.
         columns: Index of the key of each image token in `sites`.
-        placements: Places of the image tokens on each photo; of those that the resampler reads if
+        placement: Places of the image tokens on the photo; of those that the resampler reads if
             there is one.
         resampler_sites: Attention layers between the placed tokens and those that words read.
         notes: How the tokens were placed, if not by their own pixels.
@@ -80,34 +79,28 @@ class ImageTokens:
     sites: tuple[str, ...]
     text_sites: tuple[str, ...]
     columns: Int[Tensor, " i"]
-    placements: tuple[Placement, ...]
+    placement: Placement
     resampler_sites: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     states: Int[Tensor, " s"] | None = None
     moves: bool = False
-
-    @property
-    def placement(self) -> Placement:
-        """The places on the first photo."""
-        return self.placements[0]
 
     def for_words(self, count: int) -> "ImageTokens":
         """Return the image tokens of a text of `count` generated tokens."""
         if not self.moves:
             return self
         columns = self.columns + count - _PROBED_WORDS
-        moved = tuple(replace(placement, columns=columns) for placement in self.placements)
-        return replace(self, columns=columns, placements=moved)
+        return replace(self, columns=columns, placement=replace(self.placement, columns=columns))
 
 
 def find_image_tokens(
     model: nn.Module,
     process: PhotoProcessor,
-    photo: LoadedImage | PromptImages,
+    photo: LoadedImage,
     inputs: dict[str, Any],
     text: GeneratedText,
 ) -> ImageTokens:
-    """Return the image tokens that words of a model read, with their places on the photos.
+    """Return the image tokens that words of a model read, with their places on the photo.
 
     The result is cached for photos of one size with the same prompt. That the pixels of a photo lie
     where those of test photos do is checked for each.
@@ -116,7 +109,6 @@ def find_image_tokens(
         ValueError: If words do not read image tokens, or the tokens cannot be placed.
     """
     name = pixel_name(inputs)
-    shown = as_prompt_images(photo)
     # Where image tokens stand depends on ids, masks and grid sizes, which are integers; of the
     # pixels on the shape alone.
     integers = [
@@ -124,21 +116,20 @@ def find_image_tokens(
         for key, value in inputs.items()
         if isinstance(value, Tensor) and not value.is_floating_point()
     ]
-    key = (shown.sizes, shown.orientations, shown.is_video, tuple(inputs[name].shape),
-           process.fingerprint(), tuple(integers))  # fmt: skip
+    key = (photo.size, photo.orientation, tuple(inputs[name].shape), process.fingerprint(),
+           tuple(integers))  # fmt: skip
     cache = _CACHE.setdefault(model, {})
     plain, normalized = process.pixels(name)
     if key not in cache:
-        places = find_pixel_places(plain, normalized, shown.sizes, inputs[name].shape)
+        places = find_pixel_places(plain, normalized, photo.size, inputs[name].shape)
         # backward passes round too, if autocast is on around them
         with recordable_attention(model), torch.autocast(inputs[name].device.type, enabled=False):
-            image_tokens = _locate(model, inputs, text, places, shown)
+            image_tokens = _locate(model, inputs, text, places, photo)
         if len(cache) >= _CACHE_SIZE:
             cache.clear()
         cache[key] = image_tokens, places
     image_tokens, places = cache[key]
-    photos = [image.pixels for image in shown.images]
-    check_places(places, photos, inputs[name], process=plain, normalized=normalized)
+    check_places(places, photo.pixels, inputs[name], process=plain, normalized=normalized)
     return image_tokens.for_words(text.num_generated)
 
 
@@ -305,7 +296,7 @@ def _locate(
     inputs: dict[str, Any],
     text: GeneratedText,
     places: PixelPlaces,
-    shown: PromptImages,
+    photo: LoadedImage,
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
     config: Any = model.config
@@ -313,10 +304,10 @@ def _locate(
     # If no token is placed in this way, the whole towers run.
     if str(config.model_type) not in RESAMPLERS:
         probe = _probe(model, inputs, text, whole_towers=False)
-        if (tokens := _placed(probe, probe.text_sites, places, shown)) is not None:
+        if (tokens := _placed(probe, probe.text_sites, places, photo)) is not None:
             return replace(tokens, text_sites=probe.text_sites)
     probe = _probe(model, inputs, text, whole_towers=True)
-    tokens = _placed(probe, probe.text_sites, places, shown)
+    tokens = _placed(probe, probe.text_sites, places, photo)
     if tokens is not None:
         return replace(tokens, text_sites=probe.text_sites)
     module = RESAMPLERS.get(str(config.model_type))
@@ -328,7 +319,7 @@ def _locate(
         for site, source in probe.sources.items()
         if module in site and source.num_queries * source.num_groups == len(columns)
     )
-    tokens = _placed(probe, between, places, shown)
+    tokens = _placed(probe, between, places, photo)
     if tokens is None:
         raise ValueError(_no_image_tokens(model, probe))
     length = probe.inputs[1]["input_ids"].shape[1]
@@ -356,9 +347,10 @@ def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
 
 
 def _placed(
-    probe: _Probe, candidates: Sequence[str], places: PixelPlaces, shown: PromptImages
+    probe: _Probe, candidates: Sequence[str], places: PixelPlaces, photo: LoadedImage
 ) -> ImageTokens | None:
     """Return the image tokens among the keys of some layers; None if there are none."""
+    geometry = Geometry.identity(photo.size, photo.orientation)
     for first in candidates:
         keys = probe.sources[first].keys
         if not keys.requires_grad:
@@ -367,7 +359,8 @@ def _placed(
         if not bool((owners != NO_TOKEN).any()):
             continue
         if float(shared) <= _MAX_SHARED:
-            placements = _owned_placements(owners, places, shown)
+            moments = owned_pixel_moments(owners, places.points, places.shown)
+            placement = place_tokens(moments, geometry)
             notes = ()
             # Bin 0 counts elements without a token of their own, bin i + 1 those of token i.
             counts = torch.bincount(owners.clamp(min=NO_TOKEN) - NO_TOKEN)
@@ -376,78 +369,17 @@ def _placed(
             raise ValueError(
                 f"image tokens of {type(probe.model).__name__} share pixels, and {len(keys)} of "
                 f"them are more than the {_MAX_BACKWARD_PASSES} that can be placed one by one"
-                + ("; take fewer frames (num_frames)" if shown.is_video else "")
             )
         else:
-            placements = _shared_placements(keys, probe.pixels, places, shown)
+            moments = shared_pixel_moments(keys, probe.pixels, places.points, places.shown)
+            placement = place_tokens(moments, geometry, shared=True)
             expected = None
             notes = (
                 "image tokens share pixels: each is drawn on the mean and spread of its gradient",
             )
         return _proved(probe, candidates, expected, ImageTokens(
-            (), (), placements[0].columns, placements, (), notes))  # fmt: skip
+            (), (), placement.columns, placement, (), notes))  # fmt: skip
     return None
-
-
-def _geometries(shown: PromptImages) -> list[Geometry]:
-    return [Geometry.identity(image.size, image.orientation) for image in shown.images]
-
-
-def _owned_placements(
-    owners: Int[Tensor, " e"], places: PixelPlaces, shown: PromptImages
-) -> tuple[Placement, ...]:
-    """Return the places of tokens with pixels of their own on each photo.
-
-    The frames of a video are seen alike: its tokens are placed as if all were of one frame, and
-    then divided among the frames that they cover.
-    """
-    count = len(shown.images)
-    geometries = _geometries(shown)
-    if count == 1 or shown.is_video:
-        moments = owned_pixel_moments(owners, places.points, places.shown)
-        placement = place_tokens(moments, geometries[0])
-        if not shown.is_video:
-            return (placement,)
-        shares = image_shares(owners, places.numbers, count)
-        return (placement.over_frames(shares[placement.columns]),)
-    shares = image_shares(owners, places.numbers, count)
-    placements: list[Placement] = []
-    for number, geometry in enumerate(geometries):
-        alone = torch.where(places.numbers == number, owners, NO_TOKEN)
-        # Padding has no number of an image. It counts for each photo that its token shows
-        # elsewhere: only then is the visible share of that token below 1.
-        padding = ~places.shown & (owners >= 0)  # of tokens that show this photo elsewhere
-        on_photo = shares[:, number].to(owners.device) > 0
-        alone[padding] = torch.where(on_photo[owners[padding]], owners[padding], NO_TOKEN)
-        moments = owned_pixel_moments(alone, places.points, places.shown)
-        placements.append(place_tokens(moments, geometry))
-    return _joined(placements, [shares[place.columns, i] for i, place in enumerate(placements)])
-
-
-def _shared_placements(
-    keys: Tensor, pixels: Tensor, places: PixelPlaces, shown: PromptImages
-) -> tuple[Placement, ...]:
-    """Return the same of tokens that share pixels, placed by their gradients."""
-    geometries = _geometries(shown)
-    if shown.is_video or len(geometries) == 1:
-        moments, shares = shared_pixel_moments(
-            keys, pixels, places.points, places.shown, places.numbers
-        )
-        placement = place_tokens(moments, geometries[0], shared=True)
-        return (placement.over_frames(shares) if shown.is_video else placement,)
-    placements: list[Placement] = []
-    for number, geometry in enumerate(geometries):
-        on_photo = places.numbers == number
-        moments, _ = shared_pixel_moments(keys, pixels, places.points, on_photo)
-        placements.append(place_tokens(moments, geometry, shared=True))
-    return _joined(placements, [torch.ones(len(place.columns)) for place in placements])
-
-
-def _joined(placements: Sequence[Placement], shares: Sequence[Tensor]) -> tuple[Placement, ...]:
-    """Return placements of the image tokens of single photos as those of all of them."""
-    columns = torch.cat([place.columns for place in placements]).unique()
-    pairs = zip(placements, shares, strict=True)
-    return tuple(placement.among(columns, share) for placement, share in pairs)
 
 
 def _proved(
@@ -549,11 +481,13 @@ def _moves_of_scores(probe: _Probe, site: str) -> tuple[bool, Bool[Tensor, " m"]
 
 def _changed(before: Float[Tensor, "m d"], after: Float[Tensor, "m d"]) -> Bool[Tensor, " m"]:
     """Return the rows that changed by more than rounding."""
-    change = (after - before.detach()).float().abs().amax(1).cpu()
+    before = before.detach()
+    change = (after - before).float().abs().amax(1).cpu()
     # The median of clear changes is the size of a change; rounding is far below, and one key that
-    # changes much more than the others does not hide them.
+    # changes much more than the others does not hide them. Where all change by rounding alone,
+    # nothing does.
     clear = change[change > _CHANGED * change.max()]
-    if not len(clear) or float(change.max()) == 0:
+    if not len(clear) or float(change.max()) <= _ROUNDING * float(before.abs().max()):
         return torch.zeros_like(change, dtype=torch.bool)
     return change > _UNCHANGED * clear.median()
 

@@ -13,10 +13,8 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.images.video import VideoClip
 from visattn.models.backbones.huggingface import read_huggingface_model
 from visattn.pipelines.words.pixel_places import Process
-from visattn.pipelines.words.prompts import CachedPrompt, PromptWatch, video_metadata
 from visattn.pipelines.words.spans import same_length
 
 
@@ -88,7 +86,7 @@ def _first_line(error: Exception) -> str:
 
 PIXEL_NAMES = (
     "pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images",
-    "image_patches", "pixel_values_videos",
+    "image_patches",
 )  # fmt: skip
 DEFAULT_PROMPTS = {
     "instructblip": "A short image description.",
@@ -100,7 +98,6 @@ DEFAULT_PROMPTS = {
 }
 """Prompts of models that were trained with a fixed one for captions."""
 _CHAT_PROMPT = "Describe this image."
-_VIDEO_PROMPT = "Describe this video."
 _INSERT_IMAGE_TOKENS = ("paligemma", "florence2", "kosmos-2", "blip-2", "instructblip", "fuyu")
 """Models whose processors write the image tokens themselves."""
 
@@ -110,7 +107,7 @@ _PHOTO_PARTS = ("image", "image_url")
 
 
 class PhotoProcessor:
-    """Turns photos, or the frames of a video, and a prompt into the inputs of a model.
+    """Turns a photo and a prompt into the inputs of a model.
 
     Args:
         model: A model that generates text from images.
@@ -118,29 +115,17 @@ class PhotoProcessor:
         prompt: Text before the generated words: an instruction of a chat model, the beginning of
             the caption for others, or chat messages as for `apply_chat_template`. By default that
             of the model's training, "Describe this image." for chat models, none for others.
-        num_photos: Number of photos of a prompt.
-        clip: The video whose frames a prompt shows instead of photos.
 
     Raises:
         TypeError: If the processor has no image processor or no tokenizer, or the prompt is neither
             text nor messages.
-        ValueError: If the prompt has another number of photos, messages do not fit the processor,
-            or the processor takes no videos.
+        ValueError: If the prompt has no photo or several, or messages do not fit the processor.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        processor: Any,
-        prompt: str | Messages | None = None,
-        *,
-        num_photos: int = 1,
-        clip: VideoClip | None = None,
+        self, model: nn.Module, processor: Any, prompt: str | Messages | None = None
     ) -> None:
         self.model = model
-        self.num_photos = num_photos
-        self.clip = clip
-        self.processor = processor
         self.joint: Any
         self.image_processor: Any
         self.tokenizer: Any
@@ -151,38 +136,21 @@ class PhotoProcessor:
             self.joint = processor
             self.image_processor = getattr(processor, "image_processor", None)
             self.tokenizer = getattr(processor, "tokenizer", None)
-        self.video_processor = getattr(self.joint, "video_processor", None)
-        self._check(processor)
+        if self.image_processor is None or not hasattr(self.tokenizer, "decode"):
+            raise TypeError(
+                "processor must be a processor of transformers for photos, or a pair of image "
+                f"processor and tokenizer, got {type(processor).__name__}; "
+                "AutoProcessor.from_pretrained(DIR) returns one, or pass "
+                "(AutoImageProcessor..., AutoTokenizer...)"
+            )
         if prompt == "":
             raise ValueError("prompt must be a text or None, got ''")
         self.special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()))
         self.text = self._text(prompt)
-        if num_photos > 1 and (self.joint is None or self.text is None or self._is_continued):
-            raise ValueError(
-                f"{type(processor).__name__} has no place for several photos in a prompt: caption "
-                "them one by one"
-            )
-
-    def _check(self, processor: Any) -> None:
-        """Refuse what is no processor, or not one of these images."""
-        kind = type(processor).__name__
-        if self.clip is not None and self.video_processor is None:
-            raise ValueError(
-                f"{kind} processes no videos: pass photos, or several of them in one prompt"
-            )
-        if self.image_processor is None and self.video_processor is not None and self.clip is None:
-            raise TypeError(f"{kind} processes videos, but no photos: pass a video file")
-        known = self.image_processor is not None or self.video_processor is not None
-        if not known or not hasattr(self.tokenizer, "decode"):
-            raise TypeError(
-                "processor must be a processor of transformers, or a pair of image processor and "
-                f"tokenizer, got {kind}; AutoProcessor.from_pretrained(DIR) returns one, or pass "
-                "(AutoImageProcessor..., AutoTokenizer...)"
-            )
 
     def __call__(
         self,
-        images: Sequence[_Photo | Sequence[_Photo]],
+        images: Sequence[_Photo],
         *,
         texts: Sequence[str | None] | None = None,
         **images_kwargs: Any,
@@ -190,50 +158,40 @@ class PhotoProcessor:
         """Return the inputs of `generate` for a batch, on the device of the model.
 
         Args:
-            images: For each prompt its photo, a list of its photos, or the frames of its video.
+            images: The photo of each prompt.
             texts: The complete prompt of each; by default that of this object.
-            images_kwargs: Options of the image processor, or of that of videos.
+            images_kwargs: Options of the image processor.
         """
-        prompts = [
-            [shown] if isinstance(shown, (Image.Image, Tensor)) else [*shown] for shown in images
-        ]
-        if self.clip is not None:
-            inputs = dict(self._video(prompts[0], self.clip, images_kwargs))
-        elif self.joint is None or self.text is None or self._is_continued:
-            photos = [photo for prompt in prompts for photo in prompt]
-            inputs = self._pixels(photos, texts or [self.text] * len(prompts), images_kwargs)
+        texts = texts or [self.text] * len(images)
+        if self.joint is None or self.text is None or self._is_continued:
+            inputs = self._pixels(images, texts, images_kwargs)
         else:
-            inputs = dict(self._joint(prompts, texts or [self.text] * len(prompts), images_kwargs))
-        for name in ("labels", "video_metadata"):
-            inputs.pop(name, None)
+            inputs = dict(self._joint(images, texts, images_kwargs))
+        inputs.pop("labels", None)
         return {name: self._to_model(value) for name, value in inputs.items()}
 
-    def unnormalized(self, images: Sequence[Image.Image]) -> dict[str, Any]:
+    def unnormalized(self, image: Image.Image) -> dict[str, Any]:
         """Return the inputs of a prompt whose pixels are not normalized."""
         try:
-            return self([images], do_normalize=False)
+            return self([image], do_normalize=False)
         except NotImplementedError:  # a step that integers do not have
-            floats = [torch.from_numpy(np.array(img)).permute(2, 0, 1).float() for img in images]
-            return self([floats], do_normalize=False)
+            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
+            return self([pixels], do_normalize=False)
 
     def pixels(self, name: str) -> tuple[Process, Process]:
-        """Return what makes pixels of images: not normalized, and as the model gets them.
+        """Return what makes pixels of a photo: not normalized, and as the model gets them.
 
         Args:
             name: Input of the model that holds the pixels, see `pixel_name`.
         """
-        return lambda images: self.unnormalized(images)[name], lambda images: self([images])[name]
-
-    def with_prompt(self, prompt: str | Messages | None) -> "PhotoProcessor":
-        """Return the same with another prompt, for one photo."""
-        return PhotoProcessor(self.model, self.processor, prompt)
+        return lambda image: self.unnormalized(image)[name], lambda image: self([image])[name]
 
     def fingerprint(self) -> tuple[str, ...]:
         """Return what decides where pixels come from: processors, their settings, and the text.
 
         Some processors write it above the photo.
         """
-        used = self.image_processor if self.clip is None else self.video_processor
+        used = self.image_processor
         settings: Any = getattr(used, "to_dict", lambda: vars(used))
         classes = (type(processor).__qualname__ for processor in (self.joint, used))
         return (*classes, repr(sorted(settings().items())), str(self.text))
@@ -283,50 +241,26 @@ class PhotoProcessor:
             )
         return {**inputs, "decoder_input_ids": torch.tensor(ids)}
 
-    def _video(
-        self, frames: Sequence[_Photo], clip: VideoClip, videos_kwargs: dict[str, Any]
-    ) -> Any:
-        """Return the inputs of a prompt with these frames, at the times of those of a clip."""
-        pixels = [
-            np.array(frame) if isinstance(frame, Image.Image) else frame.permute(1, 2, 0).numpy()
-            for frame in frames
-        ]
-        if "videos" not in inspect.signature(self.joint.__call__).parameters:
-            raise ValueError(
-                f"{type(self.joint).__name__} takes no videos= with options for them, which "
-                "finding the places of frames needs"
-            )
-        height, width = pixels[0].shape[:2]
-        metadata = video_metadata(clip.num_frames, clip.fps, (height, width), clip.indices)
-        options = {"do_sample_frames": False, "video_metadata": [metadata], **videos_kwargs}
-        with _left_padding(self.tokenizer):
-            return self.joint(
-                text=[self.text], videos=[np.stack(pixels)], videos_kwargs=options,
-                return_tensors="pt",
-            )  # fmt: skip
-
     def _joint(
         self,
-        prompts: Sequence[list[_Photo]],
+        images: Sequence[_Photo],
         texts: Sequence[str | None],
         images_kwargs: dict[str, Any],
     ) -> Any:
         kwargs: dict[str, Any] = {"text": list(texts), "return_tensors": "pt"}
-        if len(prompts) > 1:
+        if len(images) > 1:
             kwargs["padding"] = True
         if images_kwargs:
             kwargs["images_kwargs"] = images_kwargs
         with _left_padding(self.tokenizer):
-            if self.num_photos > 1:
-                return self.joint(images=prompts, **kwargs)
             # Processors take one photo per prompt as a list of photos, or as a list of lists. Some
             # of the latter read a list of photos as those of one prompt, and refuse it for a batch.
             try:
-                return self.joint(images=[photo for [photo] in prompts], **kwargs)
+                return self.joint(images=list(images), **kwargs)
             except (ValueError, TypeError, IndexError):
-                if len(prompts) == 1:
+                if len(images) == 1:
                     raise
-            return self.joint(images=prompts, **kwargs)
+            return self.joint(images=[[image] for image in images], **kwargs)
 
     def _to_model(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -341,8 +275,7 @@ class PhotoProcessor:
         if is_chat(prompt):
             return self._rendered(prompt)
         if prompt is None:
-            chat = _CHAT_PROMPT if self.clip is None else _VIDEO_PROMPT
-            prompt = DEFAULT_PROMPTS.get(model_type, chat if has_template else None)
+            prompt = DEFAULT_PROMPTS.get(model_type, _CHAT_PROMPT if has_template else None)
         elif not isinstance(prompt, str):
             raise TypeError(
                 "prompt must be text, or chat messages such as [{'role': 'user', 'content': "
@@ -355,30 +288,18 @@ class PhotoProcessor:
         # A prompt that says where the photo stands is complete.
         for marker in filter(None, markers):
             if prompt is not None and marker in prompt:
-                self._check_count(prompt.count(marker), f"times {marker}")
+                _check_count(prompt.count(marker), f"times {marker}")
                 return prompt
         if has_template:
-            parts = [{"type": self._part}] * self._num_parts
-            content = [*parts, {"type": "text", "text": prompt}]
+            content = [{"type": "image"}, {"type": "text", "text": prompt}]
             return self._rendered([{"role": "user", "content": content}])
         if token and model_type not in _INSERT_IMAGE_TOKENS:
-            return f"{token * self._num_parts}{prompt or ''}"
+            return f"{token}{prompt or ''}"
         return prompt
 
-    @property
-    def _part(self) -> str:
-        """Type of the part of chat messages that stands for a photo, or for the video."""
-        return "image" if self.clip is None else "video"
-
-    @property
-    def _num_parts(self) -> int:
-        return self.num_photos if self.clip is None else 1
-
     def _placeholder(self) -> str:
-        """Return the token that stands for a photo or the video in a prompt; "" if none does."""
+        """Return the token that stands for a photo in a prompt; "" if none does."""
         names = ("image_placeholder_token", "image_token")
-        if self.clip is not None:
-            names = ("video_token",)
         token = next(filter(None, (getattr(self.joint, name, None) for name in names)), "")
         return str(getattr(token, "content", token))
 
@@ -386,32 +307,26 @@ class PhotoProcessor:
         """Return chat messages as text.
 
         Raises:
-            ValueError: If they have no photo or another number of them, or there is no chat
-                template.
+            ValueError: If they have no photo or several, or there is no chat template.
         """
         parts = [
             part
             for message in messages
             for part in (message["content"] if isinstance(message["content"], list) else [])
         ]
-        photos = [part for part in parts if part.get("type") in (*_PHOTO_PARTS, "video")]
-        shown = [part for part in photos if (part["type"] == "video") == (self.clip is not None)]
-        if len(shown) < len(photos):
-            other, own = ("a photo", "video") if self.clip is not None else ("a video", "photo")
-            raise ValueError(
-                f"the messages show {other}, but a {own} is passed in images: a prompt has photos "
-                "or one video, which images holds"
-            )
+        if any(part.get("type") == "video" for part in parts):
+            raise ValueError("the messages show a video, but a prompt has one photo")
+        photos = [part for part in parts if part.get("type") in _PHOTO_PARTS]
         if not photos:
             raise ValueError(
-                f"the messages must say where the {_of(self.clip)} stands: add "
-                f"{{'type': '{self._part}'}} to the content of one of them"
+                "the messages must say where the photo stands: add {'type': 'image'} to the "
+                "content of one of them"
             )
-        self._check_count(len(photos), f"{_of(self.clip)}s in the messages")
+        _check_count(len(photos), "photos in the messages")
         if extra := [key for part in photos for key in part if key != "type"]:
             raise ValueError(
                 f"the photo of the messages is the one in images, but they have {extra[0]!r} of "
-                f"their own: write {{'type': '{self._part}'}} instead"
+                "their own: write {'type': 'image'} instead"
             )
         if getattr(self.joint, "chat_template", None) is None:
             raise ValueError(
@@ -421,15 +336,6 @@ class PhotoProcessor:
         answered = messages[-1]["role"] == "assistant"  # the model continues its answer
         options = {"continue_final_message" if answered else "add_generation_prompt": True}
         return self.joint.apply_chat_template(messages, **options)
-
-    def _check_count(self, count: int, what: str) -> None:
-        """Refuse a prompt that shows another number of photos than are passed."""
-        if count != self._num_parts:
-            raise ValueError(
-                f"the prompt must have one place for each {_of(self.clip)} that is passed with it, "
-                f"got {count} {what} for {self._num_parts}: pass the photos of a prompt together, "
-                "as images=[[first, second]]"
-            )
 
     def _image_marker(self) -> str:
         """Return what the chat template writes for a photo, which a rendered prompt has."""
@@ -444,7 +350,7 @@ class PhotoProcessor:
         try:
             without, with_photo = (
                 self.joint.apply_chat_template([{"role": "user", "content": content}])
-                for content in ([text], [{"type": self._part}, text])
+                for content in ([text], [{"type": "image"}, text])
             )
         except Exception:  # noqa: BLE001 (of the template, which wants other messages)
             return ""
@@ -478,8 +384,10 @@ def list_prompts(prompt: Any) -> list[Any] | None:
     return None
 
 
-def _of(clip: VideoClip | None) -> str:
-    return "photo" if clip is None else "video"
+def _check_count(count: int, what: str) -> None:
+    """Refuse a prompt that shows several photos."""
+    if count != 1:
+        raise ValueError(f"the prompt must have one place for its photo, got {count} {what}")
 
 
 def weight_dtype(model: nn.Module) -> torch.dtype:
@@ -550,13 +458,11 @@ class GeneratedText:
         sequence: Ids of the prompt and of the generated tokens.
         num_generated: Number of generated tokens.
         log_probs: Log-probability of each generated token, in nats, before any processing.
-        prompt: Keys and values of the prompt; None if the generation did not keep them.
     """
 
     sequence: Int[Tensor, " n"]
     num_generated: int
     log_probs: Float[Tensor, " t"]
-    prompt: CachedPrompt | None = None
 
 
 @torch.no_grad()
@@ -574,10 +480,7 @@ def generate(
     owned = {name: value.clone() if isinstance(value, Tensor) else value
              for name, value in inputs.items()}  # fmt: skip
     kwargs = {**generate_kwargs, "return_dict_in_generate": True, "output_logits": True}
-    watch = PromptWatch(model)
-    with watch.watching():
-        output: Any = model.generate(**owned, **kwargs)  # pyright: ignore[reportCallIssue]
-    prompts = None if is_encoder_decoder(model) else watch.prompts(output, inputs)
+    output: Any = model.generate(**owned, **kwargs)  # pyright: ignore[reportCallIssue]
     logits = output.logits
     beams = getattr(output, "beam_indices", None)
     # Beam search may go on after the best texts have ended, and cuts sequences to the longest of
@@ -593,9 +496,7 @@ def generate(
             for step, (at, token) in enumerate(zip(rows, tokens[:count], strict=True))
         ]
         kept = sequence[: len(sequence) - length + count]
-        prompt = None if prompts is None else prompts[row]
-        results.append(GeneratedText(kept.cpu(), count, torch.stack(log_probs).float().cpu(),
-                                     prompt))  # fmt: skip
+        results.append(GeneratedText(kept.cpu(), count, torch.stack(log_probs).float().cpu()))
     return results
 
 
@@ -675,5 +576,4 @@ def without_padding(
     padding = joint["input_ids"].shape[1] - single["input_ids"].shape[1]
     if padding <= 0 or padding > len(text.sequence) - text.num_generated:
         return text
-    prompt = None if text.prompt is None else text.prompt.without_padding(padding)
-    return replace(text, sequence=text.sequence[padding:], prompt=prompt)
+    return replace(text, sequence=text.sequence[padding:])

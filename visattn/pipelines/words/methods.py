@@ -1,8 +1,6 @@
-"""Methods for the words of a vision-language model: gradients, occlusion, token activation."""
+"""Methods for the words of a vision-language model: gradients and occlusion."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -11,96 +9,25 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.attribution.perturbation import occlusion_windows, window_masks
-from visattn.attribution.words import WORD_GRADIENT_METHODS, TokenVectors, WordLayer, WordRun
-from visattn.images.reader import LoadedImage
+from visattn.attribution.words import TokenVectors, WordLayer, WordRun
 from visattn.pipelines.word_source import WordGrids
-from visattn.pipelines.words.contrast import CONTRAST, contrast_maps
-from visattn.pipelines.words.language_model import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay, generate_and_replay, replay_given
+from visattn.pipelines.words.replay import WordReplay
 from visattn.pipelines.words.spans import word_means
-from visattn.pipelines.words.token_activation import replay_token_activation
-from visattn.pipelines.words.tower import TOWER_METHODS, tower_maps
 from visattn.results.captions import Caption
-from visattn.results.kinds import TRANSFORMERS_WORD_METHODS, WordMethod
 
 _WINDOWS_PER_SIDE = 7  # of an occlusion window, as for classifiers
 
 
 @dataclass(frozen=True, eq=False)
 class ReplayedWords:
-    """The words of a caption for a vision-language model.
-
-    Args:
-        contrast: Another prompt, for the method `contrast`.
-    """
+    """The words of a caption for a vision-language model."""
 
     replay: WordReplay
-    contrast: Any = None
-
-    @classmethod
-    def read(
-        cls,
-        model: nn.Module,
-        image: LoadedImage,
-        words: Sequence[str] | None = None,
-        *,
-        processor: Any,
-        prompt: Any = None,
-        contrast: Any = None,
-        max_new_tokens: int = 40,
-    ) -> "ReplayedWords":
-        """Return words for a photo; by default those of the greedy caption.
-
-        Arguments as for `generate_and_replay`.
-
-        Raises:
-            ValueError: If the tokenizer does not give the words back.
-        """
-        if words is not None:
-            replay = replay_given(image, words, PhotoProcessor(model, processor, prompt))
-            return cls(replay, contrast)
-        [[replay]] = generate_and_replay(
-            model,
-            [image],
-            processor=processor,
-            prompt=prompt,
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-        )
-        return cls(replay, contrast)
 
     @property
     def model(self) -> nn.Module:
         """The model."""
         return self.replay.model
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words."""
-        return self.replay.words
-
-    @property
-    def attention(self) -> Float[Tensor, "t i"]:
-        """Attention of each token, mean over layers and heads."""
-        return self.replay.rows.mean(0)
-
-    def check(self, method: str) -> None:
-        """Refuse a method that is unknown, or for a single photo if the prompt shows several.
-
-        Raises:
-            ValueError: With what would fit.
-        """
-        known = (*get_args(WordMethod), *TRANSFORMERS_WORD_METHODS)
-        if method == CONTRAST and self.contrast is None:
-            raise ValueError("contrast compares two prompts: pass the other one as contrast=")
-        if method not in (*known, CONTRAST):
-            raise ValueError(f"methods for words are {', '.join(known)}; got {method!r}")
-        several = ("attention", *WORD_GRADIENT_METHODS)
-        if method not in several and not self.replay.shown.is_single_photo:
-            raise ValueError(
-                f"{method} is for one photo, but the prompt shows several images; use the methods "
-                f"{', '.join(several[:-1])} or {several[-1]}"
-            )
 
     def run(self) -> WordRun:
         """Return a differentiable forward pass over the caption.
@@ -137,16 +64,14 @@ class ReplayedWords:
         joint = set(replay.sites) == set(replay.text_sites)
         return WordRun(run.log_probs, layers, embeddings, joint=joint)
 
-    def place(self, rows: Float[Tensor, "t i"]) -> tuple[WordGrids, ...]:
-        """Return the mean over the tokens of each word, on the grid of each photo."""
+    def place(self, rows: Float[Tensor, "t i"]) -> WordGrids:
+        """Return the mean over the tokens of each word, on the grid of the photo."""
+        placement = self.replay.placement
         words = word_means(rows.float().cpu(), self.replay.spans)
-        return tuple(
-            WordGrids(placement.rasterize(words), placement.geometry)
-            for placement in self.replay.placements
-        )
+        return WordGrids(placement.rasterize(words), placement.geometry)
 
     @torch.no_grad()
-    def occlude(self, window_cells: int | None) -> tuple[WordGrids]:
+    def occlude(self, window_cells: int | None) -> WordGrids:
         """Return the mean decrease of each word's log-probability over windows that hide a cell.
 
         The windows are painted on the photo, in its mean color; they slide by half of their side,
@@ -176,22 +101,7 @@ class ReplayedWords:
             decrease = original - _word_sums(replay, replay.run(pixels=pixels, sites=()).log_probs)
             total += decrease[:, None, None] * cells
             counts += cells
-        return (WordGrids((total / counts).relu(), geometry),)
-
-    def further(self, methods: Sequence[str]) -> dict[str, tuple[WordGrids]]:
-        """Return the maps of methods that captioners of visattn lack."""
-        replay = self.replay
-        placed: dict[str, tuple[WordGrids]] = {}
-        geometry = replay.placement.geometry
-        if "tam" in methods:
-            placed["tam"] = (WordGrids(replay_token_activation(replay), geometry),)
-        if CONTRAST in methods:
-            other = replay.process.with_prompt(self.contrast)
-            placed[CONTRAST] = (WordGrids(contrast_maps(replay, other), geometry),)
-        if of_tower := [name for name in methods if name in TOWER_METHODS]:
-            values, finer = tower_maps(replay, of_tower)
-            placed |= {name: (WordGrids(maps, finer),) for name, maps in values.items()}
-        return placed
+        return WordGrids((total / counts).relu(), geometry)
 
     def described(self, caption: Caption, selected: dict[str, list[int]]) -> Caption:
         """Return a caption that says of which layers and heads its maps are the mean."""
@@ -199,12 +109,8 @@ class ReplayedWords:
         more = {**caption.maps.info.more, **selected}
         if method not in ("attention", "gradient_attention"):  # others read no layers and heads
             more = {name: more[name] for name in more if name not in ("layers", "heads")}
-        maps, *others = (
-            replace(of_photo, info=replace(of_photo.info, more=more))
-            for of_photo in (caption.maps, *caption.further_maps)
-        )
-        notes = self.replay.describe(maps.info)
-        return replace(caption, maps=maps, further_maps=tuple(others), notes=notes)
+        maps = replace(caption.maps, info=replace(caption.maps.info, more=more))
+        return replace(caption, maps=maps, notes=self.replay.describe(maps.info))
 
 
 def _word_sums(replay: WordReplay, log_probs: Float[Tensor, " t"]) -> Float[Tensor, " w"]:

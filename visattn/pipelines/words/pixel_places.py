@@ -1,7 +1,7 @@
 """Places on the photo of the pixels that a processor returns, found by processing test photos."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-Process = Callable[[Sequence[Image.Image]], Tensor]
-"""Returns the pixels of a prompt with these images."""
+Process = Callable[[Image.Image], Tensor]
+"""Returns the pixels of a prompt with this photo."""
 
 _MAX_PERIODS = 48  # of a wave along a side; a ramp of 256 levels tells periods apart
 _PERIOD = 16  # pixels, at least, of the photo and of the input
@@ -19,126 +19,100 @@ _SHOWN = 0.5  # an element shows the photo if this share of it does; the rest is
 _SAMPLES = 1 << 16
 _MEDIAN = 3.0  # gray levels of 255: rounding
 _MEAN = 9.0  # and clipped overshoots of resampling
-_BIT = 0.25  # largest distance of a level from black or white, which tell images apart
-
-_Pattern = Callable[[int], np.ndarray]
-"""Gray levels of the image with this number, along x, along y, or of all its pixels."""
+_NONE, _FULL = np.zeros((1, 1)), np.full((1, 1), 255)
 
 
 @dataclass(frozen=True, eq=False)
 class PixelPlaces:
-    """Places of the elements of processed images: one photo, several, or the frames of a video.
+    """Places of the elements of a processed photo.
 
     Args:
-        points: x and y of each element in pixels of its image. NaN where it shows none, and for
+        points: x and y of each element in pixels of the photo. NaN where it shows none, and for
             the axis that its color channel does not tell.
-        shown: Whether the element shows an image; others are padding.
-        numbers: Number of the image that each element shows; -1 for padding.
-        waves: The test images that later ones are mixed with.
-        samples: Indices of elements that show an image.
-        processed: Their values in the test images, as normalized for the model, and without that.
+        shown: Whether the element shows the photo; others are padding.
+        wave: The test photo that later ones are mixed with.
+        samples: Indices of elements that show the photo.
+        processed: Their values in the test photo, as normalized for the model, and without that.
         levels: Values per gray level, for both.
     """
 
     points: Float[Tensor, "e 2"]
     shown: Bool[Tensor, " e"]
-    numbers: Int[Tensor, " e"]
-    waves: tuple[UInt8[np.ndarray, "_y _x 3"], ...]
+    wave: UInt8[np.ndarray, "_y _x 3"]
     samples: Int[Tensor, " s"]
     processed: tuple[Float[Tensor, " s"], Float[Tensor, " s"]]
     levels: tuple[float, float]
 
 
 class _TestPhotos:
-    """Processes test images of the sizes of a prompt, and compares the shapes of the results."""
+    """Processes test photos of one size, and compares the shapes of the results."""
 
-    def __init__(
-        self, process: Process, sizes: Sequence[tuple[int, int]], shape: torch.Size
-    ) -> None:
+    def __init__(self, process: Process, size: tuple[int, int], shape: torch.Size) -> None:
         self.process = process
-        self.sizes = sizes
+        self.size = size
         self.shape = shape
 
-    def photos(self, red: _Pattern, green: _Pattern, blue: _Pattern) -> list[np.ndarray]:
-        """Return images of gray levels that are given per channel: rows, columns or levels."""
-        photos: list[np.ndarray] = []
-        for number, size in enumerate(self.sizes):
-            channels = [np.broadcast_to(levels(number), size) for levels in (red, green, blue)]
-            photos.append(np.ascontiguousarray(np.stack(channels, -1).astype(np.uint8)))
-        return photos
+    def photo(self, *channels: np.ndarray) -> UInt8[np.ndarray, "y x 3"]:
+        """Return a photo whose red, green and blue are rows, columns or single gray levels."""
+        levels = [np.broadcast_to(channel, self.size) for channel in channels]
+        return np.ascontiguousarray(np.stack(levels, -1).astype(np.uint8))
 
-    def __call__(self, photos: Sequence[np.ndarray]) -> Float[Tensor, " e"]:
-        output = self.process([Image.fromarray(photo) for photo in photos])
+    def __call__(self, *channels: np.ndarray) -> Float[Tensor, " e"]:
+        output = self.process(Image.fromarray(self.photo(*channels)))
         if output.shape != self.shape:
-            sizes = ", ".join(f"{height} x {width}" for height, width in dict.fromkeys(self.sizes))
             raise ValueError(
-                f"the processor must return pixels of one shape for photos of {sizes} pixels, got "
-                f"{tuple(self.shape)} and {tuple(output.shape)}; if it crops photos by their "
-                "content, turn that off"
+                "the processor must return pixels of one shape for photos of "
+                f"{self.size[0]} x {self.size[1]} pixels, got {tuple(self.shape)} and "
+                f"{tuple(output.shape)}; if it crops photos by their content, turn that off"
             )
         return output.detach().float().flatten()
 
 
 def find_pixel_places(
-    process: Process,
-    normalized: Process,
-    sizes: Sequence[tuple[int, int]],
-    shape: torch.Size,
+    process: Process, normalized: Process, size: tuple[int, int], shape: torch.Size
 ) -> PixelPlaces:
-    """Return the place of each pixel element on the images, by processing test images.
+    """Return the place of each pixel element on a photo, by processing test photos of its size.
 
     Two photos of one color each tell which elements show the photo, and by which channel. A ramp
     gives their places roughly, and a wave precisely: resampling lowers its contrast but keeps its
     phase. Red and blue vary along x, green along y; processors that mix the channels get gray
-    photos for one axis after the other. Of several images, all are test images at once; black
-    and white ones spell the number of each in binary digits. `normalized` returns the pixels as the
-    model gets them, `process` without that.
+    photos for one axis after the other. `normalized` returns the pixels as the model gets them,
+    `process` without that.
 
     Raises:
-        ValueError: If the shape of the pixels depends on the content of the images, or an element
-            shows several of them.
+        ValueError: If the shape of the pixels depends on the content of the photo.
 
     Source:
         Places by phase: Srinivasan et al. 1984, doi:10.1364/AO.23.003105.
     """
-    probe = _TestPhotos(process, sizes, shape)
-
-    def none(_: int) -> np.ndarray:
-        return np.zeros((1, 1))
-
-    def full(_: int) -> np.ndarray:
-        return np.full((1, 1), 255)
-
-    low, high, shown = _contrast(probe, (none, full, none), (full, none, full))
+    probe = _TestPhotos(process, size, shape)
+    low, high, shown = _contrast(probe, (_NONE, _FULL, _NONE), (_FULL, _NONE, _FULL))
     change = high - low
     colored = bool((shown & (change > 0)).any()) and bool((shown & (change < 0)).any())
     points = torch.full((2, shape.numel()), torch.nan, device=change.device)
     if not colored:
-        low, high, shown = _contrast(probe, (none,) * 3, (full,) * 3)
+        low, high, shown = _contrast(probe, (_NONE,) * 3, (_FULL,) * 3)
         change = high - low
     # Green elements read zero of the magenta photo, red and blue ones of the green photo.
     zero = torch.where(change > 0, low, high) if colored else low
     span = torch.where(shown, change.abs() if colored else change, 1.0)
-    numbers = _numbers(probe, zero, span, shown)
-    axes = (
-        [(change < 0).long()] if colored else [torch.zeros_like(numbers), torch.ones_like(numbers)]
-    )
+    both = torch.zeros_like(shown, dtype=torch.long)
+    axes = [(change < 0).long()] if colored else [both, both + 1]
 
-    def levels(x: _Pattern, y: _Pattern) -> list[Float[Tensor, " e"]]:
+    def levels(x: np.ndarray, y: np.ndarray) -> list[Float[Tensor, " e"]]:
         """Return the level of each element, from 0 to 1, of photos that vary along x and y."""
         channels = [(x, y, x)] if colored else [(x, x, x), (y, y, y)]
-        return [(probe(probe.photos(*rgb)) - zero).div_(span) for rgb in channels]
+        return [(probe(*rgb) - zero).div_(span) for rgb in channels]
 
-    ramps = levels(*_along([[_ramp(side) for side in size[::-1]] for size in sizes]))
-    periods = _all_periods(probe, ramps, axes, numbers)
+    height, width = size
+    ramps = levels(_ramp(width), _ramp(height)[:, None])
+    periods = _all_periods(probe, ramps, axes, shown)
 
-    def waves(shift: float) -> tuple[_Pattern, _Pattern]:
-        return _along([
-            [_wave(side, n, shift) for side, n in zip(size[::-1], counts, strict=True)]
-            for size, counts in zip(sizes, periods.view(-1, 2).tolist(), strict=True)
-        ])  # fmt: skip
+    def waves(shift: float) -> tuple[np.ndarray, np.ndarray]:
+        x, y = periods.tolist()
+        return _wave(width, x, shift), _wave(height, y, shift)[:, None]
 
-    sides = torch.tensor([float(side) for size in sizes for side in size[::-1]])
+    sides = torch.tensor([float(width), float(height)])
     cosines = levels(*waves(0.0))
     sines = levels(*waves(0.25))
     for axis, ramp, cosine, sine in zip(axes, ramps, cosines, sines, strict=True):
@@ -146,84 +120,45 @@ def find_pixel_places(
         # few gray levels of 2.5 pixels each. The phase says 0.65 of a period, of any. In periods:
         # round(4 x 0.41 - 0.65) + 0.65 = 1.65, which is pixel 264.0.
         turn = torch.atan2(2 * sine - 1, 2 * cosine - 1).div_(2 * math.pi)
-        group = axis if len(sizes) == 1 else 2 * numbers.clamp(min=0) + axis
-        n, length = (values.to(turn)[group] for values in (periods, sides / periods))
+        n, length = (values.to(turn)[axis] for values in (periods, sides / periods))
         place = (n * ramp - turn).round_().add_(turn).mul_(length)
         for index in (0, 1):
             torch.where(shown & (axis == index), place, points[index], out=points[index])
     x, y = waves(0.0)
-    wave = probe.photos(x, y, x)
+    wave = probe.photo(x, y, x)
     shown_by_axis = [shown & (axis == index) for index, axis in enumerate(axes * (3 - len(axes)))]
     known = cosines[0].mul_(span).add_(zero) if colored else None
     sampled = _sampled(probe, normalized, wave, shown_by_axis, known)
-    return PixelPlaces(points.T, shown, numbers, tuple(wave), *sampled)
+    return PixelPlaces(points.T, shown, wave, *sampled)
 
 
 def _contrast(
-    probe: _TestPhotos, low: Sequence[_Pattern], high: Sequence[_Pattern]
+    probe: _TestPhotos, low: tuple[np.ndarray, ...], high: tuple[np.ndarray, ...]
 ) -> tuple[Float[Tensor, " e"], Float[Tensor, " e"], Bool[Tensor, " e"]]:
     """Return the elements of two photos, and which of them show the photos."""
-    first, second = (probe(probe.photos(*channels)) for channels in (low, high))
+    first, second = probe(*low), probe(*high)
     change = (second - first).abs()
     return first, second, change > _SHOWN * max(float(change.max()), 1e-9)
 
 
 def _all_periods(
-    probe: _TestPhotos, ramps: list[Tensor], axes: list[Tensor], numbers: Int[Tensor, " e"]
-) -> Float[Tensor, " i2"]:
-    """Return how many periods of a wave fit along both sides of each image, x before y."""
-    groups = 2 * len(probe.sizes)
-    low, high = torch.full((2, groups + 1), torch.nan, device=numbers.device)
-    count = torch.zeros(groups + 1, device=numbers.device)
+    probe: _TestPhotos, ramps: list[Tensor], axes: list[Tensor], shown: Bool[Tensor, " e"]
+) -> Float[Tensor, "2"]:
+    """Return how many periods of a wave fit along both sides of the photo, x before y."""
+    low, high = torch.full((2, 3), torch.nan, device=shown.device)
     for ramp, axis in zip(ramps, axes, strict=True):
-        group = torch.where(numbers >= 0, 2 * numbers + axis, groups)
+        group = torch.where(shown, axis, 2)
         low.scatter_reduce_(0, group, ramp.to(low), "amin", include_self=False)
         high.scatter_reduce_(0, group, ramp.to(high), "amax", include_self=False)
-        count += torch.bincount(group, minlength=groups + 1)
-    shares = (count[:-1].view(-1, 2) / count[:-1].view(-1, 2).sum(0).clamp(min=1)).flatten()
-    covered = (high - low)[:-1].nan_to_num(1.0).clamp(min=1e-3).tolist()
-    sides = [side for size in probe.sizes for side in size[::-1]]
-    elements = (shares * probe.shape.numel()).tolist()
-    return torch.tensor([_periods(*side) for side in zip(sides, covered, elements, strict=True)])
-
-
-def _along(lines: Sequence[Sequence[np.ndarray]]) -> tuple[_Pattern, _Pattern]:
-    """Return the lines of each image along x and along y as patterns."""
-    return lambda number: lines[number][0], lambda number: lines[number][1][:, None]
-
-
-def _numbers(
-    probe: _TestPhotos, zero: Tensor, span: Tensor, shown: Bool[Tensor, " e"]
-) -> Int[Tensor, " e"]:
-    """Return the number of the image that each element shows, -1 for padding."""
-    count = len(probe.sizes)
-    if count == 1:
-        return shown.long() - 1
-    # Image 5 of 8 is white, black, white in three runs: 5 = 4 + 1. So 64 photos take six runs.
-    numbers = torch.zeros_like(zero)
-    for digit in range((count - 1).bit_length()):
-
-        def spelled(number: int, digit: int = digit) -> np.ndarray:
-            return np.full((1, 1), 255 * (number >> digit & 1))
-
-        level = (probe(probe.photos(spelled, spelled, spelled)) - zero).div_(span)
-        bit = level.round().clamp_(0, 1)
-        if bool((level.sub_(bit).abs_().gt_(_BIT).mul_(shown)).any()):
-            raise ValueError(
-                "each pixel of the model must show one image, but the processor mixes several: "
-                "such prompts are not supported; pass one photo"
-            )
-        numbers.add_(bit, alpha=2**digit)
-    numbers = torch.where(shown, numbers, -1).long()
-    if int(numbers.max()) >= count:
-        raise ValueError("the processor must keep the order of the images of a prompt")
-    return numbers
+    covered = (high - low)[:2].nan_to_num(1.0).clamp(min=1e-3).tolist()
+    pairs = zip(probe.size[::-1], covered, strict=True)
+    return torch.tensor([_periods(*pair, probe.shape.numel()) for pair in pairs])
 
 
 def _sampled(
     probe: _TestPhotos,
     normalized: Process,
-    wave: Sequence[np.ndarray],
+    wave: np.ndarray,
     shown_by_axis: list[Tensor],
     known: Tensor | None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[float, float]]:
@@ -238,9 +173,9 @@ def _sampled(
         indices = shown.nonzero()[:, 0].cpu()
         kept.append(indices[torch.randint(max(len(indices), 1), (count,), generator=generator)])
     samples = torch.cat(kept)
-    photos = [Image.fromarray(photo) for photo in wave]
-    plain = probe.process(photos).detach().float().flatten() if known is None else known
-    both = [v.cpu()[samples] for v in (normalized(photos).detach().float().flatten(), plain)]
+    photo = Image.fromarray(wave)
+    plain = probe.process(photo).detach().float().flatten() if known is None else known
+    both = [v.cpu()[samples] for v in (normalized(photo).detach().float().flatten(), plain)]
     scales = [max(float(v.max() - v.min()), 1e-9) / 255 if len(v) else 1.0 for v in both]
     return samples, (both[0], both[1]), (scales[0], scales[1])
 
@@ -255,7 +190,7 @@ def _wave(side: int, periods: float, shift: float) -> UInt8[np.ndarray, " n"]:
     return np.rint(127.5 + 127.5 * np.cos(2 * np.pi * turns)).astype(np.uint8)
 
 
-def _periods(side: int, covered: float, elements: float) -> float:
+def _periods(side: int, covered: float, elements: int) -> float:
     """Return how many periods of a wave fit along a side, so that no pixel blurs them."""
     pixels = math.sqrt(elements / 3) / covered  # of the input, if it showed the whole side
     return max(1.0, min(_MAX_PERIODS, side / _PERIOD, pixels / _PERIOD, 16 / covered))
@@ -263,27 +198,24 @@ def _periods(side: int, covered: float, elements: float) -> float:
 
 def check_places(
     places: PixelPlaces,
-    photos: Sequence[UInt8[np.ndarray, "_y _x 3"]],
+    photo: UInt8[np.ndarray, "_y _x 3"],
     pixels: Float[Tensor, " *shape"],
     *,
     process: Process,
     normalized: Process,
 ) -> None:
-    """Refuse images whose pixels lie elsewhere than those of the test images.
+    """Refuse a photo whose pixels lie elsewhere than those of the test photos.
 
     A processor that treats every pixel by its place alone is linear: the mean of photo and wave
     must give the mean of both results. If it crops or moves photos by their content, the wave
     arrives elsewhere.
 
     Raises:
-        ValueError: If the places depend on the content of the images.
+        ValueError: If the places depend on the content of the photo.
     """
     if not len(places.samples):
         return
-    mixed = [
-        Image.fromarray(((photo.astype(np.uint16) + wave + 1) // 2).astype(np.uint8))
-        for photo, wave in zip(photos, places.waves, strict=True)
-    ]
+    mixed = Image.fromarray(((photo.astype(np.uint16) + places.wave + 1) // 2).astype(np.uint8))
 
     def agrees(index: int, single: Tensor, both: Tensor) -> bool:
         if single.shape != both.shape:
@@ -295,8 +227,7 @@ def check_places(
 
     if agrees(0, pixels.detach().float().cpu(), normalized(mixed).detach().float().cpu()):
         return
-    originals = [Image.fromarray(photo) for photo in photos]
-    single = process(originals).detach().float().cpu()  # normalized by photo, maybe
+    single = process(Image.fromarray(photo)).detach().float().cpu()  # normalized by photo, maybe
     if not agrees(1, single, process(mixed).detach().float().cpu()):
         raise ValueError(
             "the processor places photos by their content, for example because it crops margins, "

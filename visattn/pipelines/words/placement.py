@@ -38,10 +38,8 @@ class Placement:
         boxes: Left, top, right, bottom of its visible part, in pixels of the upright photo.
         visible: Share of its pixels that are on the photo; the others are padding.
         geometry: Geometry of the grid on the photo.
-        weights: Sparse matrix from image tokens to cells of the grid, which keeps the visible mass;
-            of a video to cells of all frames, one frame after the other.
+        weights: Sparse matrix from image tokens to cells of the grid, which keeps the visible mass.
         grid_size: Rows and columns of the grid.
-        num_frames: Number of frames of a video; None for a photo.
     """
 
     columns: Int[Tensor, " i"]
@@ -50,7 +48,6 @@ class Placement:
     geometry: Geometry
     weights: Tensor
     grid_size: tuple[int, int]
-    num_frames: int | None = None
 
     @property
     def cells(self) -> Float[Tensor, "cells i"]:
@@ -58,14 +55,10 @@ class Placement:
         return self.weights.to_dense()
 
     def rasterize(self, rows: Float[Tensor, "*axes i"]) -> Float[Tensor, "*maps y x"]:
-        """Return values of image tokens as maps; their visible mass is kept.
-
-        The maps of a video have an axis of its frames before y and x.
-        """
+        """Return values of image tokens as maps; their visible mass is kept."""
         flat = rows.float().reshape(-1, rows.shape[-1])
         maps = torch.sparse.mm(self.weights.to(flat.device), flat.T).T.to(rows)
-        frames = () if self.num_frames is None else (self.num_frames,)
-        return maps.reshape(*rows.shape[:-1], *frames, *self.grid_size)
+        return maps.reshape(*rows.shape[:-1], *self.grid_size)
 
     def through(self, columns: Int[Tensor, " l"], mixing: Float[Tensor, "l i"]) -> "Placement":
         """Return the placement of tokens that are mixtures of these image tokens."""
@@ -77,47 +70,6 @@ class Placement:
             visible=mixing @ self.visible,
             weights=torch.sparse.mm(self.weights, mixing.T).to_sparse(),
         )
-
-    def among(self, columns: Int[Tensor, " c"], share: Float[Tensor, " i"]) -> "Placement":
-        """Return the placement of all image tokens of a prompt with several photos on this one.
-
-        `columns` are the keys of all, in order; `share` is how much of each token here is its own.
-        """
-        places = torch.searchsorted(columns, self.columns)
-        weights = self.weights.coalesce()
-        share = share.float()
-        cells, tokens = weights.indices()
-        boxes = torch.zeros(len(columns), 4)
-        visible = torch.zeros(len(columns))
-        boxes[places] = self.boxes
-        visible[places] = self.visible * share
-        spread = torch.sparse_coo_tensor(
-            torch.stack([cells, places[tokens]]),
-            weights.values() * share[tokens],
-            (weights.shape[0], len(columns)),
-            check_invariants=True,
-        )
-        return replace(
-            self, columns=columns, boxes=boxes, visible=visible, weights=spread.coalesce()
-        )
-
-    def over_frames(self, shares: Float[Tensor, "i f"]) -> "Placement":
-        """Return the placement on the frames of a video, which the model sees alike.
-
-        The shares of a token sum to 1: one that covers two frames has half of its mass in each.
-        """
-        weights = self.weights.coalesce()
-        cells, tokens = weights.indices()
-        entry, frame = (shares[tokens] > 0).nonzero(as_tuple=True)
-        count = weights.shape[0]
-        num_frames = shares.shape[1]
-        spread = torch.sparse_coo_tensor(
-            torch.stack([frame * count + cells[entry], tokens[entry]]),
-            weights.values()[entry] * shares[tokens[entry], frame].float(),
-            (num_frames * count, len(self.columns)),
-            check_invariants=True,
-        )
-        return replace(self, weights=spread.coalesce(), num_frames=num_frames)
 
 
 def token_owners(
@@ -191,23 +143,6 @@ def _least_gradient(
         least[number < _FEW * owning.median()] = torch.inf
     least[-1] = torch.inf
     return least.to(size)
-
-
-def image_shares(
-    owners: Int[Tensor, " e"], numbers: Int[Tensor, " e"], count: int
-) -> Float[Tensor, "m p"]:
-    """Return the share of each token in each image, of the pixels that show any (-1 for padding).
-
-    Example:
-        >>> image_shares(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, -1]), 2)
-        tensor([[0.5000, 0.5000],
-                [0.0000, 1.0000]])
-    """
-    counted = (owners >= 0) & (numbers >= 0)
-    total = int(owners.max()) + 1 if len(owners) else 0
-    pairs = owners[counted] * count + numbers[counted]
-    numbers = torch.bincount(pairs, minlength=total * count).view(total, count).float().cpu()
-    return numbers / numbers.sum(1, keepdim=True).clamp(min=1)
 
 
 def owned_pixel_moments(
@@ -286,20 +221,13 @@ def shared_pixel_moments(
     pixels: Tensor,
     points: Float[Tensor, "e 2"],
     shows_photo: Tensor,
-    numbers: Int[Tensor, " e"] | None = None,
-) -> tuple[TokenMoments, Float[Tensor, "i p"]]:
+) -> TokenMoments:
     """Return position and extent of tokens that share pixels: moments of their gradients.
 
-    It takes one backward pass per token. Of a video, each element has the number of its frame.
-
-    Returns:
-        The moments, and the share of the gradient of each token in each frame.
+    It takes one backward pass per token.
     """
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(states.shape[1], generator=generator).to(states)
-    numbers = torch.zeros_like(shows_photo, dtype=torch.long) if numbers is None else numbers
-    shown = numbers[shows_photo]
-    shares: list[Tensor] = []
     counted = points.isfinite() & shows_photo[:, None]
     places = points.double().nan_to_num(0.0)
     placed: list[tuple[int, float, Tensor, Tensor]] = []
@@ -320,17 +248,14 @@ def shared_pixel_moments(
         mean = (weights * places).sum(0) / total
         variance = (weights * (places - mean) ** 2).sum(0) / total
         placed.append((index, on_photo, mean.cpu(), (12 * variance).sqrt().cpu()))
-        per_frame = torch.bincount(shown, weight[shows_photo], minlength=int(numbers.max()) + 1)
-        shares.append((per_frame / per_frame.sum()).float().cpu())
     columns, visible, means, extents = zip(*placed, strict=True) if placed else ((), (), (), ())
     empty = torch.empty(0, 2, dtype=torch.float64)
-    moments = TokenMoments(
+    return TokenMoments(
         torch.tensor(columns, dtype=torch.long),
         torch.tensor(visible, dtype=torch.float64),
         torch.stack(means) if means else empty,
         torch.stack(extents) if extents else empty,
     )
-    return moments, torch.stack(shares) if shares else empty
 
 
 def place_tokens(moments: TokenMoments, geometry: Geometry, *, shared: bool = False) -> Placement:

@@ -1,7 +1,7 @@
-"""The recorded forward pass of a replay: over the words alone, or over prompt and words."""
+"""The recorded forward pass of a replay: over prompt and words."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from visattn.pipelines.words.language_model import GeneratedText, weight_dtype
 from visattn.recording.attention_call import RECORDABLE, fused_kernels, recordable_attention
 from visattn.recording.frozen import frozen
 from visattn.recording.score_evidence import Rounding
-from visattn.recording.word_rows import ReusedOutputs, WordRows
+from visattn.recording.word_rows import WordRows
 
 _ROUNDED_RUNS = 3  # with other rounding errors
 _ROUNDING = 8.0  # times their effect
@@ -29,14 +29,12 @@ class RecordedRows:
         heads: The rows of each head, float16, if they were kept.
         mixing: Share of each placed token in each learned query that words read, mean over layers
             and heads; None if words read the placed tokens.
-        whole: Whether the pass read the prompt too, and gave the log-probabilities of the words.
         kernel: Attention implementation of the pass, for parts of the model that hide weights.
     """
 
     rows: Float[Tensor, "site t i"]
     heads: Float[Tensor, "site h t i"] | None
     mixing: Float[Tensor, "i _p"] | None
-    whole: bool
     kernel: str
 
 
@@ -47,23 +45,19 @@ def record_rows(
     located: ImageTokens,
     *,
     keep_heads: bool = False,
-    towers: ReusedOutputs | None = None,
 ) -> RecordedRows:
     """Return the attention of generated tokens, of a pass with the log-probabilities of these.
 
-    With the keys and values that the generation computed for the prompt, the pass reads the words
-    only. It reads prompt and words if there are none, or if the log-probabilities are others. Parts
-    of the model with flash or flex attention run `sdpa` meanwhile, or `eager` if that differs.
-    Vision towers that ran on the same photo do not have to run again.
+    Parts of the model with flash or flex attention run `sdpa` meanwhile, or `eager` if that
+    differs.
 
     Raises:
         ValueError: If the attention cannot be recorded, or the log-probabilities differ.
     """
-    recording = _Recording(model, text, located, keep_heads=keep_heads)
 
     def attempt(kernel: str) -> RecordedRows:
         with recordable_attention(model, kernel):
-            return recording.result(kernel, whole=recording.record(inputs, towers))
+            return _record(model, inputs, text, located, kernel, keep_heads=keep_heads)
 
     if fused_kernels(model):
         with suppress(ValueError):
@@ -72,96 +66,52 @@ def record_rows(
     return attempt(RECORDABLE[0])
 
 
-class _Recording:
-    """Records one forward pass after the other, until one gives the log-probabilities."""
+def _record(
+    model: nn.Module,
+    inputs: dict[str, Any],
+    text: GeneratedText,
+    located: ImageTokens,
+    kernel: str,
+    *,
+    keep_heads: bool,
+) -> RecordedRows:
+    count = text.num_generated
+    sites = located.sites
+    between = located.resampler_sites
+    heads: dict[str, Tensor] = {}
 
-    def __init__(
-        self, model: nn.Module, text: GeneratedText, located: ImageTokens, *, keep_heads: bool
-    ) -> None:
-        self.model = model
-        self.text = text
-        self.located = located
-        self.keep_heads = keep_heads
-        self.tokens = text.sequence[len(text.sequence) - text.num_generated :]
-        self.rows: dict[str, Tensor] = {}
-        self.heads: dict[str, Tensor] = {}
-
-    def record(self, inputs: dict[str, Any], towers: ReusedOutputs | None) -> bool:
-        """Record a pass over the words if that suffices, else over prompt and words.
-
-        Returns:
-            Whether it read the prompt.
-        """
-        text = self.text
-        # A pass over the words shows no pixels to the model, so that its resampler does not run.
-        if text.prompt is not None and not self.located.resampler_sites:
-            shorter = text.prompt.replay_inputs(inputs, text.num_generated)
-            if shorter is not None and self.succeeds(shorter, towers):
-                return False
-        log_probs, logits = self.run(inputs, towers)
-
-        def rounded() -> Tensor:
-            with self._reusing(towers), Rounding():
-                logits = _logits(self.model, inputs, text.num_generated)
-                return token_log_probs(logits, self.tokens).cpu()
-
-        dtype = computing_dtype(self.model)
-        check_log_probs(log_probs, text.log_probs, logits, dtype, rounded)
-        return True
-
-    def succeeds(self, inputs: dict[str, Any], towers: ReusedOutputs | None) -> bool:
-        """Whether a pass over the words runs, and gives their log-probabilities."""
-        try:
-            log_probs, logits = self.run(inputs, towers)
-        except Exception:  # noqa: BLE001 (of a model that reads words only one by one)
-            return False
-        deviation = (log_probs - self.text.log_probs).abs().max()
-        return float(deviation) <= rounding_tolerance(logits, computing_dtype(self.model))
-
-    def run(
-        self, inputs: dict[str, Any], towers: ReusedOutputs | None
-    ) -> tuple[Float[Tensor, " t"], Float[Tensor, "t v"]]:
-        """Record a pass; return the log-probability of each token, and the logits."""
-        count = self.text.num_generated
-        located = self.located
-        recorded = dict.fromkeys(located.sites, count) | dict.fromkeys(located.resampler_sites)
-        recorder = WordRows(self.model, recorded, keep=self._keep)
-        with self._reusing(towers), recorder.recording():
-            logits = _logits(self.model, inputs, count)
-        unheard = (
-            (site, "its kernel is not known") for site in recorded if site not in recorder.rows
-        )
-        if unsupported := [*recorder.unsupported.items(), *unheard]:
-            site, reason = unsupported[0]
-            raise ValueError(f"the attention of {site} cannot be recorded: {reason}")
-        self.rows = recorder.rows
-        return token_log_probs(logits, self.tokens).cpu(), logits
-
-    def _reusing(self, towers: ReusedOutputs | None) -> AbstractContextManager[None]:
-        """Return the outputs of towers, but of those around layers to record."""
-        sites = (*self.located.sites, *self.located.resampler_sites)
-        return nullcontext() if towers is None else towers.reusing(except_sites=sites)
-
-    def _keep(self, site: str, weights: Tensor) -> Tensor:
-        if site in self.located.resampler_sites:  # of several images, each reads its own keys alone
+    def keep(site: str, weights: Tensor) -> Tensor:
+        if site in between:  # of several images, each reads its own keys alone
             mixing = torch.block_diag(*weights.float().mean(1))
-            return mixing[:, self.located.placement.columns.to(weights.device)].cpu()
-        weights = weights[0][..., self.located.columns.to(weights.device)]
-        if self.keep_heads:
-            self.heads[site] = weights.half().cpu()
+            return mixing[:, located.placement.columns.to(weights.device)].cpu()
+        weights = weights[0][..., located.columns.to(weights.device)]
+        if keep_heads:
+            heads[site] = weights.half().cpu()
         return weights.float().mean(0).cpu()
 
-    def result(self, kernel: str, *, whole: bool) -> RecordedRows:
-        """Return what the last pass recorded."""
-        sites = self.located.sites
-        between = self.located.resampler_sites
-        return RecordedRows(
-            torch.stack([self.rows[site] for site in sites]),
-            torch.stack([self.heads[site] for site in sites]) if self.keep_heads else None,
-            torch.stack([self.rows[site] for site in between]).mean(0) if between else None,
-            whole,
-            kernel,
-        )
+    recorded = dict.fromkeys(sites, count) | dict.fromkeys(between)
+    recorder = WordRows(model, recorded, keep=keep)
+    with recorder.recording():
+        logits = _logits(model, inputs, count)
+    unheard = ((site, "its kernel is not known") for site in recorded if site not in recorder.rows)
+    if unsupported := [*recorder.unsupported.items(), *unheard]:
+        site, reason = unsupported[0]
+        raise ValueError(f"the attention of {site} cannot be recorded: {reason}")
+    tokens = text.sequence[len(text.sequence) - count :]
+
+    def rounded() -> Tensor:
+        with Rounding():
+            return token_log_probs(_logits(model, inputs, count), tokens).cpu()
+
+    log_probs = token_log_probs(logits, tokens).cpu()
+    check_log_probs(log_probs, text.log_probs, logits, computing_dtype(model), rounded)
+    rows = recorder.rows
+    return RecordedRows(
+        torch.stack([rows[site] for site in sites]),
+        torch.stack([heads[site] for site in sites]) if keep_heads else None,
+        torch.stack([rows[site] for site in between]).mean(0) if between else None,
+        kernel,
+    )
 
 
 def forward_logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "b t v"]:

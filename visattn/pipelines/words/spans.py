@@ -100,17 +100,17 @@ def split_words(
 
 
 def word_means(
-    values: Float[Tensor, "..."], spans: Sequence[tuple[int, int]], axis: int = 0
-) -> Float[Tensor, "..."]:
-    """Return the mean over the tokens of each word, along the axis of the tokens.
+    values: Float[Tensor, "t ..."], spans: Sequence[tuple[int, int]]
+) -> Float[Tensor, "w ..."]:
+    """Return the mean over the tokens of each word.
 
     Example:
         >>> word_means(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), [(0, 2), (2, 3)])
         tensor([[2., 3.],
                 [5., 6.]])
     """
-    words = [values.narrow(axis, start, stop - start).mean(axis) for start, stop in spans]
-    return torch.stack(words, axis) if words else values.narrow(axis, 0, 0)
+    words = [values[start:stop].mean(0) for start, stop in spans]
+    return torch.stack(words) if words else values[:0]
 
 
 def same_length(first: str, second: str) -> int:

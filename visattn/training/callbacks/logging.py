@@ -22,7 +22,7 @@ from visattn.images.reader import ImageLike
 from visattn.models.base import ImageClassifier
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.unet import UNet
-from visattn.pipelines.attention_history import AttentionHistory
+from visattn.pipelines.attention_panels import AttentionPanels
 from visattn.training.data_module import DataModule
 from visattn.training.segmentation.task import batch_panels
 from visattn.training.task import Task
@@ -32,22 +32,20 @@ from visattn.viz.tiles import crop_panel
 class AttentionLogger(Callback):
     """Draws attention maps of the same images every few hundred steps, of any LightningModule.
 
-    `Trainer(callbacks=[AttentionLogger("photos")])`. The maps lie in `FOLDER` with a page
-    (`index.html`) and a table (`maps.csv`), see `AttentionHistory`; TensorBoard and Weights &
-    Biases get them as images `attention/NAME`. The first maps are drawn before the first step, so
-    that an argument that does not fit stops the run there; later errors are warnings. One process
-    draws; the model is returned as it was.
+    `Trainer(callbacks=[AttentionLogger("photos")])`. TensorBoard and Weights & Biases get the
+    panels as images `attention/NAME`; they are written to `FOLDER/step-0000500/` as well. The first
+    ones are drawn before the first step, so that an argument that does not fit stops the run there;
+    later errors are warnings. One process draws; the model is returned as it was.
 
     Args:
         images: Images to follow: a folder, files, PIL images or RGB arrays, of any size.
         method: Method of `visattn.explain`; `visattn.methods_for(model)` lists those that fit.
         target: Class to explain; None explains the predicted class of each step.
         every_n_steps: Optimizer steps between two logs; None draws at the end of each validation.
-        folder: Folder of the maps; by default `attention` in the run's folder.
+        folder: Folder of the panels; by default `attention` in the run's folder.
         module: Name of the network inside the LightningModule, such as `net`; by default the
             LightningModule itself (without a `forward`, its one part with parameters), or `model`
             of a task of visattn.
-        max_cost: Largest share of the training time that maps may take.
         options: Further arguments of `visattn.explain`: `transform`, `img_size`, `class_names`,
             `layer` and others.
 
@@ -77,32 +75,20 @@ class AttentionLogger(Callback):
         every_n_steps: int | None = 500,
         folder: str | Path | None = None,
         module: str | None = None,
-        max_cost: float = 0.05,
         **options: Any,
     ) -> None:
-        if isinstance(images, str | Path) and Path(images).is_dir():
-            images = sorted(path for path in Path(images).iterdir() if path.is_file())
         self.images = images
         self.method = method
         self.target = target
         self.every_n_steps = every_n_steps
         self.folder = folder
         self.module = module
-        self.max_cost = max_cost
         self.options = options
-        self.history: AttentionHistory | None = None
-        self._restored: dict[str, torch.Tensor] = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the last maps, with which the next ones are compared."""
-        return {} if self.history is None else {"last_maps": dict(self.history.last_maps)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the last maps for the history, which begins with the training."""
-        self._restored = state_dict["last_maps"]
+        self.panels: AttentionPanels | None = None
+        self._last_step = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read the images and draw the first maps; a resumed run continues its table.
+        """Read the images and draw the first maps.
 
         In `on_fit_start` a resumed run has its weights already, but still counts from step 0.
         """
@@ -110,36 +96,27 @@ class AttentionLogger(Callback):
         if not trainer.is_global_zero:
             return
         root = Path(trainer.log_dir or trainer.default_root_dir)
-        self.history = AttentionHistory(
+        self.panels = AttentionPanels(
             self.images, self.folder or root / "attention", method=self.method,
-            target=self.target, every_n_steps=self.every_n_steps or sys.maxsize,
-            max_cost=self.max_cost, **self.options,
+            target=self.target, every_n_steps=self.every_n_steps or sys.maxsize, **self.options,
         )  # fmt: skip
-        if self.history.resume(trainer.global_step, self._restored):
-            self.history.check(self._network(pl_module))
-        else:
-            self._log(trainer, pl_module, force=True, strict=True)
+        self._log(trainer, pl_module, strict=True)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Draw the maps if they are due."""
-        self._log(trainer, pl_module)
+        if self.panels is not None and self.panels.is_due(trainer.global_step):
+            self._log(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the maps after a validation, without `every_n_steps`."""
         if self.every_n_steps is None and not trainer.sanity_checking:
-            self._log(trainer, pl_module, force=True)
+            self._log(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the last maps."""
-        self._log(trainer, pl_module, force=True)
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the last maps of a run that was killed between its last checkpoint and these."""
-        if self.history is None and trainer.is_global_zero:  # nothing was left to train
-            self.on_train_start(trainer, pl_module)
-            self._log(trainer, pl_module, force=True)
+        self._log(trainer, pl_module)
 
     def _network(self, pl_module: LightningModule) -> nn.Module:
         if self.module is None:
@@ -153,26 +130,19 @@ class AttentionLogger(Callback):
                 f"{self.module!r}"
             ) from error
 
-    def _log(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        *,
-        force: bool = False,
-        strict: bool = False,
-    ) -> None:
-        history = self.history
+    def _log(self, trainer: Trainer, pl_module: LightningModule, *, strict: bool = False) -> None:
         step = trainer.global_step
-        if history is None or (history.records and history.records[-1].step == step):
+        if self.panels is None or step == self._last_step:
             return
         try:
-            panels = history.log(self._network(pl_module), step, force=force)
+            panels = self.panels.draw(self._network(pl_module), step)
         except (OSError, RuntimeError, ValueError) as error:
             if strict:
                 raise
             rank_zero_warn(f"AttentionLogger drew no maps after step {step}: {error}")
             return
-        for name, panel in zip(history.names, panels, strict=False):
+        self._last_step = step
+        for name, panel in panels.items():
             _send(trainer, f"attention/{name}", panel)
 
 

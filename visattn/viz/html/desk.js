@@ -1,4 +1,4 @@
-// What pages of a photo share: how maps are drawn, their scale, the value under the pointer, and the address of what is shown.
+// What pages of a photo share: how maps are drawn, their scale, the value under the pointer, and the swipe of two maps.
 
 const STYLES = ["heat", "light"];
 const drawing = { opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: pageData.smooth };
@@ -8,79 +8,36 @@ function optionsOf({ scale: [low, high], grid, geometry, signed }) {
   return { ...drawing, low: low + drawing.threshold * (high - low), high, grid, geometry, signed };
 }
 
-/** What is shown, in the address of the page: restored from it, and never a step of the browser's history. */
-class Address {
-  constructor(read, restore) {
-    Object.assign(this, { read, restore, first: null });
-    addEventListener("hashchange", () => restore(this.fields()));
-  }
-
-  fields() {
-    return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  }
-
-  text() {
-    const known = Object.entries(this.read()).filter(([, value]) => value !== null && value !== undefined);
-    return new URLSearchParams(known).toString().replaceAll("%2C", ",");
-  }
-
-  begin() {
-    this.first = this.text();
-    if (location.hash.length > 1) this.restore(this.fields());
-  }
-
-  write() {
-    clearTimeout(this.waiting);
-    this.waiting = setTimeout(() => {
-      const text = this.text();
-      if (this.first === null || text === location.hash.slice(1) || (text === this.first && !location.hash)) return;
-      history.replaceState(null, "", `#${text}`);
-    }, 250); // browsers refuse many changes a second
-  }
+/** The name of a map, with both ends of its scale. */
+function titleOf(view) {
+  if (!view) return "photo alone";
+  const { name, scale: [low, high], range: [, most], signed } = view;
+  return `${name} (${numbered(signed ? -high : low)} to ${most > high * 1.00001 ? "\u2265 " : ""}${numbered(high)})`;
 }
 
-/** A whole number of an address, within its range; null for anything else. */
-function numberIn(text, from, to) {
-  const number = /^\d+$/.test(text ?? "") ? Number(text) : NaN;
-  return number >= from && number <= to ? number : null;
-}
-
-/**
- * The controls beside the photo.
- *
- * @param page What differs between pages: `stages()` with the part of a map that lies on each, `show()`, which calls
- *   `desk.show`, `address()` and `restore(fields)` for links, `title()`, two lines for figures, and of several
- *   photos `photo()`, the name of the one in the frame, whose stage is the first.
- */
+/** The controls beside the photo; `changed` is called when maps are to be drawn anew. */
 class Desk {
-  constructor(page) {
-    this.page = page;
-    this.view = null;
+  constructor(stage, changed) {
+    Object.assign(this, { stage, changed, view: null, swipe: new Swipe(this) });
     this.style = segmented("style", STYLES, drawing.style, (style) => this.set({ style }));
     this.cells = segmented("cells", [true, false], drawing.smooth, (smooth) => this.set({ smooth }));
     for (const id of ["opacity", "threshold"]) {
       $(id).addEventListener("input", () => this.set({ [id]: Number($(id).value) / 100 }));
     }
-    this.address = new Address(() => this.fields(), (fields) => this.restore(fields));
-    this.zoom = new Zoom(() => this.address.write());
-    this.zoom.add($("frame"));
-    this.comparison = new Comparison(this);
-    this.point($("frame"), () => this.page.stages()[0].stage);
-    new Exports(this);
+    const at = (event) => this.pointed(stage.pointed(event));
+    $("frame").addEventListener("pointermove", at);
+    $("frame").addEventListener("pointerdown", at);
+    $("frame").addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.pointed());
   }
 
   /** Show a map, or the photo alone, with boxes that are known and those of the map. */
   show(view, known = [], ofMap = []) {
-    const stages = this.page.stages(), [{ stage: { grid, geometry }, part: onPhoto }] = stages;
-    this.view = view && { grid, geometry, ...view, values: onPhoto(view.values) };
-    for (const { stage, part } of stages) {
-      stage.show(view && part(view.values), view ? optionsOf(view) : {});
-      stage.outline(known, ofMap);
-    }
-    if (view) this.legend(this.view);
-    this.comparison.show();
+    this.view = view;
+    this.stage.show(view && view.values, view ? optionsOf(view) : {});
+    this.stage.outline(known, ofMap);
+    if (view) this.legend(view);
+    this.swipe.show();
     this.pointed();
-    this.address.write();
   }
 
   legend(view) {
@@ -90,7 +47,7 @@ class Desk {
     $("unit").textContent = unit;
     $("even").hidden = $("evenly").hidden = !(left >= 0 && left <= 100);
     $("even").style.left = `${left}%`;
-    const { x, y } = this.page.stages()[0].stage.place(true, view.grid, view.geometry);
+    const { x, y } = this.stage.place(true, view.grid, view.geometry);
     $("unseen").hidden = !x.seen.includes(0) && !y.seen.includes(0);
   }
 
@@ -109,55 +66,51 @@ class Desk {
     $("opacity").disabled = drawing.style === "light"; // light has all of its own
     $("opacity-out").textContent = percent(drawing.opacity);
     $("threshold-out").textContent = drawing.threshold ? percent(drawing.threshold) : "off";
-    this.page.show();
+    this.changed();
   }
 
-  /** Write the value under a mouse or finger in a frame. */
-  point(frame, stage) {
-    const at = (event) => this.pointed(stage().pointed(event));
-    frame.addEventListener("pointermove", at);
-    frame.addEventListener("pointerdown", at);
-    frame.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.pointed());
-  }
-
+  /** Write the value under a mouse or finger: that of the map which is seen there. */
   pointed(place = null) {
-    const views = [this.view, this.comparison.view].filter(Boolean);
-    $("value").hidden = !place || !views.length;
-    if ($("value").hidden) return;
-    const [{ stage }] = this.page.stages(), [height, width] = views[0].geometry?.image_size ?? pageData.geometry.image_size;
-    const values = views.map((view) => stage.under(place, [view.values], optionsOf(view)));
-    const texts = values.map((value) => value ? numbered(value[0]) : "not seen by the model");
+    const view = place && this.swipe.shownAt(place.x);
+    $("value").hidden = !view;
+    if (!view) return;
+    const [height, width] = pageData.geometry.image_size, value = this.stage.under(place, [view.values], optionsOf(view));
     const where = `x ${Math.floor(place.x * width)}, y ${Math.floor(place.y * height)}`;
-    $("value").textContent = `${[...new Set(texts)].length === 1 ? texts[0] : texts.join(" | ")} \u00b7 ${where}`;
-  }
-
-  fields() {
-    const { x, y, scale } = this.zoom;
-    return {
-      ...this.page.address(),
-      style: drawing.style === pageData.style ? null : drawing.style,
-      cells: drawing.smooth === pageData.smooth ? null : Number(!drawing.smooth),
-      opacity: drawing.opacity === pageData.opacity ? null : Math.round(100 * drawing.opacity),
-      threshold: drawing.threshold ? Math.round(100 * drawing.threshold) : null,
-      zoom: scale > 1 ? [scale, x, y].map((number) => Number(number.toFixed(3))).join() : null,
-      ...this.comparison.fields(),
-    };
-  }
-
-  async restore(fields) {
-    const share = (name, most) => (numberIn(fields[name], 0, most) ?? 100 * pageDefaults[name]) / 100;
-    const cells = numberIn(fields.cells, 0, 1);
-    await this.page.restore(fields); // which may load another photo
-    this.set({
-      style: STYLES.includes(fields.style) ? fields.style : pageData.style,
-      smooth: cells === null ? pageData.smooth : !cells,
-      opacity: share("opacity", 100),
-      threshold: share("threshold", 95),
-    });
-    const [scale, x, y] = (fields.zoom ?? "1,0,0").split(",").map(Number);
-    if ([scale, x, y].every(Number.isFinite)) this.zoom.to(Math.min(Math.max(scale, FARTHEST), CLOSEST), x, y);
-    this.comparison.restore(fields);
+    $("value").textContent = `${value ? numbered(value[0]) : "not seen by the model"} \u00b7 ${where}`;
   }
 }
 
-const pageDefaults = { opacity: pageData.opacity, threshold: 0 };
+/** Two maps of the photo: left of a line the one that is chosen, right of it one that is held. */
+class Swipe {
+  constructor(desk) {
+    Object.assign(this, { desk, held: null, stage: new Stage({ canvas: $("second") }) });
+    $("hold").addEventListener("click", () => {
+      this.held = this.held ? null : this.desk.view;
+      this.desk.changed();
+    });
+    $("divider").addEventListener("input", () => this.divide());
+  }
+
+  show() {
+    const { held, desk: { view } } = this;
+    $("hold").disabled = !view && !held;
+    $("hold").textContent = held ? "Release the held map" : "Hold this map";
+    for (const id of ["second", "divider", "titles"]) $(id).hidden = !held;
+    $("views").classList.toggle("swipe", Boolean(held));
+    if (!held) return;
+    this.stage.draw(held.values, optionsOf(held));
+    $("first-title").textContent = titleOf(view);
+    $("second-title").textContent = titleOf(held);
+    this.divide();
+  }
+
+  divide() {
+    $("second").style.clipPath = `inset(0 0 0 ${$("divider").value}%)`;
+    $("views").style.setProperty("--border", `${$("divider").value}%`);
+  }
+
+  /** The map that is seen at a share of the width of the photo. */
+  shownAt(x) {
+    return this.held && 100 * x > Number($("divider").value) ? this.held : this.desk.view;
+  }
+}

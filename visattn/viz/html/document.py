@@ -8,8 +8,6 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import version
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -20,13 +18,11 @@ from jaxtyping import UInt8
 from PIL import Image, ImageFile
 
 from visattn.geometry.affine import Geometry
-from visattn.viz.caption_images import DrawnImage
 from visattn.viz.heatmap import DrawOptions, page_tables, resize_image
 from visattn.viz.text import join_notes, sanitize_text
 
 _BYTES_PER_PIXEL = 4  # upper bound for a JPEG; black-and-white noise takes 2.4
 _ENCODING = threading.Lock()
-_version = cache(version)  # which reads and parses the metadata of the package
 
 
 def render_page(
@@ -184,33 +180,15 @@ def _quoted_json(data: Mapping[str, Any]) -> str:
 
 
 _LONGEST = 1280  # side of the embedded image in pixels, which limits the size of the page
-_MANY = 4
-_LONGEST_OF_TWO = 960
-_LONGEST_OF_MANY = 640
 _GEOMETRY_KEYS = ("matrix", "input_size", "image_size", "region")
 
 
 _STYLES = ("paper.css", "viewer.css")
-_SCRIPTS = (
-    "overlays.js", "photo.js", "views.js", "widgets.js", "zoom.js", "compare.js", "export.js",
-    "desk.js",
-)  # fmt: skip
+_SCRIPTS = ("overlays.js", "photo.js", "widgets.js", "desk.js")
 _PLAY = (
     '<svg viewBox="0 0 24 24" aria-hidden="true"><path class="go" d="M8 5v14l11-7z"/>'
     '<path class="halt" d="M7 5h4v14H7zM13 5h4v14h-4z"/></svg>'
 )
-_SOFTWARE = "Drawn with visattn {} (The visattn authors, 2026, software, Apache-2.0)."
-_STRIP_IMAGE = """\
-<figure>
-<div class="frame"><div class="pan">
-<img src="$photo" width="$width" height="$height" alt="$label" draggable="false">
-<canvas hidden aria-hidden="true"></canvas>
-<svg class="boxes" aria-hidden="true"></svg>
-</div></div>
-<figcaption><button type="button" role="radio" class="name" lang="" dir="auto">$label</button>\
-<span class="bar"><i></i></span><span class="number"></span></figcaption>
-</figure>
-"""
 
 
 @dataclass(frozen=True)
@@ -240,8 +218,6 @@ class PageParts:
         markup: Markup of the template; trusted.
         styles: CSS files in this folder, after those of all pages of a photo.
         model: Name of the model; "" if it is unknown.
-        method: Name of the method, for citations.
-        paper: Its reference.
         switches: Markup of further drawing options; trusted.
         scales: Markup of options of the scale; trusted.
         input: What is said of the input of the network, such as its size and colors.
@@ -254,8 +230,6 @@ class PageParts:
     markup: Mapping[str, str] = field(default_factory=dict)
     styles: Sequence[str] = ()
     model: str = ""
-    method: str = ""
-    paper: str = ""
     switches: str = ""
     scales: str = ""
     input: str = ""
@@ -272,7 +246,6 @@ def photo_page(
     geometry: Geometry,
     parts: PageParts,
     options: PageOptions,
-    images: Sequence[DrawnImage] = (),
 ) -> str:
     """Return a self-contained HTML page with an image on which a script draws maps.
 
@@ -281,30 +254,23 @@ def photo_page(
         geometry: Geometry of the maps.
         parts: Template, scripts and data.
         options: Name of the image, and how maps are drawn at first.
-        images: Images that the page shows side by side below the one that is chosen, at first the
-            first of them.
 
     Raises:
         ValueError: If the geometry belongs to another image, or an option is invalid.
     """
-    places = [(image, geometry), *((each.pixels, _geometry_of(each)) for each in images)]
-    for pixels, place in places:
-        if place.image_size != pixels.shape[:2]:
-            raise ValueError(
-                f"the maps belong to an image of size {place.image_size} (height, "
-                f"width), got {pixels.shape[:2]}; pass the original image"
-            )
+    if geometry.image_size != image.shape[:2]:
+        raise ValueError(
+            f"the maps belong to an image of size {geometry.image_size} (height, width), got "
+            f"{image.shape[:2]}; pass the original image"
+        )
     _check_drawing(options)
-    longest = _longest_of(images) if images else _LONGEST
-    address, (height, width) = image_data_url(image, longest=longest)
+    address, (height, width) = image_data_url(image, longest=_LONGEST)
     back = "" if options.index is None else _BACK_LINK.format(path_url(options.index))
     figures = _fragment(
         # Without scripts the images below are shown.
-        "photo.html", {"kind": ' class="live"' if images else ""},
-        photo=address, width=str(width), height=str(height),
-        caption=images[0].label if images else parts.texts.get("caption", options.name or ""),
+        "photo.html", photo=address, width=str(width), height=str(height),
+        caption=parts.texts.get("caption", options.name or ""),
     )  # fmt: skip
-    below, css, shown = _strip(images) if images else ("", "", [])
     name = sanitize_text(options.name or "", 200)
     return render_page(
         parts.template,
@@ -318,24 +284,22 @@ def photo_page(
             "style": options.style,
             "name": name,
             "model": sanitize_text(parts.model, 200),
-            "citation": _citation(parts),
             **parts.data,
-            **({"images": shown} if images else {}),
         },
-        css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}{css}",
+        css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}",
         texts={
             "name": name,
             "model": sanitize_text(parts.model, 200),
             "size": join_notes(
-                _sizes([each.pixels for each in images] or [image]),
-                "" if images else geometry.seen_text,
+                f"{image.shape[1]} \N{MULTIPLICATION SIGN} {image.shape[0]}",
+                geometry.seen_text,
                 sanitize_text(parts.input, 300),
             ),
             **parts.texts,
         },
         markup={
             "back": back,
-            "figures": figures + below,
+            "figures": figures,
             "desk": _fragment(
                 "desk.html",
                 {"switches": parts.switches, "scales": parts.scales},
@@ -346,11 +310,6 @@ def photo_page(
             **parts.markup,
         },
     )
-
-
-def _citation(parts: PageParts) -> dict[str, str]:
-    software = _SOFTWARE.format(_version("visattn"))
-    return {"method": parts.method, "paper": parts.paper, "software": software}
 
 
 def _check_drawing(options: PageOptions) -> None:
@@ -372,52 +331,6 @@ def _without_scripts(panel: str | None) -> str:
     """Return what a page says where scripts are off, with a link to a figure of its maps."""
     link = "" if panel is None else _PANEL_LINK.format(path_url(panel), escape_text(panel))
     return f'<noscript><p class="plain">{_NO_SCRIPTS}{link}</p></noscript>'
-
-
-def _sizes(images: Sequence[UInt8[np.ndarray, "_y _x 3"]]) -> str:
-    """Return width and height of the images, if these are the same for all."""
-    sizes = {(image.shape[1], image.shape[0]) for image in images}
-    size = "{} \N{MULTIPLICATION SIGN} {}".format(*min(sizes)) if len(sizes) == 1 else ""
-    count = f"{len(images)} images" if len(images) > 1 else ""
-    return ", ".join(filter(None, (count, size)))
-
-
-def _geometry_of(image: DrawnImage) -> Geometry:
-    geometry = image.maps.geometry
-    if geometry is None:
-        raise ValueError(f"the maps on {image.label} have no geometry")
-    return geometry
-
-
-def _strip(images: Sequence[DrawnImage]) -> tuple[str, str, list[dict[str, Any]]]:
-    """Return images side by side as HTML, its styles, and the data of each image."""
-    figures = list[str]()
-    data = list[dict[str, Any]]()
-    high = "9rem" if len(images) <= _MANY else "7rem"
-    css = "\n.strip { --high: 6rem }\n@media (min-width: 60rem) { "
-    css += f":root {{ --tall: max(14rem, 100vh - 31rem) }} .strip {{ --high: {high} }} }}"
-    for number, each in enumerate(images, start=1):
-        address, (height, width) = image_data_url(each.pixels, longest=_longest_of(images))
-        label = escape_text(sanitize_text(each.label, 200))
-        values = {"photo": address, "width": width, "height": height, "label": label}
-        figures.append(Template(_STRIP_IMAGE).substitute(values))
-        data.append({
-            "name": sanitize_text(each.label, 200), "size": [height, width],
-            "grid": list(each.maps.values.shape[1:]), "geometry": page_geometry(_geometry_of(each)),
-        })  # fmt: skip
-        css += f"\n.strip figure:nth-child({number}) {{ --ratio: {width / height:.6f}; "
-        css += f"--natural: {width}px }}"
-    return _STRIP.format("".join(figures)), css, data
-
-
-def _longest_of(images: Sequence[DrawnImage]) -> int:
-    """Return the longer side of each of several embedded images, in pixels."""
-    return _LONGEST_OF_TWO if len(images) <= _MANY else _LONGEST_OF_MANY
-
-
-_STRIP = """
-<div class="strip" role="radiogroup" aria-label="Image in the frame">
-{}</div>"""
 
 
 _NO_SCRIPTS = "The attention maps are drawn by a script in this page, but scripts are off."

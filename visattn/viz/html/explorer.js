@@ -1,3 +1,21 @@
+/** One map per method. */
+function methodViews() {
+  return pageData.maps.map((map) => ({ geometry: pageData.geometry, ...map, values: floats(map.values),
+    unit: map.signed ? "against \u00b7 for" : map.unit }));
+}
+
+/** The maps of each class in each layer: rows of layers, which have a scale each. */
+function classViews() {
+  const { classes } = pageData;
+  if (!classes) return [];
+  return classes.layers.map(({ site, grid, geometry, values, top }) => {
+    const all = floats(values), cells = grid[0] * grid[1];
+    return classes.names.map(([name, share], index) => ({ name: `${classes.method}, ${site}: ${name}`, site, share,
+      label: name, values: all.subarray(index * cells, (index + 1) * cells), grid, geometry: geometry ?? pageData.geometry,
+      scale: [0, top], range: [0, top], unit: "attribution" }));
+  });
+}
+
 let stage, tiles, queries, methods, classes, fields, desk, player;
 const maps = methodViews(), byLayer = classViews();
 const choices = queryChoices();
@@ -16,7 +34,7 @@ function drawn(at) {
   const top = topOf(fields, at.layer, at.head, state.shared), values = fields[at.layer][at.head];
   const { keys: grid, geometry } = layers[at.layer];
   return { name: headName(at), values, grid, geometry: geometry ?? pageData.geometry, scale: [0, top], range: [0, peakOf(values)],
-    unit: "attention per cell", even: 1 / (grid[0] * grid[1]), method: "Attention weights", paper: "" };
+    unit: "attention per cell", even: 1 / (grid[0] * grid[1]) };
 }
 
 function show() {
@@ -117,7 +135,7 @@ function listenToPhoto() {
   frame.setAttribute("aria-label", "The photo: click a patch, or move with the arrow keys, to select the query");
   frame.addEventListener("click", choose);
   frame.addEventListener("pointermove", (event) => {
-    if (event.pointerType === "mouse" && event.buttons === 1 && desk.zoom.scale === 1) choose(event);
+    if (event.pointerType === "mouse" && event.buttons === 1) choose(event);
   });
   frame.addEventListener("keydown", moveQuery);
   $("tiles").addEventListener("pointerover", (event) => {
@@ -167,34 +185,6 @@ function classButton({ label, share }) {
     made("span", {}, label), made("span", { class: "said-of" }, percent(share)));
 }
 
-/** What is shown, for the address: by the numbers and names that the page has. */
-function address() {
-  const at = state.pinned, known = choices.findIndex(({ query }) => query === state.query);
-  const patch = state.query?.x === undefined ? null : `${state.query.x.toFixed(4)},${state.query.y.toFixed(4)}`;
-  return {
-    query: known > 0 ? known + 1 : null, at: known < 0 ? patch : null,
-    ...(isHead(at) && { layer: layers[at.layer].number, head: layers[at.layer].heads[at.head] ?? "mean" }),
-    ...(isMethod(at) && { map: at.method + 1 }),
-    ...(isClass(at) && { class: at.label + 1, depth: at.depth + 1 }),
-    ...(at === null && { map: "none" }),
-  };
-}
-
-function restore(fields) {
-  const query = numberIn(fields.query, 1, choices.length), [x, y] = (fields.at ?? "").split(",").map(Number);
-  if (layers.length && query !== null) state.query = choices[query - 1].query;
-  else if (layers.length && x >= 0 && x <= 1 && y >= 0 && y <= 1 && fields.at) state.query = { x, y };
-  if (layers.length) renew();
-  const layer = layers.findIndex(({ number }) => String(number) === fields.layer);
-  const head = layer < 0 ? -1 : [...layers[layer].heads, "mean"].findIndex((each) => String(each) === fields.head);
-  const method = numberIn(fields.map, 1, maps.length), label = numberIn(fields.class, 1, byLayer[0]?.length ?? 0);
-  const depth = numberIn(fields.depth, 1, byLayer.length);
-  if (head >= 0) pin({ layer, head });
-  else if (method !== null) pin({ method: method - 1 });
-  else if (label !== null && depth !== null) pin({ depth: depth - 1, label: label - 1 });
-  else if (fields.map === "none") pin(null);
-}
-
 async function start() {
   await $("photo").decode();
   stage = new Stage({ grid: [1, 1] });
@@ -212,8 +202,7 @@ async function start() {
   $("play").hidden = layers.length < 2 && byLayer.length < 2;
   $("pooled").hidden = !pageData.pooled;
   $("pooled").textContent = pageData.pooled;
-  desk = new Desk({ stages: () => [{ stage, part: (values) => values }],
-    show: () => { if (tiles) paintTiles(); show(); }, address, restore, title });
+  desk = new Desk(stage, () => { if (tiles) paintTiles(); show(); });
   listen();
   if (layers.length) {
     tiles = new Tiles(choose);
@@ -225,7 +214,6 @@ async function start() {
   }
   state.pinned = maps.length ? { method: 0 } : state.head;
   desk.set({});
-  desk.address.begin();
   document.documentElement.classList.add("alive");
 }
 

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from visattn.attribution.layer_weights import describe_read_rows
-from visattn.attribution.methods import METHODS
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.recording.model_info import ExplainedModel, ModelInfo
@@ -228,8 +227,6 @@ def _map_data(attention_map: AttentionMap, scale: MapScale, base: Geometry) -> d
             for name, text in _facts(attention_map)
         ],
         "values": _float_text(values),
-        "method": method_title(attention_map),
-        "paper": METHODS[method].paper if (method := attention_map.info.method) in METHODS else "",
     }
 
 

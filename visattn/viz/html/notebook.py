@@ -83,7 +83,7 @@ def notebook_caption(caption: Caption) -> str | None:
     if caption.thumbnail is None or not caption.words:
         return None
     maps = caption.maps.resize_to_image(caption.thumbnail.shape[:2], smooth=caption.smooth)
-    top = caption.display_range()[1]
+    top = caption.maps.display_range()[1]
     legend = legend_image(caption_legend(caption, has_nan=bool(maps.isnan().any())))
     return caption_element(
         caption.thumbnail, caption.words, maps.numpy(), vmax=top, legend=legend,

@@ -9,6 +9,9 @@ function bytes(text) {
   return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 }
 
+/** Numbers of maps, as they stand in a page. */
+const floats = (text) => new Float32Array(bytes(text).buffer);
+
 /** Colors and curves of overlays, as visattn/viz/heatmap.py writes them. */
 function unpackedTables({ colors, positive, negative, cover, dimming }) {
   const levels = Object.entries(dimming).map(([style, [gray, table]]) => [style, [gray, bytes(table)]]);
@@ -42,31 +45,14 @@ function sharesOf({ matrix: [[xx, xy, x0], [yx, yy, y0]], input_size: [tall, wid
   return { x: along / wide, y: down / tall };
 }
 
-let framing = 0; // photos that the frame was set to show
-
-/** Show another photo in the frame; return a stage for it, or null if the next one was chosen meanwhile. */
-async function framePhoto({ photo: src, size: [height, width], name, grid, geometry }) {
-  const number = ++framing, image = made("img", { id: "photo", src, width, height, alt: name, draggable: "false" });
-  await image.decode();
-  if (number !== framing) return null;
-  $("photo").replaceWith(image);
-  document.documentElement.style.setProperty("--ratio", width / height);
-  document.documentElement.style.setProperty("--natural", `${width}px`);
-  pageData.geometry = geometry;
-  return new Stage({ size: [height, width], grid, geometry });
-}
-
 /** The photo, what is drawn on it, and what is pointed at on it. */
 class Stage {
-  /** @param own Its image, what is drawn on it, and its size, grid and geometry; by default those of the page. */
-  constructor(own = {}) {
-    const { image, canvas, boxes, size, grid, geometry } = {
-      image: $("photo"), canvas: $("overlay"), boxes: $("boxes"), ...pageData, ...own };
-    const [height, width] = size;
-    Object.assign(this, { image, boxes, grid, geometry });
+  /** @param own The canvas, if it is not that of the first map, and the grid of maps that have none. */
+  constructor({ canvas = $("overlay"), grid = pageData.grid } = {}) {
+    const [height, width] = pageData.size, image = $("photo");
+    Object.assign(this, { image, canvas, grid, geometry: pageData.geometry });
     // A small photo is drawn larger, so that cells have sharp edges and lines are thin.
     const times = Math.min(8, Math.max(1, Math.round(960 / Math.max(height, width))));
-    this.canvas = canvas;
     this.canvas.width = width * times;
     this.canvas.height = height * times;
     this.pen = this.canvas.getContext("2d", { willReadFrequently: true });
@@ -119,12 +105,12 @@ class Stage {
       line.setAttribute("class", kind);
       return line;
     });
-    this.boxes.replaceChildren(...lines);
+    $("boxes").replaceChildren(...lines);
   }
 
   /** Where a mouse or a finger is on the image, in shares of its sides. */
   pointed({ clientX, clientY }) {
-    const area = this.image.getBoundingClientRect(); // also of an image that is zoomed
+    const area = this.image.getBoundingClientRect();
     return { x: (clientX - area.left) / area.width, y: (clientY - area.top) / area.height };
   }
 
@@ -138,13 +124,5 @@ class Stage {
     const shares = [(1 - x.share[column]) * (1 - y.share[row]), x.share[column] * (1 - y.share[row]),
       (1 - x.share[column]) * y.share[row], x.share[column] * y.share[row]];
     return maps.map((map) => ends.reduce((sum, end, i) => sum + shares[i] * map[at(...end)], 0));
-  }
-
-  /** Return the image as it is shown, as PNG in a data URL. */
-  png() {
-    if (!this.canvas.hidden) return this.canvas.toDataURL("image/png");
-    const copy = made("canvas", { width: this.canvas.width, height: this.canvas.height });
-    copy.getContext("2d").drawImage(this.image, 0, 0, copy.width, copy.height);
-    return copy.toDataURL("image/png");
   }
 }

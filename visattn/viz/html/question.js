@@ -1,6 +1,13 @@
 let stage, hops, candidates, views, desk;
 const state = { question: 0, hop: null };
 
+/** One map per hop of a question. */
+function hopViews({ hops, maps, scale }) {
+  const { grid, geometry } = pageData, all = floats(maps), cells = grid[0] * grid[1];
+  return hops.map((name, hop) => ({ name, values: all.subarray(hop * cells, (hop + 1) * cells), grid, geometry, scale,
+    range: scale, unit: "attention per cell", even: 1 / cells }));
+}
+
 const entry = () => pageData.questions[state.question];
 
 /** The words of the question; those that this hop attends to are shaded. */
@@ -36,23 +43,6 @@ function show() {
   $("which").textContent = hop === null ? (names.length ? "Photo alone" : "This model has no attention map.") : names[hop];
   $("facts").replaceChildren(...(view ? mapRows(view.values, place) : []));
   desk.say([`Answer: ${answers[0][0]}`, $("which").textContent, place && `peak: ${place}`].filter(Boolean).join(", "));
-}
-
-/** What is shown, for the address: questions and hops as they are counted on the page. */
-function address() {
-  return { question: state.question ? state.question + 1 : null, hop: state.hop === null ? "none" : state.hop + 1 };
-}
-
-function restore(fields) {
-  const question = numberIn(fields.question ?? "1", 1, pageData.questions.length);
-  if (question !== null && question - 1 !== state.question) chooseQuestion(question - 1);
-  const hop = numberIn(fields.hop, 1, entry().hops.length);
-  if (hop !== null || fields.hop === "none") state.hop = hop === null ? null : hop - 1;
-}
-
-function title() {
-  const { question, answers, hops: names } = entry();
-  return [state.hop === null ? "Photo alone" : names[state.hop], `${question} ${answers[0][0]}`];
 }
 
 function chooseHop(hop) {
@@ -96,11 +86,10 @@ async function start() {
   candidates.fill(questionButtons());
   $("others").hidden = pageData.questions.length < 2;
   $("alone").addEventListener("click", () => chooseHop(null));
-  desk = new Desk({ stages: () => [{ stage, part: (values) => values }], show, address, restore, title });
+  desk = new Desk(stage, show);
   document.addEventListener("keydown", pressed);
   chooseQuestion(0);
   desk.set({});
-  desk.address.begin();
   document.documentElement.classList.add("alive");
 }
 

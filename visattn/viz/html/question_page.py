@@ -70,7 +70,6 @@ def answer_html(
             texts={"question": sanitize_text(answers[0].question, _TEXT)},
             styles=["question.css"],
             model=next((each.info.model for each in maps), ""),
-            method="Attention weights of the hops",
         ),
         page,
     )

@@ -79,7 +79,7 @@ function phraseRows(phrase, word) {
 /** Write what is known of a word, or of all of them together. */
 function showDetails(caption, view, at) {
   const rows = [], count = caption.words.length, words = caption.phrases.length ? "known" : "";
-  const mean = at === MEAN || at === null, place = view && !strip.length ? peakPlace(view) : "";
+  const mean = at === MEAN || at === null, place = view ? peakPlace(view) : "";
   $("which").textContent = mean ? `All ${count} words` : `Word ${at + 1} of ${count}`;
   $("word").textContent = at === null ? $("alone").textContent : mean ? "Mean of all maps" : caption.words[at];
   if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
@@ -88,9 +88,6 @@ function showDetails(caption, view, at) {
   $("facts").replaceChildren(...rows);
   desk.say([$("word").textContent, $("which").textContent, place && `peak: ${place}`].filter(Boolean).join(", "));
   const phrase = mean ? null : phraseOf(caption, at);
-  const texts = mean ? undefined : caption.texts[at], most = Math.max(...(texts ?? []).map(([, weight]) => weight), 1e-9);
-  $("reads").hidden = !texts?.length;
-  $("read-texts").replaceChildren(...(texts ?? []).flatMap(([text, weight]) => barRow(text, weight / most, weight.toPrecision(2))));
   $("grounding").hidden = !words;
   if (!words) return;
   $("phrase").textContent = phrase
@@ -103,8 +100,19 @@ function phraseOf(caption, at) {
   return caption.phrases.find(({ first, words }) => at >= first && at < first + words);
 }
 
-let stage, strip, images, words, candidates, views, desk, player, scales;
-const state = { image: 0, candidate: 0, pinned: null, hovered: null, boxes: true, ends: "shared" };
+/** One map per word, and their mean at the end. */
+function wordViews(caption) {
+  const all = floats(caption.maps), cells = all.length / caption.words.length;
+  const maps = caption.words.map((_, word) => all.subarray(word * cells, (word + 1) * cells));
+  const mean = new Float32Array(cells);
+  for (const map of maps) map.forEach((value, cell) => { mean[cell] += value / maps.length; });
+  const { grid, geometry, scale, peak, quantity, even } = pageData;
+  const common = { grid, geometry, scale, range: [0, peak], unit: quantity === "attention" ? "attention per cell" : quantity, even: even?.[0] };
+  return [...maps, mean].map((values, word) => ({ ...common, values, name: caption.words[word] ?? "mean of all words" }));
+}
+
+let stage, words, candidates, views, desk, player, scales;
+const state = { candidate: 0, pinned: null, hovered: null, boxes: true, ends: "shared" };
 const ENDS = ["shared", "own", "greatest"];
 
 const caption = () => pageData.captions[state.candidate];
@@ -122,29 +130,12 @@ function show() {
   const at = current(), view = viewAt(at);
   const phrase = typeof at === "number" ? phraseOf(caption(), at) : null;
   desk.show(view, phrase && state.boxes ? phrase.boxes : [], state.boxes && caption().boxes[at] || []);
-  showShares(strip, view && view.values);
   words.buttons.forEach((button, index) => button.classList.toggle("shown", index === at));
   words.mark(typeof state.pinned === "number" ? state.pinned : -1);
   candidates.mark(state.candidate);
-  images?.mark(state.image);
-  strip.forEach(({ figure }, index) => figure.classList.toggle("framed", index === state.image));
   $("mean").setAttribute("aria-pressed", String(at === MEAN));
   $("alone").setAttribute("aria-pressed", String(at === null));
   showDetails(caption(), view, at);
-}
-
-/** The part of a map that lies on the photo in the frame. */
-const onPhoto = (map) => (strip.length ? strip[state.image].part(map) : map);
-
-/** Which of several photos is in the frame. */
-const photoName = () => pageData.images?.[state.image].name;
-
-async function chooseImage(index) {
-  state.image = index;
-  const framed = await framePhoto({ ...pageData.images[index], photo: strip[index].stage.image.src });
-  if (!framed) return;
-  stage = framed;
-  desk.comparison.renew(); // which shows all anew
 }
 
 function pin(at) {
@@ -168,46 +159,15 @@ function forward() {
   return !last;
 }
 
-/** What is shown, for the address: words and candidates as they are counted on the page. */
-function address() {
-  const word = { [MEAN]: "all", null: "none" }[state.pinned] ?? state.pinned + 1;
-  return { image: state.image ? state.image + 1 : null, candidate: state.candidate ? state.candidate + 1 : null, word, scale: state.ends === "shared" ? null : state.ends };
-}
-
-async function restore(fields) {
-  const image = numberIn(fields.image ?? "1", 1, strip.length);
-  if (image !== null && image - 1 !== state.image) await chooseImage(image - 1);
-  const candidate = numberIn(fields.candidate ?? "1", 1, pageData.captions.length);
-  if (candidate !== null && candidate - 1 !== state.candidate) chooseCandidate(candidate - 1);
-  const word = numberIn(fields.word, 1, caption().words.length);
-  if (word !== null) state.pinned = word - 1;
-  else if (fields.word === "all" || fields.word === "none") state.pinned = fields.word === "all" ? MEAN : null;
-  state.hovered = null;
-  state.ends = ENDS.includes(fields.scale) ? fields.scale : "shared";
-  scales.mark(ENDS.indexOf(state.ends));
-}
-
-function title() {
-  const at = current(), photo = photoName() === undefined ? "" : `${photoName()}: `;
-  const name = at === null ? $("alone").textContent : at === MEAN ? "mean of all words" : `\u201c${caption().words[at]}\u201d`;
-  return [name, photo + lineOf(caption())];
-}
-
 /** Under the mouse: how strongly each word looked at this place. */
-function pointAt(event, { stage, part } = {}) {
-  const maps = views.slice(0, -1).map(({ values }) => part?.(values));
+function pointAt(event) {
+  const maps = views.slice(0, -1).map(({ values }) => values);
   const values = event && stage.under(stage.pointed(event), maps, { smooth: drawing.smooth });
   words.group.classList.toggle("pointed", Boolean(values));
   words.buttons.forEach((button, index) => {
     const share = values ? Math.min(1, Math.max(0, values[index] / scaled(views[index]).scale[1])) : 0;
     button.style.setProperty("--here", `${Math.round(100 * share)}%`);
   });
-}
-
-function listenToFrame(frame, shown) {
-  frame.addEventListener("pointermove", (event) => pointAt(event, shown()));
-  frame.addEventListener("pointerdown", (event) => pointAt(event, shown()));
-  frame.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
 }
 
 function listen() {
@@ -223,12 +183,9 @@ function listen() {
     state.hovered = null;
     show();
   });
-  listenToFrame($("frame"), () => ({ stage, part: onPhoto }));
-  strip.forEach((each, index) => {
-    const frame = each.figure.querySelector(".frame");
-    listenToFrame(frame, () => each);
-    frame.addEventListener("click", () => chooseImage(index));
-  });
+  $("frame").addEventListener("pointermove", pointAt);
+  $("frame").addEventListener("pointerdown", pointAt);
+  $("frame").addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
   $("mean").addEventListener("click", () => { player.play(false); pin(MEAN); });
   $("alone").addEventListener("click", () => { player.play(false); pin(null); });
   $("outlined").addEventListener("change", () => { state.boxes = $("outlined").checked; show(); });
@@ -261,13 +218,8 @@ function initialWord({ words: said, phrases, ...rest }) {
 }
 
 async function start() {
-  await Promise.all([...document.querySelectorAll(".frame img")].map((image) => image.decode()));
-  stage = new Stage(pageData.images?.[0]);
-  strip = stripStages();
-  if (strip.length) {
-    images = new Choice(document.querySelector(".strip"), chooseImage);
-    images.buttons = strip.map(({ figure }) => figure.querySelector("button"));
-  }
+  await $("photo").decode();
+  stage = new Stage();
   player = new Player("Play, word by word", () => pin(0), forward);
   words = new Choice($("words"), (index) => { player.play(false); pin(index); });
   candidates = new Choice($("candidates"), (index) => { player.play(false); chooseCandidate(index); });
@@ -277,17 +229,15 @@ async function start() {
   $("sign-chance").hidden = !caption().chances.length;
   $("sign-gate").hidden = !caption().gates.length;
   $("gate-name").textContent = gateMeaning();
-  if (strip.length) $("alone").textContent = "Images alone";
   if (pageData.even) $("even-name").textContent = pageData.even[1];
   $("notes").hidden = !pageData.notes;
   $("notes").textContent = pageData.notes;
   $("outlines").hidden = !pageData.captions.some(({ phrases, boxes }) => phrases.length || boxes.length);
-  desk = new Desk({ stages: () => [{ stage, part: onPhoto }, ...strip], photo: photoName, show, address, restore, title });
+  desk = new Desk(stage, show);
   scales = segmented("ends", ENDS, state.ends, (ends) => { state.ends = ends; show(); });
   chooseCandidate(0);
   listen();
   desk.set({});
-  desk.address.begin();
   document.documentElement.classList.add("alive");
 }
 

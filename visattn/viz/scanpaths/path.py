@@ -204,7 +204,6 @@ def draw_scan_path(
     image: UInt8[np.ndarray, "y x 3"],
     boxes: Float[np.ndarray, "t s 4"],
     *,
-    num_glimpses: int | None = None,
     image_area: tuple[int, int, int, int] | None = None,
     show_numbers: bool = True,
     tags: Mapping[int, str] | None = None,
@@ -220,8 +219,6 @@ def draw_scan_path(
         image: RGB, at the size of the drawing times `detail`; it may have margins.
         boxes: Left, top, right and bottom of each glimpse and scale, the finest scale first, in
             pixels of this image. They may extend beyond it.
-        num_glimpses: Number of glimpses to draw, of which the last is highlighted; by default all,
-            without highlighting.
         image_area: Left, top, right and bottom of the image inside its margins; by default the
             whole image.
         show_numbers: Whether to draw the numbers and the lines between them.
@@ -229,7 +226,7 @@ def draw_scan_path(
         detail: Pixels of the image per pixel of the drawing.
 
     Raises:
-        ValueError: If a box is not finite, or `num_glimpses` exceeds the number of glimpses.
+        ValueError: If a box is not finite.
 
     Example:
         >>> boxes = np.array([[[4.0, 4, 20, 20]], [[30, 4, 46, 20]]])
@@ -237,27 +234,20 @@ def draw_scan_path(
         >>> drawn.paint().getpixel((12, 12)), drawn.paint().getpixel((25, 12))
         ((200, 200, 200), (100, 100, 100))
     """
-    count = len(boxes) if num_glimpses is None else num_glimpses
-    if not np.isfinite(boxes).all() or not 0 <= count <= len(boxes):
-        raise ValueError(
-            f"boxes must be finite and at least num_glimpses={count}, got {len(boxes)}: "
-            f"{boxes.tolist()}"
-        )
+    if not np.isfinite(boxes).all():
+        raise ValueError(f"boxes must be finite, got {boxes.tolist()}")
     limit = 8.0 * max(image.shape)
-    boxes, colors = np.clip(boxes, -limit, limit), glimpse_colors(len(boxes))[:count]
+    boxes, colors = np.clip(boxes, -limit, limit), glimpse_colors(len(boxes))
     height, width = round(image.shape[0] / detail), round(image.shape[1] / detail)
     canvas = Canvas(width, height)
-    if count:
-        left, top, right, bottom = image_area or (0, 0, width, height)
-        area = tuple(round(side * detail) for side in (left, top, right, bottom))
-        image = _dim_outside(image, boxes[:count] * detail, area)
-    canvas.paste(image, (0, 0), (height, width))
-    _draw_boxes(canvas, boxes[:count], colors, current=None if num_glimpses is None else count - 1)
-    if show_numbers and count:
-        _draw_path(canvas, boxes[:count], colors, (height, width))
+    left, top, right, bottom = image_area or (0, 0, width, height)
+    area = tuple(round(side * detail) for side in (left, top, right, bottom))
+    canvas.paste(_dim_outside(image, boxes * detail, area), (0, 0), (height, width))
+    _draw_boxes(canvas, boxes, colors)
+    if show_numbers:
+        _draw_path(canvas, boxes, colors, (height, width))
     for index, text in (tags or {}).items():
-        if index < count:
-            _draw_tag(canvas, boxes[index, 0], text, colors[index])
+        _draw_tag(canvas, boxes[index, 0], text, colors[index])
     return canvas
 
 
@@ -309,25 +299,16 @@ def _dim_outside(
     return np.rint(image * brightness[..., None]).astype(np.uint8)
 
 
-def _draw_boxes(
-    canvas: Canvas,
-    boxes: Float[np.ndarray, "t s 4"],
-    colors: list[Color],
-    current: int | None,
-) -> None:
-    """Draw the boxes, the coarsest scale first, with weaker lines if another glimpse is current.
+def _draw_boxes(canvas: Canvas, boxes: Float[np.ndarray, "t s 4"], colors: list[Color]) -> None:
+    """Draw the boxes, the coarsest scale first.
 
-    Only the current or last glimpse has its coarse scales: nested boxes of all would cover the
-    photo.
+    Only the last glimpse has its coarse scales: nested boxes of all would cover the photo.
     """
-    last = len(colors) - 1 if current is None else current
     for scale in reversed(range(boxes.shape[1])):
         for index, color in enumerate(colors):
-            if scale and index != last:
+            if scale and index != len(colors) - 1:
                 continue
-            strong = current is None or index == current
-            width = (2.0 if strong else 1.5) if not scale else 1.0
-            alpha = (255 if strong else 150) if not scale else 150
+            width, alpha = (1.0, 150) if scale else (2.0, 255)
             edges = boxes[index, scale].tolist()
             canvas.frame(edges, (*_OUTLINE, alpha * 2 // 3), width + 1.4)
             canvas.frame(edges, (*color, alpha), width)
