@@ -48,7 +48,7 @@ class ImageFunction(ABC):
         options: Of the function that computes the results.
 
     Raises:
-        TypeError: If an argument is no plain value.
+        TypeError: If model or options are not made of texts and numbers.
     """
 
     empty: ClassVar[Mapping[str, Any]]
@@ -63,19 +63,13 @@ class ImageFunction(ABC):
         pretrained: bool = False,
         **options: Any,
     ) -> None:
-        try:
-            json.dumps([model, options])
-        except TypeError:
-            raise TypeError(
-                "model and options must be texts and numbers, from which each worker builds what "
-                "it needs"
-            ) from None
+        json.dumps([model, options])  # raises for what would be copied to all workers
         self.model = model
         self.image = image
         self.device = device
         self.pretrained = pretrained
         self.options = options
-        self._compute: Callable[[list[LoadedImage]], Sequence[Any]] | None = None
+        self._compute: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments; the model stays in its process."""
@@ -89,11 +83,8 @@ class ImageFunction(ABC):
         """Return the model on its device."""
         loaded = load_model(self.model, pretrained=self.pretrained)
         if loaded.weights == "random":
-            warnings.warn(
-                f"the weights of {self.model} are random: its results have no meaning; "
-                "pretrained=True loads trained ones",
-                stacklevel=2,
-            )
+            text = f"the weights of {self.model} are random: pretrained=True loads trained ones"
+            warnings.warn(text, stacklevel=2)
         loaded.model.to(self.device)
         return loaded
 
@@ -105,35 +96,28 @@ class ImageFunction(ABC):
         """Return the batch with the results in place of the photos."""
         if self._compute is None:
             compute = self.build()
-            noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the map of noise may be empty
-                compute([LoadedImage(noise)])
+                warnings.simplefilter("ignore")  # the map of a black photo is empty
+                compute([LoadedImage(np.zeros((64, 64, 3), np.uint8))])
             self._compute = compute
         photos = [_read(cell) for cell in batch[self.image]]
-        results = iter(self._results([each for each in photos if isinstance(each, LoadedImage)]))
+        made = iter(self._made([each for each in photos if isinstance(each, LoadedImage)]))
         rows = [
-            self._row(next(results) if isinstance(photo, LoadedImage) else photo)
-            for photo in photos
+            next(made) if isinstance(each, LoadedImage) else {**self.empty, "error": str(each)}
+            for each in photos
         ]
         others = {name: [*cells] for name, cells in batch.items() if name != self.image}
         return others | {name: [row[name] for row in rows] for name in (*self.empty, "error")}
 
-    def _results(self, images: list[LoadedImage]) -> list[Any]:
-        """Return the results of photos, or why there are none: computed alone if that is needed."""
-        if not images or self._compute is None:
-            return []
+    def _made(self, images: list[LoadedImage]) -> list[dict[str, Any]]:
+        """Return the rows of photos; if a batch fails, each is computed alone."""
         try:
-            return [*self._compute(images)]
+            results = self._compute(images) if images else ()
+            return [{"error": "", **self.cells(each)} for each in results]
         except ValueError as error:
             if len(images) == 1:
-                return [error]
-            return [each for image in images for each in self._results([image])]
-
-    def _row(self, result: Any) -> dict[str, Any]:
-        if isinstance(result, Exception):
-            return {**self.empty, "error": str(result)}
-        return {"error": "", **self.cells(result)}
+                return [{**self.empty, "error": str(error)}]
+            return [row for image in images for row in self._made([image])]
 
 
 class MapImages(ImageFunction):
