@@ -180,7 +180,7 @@ def _record(path: Path) -> object:
     record = folder.read("a.gradcam")
     if record is None:
         raise ValueError("no record of visattn")
-    return read_map(folder.out, "a.gradcam.npy", record)
+    return read_map(path.parent / "a.gradcam.npy", record)
 
 
 WEIGHTS = save({"w": np.zeros((7, 5), np.float32)})
@@ -190,7 +190,9 @@ HUB_CONFIG: Any = {
     "processor": {"size": {"height": 5, "width": 7}, "image_mean": [0.5], "image_std": [0.5]},
 }  # fmt: skip
 RECORD: Any = {
-    "provenance": {"command": "overlay", "files": {"a.gradcam.npy": "0"}},
+    "provenance": {
+        "command": "overlay", "image": "a.png", "settings": {}, "files": ["a.gradcam.npy"],
+    },
     "key": "gradcam", "site": "layer4", "kind": "gradient",
     "geometry": Geometry.identity((5, 7)).to_dict(), "metadata": {"probability": 0.5},
     "scale": {"vmin": 0.0, "vmax": 1.0, "signed": False},

@@ -46,10 +46,10 @@ def test_invalid_bytes_raise_an_error_with_the_line(content: bytes) -> None:
 def test_error_names_the_line() -> None:
     with pytest.raises(ValueError, match=r"line 3: not UTF-8, byte 0xe9 at offset 8; save"):
         decode_utf8(b"one\ntwo\n\xe9")
-    with pytest.raises(ValueError, match=r"line 2: NUL byte at offset 5; save"):
+    with pytest.raises(ValueError, match=r"line 2: not UTF-8, byte 0x00 at offset 5; save"):
         decode_utf8(b"one\nt\0o")
-    for code, name in (("utf-16", "UTF-16"), ("utf-32", "UTF-32")):
-        with pytest.raises(ValueError, match=rf"line 1: .* \(it begins like {name}\)"):
+    for code in ("utf-16", "utf-16-le", "utf-32"):
+        with pytest.raises(ValueError, match="line 1: not UTF-8"):
             decode_utf8("A dog".encode(code))
 
 
@@ -106,11 +106,11 @@ def test_gzip_bomb_stays_within_the_memory_limit() -> None:
 def test_damaged_gzip_is_refused() -> None:
     packed = gzip.compress(b"a dog runs")
     for content, reason in (
-        (packed[:-3], "truncated"),
-        (packed[:7], "truncated"),
-        (packed[:12] + b"\xff\xff" + packed[14:], "Error -3|incorrect"),
-        (packed[:-8] + b"\0\0\0\0" + packed[-4:], "incorrect data check"),
-        (packed + b"more", "incorrect header check"),
+        (packed[:-3], "ended before"),
+        (packed[:7], "ended before"),
+        (packed[:12] + b"\xff\xff" + packed[14:], "Error -3|CRC"),
+        (packed[:-8] + b"\0\0\0\0" + packed[-4:], "CRC check failed"),
+        (packed + b"more", "Not a gzipped file"),
     ):
         with pytest.raises(ValueError, match=rf"damaged gzip \(.*({reason})"):
             decompress_gzip(content)

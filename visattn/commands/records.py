@@ -235,8 +235,9 @@ def read_record(file: Path) -> Record | None:
         record = read_json(file)
         made = record[PROVENANCE]
         names = [*made["files"], *([record[CARD]["page"]] if CARD in record else [])]
-        inside = not any(".." in name.split("/") or name.startswith("/") for name in names)
-        return record if inside and isinstance(made["command"] + made["image"], str) else None
+        outside = any(".." in name.split("/") or name.startswith("/") for name in names)
+        known = "settings" in made and isinstance(made["command"] + made["image"], str)
+        return record if known and not outside else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 

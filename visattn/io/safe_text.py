@@ -5,6 +5,7 @@ of the window, or hide text. All that visattn prints passes `terminal_text`.
 """
 
 import gc
+import gzip
 import json
 import os
 import re
@@ -17,19 +18,12 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any, TextIO
 
 MAX_BYTES = 2**30
 CONTROL_CHARACTERS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")  # and surrogates
-_BYTE_ORDER_MARKS = {
-    b"\xff\xfe\0\0": "UTF-32",
-    b"\0\0\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
-
 _SHORTENER = reprlib.Repr()
 _SHORTENER.maxlevel = 3
 _SHORTENER.maxstring = 60
@@ -87,29 +81,20 @@ def decompress_gzip(content: bytes, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the decompressed content of gzip members that is not too long.
 
     Raises:
-        ValueError: If the content is damaged, truncated or longer; at most `max_bytes` are
-            decompressed.
+        ValueError: If the content is damaged, truncated or longer; no more is decompressed.
 
     Example:
-        >>> import gzip
         >>> decompress_gzip(gzip.compress(b"a dog"))
         b'a dog'
     """
-    output = bytearray()
-    while content:
-        # 31 selects the header of gzip. One byte above the limit is decompressed, which shows it.
-        member = zlib.decompressobj(wbits=31)
-        try:
-            output += member.decompress(content, max_bytes + 1 - len(output))
-        except zlib.error as error:
-            raise ValueError(f"damaged gzip ({error})") from error
-        if len(output) > max_bytes:
-            raise ValueError(f"more than {max_bytes:,} bytes after decompression")
-        if not member.eof:
-            raise ValueError("damaged gzip (truncated)")
-        # A file may be several members, one after the other, and end in zeros.
-        content = member.unused_data.lstrip(b"\0")
-    return bytes(output)
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(content)) as file:
+            output = file.read(max_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"damaged gzip ({error})") from error
+    if len(output) > max_bytes:
+        raise ValueError(f"more than {max_bytes:,} bytes after decompression")
+    return output
 
 
 def decode_utf8(content: bytes) -> str:
@@ -123,24 +108,20 @@ def decode_utf8(content: bytes) -> str:
         'café'
         >>> decode_utf8("a dog".encode("utf-16"))
         Traceback (most recent call last):
-        ValueError: line 1: not UTF-8, byte 0xff at offset 0 (it begins like UTF-16); ...
+        ValueError: line 1: not UTF-8, byte 0xff at offset 0; save the file as UTF-8
     """
     try:
         text = content.decode("utf-8-sig")
+        offset = content.find(b"\0")
     except UnicodeDecodeError as error:
-        offset = error.start
-        fault = f"not UTF-8, byte {content[offset]:#04x} at offset"
-    else:
-        if "\0" not in text:
-            return text
-        offset = content.index(b"\0")
-        fault = "NUL byte at offset"
+        text, offset = "", error.start
+    if offset < 0:
+        return text
     line = content.count(b"\n", 0, offset) + 1
-    encoding = next(
-        (name for mark, name in _BYTE_ORDER_MARKS.items() if content.startswith(mark)), None
+    raise ValueError(
+        f"line {line}: not UTF-8, byte {content[offset]:#04x} at offset {offset}; save the file as "
+        "UTF-8"
     )
-    guess = f" (it begins like {encoding})" if encoding else ""
-    raise ValueError(f"line {line}: {fault} {offset}{guess}; save the file as UTF-8")
 
 
 def parse_json(text: str, line: int = 1) -> Any:

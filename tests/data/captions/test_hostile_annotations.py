@@ -86,7 +86,7 @@ def test_every_kind_is_read_correctly(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_other_encodings_are_refused(name: str, code: str, tmp_path: Path) -> None:
     content = KINDS[name].content.decode().encode(code)
-    refused(name, content, "not UTF-8|NUL byte at", tmp_path)
+    refused(name, content, "not UTF-8", tmp_path)
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -108,7 +108,7 @@ def test_null_bytes_are_refused(name: str, tmp_path: Path) -> None:
     refused(
         name,
         content[:20] + bytes(512),
-        r"line \d: NUL byte at offset \d+",
+        r"line \d: not UTF-8, byte 0x00 at offset \d+",
         tmp_path,
     )
 
