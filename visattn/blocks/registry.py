@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar, get_args, overload
 from torch import nn
 
 from visattn.blocks.base import Block, BlockInfo, BlockKind
-from visattn.io.argument_checks import check_arguments, checked_arguments
 from visattn.io.messages import did_you_mean
 from visattn.io.trusted_modules import TRUST_VARIABLE, is_trusted_module
 
@@ -67,7 +66,6 @@ _imported: dict[str, _Entry] = {}
 """Blocks that were created by import path, by that path."""
 
 
-@checked_arguments(channels=(1, 1_000_000))
 def create_block(name: str, channels: int, **options: Any) -> nn.Module:
     """Create a block by name.
 
@@ -96,11 +94,9 @@ def create_block(name: str, channels: int, **options: Any) -> nn.Module:
             f"{name} has no argument {', '.join(wrong)}; "
             f"its arguments are {', '.join(known) or 'none'}"
         )
-    check_arguments(block, options)
     return block(channels, **options)
 
 
-@checked_arguments()
 def list_blocks(kind: BlockKind | None = None) -> list[str]:
     """Return the names of all blocks, or of the blocks of one kind.
 
@@ -119,7 +115,6 @@ def list_blocks(kind: BlockKind | None = None) -> list[str]:
     return [name for name, entry in _all_entries().items() if kind in (None, entry.info.kind)]
 
 
-@checked_arguments()
 def block_info(name: str) -> BlockInfo:
     """Return the metadata of a block: paper, equation, number of parameters, deviations.
 

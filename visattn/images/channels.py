@@ -86,10 +86,10 @@ def draw_channels(
 
 
 def _chosen_channels(display: Display, count: int) -> list[int]:
-    if isinstance(display, str):
+    if display == "auto":
         return [0, 1, 2] if count >= 3 else [0]
     chosen = [display] if isinstance(display, int) else list(display)
-    if len(chosen) not in (1, 3) or not all(0 <= index < count for index in chosen):
+    if len(chosen) not in (1, 3) or not all(index in range(count) for index in chosen):
         raise ValueError(
             f"display must be the index of a channel, or three of them, from 0 to {count - 1}; "
             f"got {display!r}"

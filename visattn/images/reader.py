@@ -31,7 +31,6 @@ from visattn.images.formats import (
 )
 from visattn.images.integrity import count_jpeg_scans, png_rows_missing
 from visattn.images.rgb import from_array, to_rgb
-from visattn.io.argument_checks import check_argument
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file, printable_name
 from visattn.io.sources import Location
@@ -174,10 +173,6 @@ def read_image(
         Traceback (most recent call last):
         visattn.images.reader.ImageError: image: not an image of a known format (JPEG, ...
     """
-    check_argument("max_bytes", max_bytes, int)
-    check_argument("max_pixels", max_pixels, int)
-    if display is not None:
-        check_argument("display", display, Display)
     if isinstance(source, LoadedImage):
         return _displayed(source, display)
     if display is not None and (read := _read_channels(source, display, max_bytes, max_pixels)):

@@ -20,7 +20,6 @@ from visattn.insertion.trace import (
     modes_restored,
     run_model,
 )
-from visattn.io.argument_checks import checked_arguments
 
 
 @dataclass
@@ -222,7 +221,6 @@ class ModelSummary:
         )
 
 
-@checked_arguments()
 def summary(model: nn.Module, example: Example) -> ModelSummary:
     """Return parameters and MACs of a model, per block and in total.
 

@@ -29,7 +29,6 @@ from visattn.insertion.sites import (
     select_sites,
 )
 from visattn.insertion.trace import Example, modes_restored, run_model, trace_model
-from visattn.io.argument_checks import checked_arguments
 
 _FROZEN = "visattn_frozen"
 """Attribute of a module: the names of its own parameters that `freeze_except_blocks` froze."""
@@ -371,7 +370,6 @@ class Insertion:
         return "\n".join([head, *(f"  {site}" for site in self.sites), *self.notes])
 
 
-@checked_arguments()
 def insert(
     model: nn.Module,
     block: BlockSpec,

@@ -15,7 +15,6 @@ from visattn.insertion.inserted_block import (
 )
 from visattn.insertion.insertion import unfreeze
 from visattn.insertion.sites import compile_pattern
-from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import format_names
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -63,7 +62,6 @@ class BakedModule(nn.Module):
         )
 
 
-@checked_arguments()
 def remove(
     model: nn.Module,
     block: str | type[nn.Module] | None = None,
@@ -149,7 +147,6 @@ def _list_blocks(sites: Mapping[str, nn.Module]) -> str:
     return f"the model has {format_names(blocks, 8)}"
 
 
-@checked_arguments()
 def bake(model: ModelT) -> ModelT:
     """Replace the hooks of inserted blocks by plain modules, in place, and return the model.
 

@@ -12,7 +12,6 @@ from visattn.data.questions.batch import encode_questions
 from visattn.images.reader import ImageLike, LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
-from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.vqa.model import VQAModel
@@ -27,7 +26,6 @@ MAX_WORDS = 100
 _STRANGE = 1 / 3  # share of unknown words from which on a question is of another kind
 
 
-@checked_arguments(num_answers=(1, 1_000_000))
 @torch.no_grad()
 def ask(
     model: nn.Module | LoadedModel,

@@ -19,7 +19,6 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, make_thumbnail
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
-from visattn.io.argument_checks import checked_arguments
 from visattn.metrics.ptb_tokenizer import word_spaces
 from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
@@ -31,10 +30,6 @@ from visattn.results.captions import Caption, GroundedPhrase, Phrase
 from visattn.results.info import MapInfo
 
 
-@checked_arguments(
-    beam_size=(1, 1000), num_captions=(1, 1000), max_length=(1, 10_000), min_length=(0, 10_000),
-    length_penalty=(-10, 10), batch_size=(1, 65_536), seed=(0, 2**32 - 1),
-)  # fmt: skip
 @torch.no_grad()
 def caption(
     model: nn.Module | LoadedModel,

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.io.argument_checks import checked_arguments
 from visattn.models.detr import DETR, BoxPrediction, PredictedObjects
 from visattn.recording.frozen import eval_mode
 from visattn.recording.recorder import record
@@ -58,7 +57,6 @@ def detector_attention(
     return DetectorAttention(prediction, weights.values.mean(1), site)
 
 
-@checked_arguments(threshold=(0, 1), max_detections=(1, 1_000_000), layer=(-99, 99))
 @torch.no_grad()
 def detect(
     model: nn.Module,

@@ -13,7 +13,6 @@ from visattn.attribution.methods import METHODS, Method, get_method, supported_m
 from visattn.attribution.targets import Target, TargetLike
 from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode
-from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.huggingface import is_image_processor
 from visattn.models.backbones.pretrained import LoadedModel
@@ -124,7 +123,6 @@ class Explainer:
         gradcam++ (60, 80)
     """
 
-    @checked_arguments()
     def __init__(
         self,
         model: nn.Module | LoadedModel | ExplainedModel,
@@ -490,7 +488,6 @@ class Explainer:
         )
 
 
-@checked_arguments(batch_size=(1, 65_536))
 def explain(
     model: nn.Module | LoadedModel,
     images: Iterable[ImageLike] | ImageLike,
@@ -585,7 +582,6 @@ def explain(
     return explainer.explain(images, method, target, **options, **method_args)
 
 
-@checked_arguments()
 def methods_for(
     model: nn.Module | LoadedModel,
     *,

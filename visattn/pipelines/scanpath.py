@@ -3,7 +3,7 @@
 import itertools
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from visattn.attribution.saliency import itti_koch_saliency, saliency_scanpaths
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 from visattn.models.glimpses.glimpse_model import GlimpseModel
 from visattn.models.glimpses.retina import random_scanpaths, raster_scanpaths
 from visattn.recording.frozen import eval_mode
@@ -25,7 +24,6 @@ from visattn.results.values import ScanPath, resolution_maps
 Policy = Literal["greedy", "sampled", "random", "raster", "saliency"]
 
 
-@checked_arguments(batch_size=(1, 65_536), seed=(0, LARGEST_SEED))
 @torch.no_grad()
 def glimpses(
     model: nn.Module,
@@ -72,6 +70,12 @@ def glimpses(
         raise TypeError(
             "the model must be a glimpse model, such as RecurrentAttentionModel or DRAM, got "
             f"{type(model).__name__}"
+        )
+    if policy not in get_args(Policy) or batch_size < 1:
+        policies = ", ".join(get_args(Policy))
+        raise ValueError(
+            f"policy must be one of {policies}, and batch_size at least 1, got {policy!r} and "
+            f"{batch_size}"
         )
     level = round(255 * model.pad_value)
     spec = ResizeSpec(size=model.img_size, mode=resize_mode, fill=(level, level, level))

@@ -10,14 +10,12 @@ from torch import Tensor
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.io.argument_checks import checked_arguments
 from visattn.models.unet import UNet, UNetOutput
 from visattn.results.attention_map import AttentionMap
 from visattn.results.kinds import IGNORE_CLASS
 from visattn.results.values import Segmentation
 
 
-@checked_arguments(batch_size=(1, 65_536))
 @torch.no_grad()
 def segment(
     model: UNet,

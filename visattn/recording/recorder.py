@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.io.argument_checks import checked_arguments
 from visattn.io.messages import format_names
 from visattn.recording.attention_call import fused_kernels
 from visattn.recording.cell_strides import CellStrides
@@ -54,7 +53,6 @@ class Recording:
         return f"Recording({len(self.maps)} maps{': ' if sites else ''}{sites}{unsupported})"
 
 
-@checked_arguments()
 @contextmanager
 def record(
     model: nn.Module,

@@ -11,7 +11,6 @@ from torch.nn.functional import interpolate, pad
 
 from visattn.geometry.affine import Geometry, Margin
 from visattn.geometry.preprocessing import geometry_of_transform
-from visattn.io.argument_checks import check_argument
 from visattn.results.display import shown
 from visattn.results.info import MapInfo
 from visattn.results.kinds import MapKind
@@ -60,10 +59,9 @@ class AttentionMap(SavedAsJson):
 
     def __post_init__(self) -> None:
         """Check the kind, the axes and the labels."""
-        check_argument("values", self.values, Tensor)
-        check_argument("site", self.site, str)
-        check_argument("kind", self.kind, MapKind)
-        check_argument("info", self.info, MapInfo)
+        if self.kind not in get_args(MapKind):
+            kinds = ", ".join(get_args(MapKind))
+            raise ValueError(f"kind must be one of {kinds}, got {self.kind!r}")
         if self.values.ndim < self._map_ndim:
             axes = "[..., c]" if self.kind == "channel" else "[..., y, x]"
             shape = tuple(self.values.shape)

@@ -17,7 +17,6 @@ from visattn.attribution.regions import mask_from_runs
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.images.tensors import render_tensor, single_image
-from visattn.io.argument_checks import checked_arguments
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
 from visattn.results.map_boxes import MapBoxes
@@ -40,7 +39,6 @@ _LEGEND_WIDTH = 640
 MapValues = np.ndarray | torch.Tensor | Sequence[Sequence[float]]
 
 
-@checked_arguments(outline=(0, 1))
 def overlay(
     image: ImageLike,
     attention_map: AttentionMap | MapValues,

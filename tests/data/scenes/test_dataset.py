@@ -1,7 +1,6 @@
 """Scenes data set: reproducible in any order and process."""
 
 import pickle
-from typing import Any
 
 import pytest
 import torch
@@ -68,25 +67,6 @@ def test_single_caption_scenes_repeat_each_scene_five_times() -> None:
 def test_index_beyond_the_end_is_refused(index: int) -> None:
     with pytest.raises(IndexError, match=r"index must lie in \[0, 3\)"):
         Scenes(3)[index]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"split": "tets"}, "train, validation, test, novel, got 'tets'"),
-        ({"num_scenes": 0}, "num_scenes must be from 1"),
-        ({"size": 15}, "size must be from 16"),
-        ({"seed": -1}, "seed must be from 0"),
-    ],
-)
-def test_invalid_options_are_refused(
-    arguments: dict[str, Any], reason: str, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(
-        "jaxtyping.config.jaxtyping_disable", True
-    )  # without shape checks, whose message names the splits too
-    with pytest.raises(ValueError, match=reason):
-        Scenes(**{"num_scenes": 3, **arguments})
 
 
 def test_dataset_can_be_pickled() -> None:

@@ -13,7 +13,6 @@ from torch.utils.data import Dataset
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.scenes.language import SceneCaption, describe_world
 from visattn.data.scenes.world import World, WorldConfig, draw_world, object_masks, sample_world
-from visattn.io.argument_checks import LARGEST_SEED, checked_arguments
 from visattn.results.kinds import Split
 
 
@@ -31,16 +30,12 @@ class Scenes(Dataset[CaptionSample]):
         seed: Seed of the scenes.
         config: Distribution of worlds.
 
-    Raises:
-        ValueError: If the split is unknown, or a number is out of range.
-
     Example:
         >>> scenes = Scenes(3, size=48, split="test")
         >>> scenes[1].image.shape, scenes[1].captions[0]
         (torch.Size([3, 48, 48]), 'a pink square is left of a striped cyan star')
     """
 
-    @checked_arguments(num_scenes=(1, 10**9), size=(16, 100_000), seed=(0, LARGEST_SEED))
     def __init__(
         self,
         num_scenes: int,

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from visattn.insertion.insertion import check_all_saved, trained_tensors
-from visattn.io.argument_checks import checked_arguments
 from visattn.io.atomic import atomic_write
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.huggingface import load_huggingface_model
@@ -52,7 +51,6 @@ _HUB_CARD = "README.md"
 _IMAGE = "example.png"
 
 
-@checked_arguments()
 def save(
     model: nn.Module,
     path: str | os.PathLike[str],
@@ -124,7 +122,6 @@ def _write_card(model: nn.Module, card: ModelCard, file: Path, image: Path, name
     atomic_write(file, card.to_markdown(model, name, image=image.name if pixels else ""))
 
 
-@checked_arguments()
 def load(path: str | os.PathLike[str]) -> nn.Module:
     """Return the model of an exported visattn file, in evaluation mode, on the CPU.
 
@@ -168,7 +165,6 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     return model
 
 
-@checked_arguments()
 def save_blocks(
     model: nn.Module, path: str | os.PathLike[str], trainable: Sequence[str] = ()
 ) -> None:
@@ -198,7 +194,6 @@ def save_blocks(
     write_safetensors(path, tensors, {"blocks": sorted(tensors)})
 
 
-@checked_arguments()
 def load_blocks(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Read weights of inserted blocks into a model that has the same blocks inserted.
 
@@ -225,7 +220,6 @@ def load_blocks(model: nn.Module, path: str | os.PathLike[str]) -> None:
     model.load_state_dict(weights, strict=False)
 
 
-@checked_arguments()
 def load_model(
     spec: str | os.PathLike[str] | nn.Module,
     *,
