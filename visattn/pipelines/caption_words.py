@@ -16,9 +16,8 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioning.captioner import Captioner, WordSite
-from visattn.pipelines.captioning import caption, words_of
+from visattn.pipelines.captioning import caption
 from visattn.pipelines.word_source import WordGrids, with_word_maps
-from visattn.pipelines.words.spans import word_means
 from visattn.recording.frozen import frozen
 from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap
@@ -108,7 +107,7 @@ def explain_captions(
     """
 
     def explain(image: LoadedImage, result: Caption) -> Caption:
-        source = CaptionerWords(model, image, result.words, resize_mode, result.pieces)
+        source = CaptionerWords(model, image, result.words, resize_mode)
         return with_word_maps(
             result, source, method, layers=layers, heads=heads, window_cells=window_cells
         )
@@ -202,36 +201,17 @@ class CaptionerWords:
 
     Args:
         words: The words; those outside of the vocabulary are read as unknown.
-        pieces: The pieces of the caption, if the model reads pieces: a map of a word is the mean of
-            those of its pieces.
-
-    Raises:
-        ValueError: If the model reads pieces, and there are only words.
     """
 
     model: Captioner
     image: LoadedImage
     words: tuple[str, ...]
     resize_mode: ResizeMode = "crop"
-    pieces: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.model.pieces and self.words and not self.pieces:
-            raise ValueError(
-                "this captioner reads pieces of words, and these words were written without their "
-                "pieces: only captions that it generates can be explained"
-            )
 
     @cached_property
     def _tokens(self) -> list[int]:
         ids = {word: token for token, word in enumerate(self.model.words)}
-        return [ids.get(word, UNKNOWN) for word in self.pieces or self.words]
-
-    def _of_words(self, rows: Float[Tensor, "t ..."]) -> Float[Tensor, "w ..."]:
-        """Return values of tokens as those of words."""
-        if not self.pieces:
-            return rows
-        return word_means(rows, words_of(self.pieces, self.model.pieces).spans)
+        return [ids.get(word, UNKNOWN) for word in self.words]
 
     @cached_property
     def _input(self) -> tuple[UInt8[Tensor, "1 3 y x"], Geometry]:
@@ -251,7 +231,7 @@ class CaptionerWords:
 
     def place(self, rows: Float[Tensor, "t i"]) -> WordGrids:
         """Return values of features as maps of words."""
-        values = self._of_words(rows).unflatten(-1, self.model.encoder.grid_size).float().cpu()
+        values = rows.unflatten(-1, self.model.encoder.grid_size).float().cpu()
         return WordGrids(values, self._input[1].inset(feature_margin(self.model.encoder)))
 
     @torch.no_grad()
@@ -289,7 +269,7 @@ class CaptionerWords:
                 ]
             )
         total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
-        values = self._of_words(total / cells.sum(0)).relu().float().cpu()
+        values = (total / cells.sum(0)).relu().float().cpu()
         return WordGrids(values, geometry)
 
     def described(self, caption: Caption, selected: dict[str, list[int]]) -> Caption:

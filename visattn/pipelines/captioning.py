@@ -4,15 +4,14 @@ import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import nn
 
-from visattn.data.captions.pieces import join_pieces
 from visattn.data.phrases import match_phrases, normalize_maps, phrases_to_input, score_phrases
 from visattn.functional.beams import BeamSearchOutput
 from visattn.geometry.affine import Geometry
@@ -22,7 +21,6 @@ from visattn.images.sources import read_images
 from visattn.metrics.ptb_tokenizer import word_spaces
 from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
-from visattn.pipelines.words.spans import Words, split_words, word_means
 from visattn.recording.frozen import eval_mode
 from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap
@@ -220,15 +218,10 @@ def _captions(
         if output.scores[image, rank] == -torch.inf:
             break  # there are fewer captions of these lengths
         at = (image, rank, slice(int(output.lengths[image, rank])))
-        tokens = [model.words[token] for token in output.tokens[at].tolist()]
-        words, spans, spaces, _ = astuple(words_of(tokens, model.pieces))
+        words = tuple(model.words[token] for token in output.tokens[at].tolist())
         weights = output.attention_steps.weights[at].float()  # bfloat16 under autocast
         values = weights.unflatten(-1, model.encoder.grid_size).cpu()
         log_probs, gates = output.log_probs[at], output.attention_steps.gate[at]
-        if model.pieces:
-            values, gates = word_means(values, spans), word_means(gates, spans)
-            counts = log_probs.new_tensor([stop - start for start, stop in spans])
-            log_probs = word_means(log_probs, spans) * counts
         captions.append(
             Caption(
                 words=words,
@@ -241,45 +234,13 @@ def _captions(
                 finished=bool(output.finished[image, rank]),
                 image=info.image,
                 gate_symbol=model.gate_symbol,
-                spaces=spaces,
-                pieces=tuple(tokens) if model.pieces else (),
+                spaces=word_spaces(words),
             )
         )
     if not captions:
         raise ValueError("no caption of these lengths is possible: all words are banned")
     best, *others = captions
     return replace(best, alternatives=tuple(others), thumbnail=thumbnail)
-
-
-def words_of(tokens: Sequence[str], pieces: str = "") -> Words:
-    """Return the words of the tokens of a captioner.
-
-    Args:
-        tokens: Words of its vocabulary, or pieces.
-        pieces: How pieces are joined, a `PieceKind`; empty if each token is a word.
-
-    Example:
-        >>> result = words_of(["▁a", "▁d", "og", "▁犬", "が", "."], "metaspace")
-        >>> result.words, result.spans, result.spaces
-        (('a', 'dog', '犬', 'が.'), ((0, 1), (1, 3), (3, 4), (4, 6)), (True, True, True, False))
-    """
-    if not pieces:
-        spans = tuple((index, index + 1) for index in range(len(tokens)))
-        return Words(tuple(tokens), spans, word_spaces(tokens), split=False)
-    result = split_words(_Pieces(tokens, pieces), range(len(tokens)))
-    if pieces == "wordpiece":  # it takes letters of scripts without spaces for words
-        return replace(result, spaces=word_spaces(result.words))
-    return replace(result, spaces=()) if all(result.spaces) else result
-
-
-class _Pieces(NamedTuple):
-    """What `split_words` needs of a tokenizer, for the pieces of one caption."""
-
-    tokens: Sequence[str]
-    kind: str
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return join_pieces([self.tokens[number] for number in ids], self.kind)
 
 
 def ground_phrases(caption: Caption, annotated: Sequence[Phrase]) -> Caption:

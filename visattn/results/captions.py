@@ -94,8 +94,6 @@ class Caption(SavedAsJson):
     """The photo at up to 640 pixels, for notebooks."""
     spaces: tuple[bool, ...] = ()
     """Whether white space stands before each word; () if it does before all."""
-    pieces: tuple[str, ...] = ()
-    """The pieces that the words were joined from, if the model writes pieces."""
     phrases: tuple[GroundedPhrase, ...] = ()
     """Annotated phrases that occur in it, from `ground_phrases`."""
 
@@ -210,7 +208,6 @@ def _read_caption(
         gate_symbol=entry.get("gate_symbol", _GATE),
         notes=entry.get("notes", ""),
         spaces=tuple(entry.get("spaces", ())),
-        pieces=tuple(entry.get("pieces", ())),
         phrases=tuple(map(_read_phrase, entry["phrases"])),
     )
 
@@ -238,7 +235,6 @@ def _caption_record(caption: Caption) -> dict[str, Any]:
         "score": caption.score,
         **({"gate_symbol": caption.gate_symbol} if caption.gate_symbol != _GATE else {}),
         **({"spaces": list(caption.spaces)} if caption.spaces else {}),
-        **({"pieces": list(caption.pieces)} if caption.pieces else {}),
         **({"notes": caption.notes} if caption.notes else {}),
         "site": caption.maps.site,
         "kind": caption.maps.kind,

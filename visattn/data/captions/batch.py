@@ -11,10 +11,9 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from visattn.data.captions.pieces import PieceTokenizer, caption_text
 from visattn.data.scenes.world import World
 from visattn.functional.captions import WordPacking, pack_words
-from visattn.metrics.ptb_tokenizer import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN
+from visattn.metrics.ptb_tokenizer import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN, join_words
 from visattn.results.captions import Phrase
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
@@ -71,13 +70,9 @@ def split_words(caption: str) -> list[str]:
 class Vocabulary:
     """A fixed list of words; the first four are pad, start, end and unknown.
 
-    With a tokenizer of Hugging Face, the words are its pieces.
-
     Args:
         words: Every word once, `SPECIAL_TOKENS` first.
         counts: Frequency of each word in the training captions, if known.
-        pieces: How pieces are joined to words, a `PieceKind`; empty for whole words.
-        tokenizer: Splits captions into pieces. Without it a vocabulary of pieces only decodes.
 
     Raises:
         ValueError: If the special tokens do not come first, or a word occurs twice.
@@ -90,14 +85,7 @@ class Vocabulary:
         'a ring'
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        counts: Mapping[str, int] | None = None,
-        *,
-        pieces: str = "",
-        tokenizer: PieceTokenizer | None = None,
-    ) -> None:
+    def __init__(self, words: Sequence[str], counts: Mapping[str, int] | None = None) -> None:
         if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
             raise ValueError(
                 f"a vocabulary must start with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
@@ -105,8 +93,6 @@ class Vocabulary:
             )
         self.words = tuple(words)
         self.counts = dict(counts or {})
-        self.tokenizer = tokenizer
-        self.pieces = tokenizer.kind if tokenizer else pieces
         self._index = {word: index for index, word in enumerate(self.words)}
         if len(self._index) < len(self.words):
             duplicates = [word for word, count in Counter(words).items() if count > 1]
@@ -119,7 +105,6 @@ class Vocabulary:
         *,
         min_word_freq: int = 1,
         max_words: int | None = None,
-        tokenizer: PieceTokenizer | None = None,
     ) -> Self:
         """Build a vocabulary from captions: most frequent word first, ties in alphabetical order.
 
@@ -127,17 +112,12 @@ class Vocabulary:
             captions: Captions of the training split only.
             min_word_freq: Less frequent words become unknown.
             max_words: Maximum number of words, special tokens not counted.
-            tokenizer: Splits captions into pieces of words.
 
         Raises:
             ValueError: If a limit is below 1, or leaves no word.
         """
-        split = tokenizer.split if tokenizer else split_words
-        counts = Counter(word for caption in captions for word in split(caption))
-        for token in SPECIAL_TOKENS:  # that of a tokenizer for what it does not know
-            del counts[token]
-        own = cls.from_counts(counts, min_word_freq=min_word_freq, max_words=max_words)
-        return cls(own.words, own.counts, tokenizer=tokenizer) if tokenizer else own
+        counts = Counter(word for caption in captions for word in split_words(caption))
+        return cls.from_counts(counts, min_word_freq=min_word_freq, max_words=max_words)
 
     @classmethod
     def from_counts(
@@ -181,31 +161,16 @@ class Vocabulary:
             >>> Vocabulary.from_captions(["a red ring"]).unknown_fraction(["a red ring", "a blue"])
             0.2
         """
-        words = [word for caption in captions for word in self.split(caption)]
+        words = [word for caption in captions for word in split_words(caption)]
         return self.count_unknown(words) / max(1, len(words))
 
     def count_unknown(self, words: Iterable[str]) -> int:
         """Return how many of the words are not in the vocabulary."""
         return sum(word not in self._index for word in words)
 
-    def split(self, caption: str) -> list[str]:
-        """Return the words of a caption, or its pieces.
-
-        Raises:
-            ValueError: If there are pieces, but no tokenizer.
-        """
-        if self.tokenizer:
-            return self.tokenizer.split(caption)
-        if self.pieces:
-            raise ValueError(
-                "a vocabulary of pieces splits captions with the tokenizer that made it; pass "
-                "tokenizer"
-            )
-        return split_words(caption)
-
     def encode(self, caption: str) -> list[int]:
         """Return the token ids of a caption, start and end included."""
-        words = (self._index.get(word, UNKNOWN) for word in self.split(caption))
+        words = (self._index.get(word, UNKNOWN) for word in split_words(caption))
         return [START, *words, END]
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -219,7 +184,7 @@ class Vocabulary:
             '狗在跑'
         """
         words = [self.words[t] for t in tokens if t not in (PAD, START, END)]
-        return caption_text(words, self.pieces)
+        return join_words(words)
 
 
 class WordCounts(NamedTuple):
@@ -248,11 +213,11 @@ def count_words(captions: Iterable[str], vocabulary: Vocabulary, max_words: int)
     """
     total = longest = too_long = single = empty = number = unknown = 0
     for caption in captions:
-        words = vocabulary.split(caption)
+        words = split_words(caption)
         unknown += vocabulary.count_unknown(words)
         number, total, longest = number + 1, total + len(words), max(longest, len(words))
         too_long += len(words) > max_words
-        single += not vocabulary.pieces and len(words) == 1 and len(words[0]) > 10
+        single += len(words) == 1 and len(words[0]) > 10
         empty += not words
     return WordCounts(number, total, longest, too_long, single, empty, unknown)
 

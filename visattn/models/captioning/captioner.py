@@ -112,7 +112,6 @@ class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
         encoder: Encoder of images into a grid of features.
     """
 
-    SETTINGS = ("pieces",)
     pipeline_tag = "image-to-text"
     gate_symbol = "β"
     """Symbol of the gate in figures."""
@@ -120,8 +119,6 @@ class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
     """How hard attention selects the place of a word; None for other attention. It may be set."""
     maps: MapChoice | None = None
     """Weights of a word that are shown, of several layers and heads; None if there is no choice."""
-    pieces: str = ""
-    """How words are joined from pieces of a tokenizer of Hugging Face; empty if words are whole."""
     decoder: Any
 
     @abstractmethod

@@ -31,7 +31,6 @@ from visattn.data.captions.files import (
     check_unique_ids,
     read_caption_splits,
 )
-from visattn.data.captions.pieces import PieceTokenizer
 from visattn.data.feature_cache import FeatureCache, Photos
 from visattn.data.loading.loader import OnError
 from visattn.data.photo_tables import PhotoTable, TableSource, open_captions
@@ -128,8 +127,7 @@ class CaptionedImagesDataModule(DataModule):
     @property
     def data_info(self) -> dict[str, Any]:
         """Values for the task: the vocabulary and the kind of annotations."""
-        words, pieces = list(self.vocabulary.words), self.vocabulary.pieces
-        return {"words": words, "pieces": pieces, "annotations": ["references"]}
+        return {"words": list(self.vocabulary.words), "annotations": ["references"]}
 
     def stage_splits(self, stage: str) -> tuple[Split, ...]:
         """Return the splits of a stage that have photos; training may have no validation.
@@ -173,13 +171,12 @@ class CaptionedImagesDataModule(DataModule):
 
     def _vocabulary_summary(self) -> str:
         """Return the size of the vocabulary, and the fraction of unknown validation words."""
-        unit = "pieces" if self.vocabulary.pieces else "words"
-        words = f"vocabulary {self.vocabulary.hash}: {len(self.vocabulary):,} {unit}"
+        words = f"vocabulary {self.vocabulary.hash}: {len(self.vocabulary):,} words"
         counted = f"{words} of {self.num_train_images:,} training photos"
         if "validation" not in self.entries:
             return f"{counted}; there are no validation photos"
         return (
-            f"{counted}; {self.unknown_word_fraction():.1%} of the {unit} of validation captions "
+            f"{counted}; {self.unknown_word_fraction():.1%} of the words of validation captions "
             "are unknown"
         )
 
@@ -281,10 +278,6 @@ class CaptionDataModule(CaptionedImagesDataModule):
         split_seed: Seed of the choice. It depends on the names of the files, not on their order.
         format: Format of the caption files; detected by default.
         min_word_freq: Words with fewer occurrences in training captions become unknown words.
-        tokenizer: A tokenizer of Hugging Face, whose pieces of words the model reads and writes:
-            its name on the hub, or a folder with its `tokenizer.json`. `max_words` and
-            `min_word_freq` then count pieces. By default words, and letters of scripts without
-            spaces.
         options: Options of `CaptionedImagesDataModule`.
     """
 
@@ -301,7 +294,6 @@ class CaptionDataModule(CaptionedImagesDataModule):
         split_seed: int = 0,
         format: CaptionFormat | None = None,  # noqa: A002 (the name of the command-line option)
         min_word_freq: int = 5,
-        tokenizer: str | None = None,
         **options: Any,
     ) -> None:
         at_random = val_fraction is not None or test_fraction is not None
@@ -314,17 +306,8 @@ class CaptionDataModule(CaptionedImagesDataModule):
             if at_random
             else None,
         )
-        if tokenizer and options.get("phrases"):
-            raise ValueError(
-                "phrases have the positions of words, which pieces of a tokenizer do not; leave "
-                "out phrases or tokenizer"
-            )
         texts = [text for entry in self.splits["train"].entries for text in entry.captions]
-        vocabulary = Vocabulary.from_captions(
-            texts,
-            min_word_freq=min_word_freq,
-            tokenizer=PieceTokenizer(tokenizer, texts) if tokenizer else None,
-        )
+        vocabulary = Vocabulary.from_captions(texts, min_word_freq=min_word_freq)
         super().__init__(vocabulary, **options)
         if self.feature_cache_dir:
             check_unique_ids(self.splits)

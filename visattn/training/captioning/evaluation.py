@@ -10,9 +10,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from visattn.data.captions.batch import CaptionBatch
-from visattn.data.captions.pieces import caption_text
 from visattn.data.phrases import match_phrases
 from visattn.functional.captions import caption_loss
+from visattn.metrics.ptb_tokenizer import join_words
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.models.saving.config import build_model, model_config
 from visattn.results.captions import Phrase
@@ -138,7 +138,7 @@ def _grids(
 
 def _decode(model: Captioner, tokens: Tensor) -> str:
     words = [model.words[token] for token in tokens.tolist() if token != END]
-    return caption_text(words, model.pieces)
+    return join_words(words)
 
 
 GENERATED = ("val", "test", "novel", "shuffled", "untrained")

@@ -87,9 +87,8 @@ class SCSTTask(CaptioningTask):
                 f"{type(self.data).__name__}"
             )
         end = SPECIAL_TOKENS[END]
-        split = cast("Any", self.data).vocabulary.split if self.model.pieces else split_words
         counts = {
-            name: [ngram_counts([*split(caption), end]) for caption in captions]
+            name: [ngram_counts([*split_words(caption), end]) for caption in captions]
             for name, captions in references.items()
         }
         self.idf_table = idf = idf_table(list(counts.values()))

@@ -108,7 +108,6 @@ class CaptioningTask(CaptionEvalTask):
             optim=optim,
             monitor=monitor,
         )
-        self.model.pieces = data_info.get("pieces", "")
         self.reduction: Reduction = reduction
         self.doubly_stochastic_weight = doubly_stochastic_weight
         self.label_smoothing = label_smoothing
