@@ -1,4 +1,4 @@
-"""Tables of Hugging Face: the batches of loose files, and refusals before the first step."""
+"""Tables of Hugging Face: the batches of loose files, streams, and refusals."""
 
 import itertools
 import json
@@ -75,10 +75,12 @@ def tables(paths: CaptionPaths) -> Any:
     return made
 
 
-@pytest.fixture(params=["parquet", "save_to_disk", "memory"])
+@pytest.fixture(params=["parquet", "save_to_disk", "memory", "stream"])
 def data(request: pytest.FixtureRequest, tables: Any, tmp_path: Path) -> Any:
     if request.param == "memory":
         return tables
+    if request.param == "stream":
+        return {split: rows.to_iterable_dataset() for split, rows in tables.items()}
     folder = tmp_path / request.param
     if request.param == "save_to_disk":
         tables.save_to_disk(folder)
@@ -128,6 +130,9 @@ def test_features_are_cached_by_id(tables: Any, paths: CaptionPaths, tmp_path: P
     hub = set_up(hub_captions(tables, **options), encoder)
     assert count_equal_batches(hub.train_dataloader(), files.train_dataloader()) > 1
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()} == before
+    clash = {**tables, "test": tables["train"].select([0])}
+    with pytest.raises(ValueError, match="have the same id: name another column"):
+        hub_captions(clash, **options)
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -144,7 +149,8 @@ def test_class_batches_equal_those_of_folders(named: bool, tmp_path: Path) -> No
         "train_transforms": ["RandomHorizontalFlip", {"RandomResizedCrop": {"size": 24}}],
         "batch_size": 4, "seed": 3,
     }  # fmt: skip
-    source = TableSource(datasets.DatasetDict(rows), val="val")
+    columns = {"image": "jpg"}
+    source = TableSource(datasets.DatasetDict(rows), val="val", columns=columns)
     check_modules(
         lambda: HubClassificationDataModule(source, **options),
         lambda: FolderDataModule(str(tmp_path), **options),
@@ -172,7 +178,8 @@ def test_boxes_equal_those_of_coco(box_format: Any, tmp_path: Path) -> None:
         files = [tmp_path / f"{split}2017" / image["file_name"] for image in content["images"]]
         ids = [file.name for file in files]
         rows[split] = table({"jpg": map(cell, files), "objects": objects, "image_id": ids})
-    source = TableSource(datasets.DatasetDict(rows), val="val")
+    columns = {"image": "jpg", "id": "image_id"}
+    source = TableSource(datasets.DatasetDict(rows), val="val", columns=columns)
     hub = HubDetectionDataModule(source, box_format=box_format, batch_size=2)
     files = CocoDetectionDataModule(
         train=str(tmp_path / "annotations/instances_train2017.json"),
@@ -188,7 +195,6 @@ def test_boxes_equal_those_of_coco(box_format: Any, tmp_path: Path) -> None:
         for part, same in zip(batch[1:], expected[1:], strict=True):
             assert torch.equal(part, same)
         assert [each.id for each in batch.samples] == [each.id for each in expected.samples]
-    assert hub.count_targets("train") == files.count_targets("train")
     wrong: Any = "xywh" if box_format == "xyxy" else "xyxy"
     with pytest.raises(ValueError, match=r"bbox must be"):
         HubDetectionDataModule(source, box_format=wrong)
@@ -213,7 +219,7 @@ def test_questions_equal_those_of_vqa(tmp_path: Path) -> None:
                 "id": [photo.file for photo in photos],
             }
         )
-    source = TableSource(datasets.DatasetDict(rows), val="val")
+    source = TableSource(datasets.DatasetDict(rows), val="val", columns={"image": "jpg"})
     hub = HubVQADataModule(source, num_workers=0, batch_size=2)
     questions = str(tmp_path / "v2_OpenEnded_mscoco_{split}2014_questions.json")
     annotations = str(tmp_path / "v2_mscoco_{split}2014_annotations.json")
@@ -231,77 +237,34 @@ def test_questions_equal_those_of_vqa(tmp_path: Path) -> None:
         assert torch.equal(batch.soft_scores, expected.soft_scores)
 
 
-def test_cells_that_name_files_are_read_from_a_folder_alone(
-    paths: CaptionPaths, tmp_path: Path
-) -> None:
-    names = read_split_file(paths.train)[:2]
-    secret = tmp_path / "secret.jpg"
-    secret.write_bytes((paths.photos / names[0]).read_bytes())
-    (paths.photos / "link.jpg").symlink_to(secret)
+def test_wrong_tables_are_refused(tables: Any, paths: CaptionPaths) -> None:
+    def rows(cells: list[Any], captions: list[Any], **options: Any) -> Any:
+        made = table({"jpg": cells, "sentences": captions, "img_id": [*range(len(cells))]})
+        return TableSource({"train": made, "validation": made}, columns=COLUMNS, **options)
 
-    def open_names(*names: str, photos: str | None = str(paths.photos)) -> Any:
-        cells = [{"bytes": None, "path": name} for name in names]
-        rows = table({"jpg": cells, "caption": ["a dog"] * len(names)})
-        source = TableSource({"train": rows, "validation": rows}, photos=photos)
-        return HubCaptionDataModule(source, min_word_freq=1)
-
-    try:
-        photo = open_names(*names).tables["train"][0]
-        assert photo.read_bytes(2**20) == (paths.photos / names[0]).read_bytes()
-        with pytest.raises(ValueError, match="2 rows name files and do not hold them"):
-            open_names(*names, photos=None)
-        for name, reason in (
-            (str(secret), "must be a path inside its directory"),
-            ("../secret.jpg", "must be a path inside its directory"),
-            ("link.jpg", "is a link to"),
-        ):
-            with pytest.raises(ValueError, match=reason):
-                open_names(name)
-    finally:
-        (paths.photos / "link.jpg").unlink()
-
-
-def test_rows_without_a_photo_or_a_caption_are_counted(paths: CaptionPaths) -> None:
-    names = read_split_file(paths.train)[:4]
-    cells = [None, *(cell(paths.photos / name) for name in names)]
-    captions = ["a", "a dog", " ", None, "a cat"]
-    rows = table({"jpg": cells, "caption": captions, "id": [*"abcde"]})
-    source = TableSource({"train": rows.select([4, 3, 2, 1, 0])}, val=None)
-    with pytest.warns(UserWarning, match="left out") as caught:
-        module = HubCaptionDataModule(source, min_word_freq=1)
-    messages = [str(warning.message).partition(", ")[2] for warning in caught]
-    assert messages == [
-        "train: left out 1 rows without a photo",
-        "train: left out 2 rows without a caption",
-    ]
-    assert [entry.id for entry in module.entries["train"]] == ["e", "b"]
-    contents = [photo.read_bytes(2**20) for photo in module.tables["train"]]
-    assert contents == [(paths.photos / names[number]).read_bytes() for number in (3, 0)]
-
-
-def test_wrong_names_are_refused_with_what_there_is(tables: Any, tmp_path: Path) -> None:
-    tables.rename_column("sentences", "s").save_to_disk(tmp_path / "saved")
-    (tmp_path / "empty").mkdir()
-    saved = str(tmp_path / "saved")
-    for source, error, reason in (
-        (TableSource(saved), ValueError, r"no column that is named like captions: .* \(string\)"),
-        (TableSource(saved, columns={"captions": "text"}), ValueError, "no column 'text'; there"),
-        (TableSource(saved, columns={"caption": "jpg"}), ValueError, "did you mean captions?"),
-        (TableSource(saved, val="dev"), ValueError, "no split 'dev'; there are train, validation"),
-        (TableSource("owner/flickr"), ValueError, "add revision: with a commit"),
-        (TableSource(str(tmp_path / "gone")), FileNotFoundError, "is no folder; data is a folder"),
-        (TableSource(str(tmp_path / "empty")), FileNotFoundError, "holds neither parquet files"),
-        (TableSource(str(tmp_path / "saved/train")), ValueError, "is a table without splits"),
+    photo = cell(paths.photos / read_split_file(paths.train)[0])
+    named = {"bytes": None, "path": str(paths.photos / "a.jpg")}
+    twice = {"train": tables["train"].select([0, 0]), "validation": tables["test"]}
+    for source, reason in (
+        (TableSource(tables), "train has no column image; name it with columns: .* jpg, sentences"),
+        (TableSource(tables, columns={"caption": "jpg"}), "columns are image, .*; got caption"),
+        (TableSource(tables, val="dev", columns=COLUMNS), "no split 'dev' .* train, validation"),
+        (TableSource(twice, columns=COLUMNS), "rows have the same img_id"),
+        (rows([photo, named], ["a", "b"]), "train: 1 rows or more hold no photo in jpg"),
+        (rows([None, photo], ["a", "b"]), "train: 1 rows or more hold no photo"),
     ):
-        with pytest.raises(error, match=reason):
-            HubCaptionDataModule(source)
+        with pytest.raises(ValueError, match=reason):
+            HubCaptionDataModule(source, min_word_freq=1)
 
 
-def test_streams_are_refused_with_the_reason(tables: Any) -> None:
-    streams = {split: rows.to_iterable_dataset() for split, rows in tables.items()}
-    for data in (datasets.IterableDatasetDict(streams), streams):
-        with pytest.raises(ValueError, match="a resumed run loses the rows in it"):
-            HubCaptionDataModule(TableSource(data, columns=COLUMNS))
+def test_rows_without_a_class_are_refused() -> None:
+    kind = datasets.ClassLabel(names=["cat", "dog"])
+    rows = table({"jpg": [{"bytes": b"x", "path": None}] * 2, "label": [1, -1]}, label=kind)
+    source = TableSource({"train": rows}, val=None, columns={"image": "jpg"})
+    module = HubClassificationDataModule(source)
+    module.input_spec = set_up_spec()
+    with pytest.raises(ValueError, match="a class must be from 0 to 1, got -1"):
+        module.open_dataset("train")
 
 
 def test_workers_get_the_place_of_a_table_and_not_its_photos(tables: Any, tmp_path: Path) -> None:

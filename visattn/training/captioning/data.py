@@ -4,12 +4,13 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch.utils.data import ConcatDataset
+from torch.utils.data import ConcatDataset, Subset
 
 from visattn.data.captions.batch import (
     CaptionBatch,
@@ -31,9 +32,9 @@ from visattn.data.captions.files import (
     check_unique_ids,
     read_caption_splits,
 )
-from visattn.data.feature_cache import FeatureCache, Photos
+from visattn.data.feature_cache import FeatureCache
 from visattn.data.loading.loader import OnError
-from visattn.data.photo_tables import PhotoTable, TableSource, open_captions
+from visattn.data.photo_tables import TableSource, caption_entries, read_tables
 from visattn.data.phrases import read_phrases
 from visattn.data.scenes.dataset import (
     Scenes,
@@ -111,13 +112,9 @@ class CaptionedImagesDataModule(DataModule):
     def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedImages:
         """Return the photos of a split, resized to the input of the encoder."""
 
-    @abstractmethod
-    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
-        """Return the ids and the photos of all splits, each photo once."""
-
-    @abstractmethod
-    def unknown_word_fraction(self) -> float:
-        """Return the fraction of validation words that are not in the vocabulary."""
+    def references(self, split: Split) -> dict[str, Sequence[str]]:
+        """Return the captions of each photo of a split by its id."""
+        return {entry.id: entry.captions for entry in self.entries[split]}
 
     @property
     def num_train_images(self) -> int:
@@ -175,10 +172,9 @@ class CaptionedImagesDataModule(DataModule):
         counted = f"{words} of {self.num_train_images:,} training photos"
         if "validation" not in self.entries:
             return f"{counted}; there are no validation photos"
-        return (
-            f"{counted}; {self.unknown_word_fraction():.1%} of the words of validation captions "
-            "are unknown"
-        )
+        texts = (text for entry in self.entries["validation"] for text in entry.captions)
+        unknown = self.vocabulary.unknown_fraction(texts)
+        return f"{counted}; {unknown:.1%} of the words of validation captions are unknown"
 
     @cached_property
     def _caches(self) -> dict[Split, FeatureCache]:
@@ -186,7 +182,10 @@ class CaptionedImagesDataModule(DataModule):
         resize = self.resize  # refuses a task without an encoder
         encoder: Any = getattr(self.input_spec, "encoder", None)
         device = self.trainer.strategy.root_device if self.trainer else None
-        ids, photos = self.all_images(resize)
+        photos = ConcatDataset([self.open_images(split, resize) for split in self.entries])
+        numbers: dict[str, int] = {}  # the first of each photo, which several splits may have
+        for number, entry in enumerate(chain.from_iterable(self.entries.values())):
+            numbers.setdefault(entry.id, number)
         views = ("plain", "mirrored") if self.hflip else ("plain",)
         folder = Path(str(self.feature_cache_dir))
         # This runs in `setup`, before Lightning moves the task to its device.
@@ -194,8 +193,8 @@ class CaptionedImagesDataModule(DataModule):
             FeatureCache.prepare(
                 folder,
                 encoder,
-                photos,
-                ids=ids,
+                Subset(photos, [*numbers.values()]),
+                ids=[*numbers],
                 resize=resize,
                 views=views,
                 batch_size=64 if device is not None and device.type == "cuda" else 16,
@@ -317,25 +316,6 @@ class CaptionDataModule(CaptionedImagesDataModule):
         """Return the photos of a split, resized to the input of the encoder."""
         return CaptionedPhotos(*self.splits[split], resize)
 
-    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
-        """Return the ids and the photos of all splits, each photo once."""
-        ids: dict[str, None] = {}
-        photos: list[CaptionedPhotos] = []
-        for entries, folder in self.splits.values():
-            new = [entry for entry in entries if entry.id not in ids]
-            ids |= dict.fromkeys(entry.id for entry in new)
-            photos += [CaptionedPhotos(new, folder, resize)] if new else []
-        return list(ids), ConcatDataset(photos)
-
-    def unknown_word_fraction(self) -> float:
-        """Return the fraction of validation words that are not in the vocabulary."""
-        entries = self.entries["validation"]
-        return self.vocabulary.unknown_fraction(c for entry in entries for c in entry.captions)
-
-    def references(self, split: Split) -> dict[str, Sequence[str]]:
-        """Return the captions of each photo of a split by its id."""
-        return {entry.id: entry.captions for entry in self.entries[split]}
-
     def examples(self, count: int) -> list[Path]:
         """Return the files of the first validation photos, or of training if there are none."""
         entries, folder = self.splits.get("validation", self.splits["train"])
@@ -406,8 +386,7 @@ class HubCaptionDataModule(CaptionedImagesDataModule):
     """Photos with captions in tables of Hugging Face; otherwise as `CaptionDataModule`.
 
     A row is a photo with all of its captions: a text, or a list of texts. Photos are read as files
-    are, so that a model gets the same input to the bit. Rows without a photo or without a caption
-    are left out, with a warning that counts them.
+    are, so that a model gets the same input to the bit.
 
     Args:
         table: The data set; its columns are `image`, `captions` and, if there is one, `id`.
@@ -415,45 +394,20 @@ class HubCaptionDataModule(CaptionedImagesDataModule):
         options: Options of `CaptionedImagesDataModule`.
     """
 
-    tables: Mapping[Split, PhotoTable]
-    """The photos of each split."""
-
     def __init__(self, table: TableSource, *, min_word_freq: int = 5, **options: Any) -> None:
-        self.tables, self.entries = open_captions(table)
+        self.tables = table.open("captions", "id")
+        self.entries = read_tables(self.tables, caption_entries)
         texts = (text for entry in self.entries["train"] for text in entry.captions)
         vocabulary = Vocabulary.from_captions(texts, min_word_freq=min_word_freq)
         super().__init__(vocabulary, **options)
+        ids = [entry.id for table in {*self.tables.values()} for entry in caption_entries(table)]
+        if self.feature_cache_dir and len(set(ids)) < len(ids):
+            raise ValueError("photos of several splits have the same id: name another column as id")
 
     def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedSources:
         """Return the photos of a split, resized to the input of the encoder."""
         return CaptionedSources(self.entries[split], self.tables[split], resize)
 
-    def all_images(self, resize: ResizeSpec) -> tuple[list[str], Photos]:
-        """Return the ids and the photos of all splits, each photo once."""
-        # Without a test split, `test` is the same object as `validation`.
-        validation = self.tables.get("validation")
-        splits: list[Split] = [
-            split
-            for split in self.tables
-            if split != "test" or self.tables[split] is not validation
-        ]
-        ids = [entry.id for split in splits for entry in self.entries[split]]
-        if len(set(ids)) < len(ids):
-            raise ValueError(
-                "photos of several splits have the same id: a feature cache needs unique ids; name "
-                "another column as id, or disable the cache"
-            )
-        return ids, ConcatDataset([self.open_images(split, resize) for split in splits])
-
-    def unknown_word_fraction(self) -> float:
-        """Return the fraction of validation words that are not in the vocabulary."""
-        entries = self.entries["validation"]
-        return self.vocabulary.unknown_fraction(c for entry in entries for c in entry.captions)
-
-    def references(self, split: Split) -> dict[str, Sequence[str]]:
-        """Return the captions of each photo of a split by its id."""
-        return {entry.id: entry.captions for entry in self.entries[split]}
-
     def examples(self, count: int) -> list[Any]:
         """Return the first validation photos, or of training if there are none."""
-        return list(self.tables.get("validation", self.tables["train"])[:count])
+        return self.tables.get("validation", self.tables["train"])[:count]

@@ -29,7 +29,7 @@ from visattn.data.classification.datasets import (
 )
 from visattn.data.classification.torchvision_sets import TorchvisionSplits
 from visattn.data.loading.loader import OnError, PathList
-from visattn.data.photo_tables import PhotoTable, TableSource
+from visattn.data.photo_tables import TableSource
 from visattn.data.scenes.dataset import (
     SINGLE_OBJECT,
     SingleObjectScenes,
@@ -352,8 +352,6 @@ class SingleObjectDataModule(DrawnScenesDataModule, ClassificationDataModule):
 class HubClassificationDataModule(ClassificationDataModule):
     """Photos with classes in tables of Hugging Face; otherwise as `FolderDataModule`.
 
-    Rows without a photo are left out, with a warning that counts them.
-
     Args:
         table: The data set; its columns are `image` and `label`: a `ClassLabel`, or texts or
             numbers, of which the training split has all.
@@ -375,34 +373,16 @@ class HubClassificationDataModule(ClassificationDataModule):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.tables = table.open(
-            {"image": ("image", "img", "jpg", "png"), "label": ("label", "labels", "class", "cls")}
-        )
+        self.tables = table.open("label")
         self.resize_mode = resize_mode
         self.on_error = on_error
         train = self.tables["train"]
-        declared = getattr(train.feature("label"), "names", None)
-        self.class_names = tuple(declared or sorted(set(self._labels(train))))
+        names = train.class_names("label") or sorted(set(map(str, train.values("label"))))
+        self.class_names = tuple(names)
 
     def open_dataset(self, split: Split) -> LabeledImages:
         """Return the photos of a split, resized to the input of the network."""
         table = self.tables[split]
         numbers = {name: number for number, name in enumerate(self.class_names)}
-        names = self._labels(table)
-        if unknown := sorted(set(names) - numbers.keys()):
-            raise ValueError(
-                f"{table.place} has classes that the training split lacks: {', '.join(unknown[:5])}"
-            )
-        labels = torch.tensor([numbers[name] for name in names])
+        labels = torch.tensor([numbers[str(name)] for name in table.values("label")])
         return self.resized_dataset(table, labels, split, lambda index: table[index].address)
-
-    def _labels(self, table: PhotoTable) -> list[str]:
-        """Return the name of the class of each row."""
-        values = table.values("label")
-        if (count := values.count(None)) or any(isinstance(value, list) for value in values):
-            wrong = f"{count:,} rows without a class" if count else "lists of classes"
-            raise ValueError(
-                f"{table.place}: the column {table.columns['label']!r} must have a class in each "
-                f"row, got {wrong}"
-            )
-        return table.names("label", values)

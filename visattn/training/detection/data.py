@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from visattn.data.augment.images import AugmentationSpec
 from visattn.data.augment.joint import JointTransforms
 from visattn.data.loading.loader import OnError
-from visattn.data.photo_tables import TableSource
+from visattn.data.photo_tables import BoxFormat, TableSource, annotated_images, read_tables
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.detection import (
     AnnotatedObjects,
@@ -17,7 +18,6 @@ from visattn.data.regions.detection import (
     collate_detections,
     count_boxes,
 )
-from visattn.data.regions.photo_rows import DETECTION_COLUMNS, BoxFormat, annotated_rows
 from visattn.data.regions.readers import check_photo_sizes, read_coco_images
 from visattn.images.resize import ResizeMode
 from visattn.results.kinds import NO_OBJECT, Split
@@ -204,13 +204,10 @@ class CocoDetectionDataModule(AnnotatedDetectionDataModule):
 class HubDetectionDataModule(AnnotatedDetectionDataModule):
     """Photos with boxes in tables of Hugging Face; otherwise as `CocoDetectionDataModule`.
 
-    Rows without a photo are left out, with a warning that counts them. Sizes of photos come from
-    the columns `width` and `height`, or else from the header of each photo.
-
     Args:
         table: The data set; its columns are `image`, `boxes` and `categories`, by default the
             fields `bbox` and `category` of a column `objects`; and, if there are any, `id`,
-            `width`, `height`, `crowds` and `areas`.
+            `crowds` and `areas`.
         box_format: The numbers of a box, in pixels of the photo: left, top, width, height
             (`xywh`), as COCO has them; or left, top, right, bottom (`xyxy`).
         options: Options of `AnnotatedDetectionDataModule`: `resize_mode`, `on_error`, `batch_size`
@@ -219,16 +216,14 @@ class HubDetectionDataModule(AnnotatedDetectionDataModule):
 
     def __init__(self, table: TableSource, *, box_format: BoxFormat, **options: Any) -> None:
         super().__init__(**options)
-        self.tables = table.open(DETECTION_COLUMNS)
-        read = {id(table): annotated_rows(table, box_format) for table in self.tables.values()}
-        self._images = {split: read[id(table)] for split, table in self.tables.items()}
+        tables = table.open("boxes", "categories", "crowds", "areas", "id")
+        self._images = read_tables(tables, partial(annotated_images, box_format=box_format))
         names = {name for image in self._images["train"] for name in image.categories}
-        declared = getattr(self.tables["train"].feature("categories"), "names", ())
-        self.class_names = tuple(name for name in declared if name in names) or tuple(sorted(names))
+        self.class_names = tuple(sorted(names))
 
     def annotated_images(self, split: Split) -> list[AnnotatedImage]:
         """Return the photos of a split with their objects."""
         return self._images[split]
 
     def check_sizes(self, images: list[AnnotatedImage]) -> None:
-        """Do nothing: sizes are compared when photos are read, so that none is read twice."""
+        """Do nothing: the sizes are those of the photos."""

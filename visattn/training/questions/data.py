@@ -11,9 +11,8 @@ from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import Vocabulary, split_words
 from visattn.data.loading.loader import OnError, PathList
-from visattn.data.photo_tables import PhotoTable, TableSource
+from visattn.data.photo_tables import PhotoTable, TableSource, question_photos, read_tables
 from visattn.data.questions.batch import QuestionBatch, QuestionSample, collate_questions
-from visattn.data.questions.photo_rows import QUESTION_COLUMNS, question_rows
 from visattn.data.questions.sort_of_clevr import (
     SORT_OF_CLEVR_GROUPS,
     SortOfClevr,
@@ -302,20 +301,18 @@ class HubVQADataModule(PhotoQuestionsDataModule):
     """Photos with questions in tables of Hugging Face; otherwise as `VQADataModule`.
 
     A row is a photo with a question and its answer, or with a list of questions and as many
-    answers. The answers of several people to a question are a list of texts, or of structs
-    (`answers.answer`). Rows without a photo are left out, with a warning that counts them.
+    answers. The answers of several people to a question are a list of texts.
 
     Args:
-        table: The data set; its columns are `image`, `question`, `answer` and, if there are any,
+        table: The data set; its columns are `image`, `question`, `answers` and, if there are any,
             `type` and `id`.
         options: Options of `PhotoQuestionsDataModule`, such as `max_answers` and `resize_mode`, and
             of `QuestionDataModule`.
     """
 
     def __init__(self, table: TableSource, **options: Any) -> None:
-        self.tables = table.open(QUESTION_COLUMNS)
-        read = {id(table): question_rows(table) for table in self.tables.values()}
-        super().__init__({s: read[id(table)] for s, table in self.tables.items()}, **options)
+        self.tables = table.open("question", "answers", "type", "id")
+        super().__init__(read_tables(self.tables, question_photos), **options)
 
     def sources(self, split: Split) -> PhotoTable:
         """Return the photos of a split."""
