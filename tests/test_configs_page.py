@@ -54,7 +54,7 @@ def test_the_data_module_of_the_page_reads_photos(tmp_path: Path) -> None:
     (batch,) = data.val_dataloader()
     assert batch.labels.tolist() == [0, 1, 2]
     assert batch.images.shape == (3, 3, 24, 28)
-    assert data.count_targets("train").total == 9
+    assert data.count_targets("train")[1].total() == 9
 
 
 def test_named_config_files_exist() -> None:

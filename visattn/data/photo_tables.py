@@ -281,7 +281,7 @@ def annotated_images(table: PhotoTable, box_format: BoxFormat) -> list[Annotated
             do; the message names the row.
     """
     rows = zip(*map(table.values, ("boxes", "categories", "crowds", "areas")), strict=True)
-    faults: dict[str, str] = {}
+    faults: list[str] = []
     total = 0
     images: list[AnnotatedImage] = []
     for photo, name, (boxes, kinds, crowds, areas) in zip(table, table.ids(), rows, strict=True):
@@ -292,8 +292,7 @@ def annotated_images(table: PhotoTable, box_format: BoxFormat) -> list[Annotated
             place = f"{photo.address}, box {index}"
             own = [x, y, rest[0] - x, rest[1] - y] if box_format == "xyxy" else box
             corners, fault = parse_box(own, place, size)
-            if fault:
-                faults[place] = fault
+            faults += [fault] if fault else []
             crowd = bool(crowds and crowds[index])
             area = None if areas is None else float(areas[index])
             objects.append(AnnotatedObject(str(kind), None, corners, crowd, area))

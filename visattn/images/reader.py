@@ -299,44 +299,6 @@ def read_size(source: PathLike | Location | bytes) -> tuple[tuple[int, int], int
         return _upright_size(_open_image(source, _MAX_BYTES))
 
 
-@dataclass(frozen=True)
-class ImageHeader:
-    """What the beginning of an image file says.
-
-    Args:
-        size: Height and width of the upright image.
-        mode: Kind of pixels, as Pillow names it: `RGB`, `L`, `P`.
-    """
-
-    size: tuple[int, int]
-    orientation: int
-    mode: str
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether `read_label_image` reads images of this mode."""
-        return self.mode in _LABEL_MODES
-
-
-def read_header(path: PathLike | Location) -> ImageHeader:
-    """Return the header of an image file, of which only the beginning is read.
-
-    Raises:
-        ImageError: If it is no image file. The pixels may still be damaged.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "a.png"
-        >>> Image.new("RGB", (7, 5)).save(file)
-        >>> read_header(file)
-        ImageHeader(size=(5, 7), orientation=1, mode='RGB')
-    """
-    with _explained_errors(path), _open_file(path) as file:
-        with _WARNINGS_LOCK, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image = Image.open(file, formats=image_formats())
-        return ImageHeader(*_upright_size(image), image.mode)
-
-
 def _open_file(source: PathLike | Location) -> IO[bytes]:
     if isinstance(source, Location):
         return io.BytesIO(source.read_bytes(_MAX_BYTES))

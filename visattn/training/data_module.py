@@ -2,6 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -33,7 +34,6 @@ from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.io.messages import format_names
 from visattn.models.base import ImageEncoder
 from visattn.results.kinds import Split
-from visattn.training.targets import TargetCounts
 
 _MAX_LISTED = 3  # files that a warning names
 
@@ -233,13 +233,17 @@ class DataModule(LightningDataModule, ABC):
         """Return the reference captions of each photo of a split by its id; None without any."""
         return None
 
-    def count_targets(self, split: Split) -> TargetCounts | None:
-        """Return what the loss will read of `train` or `validation`, after `setup("fit")`.
+    def count_targets(self, split: Split) -> tuple[str, Counter[str]] | None:
+        """Return what the loss reads of a split, such as `objects`, and how many of each class.
 
-        None if it cannot be counted beforehand. Annotations that do not fit their images raise a
-        `ValueError`.
+        Args:
+            split: `train` or `validation`, which is open; None if it cannot be counted beforehand.
         """
-        return None
+        labels = getattr(self.datasets.get(split), "labels", None)
+        if not isinstance(labels, Tensor) or labels.ndim != 1:
+            return None
+        counts = labels.bincount(minlength=len(self.class_names)).tolist()
+        return "images", Counter(dict(zip(self.class_names, counts, strict=True)))
 
     def test_notes(self) -> dict[str, Any]:
         """Return facts about the test images that are written beside the test results."""
@@ -342,19 +346,6 @@ class DenseDataModule(DataModule):
     def __init__(self, transforms: JointTransforms | None, **options: Any) -> None:
         super().__init__(**options)
         self.train_transforms = transforms
-
-    def count_in_samples(self, split: Split, indices: list[int]) -> int:
-        """Return the number of targets that the loss reads of some images, transformed."""
-        raise NotImplementedError
-
-    def check_samples(self, split: Split, indices: Sequence[int]) -> None:
-        """Refuse transforms after which nothing is left of the targets of these images."""
-        if indices and not self.count_in_samples(split, list(indices)):
-            options = "train_transforms and resize_mode" if split == "train" else "resize_mode"
-            raise ValueError(
-                f"no target is left in {len(indices)} images of the {split} split that have some: "
-                f"{options} move them out of the image"
-            )
 
     def transforms_of(self, split: Split) -> JointTransforms | None:
         """Return the random transforms of a split; None for all but the training split."""

@@ -28,7 +28,6 @@ from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.metrics import Evaluation
 from visattn.training.optim import OptimConfig
 from visattn.training.reduce import all_gather_union, seed_step
-from visattn.training.targets import TargetCounts
 
 _OPTIM = OptimConfig()
 _LOWER_IS_BETTER = {"loss", "error", "calibration"}
@@ -228,32 +227,21 @@ class Task(LightningModule, ABC):
         rest = {k: v for k, v in self.state_dict().items() if not k.startswith("model.")}
         self.load_state_dict(rest | weights)
 
-    def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
-        """Return what the model leaves out of the targets of `train` or `validation`.
-
-        It may raise a `ValueError` if the model cannot read them.
-        """
-        return []
-
     def report_targets(self) -> None:
-        """Print what the loss will read of the data; errors are those of all processes."""
-        data = self.data
-        if data is None:
-            return
-        lines: list[str] = []
-        error = ""
-        # Files may be read to count, so that one process does; its error is an error of all.
-        if self.trainer.is_global_zero:
-            try:
-                for split in ("train", "validation"):
-                    if (counts := data.count_targets(split)) is not None:
-                        lines += counts.lines(split) + self.target_remarks(split, counts)
-            except ValueError as caught:
-                error = str(caught)
-        if error := self.trainer.strategy.broadcast(error):
-            raise ValueError(error)
-        for line in lines:
-            rank_zero_info(line)
+        """Print how many targets the splits have.
+
+        Raises:
+            ValueError: If one has none.
+        """
+        for split in ("train", "validation"):
+            if self.data is None or (counted := self.data.count_targets(split)) is None:
+                continue
+            unit, counts = counted
+            if not counts.total():
+                raise ValueError(f"the {split} split has no {unit}")
+            (most, many), *_, (least, few) = [*counts.most_common(), *counts.most_common()[-1:]]
+            spread = f", of {len(counts):,} classes from {least} ({few:,}) to {most} ({many:,})"
+            rank_zero_info(f"{split}: {counts.total():,} {unit}{spread if len(counts) > 1 else ''}")
 
     def on_fit_start(self) -> None:
         """Report the targets, and check the model."""

@@ -162,11 +162,7 @@ class Vocabulary:
             0.2
         """
         words = [word for caption in captions for word in split_words(caption)]
-        return self.count_unknown(words) / max(1, len(words))
-
-    def count_unknown(self, words: Iterable[str]) -> int:
-        """Return how many of the words are not in the vocabulary."""
-        return sum(word not in self._index for word in words)
+        return sum(word not in self._index for word in words) / max(1, len(words))
 
     def encode(self, caption: str) -> list[int]:
         """Return the token ids of a caption, start and end included."""
@@ -185,41 +181,6 @@ class Vocabulary:
         """
         words = [self.words[t] for t in tokens if t not in (PAD, START, END)]
         return join_words(words)
-
-
-class WordCounts(NamedTuple):
-    """Lengths of captions in words."""
-
-    captions: int
-    words: int
-    longest: int
-    """Words of the longest caption."""
-    too_long: int
-    """Captions with more words than the limit."""
-    single: int
-    """Captions of one word of more than ten characters: their words may not be separated."""
-    empty: int
-    """Captions without a word."""
-    unknown: int
-    """Words that are not in the vocabulary."""
-
-
-def count_words(captions: Iterable[str], vocabulary: Vocabulary, max_words: int) -> WordCounts:
-    """Count the words of captions; those with more than `max_words` are too long.
-
-    Example:
-        >>> count_words(["a red ring", "a", "!"], Vocabulary.from_captions(["a ring"]), 2)
-        WordCounts(captions=3, words=4, longest=3, too_long=1, single=0, empty=1, unknown=1)
-    """
-    total = longest = too_long = single = empty = number = unknown = 0
-    for caption in captions:
-        words = split_words(caption)
-        unknown += vocabulary.count_unknown(words)
-        number, total, longest = number + 1, total + len(words), max(longest, len(words))
-        too_long += len(words) > max_words
-        single += len(words) == 1 and len(words[0]) > 10
-        empty += not words
-    return WordCounts(number, total, longest, too_long, single, empty, unknown)
 
 
 class CaptionSample(NamedTuple):

@@ -2,15 +2,13 @@
 
 import math
 import unicodedata
-import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from visattn.data.regions.annotations import AnnotatedObject
 from visattn.data.regions.masks import check_polygons, check_rle
 from visattn.geometry.affine import Box
-from visattn.io.messages import format_names
 from visattn.io.safe_paths import check_relative_path
 from visattn.io.safe_text import (
     CONTROL_CHARACTERS,
@@ -41,7 +39,7 @@ def read_instance_file(path: Path) -> list[CocoImage]:
 
     Everything is checked here, the polygons too, so that no annotation ends a training later. A
     segmentation may be missing: absent, null, `[]` or `{}`. Single points and lines beside a
-    polygon are left out and boxes are clipped at the image, with a warning that counts them.
+    polygon are left out and boxes are clipped at the image.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -59,17 +57,12 @@ def read_instance_file(path: Path) -> list[CocoImage]:
         Lin et al. 2014, arXiv:1405.0312 (COCO), the format of its annotations.
     """
     document = _read_document(path)
-    repairs = _Repairs({}, {})
     try:
         with paused_garbage_collection():
             categories = _parse_categories(document)
-            result = _attach_objects(_parse_images(document), categories, document, repairs)
+            result = _attach_objects(_parse_images(document), categories, document)
     except ValueError as error:
         raise ValueError(f"{path} is not a COCO instances file: {error}") from None
-    for places, what in zip(repairs, _REPAIRS, strict=True):
-        if places:
-            names = f"{len(places):,} ({format_names(list(places), 3)})"
-            warnings.warn(f"{path}: {what} {names}", UserWarning, stacklevel=2)
     return result
 
 
@@ -121,27 +114,14 @@ def _parse_categories(document: dict[str, Any]) -> dict[int | str, str]:
     return names
 
 
-class _Repairs(NamedTuple):
-    """Places of annotations that were repaired, with what was wrong."""
-
-    clipped: dict[str, str]
-    without_parts: dict[str, str]
-
-
-_REPAIRS = (
-    "boxes that exceed their images were clipped:",
-    "points and lines beside a polygon, which have no area, were left out of segmentations:",
-)
-
-
 def _attach_objects(
     images: dict[int | str, CocoImage],
     categories: dict[int | str, str],
     document: dict[str, Any],
-    repairs: _Repairs,
 ) -> list[CocoImage]:
     objects: dict[int | str, list[AnnotatedObject]] = {image_id: [] for image_id in images}
     ids: set[int | str] = set()
+    faults: list[str] = []
     entries = _list_entries(document, "annotations")
     for location, entry in entries:
         image_id = _reference(entry, "image_id", images, location)
@@ -152,18 +132,15 @@ def _attach_objects(
             ids.add(object_id)
         size = images[image_id].size
         box, fault = parse_box(entry.get("bbox"), location, size)
-        if fault:
-            repairs.clipped[location] = fault
+        faults += [fault] if fault else []
         try:
             segmentation = _parse_segmentation(entry.get("segmentation"), size, box)
         except ValueError as error:
             raise ValueError(f"{location}: {error}") from None
-        if isinstance(segmentation, list) and len(segmentation) < len(entry["segmentation"]):
-            repairs.without_parts[location] = "a part without an area"
         crowd = _parse_crowd(entry, location)
         area = _parse_area(entry, location)
         objects[image_id].append(AnnotatedObject(category, segmentation, box, crowd, area))
-    check_clipped(repairs.clipped, len(entries))
+    check_clipped(faults, len(entries))
     return [image._replace(objects=tuple(objects[image_id])) for image_id, image in images.items()]
 
 
@@ -225,11 +202,11 @@ def parse_box(value: Any, location: str, size: tuple[int, int]) -> tuple[Box, st
     return (max(x, 0.0), max(y, 0.0), min(right, size[1]), min(bottom, size[0])), fault
 
 
-def check_clipped(faults: dict[str, str], total: int) -> None:
+def check_clipped(faults: Sequence[str], total: int) -> None:
     """Raise if boxes exceed their images so often that they must be meant otherwise.
 
     Args:
-        faults: Boxes that were clipped.
+        faults: What is wrong with each box that was clipped.
         total: Number of all boxes.
 
     Raises:
@@ -237,8 +214,8 @@ def check_clipped(faults: dict[str, str], total: int) -> None:
     """
     if len(faults) > _MAX_CLIPPED * total:
         raise ValueError(
-            f"{next(iter(faults.values()))}; {len(faults):,} of {total:,} boxes exceed their "
-            "images: are they corners, relative coordinates, or those of another image size?"
+            f"{faults[0]}; {len(faults):,} of {total:,} boxes exceed their images: are they "
+            "corners, relative coordinates, or those of another image size?"
         )
 
 

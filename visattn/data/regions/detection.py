@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple, Self
 
 import torch
@@ -18,7 +17,7 @@ from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.sample import RegionSample
 from visattn.data.scenes.dataset import Scenes
 from visattn.functional.boxes import corners_to_center
-from visattn.geometry.affine import Box, Geometry
+from visattn.geometry.affine import Geometry
 from visattn.images.resize import ResizeSpec
 from visattn.results.kinds import NO_OBJECT
 
@@ -237,87 +236,3 @@ class AnnotatedObjects(DetectionDataset):
             image.boxes(),
             torch.tensor(image.areas(), dtype=torch.float32),
         )
-
-
-@dataclass(frozen=True)
-class BoxCounts:
-    """How many annotated boxes are targets, and why others are not.
-
-    Args:
-        largest: Largest number of targets in an image.
-        empty: Number of images without targets.
-        outside: Number of boxes outside of the part of the image that the network sees.
-        examples: Indices of a few images with targets.
-    """
-
-    classes: dict[str, int]
-    largest: int
-    empty: int
-    crowds: int
-    flat: int
-    outside: int
-    examples: tuple[int, ...]
-
-    def remarks(self) -> list[str]:
-        """Return a sentence for each kind of object that is no target."""
-        reasons = (
-            (self.empty, "images without an object, which are kept: nothing is to be found there"),
-            (self.crowds, "crowds (iscrowd), which are no targets"),
-            (self.flat, "objects whose boxes have no area, which are left out: correct bbox"),
-            (
-                self.outside,
-                "objects outside of the center crop, which are left out: resize_mode: pad has them",
-            ),
-        )
-        return [f"{count:,} {reason}" for count, reason in reasons if count]
-
-
-_NUM_EXAMPLES = 16
-
-
-def count_boxes(
-    images: Sequence[AnnotatedImage], class_names: Sequence[str], resize: ResizeSpec
-) -> BoxCounts:
-    """Return how many annotated boxes are targets of a detector.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from visattn.data.regions.annotations import AnnotatedObject
-        >>> cat = AnnotatedObject("cat", None, (1.0, 1.0, 3.0, 2.0))
-        >>> group = replace(cat, crowd=True)
-        >>> image = AnnotatedImage("a.jpg", Path("a.jpg"), (5, 7), (cat, group))
-        >>> counts = count_boxes([image], ["cat", "dog"], ResizeSpec((11, 13), "pad"))
-        >>> counts.classes, counts.remarks()
-        ({'cat': 1, 'dog': 0}, ['1 crowds (iscrowd), which are no targets'])
-    """
-    classes = dict.fromkeys(class_names, 0)
-    reasons = {"crowds": 0, "flat": 0, "outside": 0}
-    numbers: list[int] = []
-    region_of = cache(lambda size: resize.geometry(size).region)
-    for image in images:
-        region = region_of(image.size)
-        number = 0
-        for obj in image.objects:
-            reason = "crowds" if obj.crowd else _no_target(obj.box, region)
-            if reason:
-                reasons[reason] += 1
-            else:
-                classes[obj.category] += 1
-                number += 1
-        numbers.append(number)
-    filled = [index for index, number in enumerate(numbers) if number]
-    examples = tuple(filled[:: max(1, len(filled) // _NUM_EXAMPLES)][:_NUM_EXAMPLES])
-    largest = max(numbers, default=0)
-    empty = len(numbers) - len(filled)
-    return BoxCounts(classes, largest, empty, examples=examples, **reasons)
-
-
-def _no_target(box: Box | None, region: Box) -> str:
-    """Return why a box is no target, or nothing if it is one."""
-    left, top, right, bottom = box or (0.0, 0.0, 0.0, 0.0)
-    if not (right > left and bottom > top):
-        return "flat"
-    visible = min(right, region[2]) > max(left, region[0]) and min(bottom, region[3]) > max(
-        top, region[1]
-    )
-    return "" if visible else "outside"

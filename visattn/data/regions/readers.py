@@ -1,27 +1,15 @@
-"""Readers of images with annotated objects: ImageNet boxes, COCO instances, folders of masks."""
+"""Readers of images with annotated objects: COCO instances and folders of masks."""
 
-import csv
-import math
 import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.data.regions.coco_instances import read_instance_file
-from visattn.geometry.affine import Box
-from visattn.images.reader import ImageError, find_images, read_header, read_size
+from visattn.images.reader import ImageError, find_images, read_size
 from visattn.io.messages import format_names
 from visattn.io.safe_paths import SafeDirectory
-from visattn.io.safe_text import (
-    decode_utf8,
-    element_text,
-    parse_xml,
-    read_bytes_bounded,
-    short_repr,
-)
 
 _RANGES: dict[str, tuple[int | tuple[int, int], ...]] = {
     "airplane": (404, 895),
@@ -129,181 +117,7 @@ def _imagenet_indices() -> dict[str, int]:
     return {name: index for index, name in enumerate(ImageNetInfo().label_names())}
 
 
-_COLUMNS = ["ImageId", "PredictionString"]
-_TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to counting from 1
-_MAX_COORDINATE = 1e6
-
-
-def read_imagenet_boxes(
-    source: str | os.PathLike[str], images: str | os.PathLike[str] | None = None
-) -> list[AnnotatedImage]:
-    r"""Read images with the boxes of their objects, whose categories are WordNet ids.
-
-    The region of an object is its box: there are no masks.
-
-    Args:
-        source: A folder with an XML file per image, searched recursively (`Annotations`), or a CSV
-            file with the columns `ImageId` and `PredictionString`, in which each object is a
-            category, left, top, right and bottom (`LOC_val_solution.csv`).
-        images: Folder of the images, searched recursively; an image has the name of its XML file or
-            its `ImageId`. By default `Data` instead of `Annotations` in the path of the folder, or
-            `ILSVRC/Data/CLS-LOC/val` beside the CSV file.
-
-    Raises:
-        FileNotFoundError: If there is no such folder, or an image is not in it.
-        ValueError: If a file is invalid; the message names it.
-
-    Example:
-        >>> from PIL import Image
-        >>> folder = getfixture("tmp_path")
-        >>> Image.new("RGB", (4, 3)).save(folder / "a.png")
-        >>> lines = "ImageId,PredictionString\na,n02391049 1 0 4 2 n02391049 0 0 1 1 \n"
-        >>> _ = (folder / "boxes.csv").write_text(lines)
-        >>> [image] = read_imagenet_boxes(folder / "boxes.csv", folder)
-        >>> image.categories, [annotation.box for annotation in image.objects]
-        (('n02391049',), [(1.0, 0.0, 4.0, 2.0), (0.0, 0.0, 1.0, 1.0)])
-
-    Source:
-        Russakovsky et al. 2015, arXiv:1409.0575 (ILSVRC), the files of its localization task. Their
-        coordinates are used as they are, 0 at the left border of the image.
-    """
-    path = Path(source)
-    folder = Path(images) if images is not None else _default_folder(path)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder of images at {folder}; name it")
-    files: dict[str, Path] = {}
-    for file in find_images(folder):
-        if (other := files.setdefault(file.stem, file)) != file:
-            raise ValueError(f"{other} and {file} have the same name: whose boxes are meant?")
-    entries = _read_csv(path, files) if path.is_file() else _read_folder(path)
-    annotated: list[AnnotatedImage] = []
-    missing: list[str] = []
-    for origin, name, size, objects in entries:
-        if name not in files:
-            missing.append(name)
-        elif objects:
-            annotations = tuple(AnnotatedObject(category, None, box) for category, box in objects)
-            _check_boxes(origin, size, [box for _, box in objects])
-            relative = files[name].relative_to(folder).as_posix()
-            annotated.append(AnnotatedImage(relative, files[name], size, annotations))
-    if missing:
-        raise FileNotFoundError(f"no image {format_names(missing, 1)} in {folder}")
-    if not annotated:
-        raise ValueError(f"{path} has no objects on any image")
-    return sorted(annotated, key=lambda image: image.name)
-
-
-_Objects = list[tuple[str, Box]]
-_Entry = tuple[str, str, tuple[int, int], _Objects]  # origin, name, size, objects
-
-
-def _default_folder(source: Path) -> Path:
-    if source.is_file():
-        return source.parent / "ILSVRC" / "Data" / "CLS-LOC" / "val"
-    return Path(*("Data" if name == "Annotations" else name for name in source.parts))
-
-
-def _read_folder(folder: Path) -> Iterable[_Entry]:
-    for file in sorted(folder.rglob("*.xml")):
-        try:
-            root = parse_xml(read_bytes_bounded(file))
-            width, height = (
-                int(element_text(root, f"size/{side}")) for side in ("width", "height")
-            )
-            objects: _Objects = []
-            for element in root.findall("object"):
-                sides = [
-                    element_text(element, f"bndbox/{side}")
-                    for side in ("xmin", "ymin", "xmax", "ymax")
-                ]
-                objects.append((element_text(element, "name"), _parse_box(sides)))
-        except ValueError as error:
-            raise ValueError(f"{file} holds no boxes as ImageNet's: {error}") from None
-        yield str(file), file.stem, (height, width), objects
-
-
-def _read_csv(file: Path, images: dict[str, Path]) -> Iterable[_Entry]:
-    try:
-        rows = csv.reader(decode_utf8(read_bytes_bounded(file)).splitlines(), strict=True)
-        if (header := next(rows, [])) != _COLUMNS:
-            raise ValueError(f"its columns must be {' and '.join(_COLUMNS)}, got {header[:3]}")
-        for row in rows:
-            if len(row) != len(_COLUMNS):
-                raise ValueError(f"line {rows.line_num} must have two columns, got {row[:3]}")
-            name = row[0]
-            words = row[1].split()
-            objects: _Objects = [
-                (words[start], _parse_box(words[start + 1 : start + 5]))
-                for start in range(0, len(words), 5)
-            ]
-            size = read_size(images[name])[0] if name in images else (0, 0)
-            yield f"{file}, line {rows.line_num}", name, size, objects
-    except (csv.Error, ValueError) as error:
-        raise ValueError(f"{file} holds no boxes as ImageNet's: {error}") from None
-
-
-def _parse_box(sides: Sequence[str]) -> Box:
-    try:
-        left, top, right, bottom = map(float, sides)
-    except ValueError:
-        raise ValueError(f"a box must be four numbers, got {short_repr(list(sides))}") from None
-    return left, top, right, bottom
-
-
-def _check_boxes(origin: str, size: tuple[int, int], boxes: Sequence[Box]) -> None:
-    height, width = size
-    for left, top, right, bottom in boxes:
-        inside = (
-            0 <= left < right <= width + _TOLERANCE and 0 <= top < bottom <= height + _TOLERANCE
-        )
-        if not (inside and math.isfinite(right + bottom) and max(size) < _MAX_COORDINATE):
-            raise ValueError(
-                f"{origin}: a box must be left, top, right, bottom inside of an image of {width} x "
-                f"{height} pixels, got {left:g}, {top:g}, {right:g}, {bottom:g}"
-            )
-
-
 PathLike = str | os.PathLike[str]
-_SIZE_THREADS = 8  # that wait for headers of photos
-
-
-class Source(NamedTuple):
-    """Arguments of `read_annotated_images`."""
-
-    path: Path
-    """A file of annotations, or a folder."""
-    images: PathLike | None
-    masks: PathLike | None
-    omit: PathLike | None
-    onerror: Callable[[OSError | ImageError], object] | None
-
-    @property
-    def image_folder(self) -> Path:
-        """The folder of the images: by default that of the annotations."""
-        return self.path if self.images is None else Path(self.images)
-
-    @property
-    def mask_folder(self) -> Path | None:
-        """The folder of the masks: by default `masks` in or beside that of the images."""
-        if self.masks is not None:
-            return Path(self.masks)
-        candidates = (self.image_folder / "masks", self.image_folder.parent / "masks")
-        return next((folder for folder in candidates if folder.is_dir()), None)
-
-    def holds_boxes(self) -> bool:
-        """Return whether the boxes are as ImageNet's: a CSV file, or a folder with XML files."""
-        if self.path.is_file():
-            return self.path.suffix.lower() == ".csv"
-        return self.masks is None and next(self.path.rglob("*.xml"), None) is not None
-
-
-class Reader(NamedTuple):
-    """A format of annotations; `READERS` lists them in the order in which they are tried."""
-
-    name: str
-    """What is read, for messages."""
-    fits: Callable[[Source], bool]
-    read: Callable[[Source], list[AnnotatedImage]]
 
 
 def read_annotated_images(
@@ -318,8 +132,7 @@ def read_annotated_images(
 
     Args:
         data: COCO instances JSON; a folder with `annotations/instances_NAME.json` and the
-            images in `NAME`; boxes as ImageNet's, a CSV file or a folder of XML files
-            (`read_imagenet_boxes`); or a folder of images, whose masks are in `masks`.
+            images in `NAME`; or a folder of images, whose masks are in `masks`.
         images: Folder of the images, if it is another one.
         masks: Folder of mask images with bright foreground, each with the name and size of its
             image; by default `masks` beside or in the folder of images.
@@ -340,12 +153,18 @@ def read_annotated_images(
         >>> [(image.name, image.size) for image in read_annotated_images(folder)]
         [('cat.png', (5, 7))]
     """
-    source = Source(_one_file(Path(data), masks), images, masks, omit, onerror)
-    for reader in READERS:
-        if reader.fits(source):
-            return reader.read(source)
-    known = ", ".join(reader.name for reader in READERS)
-    raise FileNotFoundError(f"{data} holds none of {known}; name the folder of the masks")
+    path = _one_file(Path(data), masks)
+    if path.is_file():
+        return read_coco_images(path, images, onerror=onerror)
+    folder = Path(images or path)
+    candidates = (folder / "masks", folder.parent / "masks") if masks is None else (Path(masks),)
+    found = next((each for each in candidates if each.is_dir()), None)
+    if found is None:
+        raise FileNotFoundError(
+            f"{data} holds neither annotations/instances_*.json nor a folder masks; name the "
+            "folder of the masks"
+        )
+    return read_images_with_masks(folder, found, omit=omit, onerror=onerror)
 
 
 def _one_file(data: Path, masks: PathLike | None) -> Path:
@@ -488,57 +307,9 @@ def pair_masks(
     return [(file, by_name[name]) for file, name in names.items()]
 
 
-def check_photo_sizes(images: Sequence[AnnotatedImage]) -> None:
-    """Compare the size of each photo, from its header, with that of the annotations.
-
-    Photos that cannot be read are left to `read_image`, whose errors training may tolerate.
-
-    Raises:
-        ValueError: If sizes differ; the message names the first photo and counts the others.
-    """
-
-    def fault(image: AnnotatedImage) -> str:
-        try:
-            header = read_header(image.path)
-            image.check_size(header.size, header.orientation)
-        except ImageError:
-            return ""
-        except ValueError as error:
-            return str(error)
-        return ""
-
-    with ThreadPoolExecutor(_SIZE_THREADS) as threads:
-        faults = [text for text in threads.map(fault, images) if text]
-    if faults:
-        others = f" ({len(faults):,} of {len(images):,} photos)" if len(faults) > 1 else ""
-        raise ValueError(f"{faults[0]}{others}")
-
-
 def _default_image_folder(path: Path) -> Path:
     """Return the folder of images of a COCO instances file."""
     name = path.stem.removeprefix("instances_")
     root = path.parent.parent
     candidates = (root / name, root / "images" / name, path.parent / name)
     return next((folder for folder in candidates if folder.is_dir()), candidates[0])
-
-
-READERS = (
-    Reader(
-        "boxes as ImageNet's (a CSV file, or XML files)",
-        Source.holds_boxes,
-        lambda source: read_imagenet_boxes(source.path, source.images),
-    ),
-    Reader(
-        "COCO instances (a JSON file, or annotations/instances_*.json)",
-        lambda source: source.path.is_file(),
-        lambda source: read_coco_images(source.path, source.images, onerror=source.onerror),
-    ),
-    Reader(
-        "images with a folder masks",
-        lambda source: source.mask_folder is not None,
-        lambda source: read_images_with_masks(
-            source.image_folder, source.mask_folder or "", omit=source.omit, onerror=source.onerror
-        ),
-    ),
-)
-"""The formats of annotations; the first that fits reads."""

@@ -1,16 +1,13 @@
 """Segmentation data sets: images with the class of each pixel, as batches."""
 
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -21,18 +18,13 @@ from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.data.regions.sample import sample_nearest
 from visattn.data.scenes.dataset import Scenes
 from visattn.images.reader import (
-    ImageError,
     LoadedImage,
-    read_header,
     read_image,
     read_label_image,
 )
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.results.kinds import IGNORE_CLASS
 
-_MASK_THREADS = 8  # that wait for files
-_MIN_MASKS = 500  # that are read to count classes
-_NUM_EXAMPLES = 16
 _SEED_STREAM = 5  # separates these random numbers from others with the same seed
 
 
@@ -199,79 +191,12 @@ class MaskFolder(SegmentationImages):
         file, mask_file = self.files[index]
         image = read_image(file)
         numbers = read_label_image(mask_file)
-        self._check_size(mask_file, numbers.shape, image.size)
+        if numbers.shape != image.size:
+            raise ValueError(
+                f"the mask {mask_file} is {numbers.shape}, the upright image {image.size}"
+            )
         pixels = torch.tensor(image.pixels).permute(2, 0, 1)
         return SegmentationSample(pixels, torch.from_numpy(self._classes(numbers, mask_file)))
-
-    def count_pixels(self) -> "PixelCounts":
-        """Return how many pixels each class has in masks.
-
-        The headers of all files are read, and as many masks as it takes to find each class, at
-        least 500.
-
-        Raises:
-            ImageError: If a mask cannot be read or has several channels, unless there is a
-                fallback.
-            ValueError: If a mask has another size than its image, or an unknown number.
-        """
-        numbers = np.zeros(256, dtype=np.int64)
-        read = 0
-        classes = np.unique(self._table[(self._table >= 0) & (self._table != IGNORE_CLASS)])
-        filled: list[int] = []
-        # At random, since files with the same classes often follow each other.
-        order = torch.randperm(len(self.files), generator=torch.Generator().manual_seed(0))
-        with ThreadPoolExecutor(_MASK_THREADS) as threads:
-            deque(threads.map(self._check_header, self.files), maxlen=0)  # raises the first error
-            for chunk in map(Tensor.tolist, order.split(_MIN_MASKS)):
-                counted = threads.map(self._count_numbers, chunk)
-                for index, of_mask in zip(chunk, counted, strict=True):
-                    numbers += of_mask
-                    # Examples are masks with a class besides 0, which is mostly background.
-                    filled += [index] if self._per_class(of_mask)[1:IGNORE_CLASS].any() else []
-                read += len(chunk)
-                if self._per_class(numbers)[classes].all():
-                    break
-        counts = tuple(self._per_class(numbers).tolist())
-        present = tuple(np.flatnonzero(numbers).tolist())
-        return PixelCounts(counts, present, read, tuple(filled[:_NUM_EXAMPLES]))
-
-    def _per_class(self, numbers: Int[np.ndarray, "256"]) -> Int[np.ndarray, "256"]:
-        """Return the pixels of each class from those of each number; 255 is ignored."""
-        counts = np.zeros(256, dtype=np.int64)
-        known = self._table >= 0
-        np.add.at(counts, self._table[known], numbers[known])
-        return counts
-
-    def _count_numbers(self, index: int) -> Int[np.ndarray, "256"]:
-        """Return how many pixels of a mask have each number."""
-        file = self.files[index][1]
-        try:
-            numbers = read_label_image(file)
-        except ImageError:
-            if self.fallback is None:
-                raise
-            return np.zeros(256, dtype=np.int64)
-        self._classes(numbers, file)
-        return np.bincount(numbers.reshape(-1), minlength=256)
-
-    def _check_header(self, files: tuple[Path, Path]) -> None:
-        """Compare the sizes of an image and its mask, and the channels of the mask."""
-        try:
-            image, mask = map(read_header, files)
-        except ImageError:
-            if self.fallback is None:
-                raise
-            return
-        if not mask.has_numbers:
-            raise ImageError(
-                f"{files[1]}: a mask of class numbers has one channel, got {mask.mode}: save it as "
-                "a gray or palette PNG"
-            )
-        self._check_size(files[1], mask.size, image.size)
-
-    def _check_size(self, file: Path, mask: tuple[int, ...], image: tuple[int, int]) -> None:
-        if mask != image:
-            raise ValueError(f"the mask {file} is {mask}, the upright image {image}")
 
     def _classes(
         self, numbers: UInt8[np.ndarray, "y x"], mask_file: Path
@@ -286,23 +211,6 @@ class MaskFolder(SegmentationImages):
                 f"{known[:5]}{' ...' if len(known) > 5 else ''}: correct class_names or class_map"
             )
         return labels.astype(np.uint8)
-
-
-@dataclass(frozen=True)
-class PixelCounts:
-    """Pixels of each class in masks.
-
-    Args:
-        classes: Number of pixels of each class, 0 to 255; 255 is ignored.
-        numbers: The numbers that occur in the masks.
-        read: Number of masks that were read.
-        examples: Indices of a few images with other classes than 0.
-    """
-
-    classes: tuple[int, ...]
-    numbers: tuple[int, ...]
-    read: int
-    examples: tuple[int, ...]
 
 
 class CocoSegmentation(SegmentationImages):

@@ -1,6 +1,7 @@
 """Data modules of captions: drawn scenes, photos with caption files, tables."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -15,9 +16,8 @@ from torch.utils.data import ConcatDataset, Subset
 from visattn.data.captions.batch import (
     CaptionBatch,
     Vocabulary,
-    WordCounts,
     collate_captions,
-    count_words,
+    split_words,
 )
 from visattn.data.captions.dataset import (
     CaptionDataset,
@@ -45,9 +45,6 @@ from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.models.base import ImageEncoder
 from visattn.results.kinds import SPECIAL_TOKENS, CaptionFormat, Split
 from visattn.training.data_module import DataModule, DrawnScenesDataModule
-from visattn.training.targets import TargetCounts
-
-_MOST_UNKNOWN = 0.2  # of the dev captions of Flickr8k it is 0.034 with min_word_freq: 5
 
 
 class CaptionedImagesDataModule(DataModule):
@@ -76,8 +73,6 @@ class CaptionedImagesDataModule(DataModule):
     needed_task = "that trains a captioner, such as CaptioningTask, whose input_spec has an encoder"
     entries: Mapping[Split, Sequence[CaptionEntry]]
     """The photos of each split with their captions."""
-    max_counted = 200_000
-    """Photos whose captions are counted before training."""
 
     def __init__(
         self,
@@ -205,54 +200,23 @@ class CaptionedImagesDataModule(DataModule):
             for split, entries in self.entries.items()
         }
 
-    def count_targets(self, split: Split) -> TargetCounts | None:
-        """Return the number of captions, and what is cut or lost of them.
-
-        Raises:
-            ValueError: If `phrases` fit no caption.
-        """
+    def count_targets(self, split: Split) -> tuple[str, Counter[str]] | None:
+        """Return the number of captions, and how many have phrases."""
         if split not in self.datasets:
             return None
-        entries = self.entries[split]
-        step = max(1, len(entries) // self.max_counted)
-        texts = (text for entry in entries[::step] for text in entry.captions)
-        counts = count_words(texts, self.vocabulary, self.max_words)
-        remarks = list(self._caption_remarks(split, counts))
-        if step > 1:
-            remarks.append(f"the captions of every {step}th photo were counted")
+        unit = "captions"
         if self.phrases:
-            coverage = self.datasets[split].phrase_coverage()
-            remarks.append(f"{coverage:.1%} of the captions have phrases with boxes")
-        learned = counts.captions - counts.empty
-        cure = "check the captions file"
-        return TargetCounts(
-            len(entries), "captions", learned, largest=counts.longest, remarks=remarks, cure=cure
-        )
+            unit += f", {self.datasets[split].phrase_coverage():.1%} of them with phrases"
+        return unit, Counter(captions=sum(len(entry.captions) for entry in self.entries[split]))
 
-    def _caption_remarks(self, split: Split, counts: WordCounts) -> Iterator[str]:
-        if counts.too_long and split == "train":
-            yield (
-                f"{counts.too_long:,} captions have more than {self.max_words} words and are cut, "
-                f"without an end: max_words: {counts.longest} keeps all words"
-            )
-        if counts.empty:
-            yield f"{counts.empty:,} captions have no word, only symbols: remove them"
-        if 2 * counts.single > counts.captions:
-            yield (
-                f"{counts.single:,} captions are one word each, which cannot be learned as words: "
-                "put spaces between the words. Only Chinese, Japanese, Thai, Lao, Burmese and "
-                "Khmer are split by letters"
-            )
-        elif counts.unknown > _MOST_UNKNOWN * counts.words:
-            yield (
-                f"{counts.unknown / counts.words:.0%} of the words are unknown: captions hardly "
-                "ever share words. Lower min_word_freq, add captions, and put spaces between words "
-                "that are written as one"
-            )
-
-    def val_dataloader(self) -> Any:
-        """Return the validation photos, each once; an empty list if there are none."""
-        return super().val_dataloader() if "validation" in self.entries else []
+    def longest_caption(self) -> int:
+        """Return the largest number of words that the model reads; training cuts captions."""
+        longest = 0
+        for split in self.datasets:
+            captions = chain.from_iterable(entry.captions for entry in self.entries[split])
+            words = max(len(split_words(caption)) for caption in captions)
+            longest = max(longest, min(words, self.max_words - 1) if split == "train" else words)
+        return longest
 
 
 class CaptionDataModule(CaptionedImagesDataModule):

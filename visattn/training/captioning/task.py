@@ -22,10 +22,10 @@ from visattn.functional.captions import (
 )
 from visattn.models.base import encoder_decoder_parameters
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
+from visattn.training.captioning.data import CaptionedImagesDataModule
 from visattn.training.captioning.evaluation import CaptionEvalTask, teacher_force_batch
 from visattn.training.optim import OptimConfig
 from visattn.training.reduce import GradientAccumulation, ddp_loss_scale, world_size
-from visattn.training.targets import TargetCounts
 
 _OPTIM = OptimConfig(warmup_steps=100)
 
@@ -119,28 +119,30 @@ class CaptioningTask(CaptionEvalTask):
         self.accumulation = GradientAccumulation()
 
     def check_training(self) -> None:
-        """Refuse hard attention: soft weights may be tested with it, but not trained."""
+        """Refuse captions beyond the positions of the model, and hard attention without samples.
+
+        Soft weights may be tested with hard attention, but not trained.
+
+        Raises:
+            ValueError: In these cases.
+        """
+        limit = getattr(self.model, "max_length", None)
+        data = self.data
+        # A caption of n words takes n + 1 positions, the first for the start token.
+        if (
+            limit
+            and isinstance(data, CaptionedImagesDataModule)
+            and data.longest_caption() >= limit
+        ):
+            raise ValueError(
+                f"captions need {data.longest_caption() + 1} positions, but the model has {limit}: "
+                "set max_length of the captioner, or shorten the captions"
+            )
         if self.model.places is not None and not self.samples_places:
             raise ValueError(
                 "hard attention has no gradient without sampled places: train it with "
                 "HardAttentionTask, or set attention: soft"
             )
-
-    def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
-        """Refuse captions that are longer than the positions of the model."""
-        limit = getattr(self.model, "max_length", None)
-        # A caption of n words takes n + 1 positions, the first for the start token. One that is cut
-        # has no end, so that its last word is predicted but never read: it takes `max_words`.
-        most = getattr(self.data, "max_words", counts.largest + 1) if split == "train" else None
-        needed = counts.largest + 1 if most is None else min(counts.largest + 1, most)
-        if limit is None or needed <= limit:
-            return []
-        name = "training" if split == "train" else "validation"
-        raise ValueError(
-            f"the longest {name} caption needs {needed} positions, {counts.largest} words and the "
-            f"start token, but the model has {limit}: set max_length of the captioner to at least "
-            f"{needed}, or shorten the captions"
-        )
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Weight the accumulated batches by their words or captions, as one batch would."""

@@ -40,7 +40,6 @@ from visattn.images.resize import ResizeMode
 from visattn.io.sources import Source
 from visattn.results.kinds import Split
 from visattn.training.data_module import CanvasDataModule, DataModule, DrawnScenesDataModule
-from visattn.training.targets import TargetCounts
 
 
 class ClassificationDataModule(DataModule):
@@ -76,13 +75,6 @@ class ClassificationDataModule(DataModule):
     @abstractmethod
     def open_dataset(self, split: Split) -> LabeledImages:
         """Return the images of a split."""
-
-    def count_targets(self, split: Split) -> TargetCounts | None:
-        """Return the number of images of each class."""
-        labels = self.datasets[split].labels
-        if labels.ndim != 1:
-            return None  # sequences
-        return TargetCounts.of_labels(labels, self.data_info["class_names"])
 
     def train_samples(self) -> LabeledImages | WithUniforms:
         """Return the training images, with random numbers for the transforms of a batch."""
@@ -291,10 +283,6 @@ class ClutteredMNISTDataModule(CanvasDataModule):
     def centers(self, split: Split = "test") -> Float[Tensor, "n 2"]:
         """Return the center of each digit, x and y, from -1 to 1 across the canvas."""
         return self.get_dataset(split).centers
-
-    def count_targets(self, split: Split) -> TargetCounts:
-        """Return the number of digits of each class."""
-        return TargetCounts.of_labels(self.datasets[split].labels, self.class_names)
 
 
 class SingleObjectDataModule(DrawnScenesDataModule, ClassificationDataModule):

@@ -1,6 +1,7 @@
 """Data modules for object detection: rendered scenes, COCO instances, tables."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,13 +17,11 @@ from visattn.data.regions.detection import (
     DetectionDataset,
     SceneObjects,
     collate_detections,
-    count_boxes,
 )
-from visattn.data.regions.readers import check_photo_sizes, read_coco_images
+from visattn.data.regions.readers import read_coco_images
 from visattn.images.resize import ResizeMode
-from visattn.results.kinds import NO_OBJECT, Split
+from visattn.results.kinds import Split
 from visattn.training.data_module import DenseDataModule, DrawnScenesDataModule
-from visattn.training.targets import TargetCounts
 
 
 class DetectionDataModule(DenseDataModule):
@@ -48,11 +47,6 @@ class DetectionDataModule(DenseDataModule):
     def collate_fn(self, split: Split) -> Callable[[list[Any]], DetectionBatch]:
         """Return the function that makes a batch of samples."""
         return collate_detections
-
-    def count_in_samples(self, split: Split, indices: list[int]) -> int:
-        """Return the number of objects that the loss reads of some images."""
-        batch = collate_detections([self.datasets[split][index] for index in indices])
-        return int((batch.labels != NO_OBJECT).sum())
 
 
 class ScenesDetectionDataModule(DrawnScenesDataModule, DetectionDataModule):
@@ -106,39 +100,18 @@ class AnnotatedDetectionDataModule(DetectionDataModule):
     def annotated_images(self, split: Split) -> list[AnnotatedImage]:
         """Return the photos of a split with their objects."""
 
-    def check_sizes(self, images: list[AnnotatedImage]) -> None:
-        """Refuse photos of other sizes than their annotations say.
-
-        Raises:
-            ValueError: If there are any.
-        """
-        check_photo_sizes(images)
-
     def setup(self, stage: str) -> None:
         """Open the splits of a stage; only scores of maps need masks, which `fit` does not have."""
         super().setup(stage)
         for dataset in self.datasets.values():
             dataset.masks = stage != "fit"
 
-    def count_targets(self, split: Split) -> TargetCounts:
-        """Return the number of objects of each class; sizes of photos are compared first.
-
-        Raises:
-            ValueError: If photos have other sizes than the file says.
-        """
-        images = self.annotated_images(split)
-        self.check_sizes(images)
-        counts = count_boxes(images, self.class_names, self.resize)
-        self.check_samples(split, counts.examples)
-        return TargetCounts(
-            len(images),
-            "objects",
-            sum(counts.classes.values()),
-            counts.classes,
-            counts.largest,
-            counts.remarks(),
-            "check the annotations and resize_mode, or remove the category from the file",
-        )
+    def count_targets(self, split: Split) -> tuple[str, Counter[str]]:
+        """Return the number of objects of each class, without crowds."""
+        counts = Counter(dict.fromkeys(self.class_names, 0))
+        for image in self.annotated_images(split):
+            counts.update(annotated.category for annotated in image.objects if not annotated.crowd)
+        return "objects", counts
 
     def open_dataset(self, split: Split) -> AnnotatedObjects:
         """Return the photos of a split, resized to the input of the network."""
@@ -224,6 +197,3 @@ class HubDetectionDataModule(AnnotatedDetectionDataModule):
     def annotated_images(self, split: Split) -> list[AnnotatedImage]:
         """Return the photos of a split with their objects."""
         return self._images[split]
-
-    def check_sizes(self, images: list[AnnotatedImage]) -> None:
-        """Do nothing: the sizes are those of the photos."""

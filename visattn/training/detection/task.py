@@ -20,7 +20,6 @@ from visattn.training.detection.losses import SetCriterion
 from visattn.training.detection.metrics import DETECTION_METRICS, DetectionScores
 from visattn.training.metrics import Evaluation, WeightedMean
 from visattn.training.optim import OptimConfig
-from visattn.training.targets import TargetCounts
 from visattn.training.task import Task
 
 _OPTIM = OptimConfig(decay_start=0.7)
@@ -81,15 +80,6 @@ class DetectionTask(Task):
     def input_spec(self) -> InputSpec:
         """The input of the detector."""
         return InputSpec(self.model.img_size, self.model.mean, self.model.std)
-
-    def target_remarks(self, split: str, counts: TargetCounts) -> list[str]:
-        """Return whether images have more objects than the model has queries."""
-        if counts.largest <= self.model.num_queries:
-            return []
-        return [
-            f"an image has {counts.largest:,} objects, but the model {self.model.num_queries:,} "
-            f"queries: objects beyond them are not learned; set num_queries to {counts.largest:,}"
-        ]
 
     def training_step(self, batch: DetectionBatch, batch_idx: int) -> Tensor:
         """Return the sum of all losses."""

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from visattn.images.resize import ResizeMode
 from visattn.io.sources import Source
 from visattn.results.kinds import Split
 from visattn.training.data_module import DataModule
-from visattn.training.targets import TargetCounts
 
 
 class QuestionDataModule(DataModule):
@@ -219,27 +219,12 @@ class PhotoQuestionsDataModule(QuestionDataModule):
         fallback = self.read_fallback(split, len(photos), lambda index: photos[index].file)
         return QuestionPhotos(photos, self.sources(split), self.resize, fallback=fallback)
 
-    def count_targets(self, split: Split) -> TargetCounts:
-        """Return the number of questions whose answer the model can give, by their type."""
-        photos = self.photos[split]
-        known = set(self.answers)
-        questions = [question for photo in photos for question in photo.questions]
-        learned = Counter(question.type for question in questions if question.answer in known)
-        remarks: list[str] = []
-        if rest := len(questions) - learned.total():
-            effect = "are not trained on" if split == "train" else "count as wrong"
-            remarks.append(
-                f"{rest:,} of {len(questions):,} questions have another answer than the "
-                f"{len(known):,} of the model and {effect}: a larger max_answers has more of them"
-            )
-        unknown = self.vocabulary.unknown_fraction(question.text for question in questions)
-        if unknown:
-            remarks.append(f"{unknown:.1%} of the words of the questions are unknown to the model")
-        classes = {type_: learned[type_] for type_ in self.types}
-        cure = "check the annotations of these questions, or raise max_answers"
-        return TargetCounts(
-            len(photos), "questions", learned.total(), classes, remarks=remarks, cure=cure
-        )
+    def count_targets(self, split: Split) -> tuple[str, Counter[str]]:
+        """Return the number of questions of each type whose answer the model can give."""
+        known = {*self.answers}
+        questions = chain.from_iterable(photo.questions for photo in self.photos[split])
+        types = Counter(question.type for question in questions if question.answer in known)
+        return "questions with an answer of the model", types
 
     def training_questions(self) -> Iterable[str]:
         """Return all questions of the training."""

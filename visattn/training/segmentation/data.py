@@ -1,27 +1,30 @@
 """Data modules of segmentation: rendered scenes, folders of masks, COCO instances."""
 
 from abc import abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from visattn.data.augment.images import AugmentationSpec
 from visattn.data.augment.joint import JointTransforms
 from visattn.data.loading.loader import OnError
-from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.coco_instances import read_category_names
-from visattn.data.regions.readers import check_photo_sizes, pair_masks, read_coco_images
+from visattn.data.regions.readers import pair_masks, read_coco_images
 from visattn.data.regions.segmentation import (
     CocoSegmentation,
     MaskFolder,
     SceneSegmentation,
     SegmentationImages,
 )
+from visattn.images.reader import ImageError, read_label_image
 from visattn.images.resize import ResizeMode
 from visattn.results.kinds import BACKGROUND, IGNORE_CLASS, Split
 from visattn.training.data_module import DenseDataModule, DrawnScenesDataModule
-from visattn.training.targets import TargetCounts
 
 _NUM_EXAMPLES = 16
 
@@ -48,11 +51,6 @@ class SegmentationDataModule(DenseDataModule):
     @abstractmethod
     def open_dataset(self, split: Split) -> SegmentationImages:
         """Return the images of a split."""
-
-    def count_in_samples(self, split: Split, indices: list[int]) -> int:
-        """Return the number of pixels of classes besides the first that the loss reads."""
-        labels = self.datasets[split][indices].labels
-        return int(((labels != 0) & (labels != IGNORE_CLASS)).sum())
 
 
 class SceneSegmentationDataModule(DrawnScenesDataModule, SegmentationDataModule):
@@ -145,6 +143,11 @@ class MaskFolderDataModule(SegmentationDataModule):
     def open_dataset(self, split: Split) -> SegmentationImages:
         """Return the photos of a split."""
         files = self._files(split)
+        if self.class_map is None and _numbers(files) == {0, IGNORE_CLASS}:
+            raise ValueError(
+                "the masks have the numbers 0 and 255 only, and 255 is ignored by default: set "
+                "class_map: {0: 0, 255: 1}"
+            )
         return MaskFolder(
             files,
             len(self.class_names),
@@ -154,33 +157,6 @@ class MaskFolderDataModule(SegmentationDataModule):
             seed=self.seed,
             fallback=self.read_fallback(split, len(files), lambda index: files[index][0]),
         )
-
-    def count_targets(self, split: Split) -> TargetCounts:
-        """Return the number of pixels of each class.
-
-        Raises:
-            ImageError: If a mask cannot be read, unless training tolerates it.
-            ValueError: If a mask has another size than its photo or unknown numbers.
-        """
-        dataset = self.datasets[split]
-        pixels = dataset.count_pixels()
-        classes = dict(zip(self.class_names, pixels.classes, strict=False))
-        ignored = pixels.classes[IGNORE_CLASS]
-        total = sum(pixels.classes)
-        numbers = ", ".join(map(str, pixels.numbers[:8])) + ", ..." * (len(pixels.numbers) > 8)
-        cure = f"correct class_names or class_map; the masks have the numbers {numbers}"
-        if set(pixels.numbers) <= {0, IGNORE_CLASS} and self.class_map is None:
-            cure = (
-                "the masks have the numbers 0 and 255 only, and 255 is ignored by default: set "
-                "class_map: {0: 0, 255: 1}"
-            )
-        remarks = [f"{ignored / total:.1%} of the pixels are ignored (255)"] if ignored else []
-        if pixels.read < len(dataset):
-            remarks.append(f"pixels were counted in {pixels.read:,} of {len(dataset):,} masks")
-        self.check_samples(split, pixels.examples)
-        learned = sum(pixels.classes[1 : len(self.class_names)])
-        unit = f"pixels of classes besides {self.class_names[0]}"
-        return TargetCounts(len(dataset), unit, learned, classes, remarks=remarks, cure=cure)
 
     def _files(self, split: Split) -> list[tuple[Path, Path]]:
         folder = {"train": "train", "validation": "val"}.get(split, self.test)
@@ -193,6 +169,15 @@ class MaskFolderDataModule(SegmentationDataModule):
         return [
             files[index] for index in sorted(order[count:] if split == "train" else order[:count])
         ]
+
+
+def _numbers(files: Sequence[tuple[Path, Path]]) -> set[int]:
+    """Return the numbers in some masks, without those that cannot be read."""
+    numbers: set[int] = set()
+    for _, mask in files[:: max(1, len(files) // _NUM_EXAMPLES)]:
+        with suppress(ImageError):
+            numbers.update(np.unique(read_label_image(mask)).tolist())
+    return numbers
 
 
 class CocoSegmentationDataModule(SegmentationDataModule):
@@ -250,40 +235,13 @@ class CocoSegmentationDataModule(SegmentationDataModule):
             fallback=self.read_fallback(split, len(images), lambda index: images[index].path),
         )
 
-    def count_targets(self, split: Split) -> TargetCounts:
-        """Return the number of objects of each category; sizes of photos are compared first.
-
-        Raises:
-            ValueError: If photos have other sizes than the file says, or there is no object with a
-                mask.
-        """
-        images: list[AnnotatedImage] = self.datasets[split].images
-        check_photo_sizes(images)
-        classes = dict.fromkeys(self.class_names[1:], 0)
-        crowds = bare = others = 0
-        filled: list[int] = []
-        for index, image in enumerate(images):
-            for annotated in image.objects:
-                if annotated.category not in classes:
-                    others += 1
-                elif annotated.crowd:
-                    crowds += 1
-                elif annotated.segmentation is None:
-                    bare += 1
-                else:
-                    classes[annotated.category] += 1
-                    filled.append(index)
-        reasons = (
-            (others, "objects of other categories are background: name them in categories"),
-            (crowds, "crowds (iscrowd), whose pixels are ignored"),
-            (bare, "objects without a mask, whose boxes are ignored: add segmentation"),
-        )
-        self.check_samples(split, list(dict.fromkeys(filled))[:_NUM_EXAMPLES])
-        return TargetCounts(
-            len(images),
-            "objects with a mask",
-            sum(classes.values()),
-            classes,
-            remarks=[f"{count:,} {reason}" for count, reason in reasons if count],
-            cure="name categories that have masks, or add their segmentation",
-        )
+    def count_targets(self, split: Split) -> tuple[str, Counter[str]]:
+        """Return the number of objects of each category that have a mask, without crowds."""
+        counts = Counter(dict.fromkeys(self.class_names[1:], 0))
+        for image in self.datasets[split].images:
+            counts.update(
+                annotated.category
+                for annotated in image.objects
+                if annotated.category in counts and annotated.segmentation and not annotated.crowd
+            )
+        return "objects with a mask", counts
