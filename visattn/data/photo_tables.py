@@ -80,7 +80,7 @@ class TableSource:
         names = {"train": self.train, "validation": self.val, "test": self.test or self.val}
         splits: dict[Any, str] = {split: name for split, name in names.items() if name}
         if unknown := [name for name in splits.values() if name not in data]:
-            raise ValueError(f"no split {unknown[0]!r} in {self.data}; there are {', '.join(data)}")
+            raise ValueError(f"no split {unknown[0]!r}; there are {', '.join(data)}")
         tables = {
             name: PhotoTable(data[name], {role: columns[role] for role in ("image", *roles)}, name)
             for name in set(splits.values())
