@@ -45,9 +45,8 @@ the model are always scored, too."""
 
 _EPILOG = """\
 DATA is a COCO file instances_NAME.json, a folder that holds it in annotations/ and the images in
-NAME/, a folder of images with a folder of masks (foreground bright) of the same names, or boxes of
-ImageNet: a folder of XML files or LOC_val_solution.csv, with the images in --images. Without masks
-the box of an object is its region.
+NAME/, or a folder of images with a folder of masks (foreground bright) of the same names. Without
+masks the box of an object is its region.
 
   point    pointing game: the maximum lies on the object, or within --tolerance pixels of it;
            in box: in its bounding box; hard: objects that cover less than a quarter of an image

@@ -1,9 +1,7 @@
 """Data sets of captioned images: photos or cached features, also mirrored with their captions."""
 
-import os
 import re
 import unicodedata
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,11 +12,11 @@ from torch.utils.data import Dataset
 from visattn.data.captions.batch import CaptionSample, split_words
 from visattn.data.captions.files import CaptionEntry
 from visattn.data.feature_cache import FeatureCache
-from visattn.data.loading.loader import ReadFallback
+from visattn.data.loading.loader import PathList, ReadFallback
 from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
 from visattn.data.phrases import phrases_to_input
 from visattn.geometry.affine import Geometry
-from visattn.images.reader import LoadedImage, PathLike, read_image, read_size
+from visattn.images.reader import PathLike, read_image, read_size
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.io.safe_paths import SafeDirectory
 from visattn.io.sources import Source
@@ -54,45 +52,37 @@ def says_side(text: str) -> bool:
 
 
 class CaptionedImages(Dataset[CaptionSample]):
-    """Images, each with all of its captions, from any storage.
+    """Images, each with all of its captions.
 
     Args:
         entries: Captions of each image.
+        photos: The images, such as the rows of a table.
         resize: Resizing to the network's input.
     """
 
-    def __init__(self, entries: Sequence[CaptionEntry], resize: ResizeSpec) -> None:
+    def __init__(
+        self, entries: Sequence[CaptionEntry], photos: Sequence[Source], resize: ResizeSpec
+    ) -> None:
         self.entries = entries
+        self.photos = photos
         self.resize = resize
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __getitem__(self, index: int) -> CaptionSample:
-        entry = self._entry(index)
+        entry = self.entries[index]
         pixels, _ = self.load_input(index)
         return CaptionSample(entry.id, pixels, entry.captions, references=entry.captions)
 
     def load_input(self, index: int) -> tuple[UInt8[Tensor, "3 y x"], Geometry]:
         """Return the network's input for an image, and its geometry."""
-        return resize_to_input(self.load_image(index), self.resize)
+        return resize_to_input(read_image(self.photos[index]), self.resize)
 
-    @abstractmethod
-    def load_image(self, index: int) -> LoadedImage:
-        """Return an image at its own size.
-
-        Raises:
-            ImageError: If it cannot be read; the message names its location.
-        """
-
-    @abstractmethod
     def geometry(self, index: int) -> Geometry:
         """Return the geometry of an image; only its header is read."""
-
-    def _entry(self, index: int) -> CaptionEntry:
-        if not 0 <= index < len(self.entries):
-            raise IndexError(f"index must lie in [0, {len(self.entries)}), got {index}")
-        return self.entries[index]
+        size, orientation = read_size(self.photos[index])
+        return self.resize.geometry(size, orientation)
 
 
 class CaptionedPhotos(CaptionedImages):
@@ -120,43 +110,9 @@ class CaptionedPhotos(CaptionedImages):
     def __init__(
         self, entries: Sequence[CaptionEntry], folder: PathLike, resize: ResizeSpec
     ) -> None:
-        super().__init__(tuple(entries), resize)
-        self.folder = Path(folder)
         check_photos(entries, folder)
-
-    def load_image(self, index: int) -> LoadedImage:
-        """Return a photo at its own size; an error names its file."""
-        return read_image(self.folder / self._entry(index).file)
-
-    def geometry(self, index: int) -> Geometry:
-        """Return the geometry of a photo; only the header of its file is read."""
-        size, orientation = read_size(self.folder / self._entry(index).file)
-        return self.resize.geometry(size, orientation)
-
-
-class CaptionedSources(CaptionedImages):
-    """Photos of any source, such as the rows of a table, each with all of its captions.
-
-    Args:
-        entries: The captions of each photo.
-        photos: The photos.
-        resize: Resizing to the network's input.
-    """
-
-    def __init__(
-        self, entries: Sequence[CaptionEntry], photos: Sequence[Source], resize: ResizeSpec
-    ) -> None:
-        super().__init__(entries, resize)
-        self.photos = photos
-
-    def load_image(self, index: int) -> LoadedImage:
-        """Return a photo at its own size; an error names its place."""
-        return read_image(self.photos[index])
-
-    def geometry(self, index: int) -> Geometry:
-        """Return the geometry of a photo, from its header."""
-        size, orientation = read_size(self.photos[index])
-        return self.resize.geometry(size, orientation)
+        files = PathList(Path(folder, entry.file) for entry in entries)
+        super().__init__(tuple(entries), files, resize)
 
 
 def check_photos(entries: Sequence[CaptionEntry], folder: PathLike) -> None:
@@ -174,27 +130,12 @@ def check_photos(entries: Sequence[CaptionEntry], folder: PathLike) -> None:
         examples = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise FileNotFoundError(
             f"{len(missing):,} of {len(entries):,} photos are missing or empty in {folder}: "
-            f"{examples}{_folder_hint(Path(folder), missing[0])}"
+            f"{examples}; add them, or remove their captions"
         )
 
 
 def _is_nonempty(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
-
-
-def _folder_hint(folder: Path, file: str) -> str:
-    """Return a hint if the photo is in a subfolder or a sibling of this folder."""
-    parents = [path for path in (folder, folder.absolute().parent) if os.access(path, os.R_OK)]
-    candidates = [
-        Path(candidate)
-        for parent in parents
-        for candidate in sorted(os.scandir(parent), key=lambda candidate: candidate.name)
-        if candidate.is_dir() and os.access(candidate, os.X_OK)
-    ]
-    match = next((path for path in candidates if _is_nonempty(path / file)), None)
-    if match is None:
-        return "; add them, or remove their captions"
-    return f"; {match} contains the first one: is it the folder?"
 
 
 Phrases = Mapping[str, Mapping[tuple[str, ...], tuple[Phrase, ...]]]

@@ -16,7 +16,6 @@ from visattn.data.captions.formats import (
     parse_captions,
     parse_results,
 )
-from visattn.io.messages import did_you_mean
 from visattn.io.safe_text import decode_utf8, printable_name, read_bytes_bounded
 from visattn.results.kinds import CaptionFormat, Split
 
@@ -224,7 +223,7 @@ def check_disjoint_splits(splits: Mapping[str, Sequence[CaptionEntry]]) -> None:
 def _read_text(path: Path) -> str:
     """Return the text of a file with normalized line endings."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file{_path_hint(path)}")
+        raise FileNotFoundError(f"{path} is not a file")
     content = read_bytes_bounded(path)
     try:
         text = decode_utf8(content)
@@ -233,15 +232,6 @@ def _read_text(path: Path) -> str:
     if not text.strip():
         raise ValueError(f"{path} is empty")
     return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _path_hint(path: Path) -> str:
-    """Return a suggestion for a missing file, as the end of a message."""
-    if not path.parent.is_dir():
-        return f"; there is no folder {path.parent} either"
-    files = [sibling.name for sibling in path.parent.iterdir() if sibling.is_file()]
-    hint = did_you_mean(path.name, files, n=1, otherwise="")
-    return f"; {hint}" if hint else ""
 
 
 def _group_by_photo(

@@ -23,7 +23,6 @@ from visattn.data.captions.dataset import (
     CaptionDataset,
     CaptionedImages,
     CaptionedPhotos,
-    CaptionedSources,
 )
 from visattn.data.captions.files import (
     CaptionEntry,
@@ -276,7 +275,7 @@ class CaptionDataModule(CaptionedImagesDataModule):
             check_unique_ids(self.splits)
         self.entries = {name: split.entries for name, split in self.splits.items()}
 
-    def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedPhotos:
+    def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedImages:
         """Return the photos of a split, resized to the input of the encoder."""
         return CaptionedPhotos(*self.splits[split], resize)
 
@@ -368,9 +367,9 @@ class HubCaptionDataModule(CaptionedImagesDataModule):
         if self.feature_cache_dir and len(set(ids)) < len(ids):
             raise ValueError("photos of several splits have the same id: name another column as id")
 
-    def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedSources:
+    def open_images(self, split: Split, resize: ResizeSpec) -> CaptionedImages:
         """Return the photos of a split, resized to the input of the encoder."""
-        return CaptionedSources(self.entries[split], self.tables[split], resize)
+        return CaptionedImages(self.entries[split], self.tables[split], resize)
 
     def examples(self, count: int) -> list[Any]:
         """Return the first validation photos, or of training if there are none."""
