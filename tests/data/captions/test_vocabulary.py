@@ -151,21 +151,10 @@ def test_empty_caption_is_start_and_end() -> None:
     assert vocabulary.decode([0, START, 4, END, 0]) == "a"
 
 
-def test_counts_are_stored_with_the_words() -> None:
+def test_rare_words_are_unknown() -> None:
     captions = ["b b b a", "c a", "d"]
-    assert Vocabulary.from_captions(captions).counts == {"b": 3, "a": 2, "c": 1, "d": 1}
-    rarer = Vocabulary.from_captions(captions, min_word_freq=2)
-    assert rarer.counts == {"b": 3, "a": 2}
-    again = Vocabulary(list(rarer.words))
-    assert (again.words, again.hash, again.counts) == (rarer.words, rarer.hash, {})
-
-
-@given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), limit=st.integers(1, 11))
-def test_max_words_keeps_the_most_frequent(captions: list[str], limit: int) -> None:
-    every = Vocabulary.from_captions(captions)
-    limited = Vocabulary.from_captions(captions, max_words=limit)
-    assert limited.words == every.words[: 4 + limit]
-    assert limited.counts == {word: every.counts[word] for word in limited.words[4:]}
+    assert Vocabulary.from_captions(captions).words[4:] == ("b", "a", "c", "d")
+    assert Vocabulary.from_captions(captions, min_word_freq=2).words[4:] == ("b", "a")
 
 
 @given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), others=st.lists(CAPTIONS, max_size=7))
@@ -178,36 +167,9 @@ def test_unknown_fraction_counts_unknown_tokens(captions: list[str], others: lis
     assert vocabulary.unknown_fraction(["klm"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("limits", "reason"),
-    [
-        ({"min_word_freq": 0}, "at least 1, got 0 and None"),
-        ({"max_words": 0}, "at least 1, got 1 and 0"),
-        (
-            {"min_word_freq": 5},
-            "no word occurs 5 times .* 'b', occurs 3 times; lower min_word_freq",
-        ),
-    ],
-)
-def test_limits_without_remaining_words_are_refused(limits: dict[str, int], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        Vocabulary.from_captions(["b b b a"], **limits)  # pyright: ignore[reportArgumentType]
-
-
-def test_hash_is_stable() -> None:
-    """Saved weights refer to the hash."""
-    assert Vocabulary((*SPECIAL_TOKENS, "a", "red", "ring")).hash == "809b92624388cb56"
-
-
-def test_hash_depends_on_words_and_order() -> None:
-    hashes = {
-        Vocabulary((*SPECIAL_TOKENS, *words)).hash
-        for words in (("a", "b"), ("b", "a"), ("a",), ("a", "c"), ())
-    }
-    assert len(hashes) == 5
-    assert (
-        Vocabulary((*SPECIAL_TOKENS, "a", "b")).hash == Vocabulary((*SPECIAL_TOKENS, "a", "b")).hash
-    )
+def test_a_limit_without_remaining_words_is_refused() -> None:
+    with pytest.raises(ValueError, match="no word occurs 5 times .* 'b', occurs 3 times; lower"):
+        Vocabulary.from_captions(["b b b a"], min_word_freq=5)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """Vocabulary, samples and batches of captioned images."""
 
-import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -72,7 +71,6 @@ class Vocabulary:
 
     Args:
         words: Every word once, `SPECIAL_TOKENS` first.
-        counts: Frequency of each word in the training captions, if known.
 
     Raises:
         ValueError: If the special tokens do not come first, or a word occurs twice.
@@ -85,74 +83,41 @@ class Vocabulary:
         'a ring'
     """
 
-    def __init__(self, words: Sequence[str], counts: Mapping[str, int] | None = None) -> None:
+    def __init__(self, words: Sequence[str]) -> None:
         if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
             raise ValueError(
                 f"a vocabulary must start with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
                 "Vocabulary.from_captions builds one"
             )
         self.words = tuple(words)
-        self.counts = dict(counts or {})
         self._index = {word: index for index, word in enumerate(self.words)}
         if len(self._index) < len(self.words):
             duplicates = [word for word, count in Counter(words).items() if count > 1]
             raise ValueError(f"words must be unique, got duplicates: {duplicates[:5]}")
 
     @classmethod
-    def from_captions(
-        cls,
-        captions: Iterable[str],
-        *,
-        min_word_freq: int = 1,
-        max_words: int | None = None,
-    ) -> Self:
+    def from_captions(cls, captions: Iterable[str], *, min_word_freq: int = 1) -> Self:
         """Build a vocabulary from captions: most frequent word first, ties in alphabetical order.
 
         Args:
             captions: Captions of the training split only.
             min_word_freq: Less frequent words become unknown.
-            max_words: Maximum number of words, special tokens not counted.
 
         Raises:
-            ValueError: If a limit is below 1, or leaves no word.
+            ValueError: If no word is left.
         """
         counts = Counter(word for caption in captions for word in split_words(caption))
-        return cls.from_counts(counts, min_word_freq=min_word_freq, max_words=max_words)
-
-    @classmethod
-    def from_counts(
-        cls, counts: Mapping[str, int], *, min_word_freq: int = 1, max_words: int | None = None
-    ) -> Self:
-        """Build a vocabulary from word counts: most frequent word first.
-
-        Raises:
-            ValueError: If a limit is below 1, or leaves no word.
-
-        Example:
-            >>> Vocabulary.from_counts({"ring": 1, "a": 2}).decode([4, 5])
-            'a ring'
-        """
-        if min_word_freq < 1 or (max_words is not None and max_words < 1):
-            raise ValueError(
-                f"min_count and max_words must be at least 1, got {min_word_freq} and {max_words}"
-            )
         kept = [word for word, count in counts.items() if count >= min_word_freq]
         if counts and not kept:
-            word, count = max(counts.items(), key=lambda pair: pair[1])
+            [(word, count)] = counts.most_common(1)
             raise ValueError(
                 f"no word occurs {min_word_freq} times in the captions; the most frequent, "
                 f"{word!r}, occurs {count} times; lower min_word_freq"
             )
-        kept = sorted(kept, key=lambda word: (-counts[word], word))[:max_words]
-        return cls((*SPECIAL_TOKENS, *kept), {word: counts[word] for word in kept})
+        return cls((*SPECIAL_TOKENS, *sorted(kept, key=lambda word: (-counts[word], word))))
 
     def __len__(self) -> int:
         return len(self.words)
-
-    @property
-    def hash(self) -> str:
-        """Hash of the words and their order, 16 hexadecimal digits."""
-        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:16]
 
     def unknown_fraction(self, captions: Iterable[str]) -> float:
         """Return the fraction of the words of captions that is unknown; 0 without words.

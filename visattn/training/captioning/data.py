@@ -162,7 +162,7 @@ class CaptionedImagesDataModule(DataModule):
 
     def _vocabulary_summary(self) -> str:
         """Return the size of the vocabulary, and the fraction of unknown validation words."""
-        words = f"vocabulary {self.vocabulary.hash}: {len(self.vocabulary):,} words"
+        words = f"vocabulary: {len(self.vocabulary):,} words"
         counted = f"{words} of {self.num_train_images:,} training photos"
         if "validation" not in self.entries:
             return f"{counted}; there are no validation photos"
