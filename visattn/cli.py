@@ -55,7 +55,7 @@ COMMANDS = {
     ),
     "configs": ("list the configs of experiments, or print one", "visattn.commands.configs"),
     "blocks": ("list attention blocks, or describe one", "visattn.commands.blocks"),
-    "data": ("write a data set as files", "visattn.commands.data.command"),
+    "data": ("write a data set as files", "visattn.commands.data"),
 }
 # LightningCLI has these as subcommands and parses their names again.
 _LIGHTNING_COMMANDS = {"fit", "validate", "test"}

@@ -6,8 +6,8 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
+from visattn.commands import data
 from visattn.commands.caption import command as caption
-from visattn.commands.data import command as data
 from visattn.commands.options import OUTPUT, RUN, CommandParser, seed, whole_number
 from visattn.commands.output_option import output_path
 from visattn.commands.records import INDEX

@@ -351,7 +351,7 @@ def _report_notes(loaded: "LoadedModel", args: argparse.Namespace) -> None:
 
 def _are_drawn_scenes(args: argparse.Namespace) -> bool:
     """Whether all images of a command are scenes that visattn has drawn."""
-    from visattn.commands.data.command import drawn_files
+    from visattn.commands.data import drawn_files
 
     if str(getattr(args, "data", "")).startswith("scenes:"):
         return True

@@ -10,8 +10,8 @@ from classification_data import write_digits
 from PIL import Image
 
 from visattn.cli import main
-from visattn.commands.data import command
-from visattn.commands.data.command import build_parser
+from visattn.commands import data as command
+from visattn.commands.data import build_parser
 from visattn.data.classification.cluttered_mnist import ClutterSpec
 from visattn.data.regions.readers import read_coco_images
 from visattn.data.scenes.dataset import SINGLE_OBJECT, Scenes, Split, single_object_scenes
