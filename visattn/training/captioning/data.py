@@ -111,11 +111,6 @@ class CaptionedImagesDataModule(DataModule):
         return {entry.id: entry.captions for entry in self.entries[split]}
 
     @property
-    def num_train_images(self) -> int:
-        """The number of training photos."""
-        return len(self.entries["train"])
-
-    @property
     def data_info(self) -> dict[str, Any]:
         """Values for the task: the vocabulary and the kind of annotations."""
         return {"words": list(self.vocabulary.words), "annotations": ["references"]}
@@ -131,13 +126,6 @@ class CaptionedImagesDataModule(DataModule):
         if not splits:
             raise ValueError(f"the data have neither {needed[0]} nor validation photos")
         return splits
-
-    def setup(self, stage: str) -> None:
-        """Open the photos, and compute the features that are not in the cache yet."""
-        first = not self.datasets
-        super().setup(stage)
-        if first:
-            rank_zero_info(self._vocabulary_summary())
 
     def open_dataset(self, split: Split) -> CaptionDataset:
         """Return the photos of a split, or their features, with captions and phrases."""
@@ -159,16 +147,6 @@ class CaptionedImagesDataModule(DataModule):
         # memory.
         most = self.max_words if split == "train" else None
         return partial(collate_captions, vocabulary=self.vocabulary, max_words=most)
-
-    def _vocabulary_summary(self) -> str:
-        """Return the size of the vocabulary, and the fraction of unknown validation words."""
-        words = f"vocabulary: {len(self.vocabulary):,} words"
-        counted = f"{words} of {self.num_train_images:,} training photos"
-        if "validation" not in self.entries:
-            return f"{counted}; there are no validation photos"
-        texts = (text for entry in self.entries["validation"] for text in entry.captions)
-        unknown = self.vocabulary.unknown_fraction(texts)
-        return f"{counted}; {unknown:.1%} of the words of validation captions are unknown"
 
     @cached_property
     def _caches(self) -> dict[Split, FeatureCache]:
@@ -200,13 +178,14 @@ class CaptionedImagesDataModule(DataModule):
         }
 
     def count_targets(self, split: Split) -> tuple[str, Counter[str]] | None:
-        """Return the number of captions, and how many have phrases."""
+        """Return the number of captions, how much of them is unknown, and how many have phrases."""
         if split not in self.datasets:
             return None
-        unit = "captions"
+        texts = [text for entry in self.entries[split] for text in entry.captions]
+        unit = f"captions, {self.vocabulary.unknown_fraction(texts):.1%} of their words unknown"
         if self.phrases:
             unit += f", {self.datasets[split].phrase_coverage():.1%} of them with phrases"
-        return unit, Counter(captions=sum(len(entry.captions) for entry in self.entries[split]))
+        return unit, Counter(captions=len(texts))
 
     def longest_caption(self) -> int:
         """Return the largest number of words that the model reads; training cuts captions."""
