@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ from caption_data import write_caption_data
 from PIL import Image
 from segmentation_data import write_instances, write_mask_folder
 
-from visattn.cli import main
+from visattn.data.captions.batch import Vocabulary
+from visattn.models.base import SmallEncoder
+from visattn.training.captioning.data import CaptionDataModule
 from visattn.training.classification.data import FolderDataModule
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.detection.data import CocoDetectionDataModule
@@ -105,43 +109,23 @@ def test_a_class_without_a_pixel_is_not_a_perfect_score() -> None:
     assert scores.compute()["miou"] == pytest.approx(0.25)
 
 
-def test_captions_longer_than_the_positions_are_refused_before_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_captions_are_counted_with_their_unknown_words_and_phrases(tmp_path: Path) -> None:
     paths = write_caption_data(tmp_path)
-    words = " ".join(["ball"] * 17)
-    lines = paths.captions.read_text().splitlines()
-    validation = paths.validation.read_text().split()[0]
-    index = next(i for i, line in enumerate(lines) if line.startswith(validation))
-    lines[index] = lines[index].partition("\t")[0] + "\t" + words
-    paths.captions.write_text("\n".join(lines))
-    config = tmp_path / "config.yaml"
-    config.write_text(json.dumps(captioning(paths)))
-    run = tmp_path / "run"
-    assert main(["fit", "--config", str(config), "--run", str(run)]) == 1
-    error = capsys.readouterr().err
-    assert "captions need 18 positions, but the model has 13: set max_length" in error
-    assert not list(run.rglob("*.ckpt"))
-
-
-def captioning(paths: Any) -> dict[str, Any]:
-    """Return the config of a transformer that reads 13 positions."""
-    encoder = {"class_path": "SmallEncoder", "init_args": {"img_size": [24, 24], "channels": 8}}
-    captioner = {"encoder": encoder, "embed_dim": 8, "num_heads": 2, "max_length": 13}
-    data = {
-        "captions": str(paths.captions), "photos": str(paths.photos), "train": str(paths.train),
-        "val": str(paths.validation), "min_word_freq": 1, "num_workers": 0,
-    }  # fmt: skip
-    return {
-        "trainer": {"accelerator": "cpu", "max_steps": 1, "enable_model_summary": False},
-        "model": {
-            "class_path": "CaptioningTask",
-            "init_args": {
-                "captioner": {"class_path": "TransformerCaptioner", "init_args": captioner}
-            },
-        },
-        "data": {"class_path": "CaptionDataModule", "init_args": data},
-    }
+    data = CaptionDataModule(
+        str(paths.captions), str(paths.photos), train=str(paths.train), val=str(paths.validation),
+        min_word_freq=1, num_workers=0,
+    )  # fmt: skip
+    data.input_spec = replace(SPEC, encoder=SmallEncoder((24, 24), channels=8))
+    data.setup("fit")
+    unit, counts = data.count_targets("train") or ("", Counter())
+    assert (unit, counts.total()) == ("captions, 0.0% of their words unknown", 15)
+    data.vocabulary = Vocabulary.from_captions(["a"])
+    data.phrases = {"other.jpg": {}}
+    data.datasets["train"].phrases = data.phrases
+    counted = data.count_targets("train")
+    assert counted is not None
+    assert counted[0].endswith("of their words unknown, 0.0% of them with phrases")
+    assert not counted[0].startswith("captions, 0.0%")
 
 
 def test_questions_with_answers_that_the_model_has_not_are_counted(tmp_path: Path) -> None:
@@ -178,7 +162,7 @@ def test_a_validation_folder_may_lack_a_class_if_that_is_allowed(tmp_path: Path)
 
 
 def test_each_split_is_one_line_and_one_without_targets_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Counts:
         def __init__(self, **counts: int) -> None:
@@ -190,11 +174,9 @@ def test_each_split_is_one_line_and_one_without_targets_is_refused(
     lines: list[str] = []
     monkeypatch.setattr("visattn.training.task.rank_zero_info", lines.append)
     for counts in (Counts(cat=3, dog=0, yak=2000), Counts(captions=7)):
-        monkeypatch.setattr(Task, "data", counts, raising=False)
-        Task.report_targets(object.__new__(Task))
+        Task.report_targets(SimpleNamespace(data=counts))  # type: ignore[arg-type]
     assert lines == [
         "train: 2,003 objects, of 3 classes from dog (0) to yak (2,000)", "train: 7 objects",
     ]  # fmt: skip
-    monkeypatch.setattr(Task, "data", Counts(cat=0), raising=False)
     with pytest.raises(ValueError, match="the train split has no objects"):
-        Task.report_targets(object.__new__(Task))
+        Task.report_targets(SimpleNamespace(data=Counts(cat=0)))  # type: ignore[arg-type]

@@ -123,14 +123,11 @@ class PhotoTable(Sequence[Location]):
         self._images = self.rows.select_columns([image])
         # A row may name a file instead of holding a photo: strangers' names are not opened.
         for batch in self._images.with_format("arrow").iter(1000):
-            cells = batch.column(0)
-            stored = (
-                cells.combine_chunks().field("bytes") if hasattr(cells.type, "fields") else cells
-            )
-            if stored.null_count:
+            cells = batch.column(0).combine_chunks()
+            if cells.null_count or (hasattr(cells, "field") and cells.field("bytes").null_count):
                 raise ValueError(
-                    f"{name}: {stored.null_count:,} rows or more hold no photo in {image}; leave "
-                    "them out, and save others with their photos"
+                    f"{name}: rows hold no photo in {image}; leave them out, or save the "
+                    "photos with the table"
                 )
 
     def __len__(self) -> int:

@@ -113,7 +113,7 @@ def test_an_unknown_split_is_refused(paths: CaptionPaths) -> None:
         CaptionDataModule(**data_config(paths, train="nowhere.txt"))
 
 
-@pytest.mark.parametrize("name", ["min_word_freq", "max_words", "batch_size"])
+@pytest.mark.parametrize("name", ["max_words", "batch_size"])
 def test_numbers_below_one_are_refused(paths: CaptionPaths, name: str) -> None:
     with pytest.raises(ValueError, match="must be at least 1"):
         CaptionDataModule(**data_config(paths, **{name: 0}))

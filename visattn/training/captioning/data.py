@@ -17,7 +17,6 @@ from visattn.data.captions.batch import (
     CaptionBatch,
     Vocabulary,
     collate_captions,
-    split_words,
 )
 from visattn.data.captions.dataset import (
     CaptionDataset,
@@ -177,6 +176,10 @@ class CaptionedImagesDataModule(DataModule):
             for split, entries in self.entries.items()
         }
 
+    def val_dataloader(self) -> Any:
+        """Return the validation photos, each once; an empty list if there are none."""
+        return super().val_dataloader() if "validation" in self.entries else []
+
     def count_targets(self, split: Split) -> tuple[str, Counter[str]] | None:
         """Return the number of captions, how much of them is unknown, and how many have phrases."""
         if split not in self.datasets:
@@ -186,15 +189,6 @@ class CaptionedImagesDataModule(DataModule):
         if self.phrases:
             unit += f", {self.datasets[split].phrase_coverage():.1%} of them with phrases"
         return unit, Counter(captions=len(texts))
-
-    def longest_caption(self) -> int:
-        """Return the largest number of words that the model reads; training cuts captions."""
-        longest = 0
-        for split in self.datasets:
-            captions = chain.from_iterable(entry.captions for entry in self.entries[split])
-            words = max(len(split_words(caption)) for caption in captions)
-            longest = max(longest, min(words, self.max_words - 1) if split == "train" else words)
-        return longest
 
 
 class CaptionDataModule(CaptionedImagesDataModule):

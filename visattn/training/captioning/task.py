@@ -22,7 +22,6 @@ from visattn.functional.captions import (
 )
 from visattn.models.base import encoder_decoder_parameters
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
-from visattn.training.captioning.data import CaptionedImagesDataModule
 from visattn.training.captioning.evaluation import CaptionEvalTask, teacher_force_batch
 from visattn.training.optim import OptimConfig
 from visattn.training.reduce import GradientAccumulation, ddp_loss_scale, world_size
@@ -119,25 +118,7 @@ class CaptioningTask(CaptionEvalTask):
         self.accumulation = GradientAccumulation()
 
     def check_training(self) -> None:
-        """Refuse captions beyond the positions of the model, and hard attention without samples.
-
-        Soft weights may be tested with hard attention, but not trained.
-
-        Raises:
-            ValueError: In these cases.
-        """
-        limit = getattr(self.model, "max_length", None)
-        data = self.data
-        # A caption of n words takes n + 1 positions, the first for the start token.
-        if (
-            limit
-            and isinstance(data, CaptionedImagesDataModule)
-            and data.longest_caption() >= limit
-        ):
-            raise ValueError(
-                f"captions need {data.longest_caption() + 1} positions, but the model has {limit}: "
-                "set max_length of the captioner, or shorten the captions"
-            )
+        """Refuse hard attention: soft weights may be tested with it, but not trained."""
         if self.model.places is not None and not self.samples_places:
             raise ValueError(
                 "hard attention has no gradient without sampled places: train it with "
