@@ -95,14 +95,13 @@ def test_a_model_is_probed_once_for_each_size(monkeypatch: pytest.MonkeyPatch) -
     model.blocks.append(nn.Identity())
     analyze_model(model)
     assert len(inputs) == 9
-    sizes = len(probe_cache._PROBED), len(probe_cache._POOLED)
+    size = len(probe_cache._KEPT)
     reference = weakref.ref(model)
     del model, first
     inputs.clear()
     gc.collect()
     assert reference() is None
-    remaining = len(probe_cache._PROBED), len(probe_cache._POOLED)
-    assert remaining == (sizes[0] - 1, sizes[1] - 1)
+    assert len(probe_cache._KEPT) == size - 1
 
 
 def test_a_model_is_restored() -> None:
@@ -133,7 +132,7 @@ def test_token_indices_survive_half_precision() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         info = analyze_model(model.to(dtype)).info
         assert [layer.shift_size for layer in info.attention_layers] == [(0, 0), (1, 2)]
-        probe_cache._PROBED.clear()
+        probe_cache._KEPT.clear()
 
 
 class TwoOutputs(nn.Module):

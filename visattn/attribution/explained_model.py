@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -34,6 +33,7 @@ from visattn.recording.outputs import OutputLayout
 from visattn.recording.probe import ProbeResult
 from visattn.recording.probe_cache import (
     forward_function,
+    kept,
     probe_model,
     probe_pooled_features,
 )
@@ -46,7 +46,6 @@ _POOLING_NAMES: dict[str, Pooling] = {
     "attention": "attention", "sequence": "attention", "prr": "attention",
 }  # fmt: skip
 _NOT_MEASURED = "its output tells no tokens that are read, so names and conventions decide"
-_CACHE: WeakKeyDictionary[nn.Module, dict[Any, tuple[ProbeResult, ModelInfo]]] = WeakKeyDictionary()
 
 
 @unrounded()
@@ -162,10 +161,9 @@ def _info(model: nn.Module, defaults: ModelDefaults, **measured: Any) -> ModelIn
 def _cached_info(
     model: nn.Module, defaults: ModelDefaults, result: ProbeResult, num_classes: int | None
 ) -> ModelInfo:
-    """Return the metadata of a model that was probed; cached as long as the model lives."""
-    cache = _CACHE.setdefault(model, {})
-    key = (defaults, num_classes)
-    if key not in cache or cache[key][0] is not result:  # another result: changed modules
+    """Return the metadata of a model that was probed; kept as long as the model lives."""
+
+    def compute() -> ModelInfo:
         channels = len(defaults.mean)
         pooled = probe_pooled_features(model, defaults.size, channels, num_classes)
         info = _info(
@@ -175,8 +173,9 @@ def _cached_info(
             features_error=pooled.error,
             output=_output_layout(model, defaults, pooled.output or result.output, num_classes),
         )
-        cache[key] = (result, _with_attention(info, model, result, pooled.reading))
-    info = cache[key][1]
+        return _with_attention(info, model, result, pooled.reading)
+
+    info = kept(model, ("info", defaults, num_classes), compute)
     if info.size_source == defaults.size_source:
         return info
     return replace(info, size_source=defaults.size_source)

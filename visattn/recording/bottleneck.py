@@ -1,7 +1,6 @@
 """The bottleneck of a dense model: the last features of its encoder on the coarsest grid."""
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +14,11 @@ from visattn.recording.feature_layers import (
 from visattn.recording.frozen import first_weight, frozen, unrounded, with_grad
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
 from visattn.recording.outputs import output_tensors
+from visattn.recording.probe_cache import kept
 from visattn.recording.token_grid import fits
 
 _MAX_TESTED = 8  # modules whose position on the image is measured
 _MAX_EXTRA_TOKENS = 128
-_CACHE: WeakKeyDictionary[nn.Module, dict[Any, FeatureLayer]] = WeakKeyDictionary()
 
 
 @unrounded()
@@ -39,11 +38,8 @@ def bottleneck_layer(explained: ExplainedModel) -> FeatureLayer:
         >>> bottleneck_layer(describe_model(model, (24, 40))).site
         '0'
     """
-    cache = _CACHE.setdefault(explained.model, {})
-    size = explained.info.input_size
-    if size not in cache:
-        cache[size] = _find(explained)
-    return cache[size]
+    key = ("bottleneck", explained.info.input_size)
+    return kept(explained.model, key, lambda: _find(explained))
 
 
 def _find(explained: ExplainedModel) -> FeatureLayer:

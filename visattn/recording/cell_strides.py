@@ -28,8 +28,7 @@ class CellStrides:
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(3, 4, 8, 4), nn.ReLU(), nn.Conv2d(4, 4, 4, 2))
-        >>> strides = CellStrides()
-        >>> with strides.watching(network):
+        >>> with CellStrides().watching(network) as strides:
         ...     network(torch.zeros(1, 3, 84, 84)).shape
         torch.Size([1, 4, 9, 9])
         >>> strides.margin((9, 9))
@@ -41,7 +40,7 @@ class CellStrides:
         self._strides: dict[Grid, tuple[float, float]] = {}
 
     @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
+    def watching(self, model: nn.Module) -> Iterator["CellStrides"]:
         """Note the strides of the maps that the model computes in the block."""
         with ExitStack() as stack:
             for module in model.modules():
@@ -49,7 +48,7 @@ class CellStrides:
                     # before the hooks of blocks that were inserted behind it
                     handle = module.register_forward_hook(self._note, prepend=True)
                     stack.callback(handle.remove)
-            yield
+            yield self
 
     def margin(self, grid: Grid, size: tuple[int, int] | None = None) -> Margin:
         """Return what of the input is free of cells, above and below, and left and right.

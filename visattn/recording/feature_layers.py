@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -20,7 +19,7 @@ from visattn.recording.frozen import (
     without_grad,
 )
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, FeatureLayout, ModelInfo
-from visattn.recording.probe_cache import cell_margin
+from visattn.recording.probe_cache import cell_margin, kept
 from visattn.recording.token_grid import Grid, covers, fits
 
 Layer = int | str | nn.Module
@@ -36,8 +35,6 @@ _TOLERANCE = 0.1  # share of the image: half a block, and the spread by a layer
 _MIN_LOCALIZED = 6  # blocks that must be localized; all of them on a coarse grid
 _COARSE = 4  # cells along a side below which chance hits are likely
 _MAX_PREFIX_TOKENS = 128
-
-_MEASURED: WeakKeyDictionary[nn.Module, dict[Any, FeatureLayer]] = WeakKeyDictionary()
 
 
 @unrounded()
@@ -73,11 +70,10 @@ def resolve_feature_layer(explained: ExplainedModel, layer: Layer) -> FeatureLay
     modules = dict(explained.model.named_modules())
     if site not in modules or (separator and not call.isdecimal()):
         raise ValueError(_unknown_layer_error(explained, name))
-    cache = _MEASURED.setdefault(explained.model, {})
-    key = (id(modules[site]), name, explained.info)
-    if key not in cache:
-        cache[key] = measure_feature_layer(explained, site, int(call) if separator else None)
-    return _placed(explained, cache[key])
+    number = int(call) if separator else None
+    key = ("layer", id(modules[site]), name, explained.info)
+    found = kept(explained.model, key, lambda: measure_feature_layer(explained, site, number))
+    return _placed(explained, found)
 
 
 def _placed(explained: ExplainedModel, layer: FeatureLayer) -> FeatureLayer:

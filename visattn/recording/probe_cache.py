@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,15 +22,29 @@ from visattn.recording.probe import Layouts, ModelProbe, ProbeResult
 from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
 from visattn.recording.token_grid import PROBE_BATCH_SIZE, Grid
 
-_PROBED: WeakKeyDictionary[nn.Module, dict[Any, ProbeResult]] = WeakKeyDictionary()
-_STRIDES: WeakKeyDictionary[nn.Module, dict[Any, CellStrides]] = WeakKeyDictionary()
-_POOLED: WeakKeyDictionary[nn.Module, dict[Any, PooledFeatures]] = WeakKeyDictionary()
+T = TypeVar("T")
+_KEPT: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
 _NO_GRADIENT = "its scores are not differentiable"
 _PREFIX_PARAMETERS = {
     "class": re.compile(r"(^|\.)(cls|class)_(token|embedding)s?(_\d+)?(\.\d+)?$"),
     "distillation": re.compile(r"(^|\.)(dist|distillation)_token$"),
     "register": re.compile(r"(^|\.)(reg|register|storage)_tokens?$"),
 }
+
+
+def kept(model: nn.Module, key: tuple[Any, ...], compute: Callable[[], T]) -> T:
+    """Return what was computed for a model by this key, while it lives and its modules stay.
+
+    Example:
+        >>> model = nn.Identity()
+        >>> kept(model, ("x",), lambda: 1), kept(model, ("x",), lambda: 2)
+        (1, 1)
+    """
+    known = _KEPT.setdefault(model, {})
+    key = (*key, structure_hash(model))
+    if key not in known:
+        known[key] = compute()
+    return known[key]
 
 
 @runtime_checkable
@@ -73,16 +87,15 @@ def probe_model(
         forward: Calls the model, if it takes more than images.
         cache_key: Identifies that call.
     """
-    cache = _PROBED.setdefault(model, {})
-    key = (input_size, channels, cache_key, structure_hash(model))
-    if key not in cache:
-        function = forward or forward_function(model)
-        strides = CellStrides()
-        with strides.watching(model):
-            cache[key] = _probe(model, input_size, channels, function)
-        if not cache[key].error:
-            _STRIDES.setdefault(model, {})[key[0], key[1], key[3]] = strides
-    return cache[key]
+
+    def run() -> ProbeResult:
+        with CellStrides().watching(model) as strides:
+            result = _probe(model, input_size, channels, forward or forward_function(model))
+        if not result.error:
+            kept(model, ("strides", input_size, channels), lambda: strides)
+        return result
+
+    return kept(model, ("probe", input_size, channels, cache_key), run)
 
 
 def cell_margin(
@@ -102,14 +115,14 @@ def cell_margin(
         >>> cell_margin(nn.Conv2d(3, 2, 5, padding=2), (28, 32), 3, (28, 32))
         (0, 0)
     """
-    cache = _STRIDES.setdefault(model, {})
-    key = (size, channels, structure_hash(model))
-    if key not in cache:
-        strides = cache[key] = CellStrides()
-        with without_grad(model), probing(), strides.watching(model):
-            zeros = torch.zeros(1, channels, *size).to(first_weight(model))
+
+    def run() -> CellStrides:
+        zeros = torch.zeros(1, channels, *size).to(first_weight(model))
+        with without_grad(model), probing(), CellStrides().watching(model) as strides:
             (forward or forward_function(model))(zeros)
-    return cache[key].margin(grid, size)
+        return strides
+
+    return kept(model, ("strides", size, channels), run).margin(grid, size)
 
 
 def feature_margin(encoder: nn.Module) -> Margin:
@@ -132,11 +145,8 @@ def probe_pooled_features(
     Args:
         num_classes: Number of classes, if it decides which of several outputs the scores are.
     """
-    cache = _POOLED.setdefault(model, {})
-    key = (input_size, channels, num_classes, structure_hash(model))
-    if key not in cache:
-        cache[key] = _pooled(model, input_size, channels, num_classes)
-    return cache[key]
+    key = ("pooled", input_size, channels, num_classes)
+    return kept(model, key, lambda: _pooled(model, input_size, channels, num_classes))
 
 
 def _pooled(
