@@ -104,7 +104,7 @@ def test_the_best_box_and_class_are_chosen_in_the_first_call() -> None:
     detector = PatchDetector((8, 4, 24, 16))
     target = bound(BoxTarget(None), detector)
     target(detector(images()))  # brightness 0.5, below the cat's 0.7
-    assert target.boxes == ((1.0, 1.0, 4.0, 4.0),)
+    assert target.places == ((1.0, 1.0, 4.0, 4.0),)
     assert target.class_indices == (1,)
     side = bound(BoxTarget(None, "dog", part="right"), detector)
     assert side(detector(images())).item() == 24

@@ -9,8 +9,8 @@ import torch
 from small_models import images, linear_model, small_cnn
 from torch import Tensor, nn
 
-from visattn.attribution import perturbation
 from visattn.attribution.gradient import input_gradient, integrated_gradients, smoothgrad
+from visattn.attribution.perturbation import images_per_batch
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 
@@ -123,21 +123,13 @@ def test_invalid_arguments_and_targets_without_gradient_raise_an_error(
         input_gradient(explained, x, lambda scores: scores.detach()[:, 0])
 
 
-def test_the_memory_of_gradients_bounds_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(2)
-    # Sigmoid and Tanh keep their outputs, 2 x 105 numbers of 4 bytes.
-    model = nn.Sequential(nn.Sigmoid(), nn.Tanh(), nn.Flatten(), nn.Linear(105, 5))
+def test_the_size_of_images_bounds_the_batch_of_gradients() -> None:
+    model = nn.Sequential(nn.Sigmoid(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     info = ModelInfo("net", "other", (5, 7), (0.5,) * 3, (0.5,) * 3, "none")
-    explained, x = ExplainedModel(model, info, model), torch.randn(2, 3, 5, 7)
-    sizes: list[int] = []
+    explained, sizes = ExplainedModel(model, info, model), list[int]()
     model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
-    target = resolve_target([1, 3], explained)
-    functions = (integrated_gradients, partial(smoothgrad, num_samples=50))
-    expected = [function(explained, x, target) for function in functions]
-    assert max(sizes) == 32
-    for budget, batch in ((7 * 840, 6), (1, 2)):  # three variants of both images, one of each
-        monkeypatch.setattr(perturbation, "_GRADIENT_BYTES", budget)
-        for function, right in zip(functions, expected, strict=True):
+    for size, most in (((5, 7), 32), ((224, 224), 8), ((640, 640), 1)):
+        for function in (integrated_gradients, partial(smoothgrad, num_samples=50)):
             sizes.clear()
-            torch.testing.assert_close(function(explained, x, target), right)
-            assert max(sizes) == batch
+            function(explained, torch.randn(1, 3, *size), resolve_target(1, explained))
+            assert max(sizes) == min(most, images_per_batch(torch.zeros(1, 3, *size)))

@@ -178,33 +178,20 @@ def test_odd_element_is_most_salient(kind: str, height: int, width: int) -> None
     assert abs((y + 1) / 2 * height - 1.5 * cell) < cell / 2
 
 
-@pytest.mark.parametrize("wrong", [-0.01, 1.01, math.nan, math.inf])
-def test_invalid_images_are_refused(wrong: float) -> None:
-    x = images(1, 1, 3, 5)
-    x[0, 0, 1, 2] = wrong
-    with pytest.raises(ValueError, match="numbers from 0 to 1, got numbers outside"):
-        itti_koch_saliency(x)
-
-
-def test_two_channel_images_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 channel or 3, got 2"):
-        itti_koch_saliency(images(1, 2, 3, 5))
-
-
 # ------------------------------------------------------------------ paths
 
 
 @settings(max_examples=20)
-@given(seed=st.integers(0, 99), radius=st.sampled_from([None, 0.0, 1.0, 2.5]))
-def test_scanpath_visits_the_strongest_remaining_location(seed: int, radius: float | None) -> None:
-    saliency = images(3, 7, 11, seed=seed)
-    reach = 7 / 6 if radius is None else radius
-    path = saliency_scanpaths(saliency, 5, radius)
+@given(seed=st.integers(0, 99), height=st.integers(5, 23))
+def test_scanpath_visits_the_strongest_remaining_location(seed: int, height: int) -> None:
+    saliency = images(3, height, 11, seed=seed)
+    reach = min(height, 11) / 6
+    path = saliency_scanpaths(saliency, 5)
     for plane, places in zip(saliency.tolist(), path.tolist(), strict=True):
-        left = {(y, x): plane[y][x] for y in range(7) for x in range(11)}
+        left = {(y, x): plane[y][x] for y in range(height) for x in range(11)}
         for place in places:
             y, x = max(left, key=lambda at: left[at])
-            assert place == pytest.approx([(x + 0.5) / 11 * 2 - 1, (y + 0.5) / 7 * 2 - 1])
+            assert place == pytest.approx([(x + 0.5) / 11 * 2 - 1, (y + 0.5) / height * 2 - 1])
             left = {at: left[at] for at in left if math.hypot(at[0] - y, at[1] - x) > reach}
 
 
@@ -214,25 +201,8 @@ def test_scanpath_without_saliency_starts_in_the_center() -> None:
 
 def test_scanpath_restarts_when_everything_is_inhibited() -> None:
     saliency = torch.tensor([[[0.1, 0.9]], [[0.4, 0.3]]])
-    path = saliency_scanpaths(saliency, 5, 0.0)[:, :, 0].tolist()
+    path = saliency_scanpaths(saliency, 5)[:, :, 0].tolist()
     assert path == [[0.5, -0.5, 0.5, -0.5, 0.5], [-0.5, 0.5, -0.5, 0.5, -0.5]]
-    assert saliency_scanpaths(saliency, 3, 1e9)[:, :, 0].tolist() == [[0.5] * 3, [-0.5] * 3]
-
-
-@pytest.mark.parametrize(
-    ("glimpses", "radius", "value", "said"),
-    [
-        (0, None, 0.0, "glimpses=0, radius=None"),
-        (2, -1.0, 0.0, r"glimpses=2, radius=-1\.0"),
-        (2, math.nan, 0.0, "radius=nan"),
-        (2, None, math.nan, "saliency must be finite"),
-    ],
-)
-def test_invalid_scanpath_options_are_refused(
-    glimpses: int, radius: float | None, value: float, said: str
-) -> None:
-    with pytest.raises(ValueError, match=said):
-        saliency_scanpaths(torch.full((1, 3, 5), value), glimpses, radius)
 
 
 def plane_of(*rows: list[float]) -> Tensor:

@@ -224,13 +224,13 @@ def test_legrad_of_several_layers_is_refused() -> None:
     def states(output: Any) -> list[Tensor]:
         return [state[:, :1] for state in output.hidden_states[1:]]
 
-    reads: dict[str, Callable[[Any], Tensor]] = {
-        "also computed from vit.layers.0": lambda output: reduce(add, states(output))[:, 0],
-        "as LeGrad needs it": lambda output: torch.cat(states(output), 1).mean(1),
-    }
-    for reason, read in reads.items():
+    reads: tuple[Callable[[Any], Tensor], ...] = (
+        lambda output: reduce(add, states(output))[:, 0],
+        lambda output: torch.cat(states(output), 1).mean(1),
+    )
+    for read in reads:
         torch.manual_seed(0)
-        with pytest.raises(ValueError, match=reason):
+        with pytest.raises(ValueError, match="the output of its last block, .*, alone, but they"):
             values(uneven(HiddenState(read)), "legrad")
 
 

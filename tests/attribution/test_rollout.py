@@ -18,10 +18,17 @@ from visattn.attribution.attention import (
     positive_grad_times_attention,
     propagate_relevance,
 )
+from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS
+from visattn.attribution.targets import ClassTarget
 from visattn.recording.attention_call import AttentionCall
 
 B, H, N = 2, 3, 7
+
+
+def explain(method: str, model: torch.nn.Module, images: Tensor) -> Tensor:
+    explained = analyze_model(model, (images.shape[2], images.shape[3]))
+    return METHODS[method].function(explained, images, ClassTarget([1]))
 
 
 def random_layers(count: int, seed: int = 0, heads: int | None = None) -> list[Tensor]:
@@ -172,16 +179,16 @@ def test_later_rollouts_hand_on_the_weights() -> None:
     model, images = small_vit(), torch.randn(2, 3, 48, 80)
     with torch.no_grad(), Kernels() as plain:
         model(images)
-    first = METHODS["rollout"](model, images, 1)
+    first = explain("rollout", model, images)
     with Kernels() as kernels:
-        later = METHODS["rollout"](model, images, 1)
+        later = explain("rollout", model, images)
     assert (plain.count, kernels.count) == (3, 0)
     torch.testing.assert_close(later, first, atol=1e-6, rtol=1e-5)
 
 
 def test_an_error_inside_a_layer_ends_the_interception(monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = small_vit(), torch.randn(1, 3, 48, 80)
-    before = METHODS["attention"](model, images, 1)
+    before = explain("attention", model, images)
 
     linear = torch.nn.functional.linear
 
@@ -193,9 +200,9 @@ def test_an_error_inside_a_layer_ends_the_interception(monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(torch.nn.functional, "linear", fail)
         with pytest.raises(RuntimeError, match="out of order"):
-            METHODS["attention"](model, images, 1)
+            explain("attention", model, images)
     assert not _get_current_function_mode_stack()
-    assert torch.equal(METHODS["attention"](model, images, 1), before)
+    assert torch.equal(explain("attention", model, images), before)
 
 
 def test_weights_that_do_not_reproduce_an_output_are_refused_at_first(
@@ -204,4 +211,4 @@ def test_weights_that_do_not_reproduce_an_output_are_refused_at_first(
     whole = AttentionCall.compute_weights
     monkeypatch.setattr(AttentionCall, "compute_weights", lambda *args: whole(*args).roll(1, -1))
     with pytest.raises(ValueError, match="times its values must equal its output"):
-        METHODS["rollout"](small_vit(), torch.randn(1, 3, 48, 80), 1)
+        explain("rollout", small_vit(), torch.randn(1, 3, 48, 80))

@@ -1,4 +1,4 @@
-"""Targets of dense models: pixels, regions, boxes and queries, bound to prepared images."""
+"""Targets of dense models: pixels, regions, boxes, queries and tokens of a photo."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -38,26 +38,32 @@ Part = Literal["score", "left", "top", "right", "bottom"]
 SIDES = ("left", "top", "right", "bottom")
 
 
-class BoundTarget(ABC):
+class BoundTarget:
     """A dense target on prepared images: a function from the output to one number per image.
 
-    It also takes the output for variants of all images, which follow each other. Classes and
-    regions that were left open are chosen in the first call, with the original images.
+    It also takes the output for variants of all images, which follow each other. Classes, regions
+    and boxes that were left open are chosen in the first call, with the original images.
 
     Args:
-        label: Class index or name; None to choose it.
+        target: The thing.
+        explained: The model.
+        geometries: Geometry of each image.
     """
 
     def __init__(
-        self, label: Label, explained: ExplainedModel, geometries: Sequence[Geometry]
+        self, target: "DenseTarget", explained: ExplainedModel, geometries: Sequence[Geometry]
     ) -> None:
+        self.target = target
+        self.explained = explained
         self.geometries = tuple(geometries)
         self.num_images = len(geometries)
-        self.class_names = explained.class_names
         self.class_indices: tuple[int, ...] = ()
         """Class of each image."""
-        if label is not None:
-            self.class_indices = (resolve_class_index(label, explained),) * self.num_images
+        if target.label is not None:
+            index = resolve_class_index(target.label, explained)
+            self.class_indices = (index,) * self.num_images
+        self.places: Any = target.place(self.geometries)
+        """Where the thing lies on each image; None if it is chosen in the first call."""
         self.initial_values: tuple[float, ...] = ()
         """Values of the first call."""
 
@@ -68,17 +74,9 @@ class BoundTarget(ABC):
             ValueError: If the output has not the form that the target needs, or nothing of the
                 target is in it.
         """
-        values = self.values(output)
+        values = self.target.values(self, output)
         self.initial_values = self.initial_values or tuple(values.detach().tolist())
         return values
-
-    @abstractmethod
-    def values(self, output: Any) -> Float[Tensor, " mb"]:
-        """Return the value for each image."""
-
-    @abstractmethod
-    def details(self, index: int) -> Thing:
-        """Return the place of the target on an image."""
 
     def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:
         """Return class, value and place of the target on an image."""
@@ -87,7 +85,7 @@ class BoundTarget(ABC):
             target=label,
             class_name=class_name(label, class_names),
             score=self.initial_values[index] if self.initial_values else None,
-            thing=self.details(index) if self.initial_values else None,
+            thing=self.target.thing(self, index) if self.initial_values else None,
             written=(*TARGET_KEYS, "thing"),
         )
 
@@ -105,250 +103,7 @@ class BoundTarget(ABC):
 
     def name(self, index: int) -> str:
         """Return the name of a class, or its index."""
-        return self.class_names[index] if index < len(self.class_names) else f"class {index}"
-
-
-class BoundPixel(BoundTarget):
-    """A pixel (x, y) on prepared images."""
-
-    def __init__(
-        self,
-        label: Label,
-        explained: ExplainedModel,
-        geometries: Sequence[Geometry],
-        point: tuple[float, float],
-    ) -> None:
-        super().__init__(label, explained, geometries)
-        self.point = point
-        self.points = [visible_point(*point, geometry) for geometry in geometries]
-
-    def values(self, output: Any) -> Float[Tensor, " mb"]:
-        """Return the value for each image."""
-        logits = segmentation_logits(output)
-        points = logits.new_tensor(self.points).repeat(len(logits) // self.num_images, 1)
-        return self.select_classes(sample_at(logits, points))
-
-    def details(self, index: int) -> Thing:  # noqa: ARG002
-        """Return the pixel."""
-        return Thing("pixel", point=self.point)
-
-
-class BoundRegion(BoundTarget):
-    """A region on prepared images: a mask, or None for the predicted one."""
-
-    def __init__(
-        self,
-        label: Label,
-        explained: ExplainedModel,
-        geometries: Sequence[Geometry],
-        mask: MaskLike | None,
-    ) -> None:
-        super().__init__(label, explained, geometries)
-        self.mask = mask
-        self.regions: Tensor | None = None
-
-    def values(self, output: Any) -> Float[Tensor, " mb"]:
-        """Return the value for each image."""
-        logits = segmentation_logits(output)
-        if self.regions is None:
-            self.regions = self._choose(logits[: self.num_images].detach())
-        regions = self.regions.to(logits).repeat(len(logits) // self.num_images, 1, 1)
-        return self.select_classes((logits * regions[:, None]).sum((2, 3)))
-
-    def _choose(self, logits: Float[Tensor, "b k y x"]) -> Float[Tensor, "b y x"]:
-        grid = (logits.shape[2], logits.shape[3])
-        predicted = logits.argmax(1)
-        if self.mask is not None:
-            masks = [mask_on_grid(self.mask, geometry, grid) for geometry in self.geometries]
-            regions = torch.stack(masks).to(logits.device)
-            if not self.class_indices:
-                pairs = zip(predicted, regions, strict=True)
-                self.class_indices = tuple(
-                    int(classes[mask].mode().values) for classes, mask in pairs
-                )
-            return regions.to(logits)
-        visible = [cell_visibility(geometry, grid) for geometry in self.geometries]
-        visible = torch.stack(visible).to(logits.device)
-        wanted = predicted.new_tensor(self.class_indices)[:, None, None]
-        regions = (predicted == wanted) & visible
-        for index, region in enumerate(regions):
-            if not bool(region.any()):
-                present = predicted[index][visible[index]].unique().tolist()
-                names = [self.name(number) for number in present]
-                raise ValueError(
-                    f"no pixel is predicted as {self.name(self.class_indices[index])}; predicted "
-                    f"are {format_names(names, 6)}; choose one of these, or pass the region as a "
-                    "mask"
-                )
-        return regions.to(logits)
-
-    def details(self, index: int) -> Thing:
-        """Return the region on the grid of the logits."""
-        if self.regions is None:
-            return Thing("region")
-        grid, runs = mask_to_runs(self.regions[index] > 0)
-        return Thing("region", grid=grid, runs=runs)
-
-
-class BoundBox(BoundTarget):
-    """A box on prepared images."""
-
-    def __init__(
-        self,
-        label: Label,
-        explained: ExplainedModel,
-        geometries: Sequence[Geometry],
-        box: Box | None,
-        part: Part,
-    ) -> None:
-        super().__init__(label, explained, geometries)
-        self.part = part
-        self.num_classes = _num_classes(explained)
-        self.boxes: tuple[Box, ...] = ()
-        if box is not None:
-            self.boxes = tuple(check_box(box, geometry) for geometry in geometries)
-
-    def values(self, output: Any) -> Float[Tensor, " mb"]:
-        """Return the sum of IoU² · score, or the mean side with these weights."""
-        return torch.stack([self._value(index, *fields) for index, fields in self._read(output)])
-
-    def _read(self, output: Any) -> list[tuple[int, tuple[ImageDetections, Tensor]]]:
-        """Return index, detections and their boxes on the photo for each image."""
-        size = self.geometries[0].input_size
-        images = read_detections(output, size, self.num_classes)
-        if not self.class_indices or not self.boxes or not self.initial_values:
-            self._choose(images[: self.num_images])
-        indices = [number % self.num_images for number in range(len(images))]
-        return [
-            (index, (detections, boxes_to_image(detections.boxes, self.geometries[index])))
-            for index, detections in zip(indices, images, strict=True)
-        ]
-
-    def _choose(self, images: Sequence[ImageDetections]) -> None:
-        """Choose box and class in the first call; refuse a box that nothing is detected at."""
-        boxes = list(self.boxes)
-        labels = list(self.class_indices)
-        for index, detections in enumerate(images):
-            placed = boxes_to_image(detections.boxes.detach(), self.geometries[index])
-            scores = detections.scores.detach()
-            if self.class_indices:
-                scores = detections.of_class(labels[index]).detach()
-            elif scores.ndim == 2:
-                scores = scores.amax(1)
-            if self.boxes:
-                # The weights with which detections count for a box: what has none cannot be
-                # explained.
-                fits = scores * self._iou(index, placed).square()
-            else:
-                fits = scores * (placed[:, 2:] > placed[:, :2]).all(1)
-            best = int(fits.argmax()) if len(fits) else -1
-            if best < 0 or not bool(fits[best] > 0):
-                raise ValueError(self._nothing_found(detections, placed, index))
-            if not self.class_indices:
-                labels.append(detections.best_class(best)[0])
-            if not self.boxes:
-                left, top, right, bottom = placed[best].tolist()
-                boxes.append((left, top, right, bottom))
-        self.boxes = tuple(boxes)
-        self.class_indices = tuple(labels)
-
-    def _nothing_found(self, detections: ImageDetections, placed: Tensor, index: int) -> str:
-        what = self.name(self.class_indices[index]) if self.class_indices else "object"
-        where = f" that overlaps {box_text(self.boxes[index])}" if self.boxes else ""
-        best = [(*detections.best_class(number), placed[number]) for number in range(len(placed))]
-        best.sort(key=lambda pair: -pair[1])
-        listed = [
-            f"{self.name(label)} at {box_text(box.tolist())} with {score:.2f}"
-            for label, score, box in best
-        ]
-        detected = format_names(listed, 4) if listed else "nothing"
-        return f"the model detects no {what}{where}; it detects {detected}"
-
-    def _iou(self, index: int, boxes: Float[Tensor, "n 4"]) -> Float[Tensor, " n"]:
-        from torchvision.ops import box_iou  # slow to import
-
-        overlap = box_iou(boxes, boxes.new_tensor([self.boxes[index]]))[:, 0]
-        return overlap.nan_to_num(0.0)  # of empty boxes
-
-    def _value(
-        self, index: int, detections: ImageDetections, boxes: Float[Tensor, "n 4"]
-    ) -> Tensor:
-        scores = detections.of_class(self.class_indices[index])
-        weights = self._iou(index, boxes.detach()).square()
-        if self.part == "score":
-            return (weights * scores).sum()
-        weights = weights * scores.detach()
-        side = SIDES.index(self.part)
-        total = weights.sum()
-        if not bool(total > 0):  # lost under a perturbation: its sides are unknown
-            return boxes.new_tensor(self.boxes[index][side])
-        return (weights * boxes[:, side]).sum() / total
-
-    def details(self, index: int) -> Thing:
-        """Return the box and the part."""
-        return Thing("box", box=self.boxes[index], part=self.part)
-
-
-class BoundQuery(BoundTarget):
-    """A query of a detector, or the token at a position of a sequence, on prepared images."""
-
-    def __init__(
-        self,
-        label: Label,
-        explained: ExplainedModel,
-        geometries: Sequence[Geometry],
-        index: int,
-        part: Part | None,
-    ) -> None:
-        super().__init__(label, explained, geometries)
-        self.kind = "token" if part is None else "query"
-        self.part = part or "score"
-        self.index = index
-        self.boxes: tuple[Box, ...] = ()
-
-    def values(self, output: Any) -> Float[Tensor, " mb"]:
-        """Return the value for each image."""
-        logits = query_logits(output)
-        count = logits.shape[1]
-        if not -count <= self.index < count:
-            raise ValueError(
-                f"the {self.kind} must be an index below {count}, the length of the output; got "
-                f"{self.index}"
-            )
-        scores = self.select_classes(logits[:, self.index])
-        if self.kind == "token":
-            return scores
-        try:
-            boxes = self._photo_boxes(output)
-        except ValueError:  # masks have no box
-            if self.part != "score":
-                raise
-            return scores
-        self.boxes = self.boxes or tuple(
-            (left, top, right, bottom)
-            for left, top, right, bottom in boxes[: self.num_images].tolist()
-        )
-        return scores if self.part == "score" else boxes[:, SIDES.index(self.part)]
-
-    def _photo_boxes(self, output: Any) -> Float[Tensor, "mb 4"]:
-        boxes = query_boxes(output, self.geometries[0].input_size)[:, self.index]
-        images = [self.geometries[number % self.num_images] for number in range(len(boxes))]
-        placed = (
-            boxes_to_image(box[None], geometry) for box, geometry in zip(boxes, images, strict=True)
-        )
-        return torch.cat(list(placed))
-
-    def details(self, index: int) -> Thing:
-        """Return the index, and the predicted box if there is one."""
-        box = self.boxes[index] if self.boxes else None
-        return Thing(self.kind, index=self.index, part=self.part, box=box)
-
-
-def _num_classes(explained: ExplainedModel) -> int | None:
-    """Return the number of classes of a model without "no object"; None if it is unknown."""
-    config = getattr(explained.model, "config", None)
-    stated = getattr(config, "num_labels", None) or getattr(explained.model, "num_classes", None)
-    return int(stated) if stated else len(explained.class_names) or None
+        return class_name(index, self.explained.class_names) or f"class {index}"
 
 
 class DenseTarget(ABC):
@@ -359,7 +114,6 @@ class DenseTarget(ABC):
 
     label: Label
 
-    @abstractmethod
     def bind(self, explained: ExplainedModel, geometries: Sequence[Geometry]) -> BoundTarget:
         """Return the target function for prepared images.
 
@@ -370,6 +124,19 @@ class DenseTarget(ABC):
         Raises:
             ValueError: If there is no such class, or the network does not see the thing.
         """
+        return BoundTarget(self, explained, geometries)
+
+    def place(self, geometries: Sequence[Geometry]) -> Any:  # noqa: ARG002 - nothing to place
+        """Return where the thing lies on each image; None if that is not known yet."""
+        return None
+
+    @abstractmethod
+    def values(self, bound: BoundTarget, output: Any) -> Float[Tensor, " mb"]:
+        """Return the value for each image, by the output of the model."""
+
+    @abstractmethod
+    def thing(self, bound: BoundTarget, index: int) -> Thing:
+        """Return the thing on an image."""
 
 
 @dataclass(frozen=True)
@@ -395,9 +162,19 @@ class PixelTarget(DenseTarget):
     x: float
     y: float
 
-    def bind(self, explained: ExplainedModel, geometries: Sequence[Geometry]) -> BoundTarget:
-        """Return the target function for prepared images."""
-        return BoundPixel(self.label, explained, geometries, (self.x, self.y))
+    def place(self, geometries: Sequence[Geometry]) -> list[tuple[float, float]]:
+        """Return the pixel on each image."""
+        return [visible_point(self.x, self.y, geometry) for geometry in geometries]
+
+    def values(self, bound: BoundTarget, output: Any) -> Float[Tensor, " mb"]:
+        """Return the logit at the pixel."""
+        logits = segmentation_logits(output)
+        points = logits.new_tensor(bound.places).repeat(len(logits) // bound.num_images, 1)
+        return bound.select_classes(sample_at(logits, points))
+
+    def thing(self, bound: BoundTarget, index: int) -> Thing:  # noqa: ARG002 - of all images
+        """Return the pixel."""
+        return Thing("pixel", point=(self.x, self.y))
 
 
 @dataclass(frozen=True, eq=False)
@@ -434,9 +211,46 @@ class RegionTarget(DenseTarget):
         if self.label is None and self.mask is None:
             raise ValueError("a region needs a class, a mask, or both; got neither")
 
-    def bind(self, explained: ExplainedModel, geometries: Sequence[Geometry]) -> BoundTarget:
-        """Return the target function for prepared images."""
-        return BoundRegion(self.label, explained, geometries, self.mask)
+    def values(self, bound: BoundTarget, output: Any) -> Float[Tensor, " mb"]:
+        """Return the sum of the logits in the region."""
+        logits = segmentation_logits(output)
+        if bound.places is None:
+            bound.places = self._choose(bound, logits[: bound.num_images].detach())
+        regions = bound.places.to(logits).repeat(len(logits) // bound.num_images, 1, 1)
+        return bound.select_classes((logits * regions[:, None]).sum((2, 3)))
+
+    def _choose(
+        self, bound: BoundTarget, logits: Float[Tensor, "b k y x"]
+    ) -> Float[Tensor, "b y x"]:
+        grid = (logits.shape[2], logits.shape[3])
+        predicted = logits.argmax(1)
+        if self.mask is not None:
+            masks = [mask_on_grid(self.mask, geometry, grid) for geometry in bound.geometries]
+            if not bound.class_indices:
+                bound.class_indices = tuple(
+                    int(classes[mask.to(classes.device)].mode().values)
+                    for classes, mask in zip(predicted, masks, strict=True)
+                )
+            return torch.stack(masks).to(logits)
+        visible = [cell_visibility(geometry, grid) for geometry in bound.geometries]
+        visible = torch.stack(visible).to(logits.device)
+        wanted = predicted.new_tensor(bound.class_indices)[:, None, None]
+        regions = (predicted == wanted) & visible
+        for index, region in enumerate(regions):
+            if not bool(region.any()):
+                present = predicted[index][visible[index]].unique().tolist()
+                names = [bound.name(number) for number in present]
+                raise ValueError(
+                    f"no pixel is predicted as {bound.name(bound.class_indices[index])}; predicted "
+                    f"are {format_names(names, 6)}; choose one of these, or pass the region as a "
+                    "mask"
+                )
+        return regions.to(logits)
+
+    def thing(self, bound: BoundTarget, index: int) -> Thing:
+        """Return the region on the grid of the logits."""
+        grid, runs = mask_to_runs(bound.places[index] > 0)
+        return Thing("region", grid=grid, runs=runs)
 
 
 @dataclass(frozen=True)
@@ -476,14 +290,90 @@ class BoxTarget(DenseTarget):
             check_box(self.box)
         _check_part(self.part)
 
-    def bind(self, explained: ExplainedModel, geometries: Sequence[Geometry]) -> BoundBox:
-        """Return the target function for prepared images."""
-        return BoundBox(self.label, explained, geometries, self.box, self.part)
+    def place(self, geometries: Sequence[Geometry]) -> tuple[Box, ...] | None:
+        """Return what each image shows of the box."""
+        box = self.box
+        return None if box is None else tuple(check_box(box, geometry) for geometry in geometries)
+
+    def values(self, bound: BoundTarget, output: Any) -> Float[Tensor, " mb"]:
+        """Return the sum of IoU² · score, or the mean side with these weights."""
+        size = bound.geometries[0].input_size
+        images = read_detections(output, size, _num_classes(bound.explained))
+        if not bound.initial_values:
+            self._choose(bound, images[: bound.num_images])
+        numbered = ((number % bound.num_images, each) for number, each in enumerate(images))
+        return torch.stack([self._value(bound, index, each) for index, each in numbered])
+
+    def _choose(self, bound: BoundTarget, images: Sequence[ImageDetections]) -> None:
+        """Choose box and class of each image; refuse a box that nothing is detected at."""
+        boxes: list[Box] = []
+        labels: list[int] = []
+        for index, detections in enumerate(images):
+            placed = boxes_to_image(detections.boxes.detach(), bound.geometries[index])
+            scores = detections.scores.detach()
+            if bound.class_indices:
+                scores = detections.of_class(bound.class_indices[index]).detach()
+            elif scores.ndim == 2:
+                scores = scores.amax(1)
+            if bound.places:
+                # The weights with which detections count for a box: what has none cannot be
+                # explained.
+                fits = scores * _iou(bound.places[index], placed).square()
+            else:
+                fits = scores * (placed[:, 2:] > placed[:, :2]).all(1)
+            best = int(fits.argmax()) if len(fits) else -1
+            if best < 0 or not bool(fits[best] > 0):
+                raise ValueError(_nothing_found(bound, detections, placed, index))
+            labels.append(detections.best_class(best)[0])
+            left, top, right, bottom = placed[best].tolist()
+            boxes.append((left, top, right, bottom))
+        bound.places = bound.places or tuple(boxes)
+        bound.class_indices = bound.class_indices or tuple(labels)
+
+    def _value(self, bound: BoundTarget, index: int, detections: ImageDetections) -> Tensor:
+        boxes = boxes_to_image(detections.boxes, bound.geometries[index])
+        scores = detections.of_class(bound.class_indices[index])
+        weights = _iou(bound.places[index], boxes.detach()).square()
+        if self.part == "score":
+            return (weights * scores).sum()
+        weights = weights * scores.detach()
+        side = SIDES.index(self.part)
+        total = weights.sum()
+        if not bool(total > 0):  # lost under a perturbation: its sides are unknown
+            return boxes.new_tensor(bound.places[index][side])
+        return (weights * boxes[:, side]).sum() / total
+
+    def thing(self, bound: BoundTarget, index: int) -> Thing:
+        """Return the box and the part."""
+        return Thing("box", box=bound.places[index], part=self.part)
+
+
+def _iou(box: Box, boxes: Float[Tensor, "n 4"]) -> Float[Tensor, " n"]:
+    from torchvision.ops import box_iou  # slow to import
+
+    return box_iou(boxes, boxes.new_tensor([box]))[:, 0].nan_to_num(0.0)  # NaN of empty boxes
+
+
+def _nothing_found(
+    bound: BoundTarget, detections: ImageDetections, placed: Tensor, index: int
+) -> str:
+    what = bound.name(bound.class_indices[index]) if bound.class_indices else "object"
+    where = f" that overlaps {box_text(bound.places[index])}" if bound.places else ""
+    best = [(*detections.best_class(number), placed[number]) for number in range(len(placed))]
+    best.sort(key=lambda pair: -pair[1])
+    listed = [
+        f"{bound.name(label)} at {box_text(box.tolist())} with {score:.2f}"
+        for label, score, box in best
+    ]
+    detected = format_names(listed, 4) if listed else "nothing"
+    return f"the model detects no {what}{where}; it detects {detected}"
 
 
 @dataclass(frozen=True)
 class QueryTarget(DenseTarget):
     """The class logit of a query, or a side of its box, for DETR and its successors.
+
+    The map of `attention` shows what the query attended to.
 
     Args:
         query: Index of the query.
@@ -506,9 +396,26 @@ class QueryTarget(DenseTarget):
         """Check the part."""
         _check_part(self.part)
 
-    def bind(self, explained: ExplainedModel, geometries: Sequence[Geometry]) -> BoundTarget:
-        """Return the target function for prepared images."""
-        return BoundQuery(self.label, explained, geometries, self.query, self.part)
+    def values(self, bound: BoundTarget, output: Any) -> Float[Tensor, " mb"]:
+        """Return the logit, or the side of the box on the photo."""
+        scores = bound.select_classes(_row(output, self.query, "query"))
+        try:
+            boxes = query_boxes(output, bound.geometries[0].input_size)[:, self.query]
+        except ValueError:  # masks have no box
+            if self.part != "score":
+                raise
+            return scores
+        placed = torch.cat([
+            boxes_to_image(box[None], bound.geometries[number % bound.num_images])
+            for number, box in enumerate(boxes)
+        ])  # fmt: skip
+        bound.places = bound.places or [tuple(box) for box in placed[: bound.num_images].tolist()]
+        return scores if self.part == "score" else placed[:, SIDES.index(self.part)]
+
+    def thing(self, bound: BoundTarget, index: int) -> Thing:
+        """Return the index, and the predicted box if there is one."""
+        box = bound.places[index] if bound.places else None
+        return Thing("query", index=self.query, part=self.part, box=box)
 
 
 @dataclass(frozen=True)
@@ -530,9 +437,31 @@ class TokenTarget(DenseTarget):
     position: int
     label: Label = None
 
-    def bind(self, explained: ExplainedModel, geometries: Sequence[Geometry]) -> BoundTarget:
-        """Return the target function for prepared images."""
-        return BoundQuery(self.label, explained, geometries, self.position, None)
+    def values(self, bound: BoundTarget, output: Any) -> Float[Tensor, " mb"]:
+        """Return the logit of the token."""
+        return bound.select_classes(_row(output, self.position, "token"))
+
+    def thing(self, bound: BoundTarget, index: int) -> Thing:  # noqa: ARG002 - of all images
+        """Return the position."""
+        return Thing("token", index=self.position, part="score")
+
+
+def _row(output: Any, index: int, noun: str) -> Float[Tensor, "mb k"]:
+    """Return the logits of a query or token."""
+    logits = query_logits(output)
+    count = logits.shape[1]
+    if not -count <= index < count:
+        raise ValueError(
+            f"the {noun} must be an index below {count}, the length of the output; got {index}"
+        )
+    return logits[:, index]
+
+
+def _num_classes(explained: ExplainedModel) -> int | None:
+    """Return the number of classes of a model without "no object"; None if it is unknown."""
+    config = getattr(explained.model, "config", None)
+    stated = getattr(config, "num_labels", None) or getattr(explained.model, "num_classes", None)
+    return int(stated) if stated else len(explained.class_names) or None
 
 
 def _check_part(part: str) -> None:

@@ -97,7 +97,9 @@ def fullgrad(
     """
     values, parts = _parts(explained, images, target)
     # A side of a box is no linear function of the output; one of the user's own may be none either.
-    of_scores = isinstance(target, BoundTarget) and getattr(target, "part", "score") == "score"
+    of_scores = (
+        isinstance(target, BoundTarget) and getattr(target.target, "part", "score") == "score"
+    )
     if (of_scores or isinstance(target, ClassTarget)) and not parts.sum_to(values):
         raise ValueError(
             f"gradients times input and biases must sum to the score, but for "

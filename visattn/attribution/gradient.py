@@ -191,20 +191,11 @@ def _chunks(
 
     The target is called with the original images first, which fixes the predicted class.
     """
-    scorer = evaluate = partial(evaluate_target, explained, target=target)
-
-    def call(originals: Tensor) -> Tensor:
-        nonlocal scorer
-        scorer, values = channels_last_scorer(explained, originals, evaluate)
-        return values
-
-    if internal_batch_size is None and len(images) == 1:  # one pass is enough for both
-        internal_batch_size = images_per_gradient_batch(explained, images, call)
-    else:
-        with torch.no_grad():
-            call(images)
+    evaluate = partial(evaluate_target, explained, target=target)
+    with torch.no_grad():
+        scorer, _ = channels_last_scorer(explained, images, evaluate)
     if internal_batch_size is None:
-        internal_batch_size = images_per_gradient_batch(explained, images)
+        internal_batch_size = images_per_gradient_batch(images)
     chunk = variants_per_batch(internal_batch_size, images)
     return scorer, [min(chunk, count - start) for start in range(0, count, chunk)]
 

@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch import Tensor
 from torch.nn.functional import interpolate
 
+from visattn.attribution.dense_targets import BoundTarget
 from visattn.attribution.registry import method
 from visattn.attribution.targets import (
-    BatchedTarget,
     ClassTarget,
     ScoreType,
     Target,
@@ -20,9 +18,8 @@ from visattn.attribution.targets import (
     probabilities,
 )
 from visattn.functional.numerics import at_least_float32
-from visattn.recording.frozen import frozen, with_grad
+from visattn.recording.frozen import frozen
 from visattn.recording.model_info import ExplainedModel, ModelInfo
-from visattn.recording.probe_cache import structure_hash
 
 
 def occlusion_windows(
@@ -208,8 +205,8 @@ def occlusion(
         all windows over it, instead of the value of the one centered on it.
     """
     size = (images.shape[2], images.shape[3])
-    side = sliding_window_size or max(1, min(size) // 7)
-    step = stride or max(1, side // 2)
+    side = max(1, min(size) // 7) if sliding_window_size is None else sliding_window_size
+    step = max(1, side // 2) if stride is None else stride
     windows = occlusion_windows(size, window_size=(side, side), stride=(step, step))
     baseline = baseline_image(images, explained.info, baselines)
     total = torch.zeros_like(images[:, 0])
@@ -291,10 +288,8 @@ _PIXELS = 224 * 224
 _IMAGES_PER_THREAD = 4  # of 224 x 224 pixels, whose activations fit into the caches of a core
 _IMAGES_PER_DEVICE = 512
 _IMAGES_PER_GRADIENT_BATCH = 32
-_GRADIENT_BYTES = 2**30
 _BYTES_PER_INPUT_BYTE = 256  # of activations in a forward pass, at most
 
-_SAVED_BYTES: WeakKeyDictionary[nn.Module, dict[Any, int]] = WeakKeyDictionary()
 
 VariantScorer = Callable[[Float[Tensor, "m b c y x"]], Float[Tensor, "m b"]]
 """Maps variants of images to one number for each."""
@@ -322,66 +317,19 @@ def images_per_batch(images: Float[Tensor, "b c y x"]) -> int:
     return max(1, count)
 
 
-def images_per_gradient_batch(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    run: Callable[[Float[Tensor, "b c y x"]], Any] | None = None,
-) -> int:
-    """Return how many images to put into one forward and backward pass.
-
-    The activations that are kept for the backward pass are measured for one image. Of up to 32
-    images they take at most 1 GiB on CPUs, where larger batches are not faster, and a quarter of
-    the free memory on GPUs.
-
-    Args:
-        run: Runs the model and what is computed from its output, in any case; None for the model
-            alone, which runs if the activations were not measured before.
+def images_per_gradient_batch(images: Float[Tensor, "b c y x"]) -> int:
+    """Return how many images to put into one forward and backward pass, which keeps activations.
 
     Example:
-        >>> import torch
-        >>> from visattn.recording.model_info import ModelInfo
-        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
-        >>> explained = ExplainedModel(torch.nn.Sigmoid(), info, torch.sigmoid)
-        >>> sizes = (4000, 4)
-        >>> [images_per_gradient_batch(explained, torch.zeros(1, 1, side, side)) for side in sizes]
-        [16, 32]
+        >>> [images_per_gradient_batch(torch.zeros(1, 1, side, side)) for side in (4000, 4)]
+        [1, 32]
     """
-    budget = _GRADIENT_BYTES
-    if images.device.type == "cuda" and torch.cuda.is_available():
-        budget = torch.cuda.mem_get_info(images.device)[0] // 4
-    count = budget // max(1, _saved_bytes(explained, images[:1], run))
-    return min(max(1, count), _IMAGES_PER_GRADIENT_BATCH)
-
-
-def _saved_bytes(
-    explained: ExplainedModel, images: Tensor, run: Callable[[Tensor], Any] | None
-) -> int:
-    """Return the size of all tensors that a forward pass keeps for the backward pass.
-
-    It is measured once for a model and a size, since such a pass takes longer than one without.
-    """
-    known = _SAVED_BYTES.setdefault(explained.model, {})
-    structure = structure_hash(explained.model)
-    key = (structure, images.shape[1:], images.dtype, images.device)
-    if key in known:
-        if run is not None:
-            with torch.no_grad():
-                run(images)
-        return known[key]
-    weights = {weight.untyped_storage().data_ptr() for weight in explained.model.parameters()}
-    sizes: dict[int, int] = {}
-
-    def note_size(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.enable_grad(), saved_tensors_hooks(note_size, lambda tensor: tensor):
-        output = (run or explained.forward)(with_grad(images))
-    del output  # not before: another tensor could get the address of one that is freed
-    known[key] = sum(sizes.values())
-    return known[key]
+    count = images_per_batch(images)
+    if images.device.type == "cpu":  # larger batches are not faster
+        fitting = _IMAGES_PER_GRADIENT_BATCH * _PIXELS // (4 * images.shape[2] * images.shape[3])
+    else:
+        fitting = count // 16
+    return max(1, min(count, fitting, _IMAGES_PER_GRADIENT_BATCH))
 
 
 def variants_per_batch(internal_batch_size: int, images: Float[Tensor, "b c y x"]) -> int:
@@ -495,7 +443,7 @@ def evaluate_target(
     """
     if score_type not in ("probabilities", "logits"):
         raise ValueError(f"score_type must be 'probabilities' or 'logits', got {score_type!r}")
-    if isinstance(target, BatchedTarget):
+    if isinstance(target, BoundTarget):
         values = target(explained.forward(variants.flatten(0, 1)))
         return values.unflatten(0, variants.shape[:2])
     if not isinstance(target, ClassTarget):

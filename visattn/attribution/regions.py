@@ -1,6 +1,5 @@
 """Pixels, masks and boxes of a photo on the grids of a network, and back."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from visattn.geometry.affine import Box, Geometry
 
 MaskLike = Any
 """A tensor, array or nested list [y, x]; nonzero in the region."""
-_MAX_SAMPLES = 16  # points along a side of a cell
+_SAMPLES = 16  # points along a side of a cell
 
 
 def visible_point(x: float, y: float, geometry: Geometry) -> tuple[float, float]:
@@ -83,10 +82,11 @@ def mask_on_grid(
             f"the mask must have one value per pixel of the photo, {geometry.image_size} (height, "
             f"width), got shape {tuple(values.shape)}"
         )
-    points, visible = _grid_points(geometry, grid)
+    points = _cell_points(geometry, (grid[0], _SAMPLES, grid[1], _SAMPLES))
     columns, rows = points.floor().long().unbind(-1)
     height, width = geometry.image_size
-    inside = values[rows.clamp(0, height - 1), columns.clamp(0, width - 1)] & visible
+    inside = values[rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
+    inside = inside & _visible(points, geometry)
     share = inside.double().mean((1, 3))
     cells = share >= 0.5 if bool((share >= 0.5).any()) else share > 0
     if not bool(cells.any()):
@@ -106,17 +106,6 @@ def cell_visibility(geometry: Geometry, grid: tuple[int, int]) -> Bool[Tensor, "
     """
     ones = (grid[0], 1, grid[1], 1)
     return _visible(_cell_points(geometry, ones), geometry)[:, 0, :, 0]
-
-
-def _grid_points(geometry: Geometry, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return points of the photo in each cell `[gy, s, gx, s, 2]`, and which are visible."""
-    # The matrix leads from the input to the photo, so that its scale is photo pixels per input
-    # pixel, and a cell gets about one point for each pixel of the photo.
-    scale = max(abs(value) for row in geometry.matrix[:2] for value in row[:2])
-    sides = (geometry.input_size[0] / grid[0], geometry.input_size[1] / grid[1])
-    down, along = (min(max(math.ceil(side * scale), 1), _MAX_SAMPLES) for side in sides)
-    points = _cell_points(geometry, (grid[0], down, grid[1], along))
-    return points, _visible(points, geometry)
 
 
 def _cell_points(geometry: Geometry, counts: tuple[int, int, int, int]) -> Tensor:

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from visattn.attribution.dense_targets import DenseTarget, QueryTarget
-from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.targets import TargetLike, is_function, resolve_target
+from visattn.attribution.targets import is_function
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import NO_ATTENTION, ExplainedModel
 from visattn.results.kinds import MapKind
@@ -61,44 +59,6 @@ class Method:
     signed: bool = False
     class_only: bool = False
     check: Callable[[ExplainedModel, Any], str] | None = None
-
-    def __call__(
-        self,
-        model: nn.Module | ExplainedModel,
-        images: Float[Tensor, "b c y x"],
-        target: TargetLike | Tensor = None,
-        **options: Any,
-    ) -> Float[Tensor, "b gy gx"]:
-        """Return the maps of normalized images, on the grid of the method.
-
-        Args:
-            model: A network, which is analyzed at the size of the images, once; or a result of
-                `analyze_model`.
-            images: Inputs of the model as they are.
-            target: Class index or name, or one per image, also as a tensor of labels; a function
-                of the output; or None for the predicted classes.
-            options: Arguments of the method.
-
-        Raises:
-            ValueError: If the method does not fit the model, or an argument is unknown.
-
-        Example:
-            >>> model = nn.Sequential(nn.Conv2d(3, 5, 2, 2), nn.ReLU(), nn.Flatten(),
-            ...                       nn.Linear(75, 2))
-            >>> METHODS["gradcam"](model, torch.rand(4, 3, 6, 10), 1, layer="0").shape
-            torch.Size([4, 3, 5])
-        """
-        if isinstance(model, nn.Module):
-            size = (images.shape[2], images.shape[3])
-            explained = analyze_model(model, size, channels=images.shape[1])
-        else:
-            explained = model
-        if isinstance(target, Tensor):
-            target = target.tolist()
-        self.check_args(options, target)
-        if reason := self.supports(explained, target, options):
-            raise ValueError(f"{self.name} does not fit {explained.info.name}: {reason}")
-        return self.function(explained, images, resolve_target(target, explained), **options)
 
     @property
     def default_kwargs(self) -> dict[str, Any]:

@@ -14,19 +14,15 @@ from visattn.attribution.targets import Target
 from visattn.functional.numerics import at_least_float32, without_autocast
 from visattn.recording.model_info import ExplainedModel
 
+_ORIENTATIONS, _WAVELENGTH, _SIGMA, _RADIUS = 4, 4.0, 1.25, 4  # in pixels
 
-def gabor_filters(
-    *, num_orientations: int = 4, wavelength: float = 4.0, sigma: float = 1.25, radius: int = 4
-) -> Float[Tensor, "o 2 k k"]:
+
+def gabor_filters() -> Float[Tensor, "o 2 k k"]:
     """Return quadrature pairs of Gabor filters, even and odd, in float64.
 
-    The wave of orientation o runs along the angle o · 180° / num_orientations, from the right
-    towards the bottom. The energy (root of the sum of squares) of a pair is 0 for a constant image
-    and 1 for a wave of amplitude 1 of the same kind. Wavelength, `sigma` of the Gaussian envelope
-    and `radius` to each side of the center are in pixels.
-
-    Raises:
-        ValueError: If there is no orientation, or a length is not positive.
+    The wave of orientation o runs along the angle o · 45°, from the right towards the bottom. The
+    energy (root of the sum of squares) of a pair is 0 for a constant image and 1 for a wave of
+    amplitude 1 of the same kind.
 
     Example:
         >>> even, odd = gabor_filters()[0]
@@ -39,16 +35,11 @@ def gabor_filters(
         Deviation: a multiple of the envelope is subtracted from the even filter, so that a constant
         gives 0.
     """
-    if num_orientations < 1 or radius < 1 or min(wavelength, sigma) <= 0:
-        raise ValueError(
-            "orientations and radius must be at least 1, wavelength and sigma above 0; got "
-            f"{num_orientations=}, {radius=}, {wavelength=}, {sigma=}"
-        )
-    steps = torch.arange(-radius, radius + 1, dtype=torch.float64)
-    angles = torch.arange(num_orientations, dtype=torch.float64) * (math.pi / num_orientations)
+    steps = torch.arange(-_RADIUS, _RADIUS + 1, dtype=torch.float64)
+    angles = torch.arange(_ORIENTATIONS, dtype=torch.float64) * (math.pi / _ORIENTATIONS)
     along = angles.cos()[:, None, None] * steps + angles.sin()[:, None, None] * steps[:, None]
-    phase = along * (2 * math.pi / wavelength)
-    envelope = (-(steps.square() + steps.square()[:, None]) / (2 * sigma**2)).exp()
+    phase = along * (2 * math.pi / _WAVELENGTH)
+    envelope = (-(steps.square() + steps.square()[:, None]) / (2 * _SIGMA**2)).exp()
     even = envelope * phase.cos()
     odd = envelope * phase.sin()
     even = even - envelope * even.sum((1, 2), keepdim=True) / envelope.sum()
@@ -56,20 +47,11 @@ def gabor_filters(
     return torch.stack((even, odd / (odd * phase.sin()).sum((1, 2), keepdim=True)), 1)
 
 
-def gabor_energy(
-    x: Float[Tensor, "b y x"], *, num_orientations: int = 4
-) -> Float[Tensor, "b o y x"]:
-    """Return the Gabor energy of each pixel for each orientation.
+def gabor_energy(x: Float[Tensor, "b y x"]) -> Float[Tensor, "b o y x"]:
+    """Return the Gabor energy of each pixel for each orientation; the first are vertical stripes.
 
     The energy is the norm of the even and the odd response of `gabor_filters`, so that it does not
     depend on the phase. Border pixels are replicated.
-
-    Args:
-        num_orientations: Number of orientations, evenly over 180°; the first responds to vertical
-            stripes.
-
-    Raises:
-        ValueError: If there is no orientation.
 
     Example:
         >>> vertical = (torch.arange(31) * (math.pi / 2)).cos().expand(1, 31, 31)
@@ -81,9 +63,8 @@ def gabor_energy(
         Analysis", section 2.1. Deviation: Gabor pairs on a Gaussian pyramid instead of the pyramid
         of Greenspan et al. 1994, with its wavelength of four pixels.
     """
-    pairs = gabor_filters(num_orientations=num_orientations).to(x)
-    radius = pairs.shape[-1] // 2
-    wide = pad(x[:, None], (radius,) * 4, mode="replicate")
+    pairs = gabor_filters().to(x)
+    wide = pad(x[:, None], (_RADIUS,) * 4, mode="replicate")
     even, odd = conv2d(wide, pairs.transpose(0, 1).flatten(0, 1)[:, None]).chunk(2, 1)
     # the gradient of a root is infinite at 0
     return (even.square() + odd.square()).clamp_min(torch.finfo(x.dtype).tiny).sqrt()
@@ -122,9 +103,6 @@ def gaussian_pyramid(x: Float[Tensor, "b c y x"], num_levels: int) -> tuple[Tens
     Level l has the height and width of x divided by 2^l, rounded up, so that any number of levels
     is possible. `num_levels` counts level 0.
 
-    Raises:
-        ValueError: If the number of levels is below 1.
-
     Example:
         >>> import torch
         >>> [tuple(level.shape[2:]) for level in gaussian_pyramid(torch.zeros(1, 3, 5, 7), 4)]
@@ -136,31 +114,11 @@ def gaussian_pyramid(x: Float[Tensor, "b c y x"], num_levels: int) -> tuple[Tens
         are aligned at the edges; for odd sides a triangle of that width; at the border the kernel
         is normalized.
     """
-    if num_levels < 1:
-        raise ValueError(f"a pyramid has at least 1 level, got levels={num_levels}")
     pyramid = [x]
     for _ in range(num_levels - 1):
         height, width = pyramid[-1].shape[2:]
         pyramid.append(resize_antialiased(pyramid[-1], ((height + 1) // 2, (width + 1) // 2)))
     return tuple(pyramid)
-
-
-def center_surround(
-    center: Float[Tensor, "b c y x"], surround: Float[Tensor, "b c h w"]
-) -> Float[Tensor, "b c y x"]:
-    """Return the absolute difference of a fine and a resized coarse pyramid level.
-
-    Example:
-        >>> import torch
-        >>> center_surround(torch.tensor([[[[1.0, 3.0, 2.0]]]]), torch.tensor([[[[2.0]]]]))
-        tensor([[[[1., 1., 0.]]]])
-
-    Source:
-        Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
-        Analysis", equation 1.
-    """
-    height, width = center.shape[2:]
-    return (center - resize_antialiased(surround, (height, width))).abs()
 
 
 _MIN_MAXIMUM = 1e-4  # a map below this everywhere holds rounding errors only
@@ -263,7 +221,9 @@ def conspicuity_maps(images: Float[Tensor, "b 3 y x"]) -> Float[Tensor, "b 3 h w
     }
     total = images.new_zeros(len(images), 7, *grid)  # intensity, two colors, four orientations
     for center, surround in pairs:
-        contrast = center_surround(features[center], features[surround])
+        height, width = features[center].shape[2:]
+        blurred = resize_antialiased(features[surround], (height, width))
+        contrast = (features[center] - blurred).abs()
         total = total + resize_antialiased(normalize_peaks(contrast), grid)
     orientation = normalize_peaks(total[:, 3:]).sum(1)
     return normalize_peaks(torch.stack((total[:, 0], total[:, 1] + total[:, 2], orientation), 1))
@@ -289,9 +249,6 @@ def itti_koch_saliency(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x
     image gives 0, and a flipped image the flipped map. Any size works, but below about 16 pixels
     there is little to compare. Images are RGB or gray, 0 to 1.
 
-    Raises:
-        ValueError: If there are neither one nor three channels, or a value is not in 0 to 1.
-
     Example:
         >>> dot = torch.zeros(1, 1, 64, 64)
         >>> dot[:, :, 40, 21] = 1.0
@@ -304,13 +261,6 @@ def itti_koch_saliency(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x
         Analysis", equation 8; the deviations are noted at `conspicuity_maps`, `normalize_peaks`,
         `gabor_energy` and `gaussian_pyramid`.
     """
-    if images.shape[1] not in (1, 3):
-        raise ValueError(f"images must have 1 channel or 3, got {images.shape[1]}")
-    if not bool(((images >= 0) & (images <= 1)).all()):
-        raise ValueError(
-            "images must hold numbers from 0 to 1, got numbers outside or NaN; "
-            "pass pixels / 255 without normalization"
-        )
     height, width = images.shape[2:]
     colors = at_least_float32(images).expand(-1, 3, -1, -1)
     with without_autocast(images.device):
@@ -319,24 +269,19 @@ def itti_koch_saliency(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x
 
 
 def saliency_scanpaths(
-    saliency: Float[Tensor, "b y x"], num_glimpses: int, radius: float | None = None
+    saliency: Float[Tensor, "b y x"], num_glimpses: int
 ) -> Float[Tensor, "b t 2"]:
     """Return scanpaths that visit the most salient locations, with inhibition of return.
 
     A location is (x, y) at a pixel center, from (-1, -1) at the top left corner of the image to
-    (1, 1) at the bottom right corner. A disc around each visited location is inhibited until the
-    whole image was visited. Ties are broken towards the image center.
-
-    Args:
-        radius: Radius of inhibition in pixels; a sixth of the shorter side if None.
-
-    Raises:
-        ValueError: If `num_glimpses` is below 1, `radius` below 0, or the saliency not finite.
+    (1, 1) at the bottom right corner. A disc around each visited location, with a sixth of the
+    shorter side as its radius, is inhibited until the whole image was visited. Ties are broken
+    towards the image center.
 
     Example:
-        >>> saliency_scanpaths(torch.tensor([[[0.0, 0.2, 0.0, 0.9, 0.8]]]), 2, radius=1.0)
-        tensor([[[ 0.4000,  0.0000],
-                 [-0.4000,  0.0000]]])
+        >>> saliency_scanpaths(torch.tensor([[[0.0, 0.2, 0.0, 0.9, 0.8]]]), 2)
+        tensor([[[0.4000, 0.0000],
+                 [0.8000, 0.0000]]])
 
     Source:
         Koch and Ullman 1985, "Shifts in selective visual attention"; Itti, Koch and Niebur 1998,
@@ -344,13 +289,7 @@ def saliency_scanpaths(
         winner-take-all network, and nearby locations are not preferred.
     """
     height, width = saliency.shape[1:]
-    reach = min(height, width) / 6 if radius is None else radius
-    if num_glimpses < 1 or not reach >= 0:
-        raise ValueError(
-            f"num_glimpses must be at least 1, radius at least 0; got {num_glimpses=}, {radius=}"
-        )
-    if not bool(saliency.isfinite().all()):
-        raise ValueError("saliency must be finite, got NaN or infinity; check the image")
+    reach = min(height, width) / 6
     across = torch.arange(width, device=saliency.device)
     down = torch.arange(height, device=saliency.device)[:, None]
     eccentricity = ((2 * across + 1 - width).square() + (2 * down + 1 - height).square()).flatten()

@@ -39,21 +39,6 @@ class DescribedTarget(Protocol):
         ...
 
 
-@runtime_checkable
-class BatchedTarget(Protocol):
-    """A target for a number of images that also takes the output for variants of all of them.
-
-    The images of each variant follow each other: variant 0 of all images, variant 1 of all, ...
-    """
-
-    num_images: int
-    """Number of images."""
-
-    def __call__(self, output: Any, /) -> Float[Tensor, " mb"]:
-        """Return one number for each image of each variant."""
-        ...
-
-
 class ClassTarget:
     """The score (logit) of one class for each image.
 
