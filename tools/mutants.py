@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ PAIRS = "Add Sub, Mult Div, Lt LtE, Gt GtE, Eq NotEq, And Or, Is IsNot, In NotIn
 NAMES = [[getattr(ast, name) for name in pair.split()] for pair in PAIRS.split(", ")]
 SWAPS = dict(NAMES) | {second: first for first, second in NAMES}
 SKIPPED = ast.JoinedStr | ast.Raise | ast.arg | ast.AnnAssign | ast.ImportFrom
-HEAVY = "torchvision timm lightning.pytorch.cli transformers matplotlib.pyplot scipy.stats"
 QUIET = ["-xq", "-p", "no:cacheprovider", "-Wignore::pytest.PytestAssertRewriteWarning"]
 
 
@@ -122,8 +122,8 @@ def run(file: Path, seconds: float = 25.0) -> None:
     shutil.copytree(".", copy, ignore=shutil.ignore_patterns(".git", ".venv*", "runs"))
     os.chdir(copy)
     os.environ["PYTHONPATH"] = sys.path[0] = str(copy)
-    for module in HEAVY.split():
-        __import__(module)
+    for module in ("torchvision", "timm", "lightning.pytorch.cli", "transformers"):
+        import_module(module)
     for each in [each for each in listed if "detected" not in each]:
         path = Path(each["path"])
         folder = Path("tests", *path.parts[1:-1])
@@ -137,8 +137,8 @@ def run(file: Path, seconds: float = 25.0) -> None:
             raise RuntimeError(f"the tests of {path} fail without a fault, too")
         print(each["detected"], path, source[: each["start"]].count(b"\n") + 1, flush=True)
         file.write_text(json.dumps(listed, indent=1))
-    for room in sorted({each["path"].split("/")[1] for each in listed}):
-        detected = [each["detected"] for each in listed if each["path"].split("/")[1] == room]
+    for room in sorted({Path(each["path"]).parts[1] for each in listed}):
+        detected = [each["detected"] for each in listed if f"/{room}/" in each["path"]]
         print(f"{room:16} {sum(detected)} of {len(detected)}")
 
 

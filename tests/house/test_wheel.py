@@ -54,6 +54,7 @@ for command in ("configs", overlay, "demo --count 1", fit):
 """
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_draws_captions_and_trains_with_what_it_brings(
     installed: Path, tmp_path: Path
 ) -> None:
