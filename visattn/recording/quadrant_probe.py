@@ -15,7 +15,7 @@ in half of the pairs.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -243,18 +243,12 @@ class QuadrantProbe:
                 hook = self._forward_hook(site)
                 handle = module.register_forward_hook(hook, with_kwargs=True)
                 stack.callback(handle.remove)
-            stack.enter_context(self.identity_attention())
+            calls = ModuleCallStack(probing=True)
+            interceptor = AttentionInterceptor(calls, self, identity_attention=True)
+            stack.enter_context(probing())
+            stack.enter_context(interceptor.intercepting(self.model))
             forward()
         return self.result
-
-    @contextmanager
-    def identity_attention(self) -> Iterator[None]:
-        """Replace self-attention by the identity inside the block."""
-        interceptor = AttentionInterceptor(
-            ModuleCallStack(probing=True), self, identity_attention=True
-        )
-        with probing(), interceptor.intercepting(self.model):
-            yield
 
     def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
         """Store the contents of the tokens of an attention call."""
