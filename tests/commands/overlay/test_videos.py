@@ -128,6 +128,6 @@ def test_nothing_to_read_is_a_usage_error(run: Run, capsys: pytest.CaptureFixtur
 @pytest.mark.usefixtures("run")
 def test_random_weights_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     clip(count=1)
-    model = ["--model", "bright.py:Bright", "--input-size", "48x64", "--method", "input_gradient"]
+    model = ["--model", "timm:test_resnet", "--input-size", "48x64", "--method", "input_gradient"]
     assert main(["overlay", "clip.mp4", *model, "--out", "maps"]) == 0
     assert "the weights are random: the maps have no meaning" in capsys.readouterr().err

@@ -31,7 +31,7 @@ INSTEAD = {
     "passes attention before": "a family of the first table",
     "discrete codes": "a family of the first table",
     "one input": "a family of the first table, such as the plain DeepSeek-VL instead of the hybrid",
-    "videos": "a family of the first table, on single frames",
+    "a processor of transformers for photos": "a family of the first table, on single frames",
     "by their content": "turn the crop off in the image processor, or crop the page yourself",
 }
 HEAD = """# Vision-language models: which have maps of words

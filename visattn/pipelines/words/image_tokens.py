@@ -55,7 +55,7 @@ _PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not re
 _STACKS = (nn.ModuleList, nn.Sequential)
 _CHANGED = 1e-2  # of the largest change
 _UNCHANGED = 1e-4  # of the median of clear changes
-_ROUNDING = 1e-5  # of the largest value
+_ROUNDING = 1e-5  # of the largest value of a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -481,13 +481,14 @@ def _moves_of_scores(probe: _Probe, site: str) -> tuple[bool, Bool[Tensor, " m"]
 
 def _changed(before: Float[Tensor, "m d"], after: Float[Tensor, "m d"]) -> Bool[Tensor, " m"]:
     """Return the rows that changed by more than rounding."""
-    before = before.detach()
-    change = (after - before).float().abs().amax(1).cpu()
+    before = before.detach().float()
+    change = (after.float() - before).abs().amax(1).cpu()
+    rounding = _ROUNDING * before.abs().amax(1).cpu()
     # The median of clear changes is the size of a change; rounding is far below, and one key that
     # changes much more than the others does not hide them. Where all change by rounding alone,
     # nothing does.
     clear = change[change > _CHANGED * change.max()]
-    if not len(clear) or float(change.max()) <= _ROUNDING * float(before.abs().max()):
+    if not (change > rounding).any():
         return torch.zeros_like(change, dtype=torch.bool)
     return change > _UNCHANGED * clear.median()
 
