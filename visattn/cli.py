@@ -63,8 +63,8 @@ _LIGHTNING_COMMANDS = {"fit", "validate", "test"}
 _OPTIONS = ["--help", "--version", "--debug"]
 _CLOSING = """\
 An option is passed once; one with several values takes them as a list: --method gradcam rise.
-Rows of results go to stdout: in columns on a terminal, separated by tabs in a pipe or a file. The
-progress, messages and the file to open go to stderr.
+Rows of results go to stdout, separated by tabs; the progress, messages and the file to open to
+stderr.
 --debug before the command, or VISATTN_DEBUG=1, prints the traceback of an error.
 
 first steps:

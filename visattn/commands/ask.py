@@ -129,7 +129,6 @@ class AnswersJob(ModelJob["list[Answer]"]):
 
     command = "ask"
     title = "Questions"
-    columns = ("image", "question", "answer")
     work = "answering about"
     kind = "visattn.models.vqa.model:VQAModel"
     noun = "a model that answers questions"

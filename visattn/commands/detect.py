@@ -105,7 +105,6 @@ class DetectionJob(ModelJob["Detections"]):
 
     command = "detect"
     title = "Detections"
-    columns = ("image", "objects")
     work = "detecting in"
     kind = "visattn.models.detr:DETR"
     noun = "a detector"

@@ -105,7 +105,6 @@ class GlimpseJob(ModelJob["ScanPath"]):
     command = "glimpse"
     title = "Glimpses"
     reserved = _COVERAGE
-    columns = ("image", "class", "probability")
     work = "classifying"
     kind = "visattn.models.glimpses.glimpse_model:GlimpseModel"
     noun = "a glimpse model"

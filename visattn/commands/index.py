@@ -14,7 +14,6 @@ from visattn.results.cards import Card
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     import numpy as np
 
-    from visattn.commands.run import Job
     from visattn.geometry.affine import Box
 
 SEEN = "seen_share"
@@ -30,14 +29,14 @@ Row = Mapping[str, object]
 """A row of the table: values by the names of their columns."""
 
 
-def write_index(folder: Path, job: "Job[Any]") -> None:
+def write_index(folder: Path, job: Any) -> None:
     """Write the table of all results of a job in a folder, and the index if it has one.
 
     Both are made anew from the records, also those of other commands that share the work.
 
     Args:
         folder: The output folder.
-        job: What says the rows of its records.
+        job: The `Job`, which says the rows of its records.
 
     Raises:
         OSError: If a file cannot be written.
@@ -68,7 +67,7 @@ def write_index(folder: Path, job: "Job[Any]") -> None:
         atomic_write(folder / f"{job.command}.csv", csv_table(rows))
 
 
-def _table_rows(job: "Job[Any]", record: Record) -> Iterable[Row]:
+def _table_rows(job: Any, record: Record) -> Iterable[Row]:
     """Yield the rows of a record with the name of its image, its files and what was seen."""
     made = record[PROVENANCE]
     share = job.seen_share(record)

@@ -39,7 +39,7 @@ from visattn.commands.records import (
     record_files,
     refuse_foreign,
 )
-from visattn.commands.streams import Activity, RowPrinter, activity, print_where
+from visattn.commands.streams import Activity, activity, print_row, print_where
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import print_message
 from visattn.io.sources import Source
@@ -91,8 +91,6 @@ class Job(ABC, Generic[Result]):
     """Whether there is an index of a single image, too."""
     writes_shared: bool = True
     """Whether index, table and boxes of all images are written."""
-    columns: tuple[str, ...] = ("image",)
-    """Headings of the printed rows."""
     work: str = "computing"
     """What is done to an image, for the line that shows the progress."""
     resizes: bool = True
@@ -358,7 +356,6 @@ class Job(ABC, Generic[Result]):
         failures: dict[str, list[str]] = {}
         done: list[str] = []
         shares: list[float] = []
-        printer = RowPrinter(self.columns, self.names.values())
 
         with ExitStack() as stack:
             stack.enter_context(count_on_interrupt(done, len(self.names)))
@@ -375,7 +372,8 @@ class Job(ABC, Generic[Result]):
             ):
                 records, reason = written()
                 name = self.names[queued.path]
-                printer.print(*((name, *row) for each in records for row in self.rows(each)))
+                for row in (row for each in records for row in self.rows(each)):
+                    print_row(name, *row)
                 self._activity.advance()
                 done.append(name)
                 problems = [f"{name}{text}" for each in records for text in self.problems(each)]

@@ -86,7 +86,6 @@ class SegmentationJob(ModelJob["Segmentation"]):
 
     command = "segment"
     title = "Segmentation"
-    columns = ("image", "share of each class")
     work = "segmenting"
     kind = "visattn.models.unet:UNet"
     noun = "a segmentation model"

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, TextIO
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _RAISING = ("strict", "surrogateescape")
 """Error handlers that fail on characters that the encoding lacks."""
-_WIDEST = 40  # columns of a terminal; a longer cell moves the rest of its row
 
 
 def print_row(*fields: object) -> None:
@@ -58,64 +57,6 @@ def print_lines(lines: Iterable[str], *, keep: str = "") -> None:
     except OSError as error:
         silence(sys.stdout)
         raise OSError(f"the output could not be written: {error.strerror}") from error
-
-
-class RowPrinter:
-    """Prints the rows of a command: in columns below a heading on a terminal, else with tabs.
-
-    A column is as wide as its widest cell so far, as later rows are not known. A row may have fewer
-    cells than there are columns.
-
-    Args:
-        columns: Heading of each column.
-        first: Cells of the first column that are known already.
-
-    Example:
-        >>> printer = RowPrinter(["image", "caption"])
-        >>> printer.print(["dog.jpg", "a red ball"])  # doctest: +NORMALIZE_WHITESPACE
-        dog.jpg a red ball
-    """
-
-    def __init__(self, columns: Sequence[str], first: Iterable[str] = ()) -> None:
-        self._widths: list[int] | None = None
-        self._heading: Sequence[str] = ()
-        if sys.stdout.isatty():
-            self._heading = columns
-            self._widths = [0] * len(columns)
-            for cell in first:
-                self._fit(0, cell)
-
-    def print(self, *rows: Sequence[object]) -> None:
-        """Print rows.
-
-        Raises:
-            BrokenPipeError: If the reader of stdout has closed it.
-            OSError: If stdout cannot be written.
-        """
-        if self._widths is None:
-            for row in rows:
-                print_row(*row)
-            return
-        lines = [[terminal_text(str(field)) for field in row] for row in rows]
-        if rows and self._heading:
-            lines.insert(0, [*self._heading])
-            self._heading = ()
-        for line in lines:
-            for column, cell in enumerate(line):
-                self._fit(column, cell)
-        print_lines(map(self._aligned, lines))
-
-    def _fit(self, column: int, cell: str) -> None:
-        from rich.cells import cell_len  # East Asian characters take two columns
-
-        if self._widths is not None:
-            self._widths[column] = max(self._widths[column], min(cell_len(cell), _WIDEST))
-
-    def _aligned(self, cells: Sequence[str]) -> str:
-        from rich.cells import cell_len
-
-        pairs = zip(cells, self._widths or (), strict=False)
-        return "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in pairs).rstrip()
 
 
 def print_summaries(summaries: Mapping[str, str]) -> None:

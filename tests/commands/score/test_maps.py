@@ -122,37 +122,6 @@ def test_reruns_and_resumed_runs_write_the_same_file(
     assert '"seed": 1' in (tmp_path / "b" / "scores.json").read_text()
 
 
-def test_only_new_methods_and_checks_are_computed(
-    coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    computed: list[tuple[str, ...]] = []
-    for name in ("evaluate", "sanity_checks"):
-        compute = getattr(MapEvaluator, name)
-
-        def counted(self: Any, queries: Any, images: Any, methods: Any, *, f: Any = compute) -> Any:
-            computed.append((f.__name__, queries[0].image.name, *methods))
-            return f(self, queries, images, methods)
-
-        monkeypatch.setattr(MapEvaluator, name, counted)
-    words = [*CNN, "--data", coco, *FAST, "--limit", "2", "--out", tmp_path]
-    torch.manual_seed(1)
-    assert run(*words, "--methods", "gradcam") == 0
-    first = (tmp_path / "rows.jsonl").read_bytes()
-    computed.clear()
-    torch.manual_seed(1)
-    assert run(*words, "--methods", "layercam", "gradcam", "--sanity-checks", "1") == 0
-    assert computed == [
-        ("evaluate", "0.png", "layercam"),
-        ("sanity_checks", "0.png", "layercam", "gradcam", "random", "center"),
-        ("evaluate", "1.png", "layercam"),
-    ]
-    computed.clear()
-    torch.manual_seed(1)
-    assert run(*words, "--methods", "gradcam") == 0
-    assert not computed
-    assert (tmp_path / "rows.jsonl").read_bytes() == first
-
-
 def test_an_earlier_folder_of_scores_is_refused(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "rows.jsonl").write_text('{"settings": {"seed": 0}}\n')
     words = [*CNN, "--data", coco, "--methods", "gradcam", *FAST, "--out", tmp_path]

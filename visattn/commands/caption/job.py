@@ -33,7 +33,6 @@ class CaptionJob(ModelJob["Caption"]):
     """Captions of images, each with a page, a panel and arrays."""
 
     command = "caption"
-    columns = ("image", "caption")
     work = "captioning"
     index_of_one = True
     noun = "a captioner"

@@ -118,7 +118,6 @@ class OverlayJob(Job[ImageMaps]):
 
     command = "overlay"
     title = "Attention"
-    columns = ("image", "method", "class or text", "score", "shown range")
     work = "explaining"
 
     def __init__(self, args: argparse.Namespace, before: "OverlayJob | None" = None) -> None:

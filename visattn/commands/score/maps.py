@@ -2,7 +2,8 @@
 
 import argparse
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +26,10 @@ from visattn.commands.options import (
     refuse_without,
     whole_number,
 )
-from visattn.commands.run import run_job
+from visattn.commands.records import Part, Record
+from visattn.commands.run import Job, run_job
 from visattn.commands.score.diagnostics import DIAGNOSTICS, diagnose
-from visattn.commands.score.job import Row, ScoredImage, ScoreJob
-from visattn.commands.streams import print_lines
+from visattn.commands.streams import print_lines, print_where
 from visattn.io.safe_text import print_message
 from visattn.io.sources import Source
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.commands.score.evaluate_maps import MapEvaluator, QueryObject
     from visattn.data.regions.annotations import AnnotatedImage
+    from visattn.images.reader import LoadedImage
 
 _DESCRIPTION = """\
 Score maps of a model: do they lie on the objects of the explained class (localization), and does
@@ -73,6 +75,9 @@ _NO_MODEL = "--model is missing: name the model whose maps are scored, as in vis
 _PARTS = ("localization", "insertion_deletion", "road")
 _OPTIONS_OF_PARTS = {"localization": ("tolerance", "threshold"), "insertion_deletion": ("steps",)}
 _DENSE = ("region", "box")
+ROWS, SCORES = "rows.jsonl", "scores.json"
+Row = Mapping[str, Any]
+"""Scores of one map, with what it shows."""
 
 
 _EXAMPLES = (
@@ -176,35 +181,50 @@ def score(args: argparse.Namespace) -> int:
     for part, options in _OPTIONS_OF_PARTS.items():
         if part not in args.scores:
             refuse_without(args.parser, args, options, f"--scores {part}")
-    return run_job(_read_job, args)
+    return run_job(MapScoreJob, args)
 
 
-def _read_job(args: argparse.Namespace) -> "MapScoreJob":
-    skipped: list[str] = []
-    job = MapScoreJob(args, _read_annotations(args, skipped)[: args.limit])
-    job.skipped += skipped
-    return job
+class MapScoreJob(Job[list[Row]]):
+    """Scores of attribution maps on images with objects: a record with the rows of each image.
 
-
-class MapScoreJob(ScoreJob):
-    """Scores of attribution maps on images with objects.
+    The record of an image, rows/NAME.json, is what a run is resumed from; rows.jsonl and
+    scores.json are made from those of all images.
 
     Args:
         args: Options of `visattn score maps`.
-        images: Images with their objects.
     """
 
     command = "score maps"
+    writes_shared = False
+    work = "scoring"
 
-    def __init__(self, args: argparse.Namespace, images: "Sequence[AnnotatedImage]") -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         from visattn.attribution.saliency import BASELINES
 
+        skipped: list[str] = []
+        images = _read_annotations(args, skipped)[: args.limit]
         self.annotated: dict[Source, AnnotatedImage] = {image.path: image for image in images}
         has_categories = any(any(image.categories) for image in images)
         is_predicted = args.target == "predicted"
         self.predicted = is_predicted or (args.target is None and not has_categories)
-        names = {path: image.name for path, image in self.annotated.items()}
-        super().__init__(args, names, list(dict.fromkeys([*args.methods, *BASELINES])))
+        self.methods = list(dict.fromkeys([*args.methods, *BASELINES]))
+        self._rows: dict[str, list[Row]] = {}
+        super().__init__(args)
+        self.skipped += skipped
+        self._images = {self.all_names[path]: image for path, image in self.annotated.items()}
+
+    def find(self) -> list[Source]:
+        """Return the images of the data."""
+        return [*self.annotated]
+
+    @property
+    def roots(self) -> tuple[()]:
+        """No folder was searched: the data name their images."""
+        return ()
+
+    def stems(self, name: str) -> list[str]:
+        """Return the stem of the record of an image."""
+        return [f"rows/{name}"]
 
     def load(self) -> "tuple[nn.Module, str]":
         """Load the model, and list what is explained on each image."""
@@ -228,21 +248,21 @@ class MapScoreJob(ScoreJob):
         self.queries: dict[str, list[QueryObject]] = {}
         for query in queries:
             self.queries.setdefault(query.image.name, []).append(query)
-        for path in list(self.images):  # those without anything to explain
-            if self.images[path] not in self.queries:
+        for path, image in self.annotated.items():  # those without anything to explain
+            if image.name not in self.queries:
                 self.names.pop(path, None)
         return explained.model, self.args.model
 
     def notes(self) -> list[str]:
         """Return the number of maps."""
-        count = sum(len(self.queries[self.images[path]]) for path in self.names)
+        count = sum(len(self.queries[self.annotated[path].name]) for path in self.names)
         number = count * len(self.methods)
         return [f"{count:,} targets with {', '.join(self.methods)}: {number:,} maps"]
 
     def shared_files(self) -> list[str]:
         """Return the files of all images."""
         diagnostics = [*DIAGNOSTICS] if self.args.diagnostics else []
-        return [*super().shared_files(), *diagnostics]
+        return [ROWS, SCORES, *diagnostics]
 
     def settings(self) -> dict[str, Any]:
         """Return everything that changes the scores."""
@@ -264,23 +284,18 @@ class MapScoreJob(ScoreJob):
     def settings_of(self, name: str, stem: str) -> dict[str, Any]:
         """Return the methods, and the categories whose maps are checked on an image."""
         del stem
-        checked = [query.category for query in self._checked_on(self.image_of(name))]
-        return {"methods": list(self.methods), "checked": checked}
+        checked = [query.category for query in self._checked_on(self._images[name].name)]
+        return {"methods": self.methods, "checked": checked}
 
     def _checked_on(self, image: str) -> "list[QueryObject]":
         own = self.queries.get(image, [])
         return [query for query in own if (image, query.category) in self.checked]
 
-    def is_same(self, saved: Any, settings: Mapping[str, Any]) -> bool:
-        """Whether an image has all rows; it may have those of more methods and checks."""
-        has = all({*settings[key]} <= {*saved.get(key, ())} for key in _ROW_SETTINGS)
-        return has and _other_settings(saved) == _other_settings(settings)
-
     def digests(self, path: Source) -> dict[str, Any]:
         """Return digests of an image and its annotations."""
         return {**super().digests(path), "annotations": _annotation_digest(self.annotated[path])}
 
-    def read(self, path: Source) -> ScoredImage:
+    def read(self, path: Source) -> "LoadedImage":
         """Read an image and its masks, in a thread."""
         from visattn.images.reader import ImageError, read_image
 
@@ -294,61 +309,80 @@ class MapScoreJob(ScoreJob):
         if image.size != annotated.size:
             actual, expected = ("{1} x {0}".format(*each) for each in (image.size, annotated.size))
             raise ImageError(f"{path}: it has {actual} pixels, its annotations {expected}")
-        return ScoredImage(path, image, self._known_rows(path))
+        return image
 
-    def _known_rows(self, path: Source) -> list[Row]:
-        """Return the rows of an image by methods that an earlier run has computed."""
-        if self.folder is None or self.overwrite:
-            return []
-        [stem] = self.stems(self.names[path])
+    def infer(self, images: "Sequence[LoadedImage]") -> list[list[Row]]:
+        """Return the rows of each image, whatever others there are, so that resuming is exact."""
+        names = {str(path): image.name for path, image in self.annotated.items()}
+        return [self._score(image, names[image.name]) for image in images]
 
-        def same(saved: Any, settings: Any) -> bool:
-            return _other_settings(saved) == _other_settings(settings)
-
-        record = self.folder.finished(stem, self.origin(path, stem), same)
-        return [] if record is None else [*self.selected(record["rows"])]
-
-    def selected(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the rows of the methods and checks of this command."""
-        for row in rows:
-            is_check = row["kind"] == "check"
-            counts = not is_check or (row["image"], row["category"]) in self.checked
-            if row["method"] in self.methods and counts:
-                yield row
-
-    def score(self, image: ScoredImage) -> list[Row]:
+    def _score(self, image: "LoadedImage", name: str) -> list[Row]:
         """Return the scores and checks of all methods on an image."""
-        rows = [*image.known]
-        name = self.images[image.path]
+        rows: list[Row] = []
         size = self.args.batch_size
-        for kind, queries, compute in (
-            ("score", self.queries[name], self.evaluator.evaluate),
-            ("check", self._checked_on(name), self.evaluator.sanity_checks),
+        for queries, compute in (
+            (self.queries[name], self.evaluator.evaluate),
+            (self._checked_on(name), self.evaluator.sanity_checks),
         ):
-            known = {(row["method"], row["category"]) for row in rows if row["kind"] == kind}
             for start in range(0, len(queries), size):
                 batch = queries[start : start + size]
-                # A batch is computed for a method if any of its rows is missing; known ones stay.
-                missing = [
-                    method
-                    for method in self.methods
-                    if any((method, query.category) not in known for query in batch)
-                ]
-                if missing:
-                    new = compute(batch, [image.image] * len(batch), missing)
-                    rows += (row for row in new if (row["method"], row["category"]) not in known)
+                rows += compute(batch, [image] * len(batch), self.methods)
         order = {method: number for number, method in enumerate(self.methods)}
         return sorted(rows, key=lambda row: (row["kind"] == "check", order[row["method"]]))
 
+    def parts(self, name: str, image: "LoadedImage", result: list[Row]) -> list[Part]:
+        """Return the record of an image."""
+        del image
+        return [Part(f"rows/{name}", {"image": self._images[name].name, "rows": result})]
+
+    def rows(self, record: Record) -> tuple[()]:
+        """Print nothing per image."""
+        del record
+        return ()
+
+    def finish(self, result: list[Row] | None, records: Sequence[Record]) -> None:
+        """Keep the rows of an image."""
+        del result
+        for record in records:
+            self._rows[record["image"]] = record["rows"]
+
+    def run(self, *, batch_size: int = 1) -> int:
+        """Score all images; report all that are finished, those of other shards, too."""
+        del batch_size
+        code = super().run()
+        rows: list[Row] = []
+        skipped: list[str] = []
+        for path, image in self.annotated.items():
+            known = self._rows.get(image.name)
+            if known is None and path not in self.names and (records := self.finished(path)):
+                known = records[0]["rows"]
+            if known is not None:
+                rows += known
+            elif path in self.names:
+                skipped.append(image.name)
+        numbers = self.report(rows, skipped)
+        entries = [{"settings": self._settings}, *rows]
+        lines = [json.dumps(each, allow_nan=False) for each in entries]
+        self.write_shared(ROWS, "".join(f"{line}\n" for line in lines).encode())
+        self.write_shared(SCORES, json.dumps(numbers, indent=1, allow_nan=False).encode() + b"\n")
+        if self.out is not None:
+            print_where(self.out / SCORES)
+        return code
+
     def report(self, rows: Sequence[Row], skipped: Sequence[str]) -> dict[str, Any]:
-        """Print the report, and write diagnostics; return the numbers."""
+        """Print the report, and write diagnostics; return the numbers.
+
+        Args:
+            rows: Rows of all images that are finished.
+            skipped: Names of images without.
+        """
         from visattn.commands.score.report import report_lines, report_numbers
 
         args = self.args
         settings = self.settings()
         print_lines(report_lines(rows, settings, self.missing))
         if args.diagnostics:
-            paths = [path for path, name in self.images.items() if name not in skipped]
+            paths = [path for path, each in self.annotated.items() if each.name not in skipped]
             files, lines = diagnose(self.evaluator, paths[: args.diagnostics], args.batch_size)
             for name, content in files.items():
                 self.write_shared(name, content)
@@ -359,14 +393,6 @@ class MapScoreJob(ScoreJob):
             "missing_categories": self.missing,
             "skipped": sorted(skipped),
         }
-
-
-_ROW_SETTINGS = ("methods", "checked")
-"""Settings that decide which rows an image has, not what they are."""
-
-
-def _other_settings(settings: Any) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key not in _ROW_SETTINGS}
 
 
 def _check_parts(args: argparse.Namespace) -> None:
