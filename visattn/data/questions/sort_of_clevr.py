@@ -1,7 +1,8 @@
 """Sort-of-CLEVR: images of six objects, drawn on the fly; what is in them and where."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -151,64 +152,11 @@ def layout_facts(layout: SortOfClevrLayout, *, original: bool = False) -> SortOf
     return SortOfClevrFacts(left, top, closest, distances.argmax(-1), same_shape)
 
 
-class PairFacts(NamedTuple):
-    """Objects that stand in a relation to a pair of objects, for p pairs."""
-
-    between: Bool[Tensor, "p 6"]
-    """Objects whose center lies in the box between the centers of the pair, its edge included."""
-    line: Bool[Tensor, "p 6"]
-    """Objects near the line through the centers of the pair."""
-    obtuse: Bool[Tensor, "p 6"]
-    """Objects that form a triangle with an angle of at least 90 degrees with the pair."""
-
-
-def pair_facts(
-    centers: Int[Tensor, "p 6 2"], pairs: Int[Tensor, "p 2"], *, original: bool = False
-) -> PairFacts:
-    """Return what the answers to questions about pairs of different objects depend on.
-
-    Near the line means within 12 pixels, which the original measures vertically.
-
-    Example:
-        >>> centers = torch.tensor([[[5, 5], [65, 65], [30, 30], [5, 60], [69, 69], [60, 30]]])
-        >>> facts = pair_facts(centers, torch.tensor([[0, 1]]))
-        >>> [objects.nonzero()[:, 1].tolist() for objects in facts]
-        [[2, 3, 5], [2, 4], [3, 5]]
-    """
-    first, second = (
-        centers.gather(1, index[:, None, None].expand(-1, 1, 2)) for index in pairs.unbind(1)
-    )
-    others = torch.ones(centers.shape[:2], dtype=torch.bool).scatter_(1, pairs, value=0)
-    low = torch.minimum(first, second)
-    high = torch.maximum(first, second)
-    between = ((low <= centers) & (centers <= high)).all(-1)
-    along = second - first
-    offset = centers - first
-    cross = along[..., 0] * offset[..., 1] - along[..., 1] * offset[..., 0]
-    if original:  # the slope of a vertical line is a huge number there
-        level = (along[..., 0] == 0) & (offset[..., 0] == 0) & (offset[..., 1].abs() <= 12)
-        near = (cross.abs() <= 12 * along[..., 0].abs()) & (along[..., 0] != 0) | level
-    else:
-        near = cross.square() <= 144 * along.square().sum(-1)
-    sides = torch.stack(
-        torch.broadcast_tensors(
-            along.square().sum(-1),
-            offset.square().sum(-1),
-            (centers - second).square().sum(-1),
-        )
-    )
-    # If the largest squared side is at least the sum of the others, the angle is at least 90
-    # degrees. Centers on one line (cross 0) form no triangle.
-    obtuse = (2 * sides.amax(0) >= sides.sum(0)) & (cross != 0)
-    return PairFacts(between & others, near & others, obtuse & others)
-
-
 SORT_OF_CLEVR_GROUPS = {
     "non_relational": ("shape", "left", "top"),
     "relational": ("closest", "furthest", "count"),
-    "ternary": ("between", "line", "obtuse"),
 }
-"""Types of questions by group; `ternary` questions are about two colors."""
+"""Types of questions by group."""
 SORT_OF_CLEVR_ANSWERS = ("yes", "no", "rectangle", "circle", "1", "2", "3", "4", "5", "6")
 TEMPLATES = {
     "shape": "what is the shape of the {} object ?",
@@ -217,31 +165,21 @@ TEMPLATES = {
     "closest": "what is the shape of the object closest to the {} object ?",
     "furthest": "what is the shape of the object furthest from the {} object ?",
     "count": "how many objects have the shape of the {} object ?",
-    "between": "how many objects are between the {} and the {} object ?",
-    "line": "is there an object on the line through the {} and the {} object ?",
-    "obtuse": "how many objects form an obtuse triangle with the {} and the {} object ?",
 }
 _NAMES = tuple(SORT_OF_CLEVR_COLORS)
 _NUM_SUBTYPES = 3
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-_NUM_PAIR_COLORS = 5  # ternary questions are about the first five colors
 
 
-def sort_of_clevr_texts(*, ternary: bool = False) -> list[str]:
-    """Return all questions, in the order of types and colors: 36, or 96 with ternary ones.
+def sort_of_clevr_texts() -> list[str]:
+    """Return all 36 questions, in the order of types and colors.
 
     Example:
         >>> sort_of_clevr_texts()[0]
         'what is the shape of the red object ?'
     """
-    types = (*SORT_OF_CLEVR_GROUPS["non_relational"], *SORT_OF_CLEVR_GROUPS["relational"])
-    texts = [TEMPLATES[type_].format(color) for type_ in types for color in _NAMES]
-    if ternary:
-        names = _NAMES[:_NUM_PAIR_COLORS]
-        pairs = [(a, b) for a in names for b in names if a != b]
-        types = SORT_OF_CLEVR_GROUPS["ternary"]
-        texts += [TEMPLATES[type_].format(*pair) for type_ in types for pair in pairs]
-    return texts
+    types = chain.from_iterable(SORT_OF_CLEVR_GROUPS.values())
+    return [TEMPLATES[type_].format(color) for type_ in types for color in _NAMES]
 
 
 class SortOfClevr(Dataset[QuestionSample]):
@@ -251,8 +189,8 @@ class SortOfClevr(Dataset[QuestionSample]):
     new images, so that every epoch of a training can have its own. Colors and types of questions
     are independent and uniform, so that a question may occur twice about an image.
 
-    The 18 numbers by which the original encodes a question (color, second color, group, type) are
-    the same information as its words.
+    The numbers by which the original encodes a question (color, group, type) are the same
+    information as its words.
 
     Args:
         num_images: Number of images.
@@ -260,9 +198,7 @@ class SortOfClevr(Dataset[QuestionSample]):
         seed: Seed of images and questions.
         questions: Questions per image and group.
         original: Whether answers have the faults of the original generator: "closest" may be the
-            object itself (3.4 % of these answers are wrong), and of ternary questions, counts are
-            one too high and "on the line" is measured vertically.
-        ternary: Whether there are questions about two colors, as in later versions of the original.
+            object itself (3.4 % of these answers are wrong).
         size: Height and width in pixels, at least 75; larger images have white margins.
 
     Raises:
@@ -286,7 +222,6 @@ class SortOfClevr(Dataset[QuestionSample]):
         seed: int = 0,
         questions: int = 10,
         original: bool = False,
-        ternary: bool = False,
         size: int = SORT_OF_CLEVR_SIZE,
     ) -> None:
         if split not in _SPLITS:
@@ -302,11 +237,8 @@ class SortOfClevr(Dataset[QuestionSample]):
         self.size = size
         self.num_questions = questions
         self.original = original
-        self.ternary = ternary
         self.seed = mix_seed(seed, _SPLITS.index(split))
-        self.answers = (
-            (*SORT_OF_CLEVR_ANSWERS, "0") if ternary and not original else (SORT_OF_CLEVR_ANSWERS)
-        )
+        self.answers = SORT_OF_CLEVR_ANSWERS
 
     def __len__(self) -> int:
         return self.num_images
@@ -330,45 +262,18 @@ class SortOfClevr(Dataset[QuestionSample]):
     ) -> Iterator[tuple[Question, ...]]:
         """Yield the questions of each image, group by group."""
         count = self.num_questions
-        uniforms = per_sample_uniforms(mix_seed(self.seed, 1), indices, 7 * count)
-        single, pairs = uniforms.split([4 * count, 3 * count], 1)
-        colors, types = single.view(len(indices), 2, 2, count).unbind(1)
+        uniforms = per_sample_uniforms(mix_seed(self.seed, 1), indices, 4 * count)
+        colors, types = uniforms.view(len(indices), 2, 2, count).unbind(1)
         colors = (colors * len(_NAMES)).long().tolist()
         types = (types * _NUM_SUBTYPES).long().tolist()
         facts = _ObjectFacts.of(layout_facts(layout, original=self.original), layout)
-        names = (SORT_OF_CLEVR_GROUPS["non_relational"], SORT_OF_CLEVR_GROUPS["relational"])
-        ternary = self._ternary_questions(pairs, layout) if self.ternary else ()
+        names = [*SORT_OF_CLEVR_GROUPS.values()]
         for row in range(len(indices)):
-            questions = [
+            yield tuple(
                 facts.question(row, names[group][type_], color)
                 for group in range(2)
                 for type_, color in zip(types[row][group], colors[row][group], strict=True)
-            ]
-            yield (*questions, *(ternary[row] if ternary else ()))
-
-    def _ternary_questions(
-        self, uniforms: torch.Tensor, layout: SortOfClevrLayout
-    ) -> list[list[Question]]:
-        """Return the questions about two colors, for each image."""
-        types, first, second = uniforms.view(len(uniforms), 3, self.num_questions).unbind(1)
-        first = (first * _NUM_PAIR_COLORS).long()
-        second = (second * (_NUM_PAIR_COLORS - 1)).long()
-        second += second >= first
-        pairs = torch.stack([first, second], -1).flatten(0, 1)
-        centers = layout.centers.repeat_interleave(self.num_questions, 0)
-        facts = torch.stack(pair_facts(centers, pairs, original=self.original)).tolist()
-        subtypes = (types * _NUM_SUBTYPES).long().flatten().tolist()
-        questions = [
-            _ternary_question(
-                SORT_OF_CLEVR_GROUPS["ternary"][subtype],
-                tuple(pair),
-                tuple(i for i, fits in enumerate(facts[subtype][row]) if fits),
-                int(self.original),
             )
-            for row, (subtype, pair) in enumerate(zip(subtypes, pairs.tolist(), strict=True))
-        ]
-        size = self.num_questions
-        return [questions[i * size : (i + 1) * size] for i in range(len(uniforms))]
 
 
 class _ObjectFacts(NamedTuple):
@@ -403,15 +308,3 @@ def _question(type_: str, color: int, answer: str, second_step: tuple[int, ...] 
     referents = ((color,), second_step) if second_step else ((color,),)
     group = next(name for name, types in SORT_OF_CLEVR_GROUPS.items() if type_ in types)
     return Question(TEMPLATES[type_].format(_NAMES[color]), answer, type_, group, referents)
-
-
-@lru_cache(4096)
-def _ternary_question(
-    type_: str, pair: Sequence[int], objects: tuple[int, ...], surplus: int
-) -> Question:
-    answer = str(len(objects) + surplus)
-    if type_ == "line":
-        answer = "yes" if objects else "no"
-    text = TEMPLATES[type_].format(*(_NAMES[color] for color in pair))
-    referents = (tuple(pair), objects) if objects else (tuple(pair),)
-    return Question(text, answer, type_, "ternary", referents)

@@ -97,7 +97,6 @@ class SortOfClevrDataModule(QuestionDataModule):
         questions: Questions per image and group.
         original: Whether answers have the faults of the published generator, for comparison with
             published numbers; see `SortOfClevr`.
-        ternary: Whether there is a third group, of questions about two colors.
         num_workers: Worker processes that draw images; 0 draws them in this process.
         seed: Seed of the images, their questions and their order.
         options: Options of `QuestionDataModule`.
@@ -114,7 +113,6 @@ class SortOfClevrDataModule(QuestionDataModule):
         image_size: int = 80,
         questions: int = 10,
         original: bool = False,
-        ternary: bool = False,
         num_workers: int = 0,
         seed: int = 0,
         **options: Any,
@@ -129,19 +127,15 @@ class SortOfClevrDataModule(QuestionDataModule):
                 seed=seed,
                 questions=questions,
                 original=original,
-                ternary=ternary,
                 size=image_size,
             )
             for split, count in counts.items()
         }
-        self._questions = sort_of_clevr_texts(ternary=ternary)
+        self._questions = sort_of_clevr_texts()
         self.vocabulary = Vocabulary.from_captions(self._questions)
         self.answers = self._datasets["test"].answers
         self.types = {
-            type_: group
-            for group, types in SORT_OF_CLEVR_GROUPS.items()
-            for type_ in types
-            if ternary or group != "ternary"
+            type_: group for group, types in SORT_OF_CLEVR_GROUPS.items() for type_ in types
         }
 
     def training_questions(self) -> Iterable[str]:
