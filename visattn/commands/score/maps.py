@@ -62,7 +62,7 @@ masks the box of an object is its region.
   delete   the same while the highest pixels are deleted; lower is better
   ROAD     probability without the lowest pixels minus probability without the highest, imputed from
            their neighbors; higher is better
-Baselines: random, center (a Gaussian) and edges.
+Baselines: random and center (a Gaussian).
 
 The target of a category is its most probable class; the class names of models with 1000 classes are
 those of ImageNet. Categories without a class of the model are excluded and counted.
