@@ -37,5 +37,5 @@ def test_new_block_is_the_identity_also_in_training() -> None:
 
 
 def test_single_position_is_refused_in_training() -> None:
-    with pytest.raises(ValueError, match=r"more than one value per channel.* \[1, 6, 1, 1\]"):
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
         NonLocal(6)(torch.zeros(1, 6, 1, 1))

@@ -54,5 +54,5 @@ def test_single_position_has_a_gate() -> None:
 
 
 def test_single_image_is_refused_in_training() -> None:
-    with pytest.raises(ValueError, match=r"more than one value per channel.*got shape \[1, 5\]"):
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
         SRM(5)(torch.randn(1, 5, 7, 7))

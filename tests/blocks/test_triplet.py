@@ -59,5 +59,5 @@ def test_single_position_is_refused_in_training() -> None:
     block = TripletAttention(5)
     assert block(torch.randn(2, 5, 1, 1)).isfinite().all()
     assert block(torch.randn(1, 5, 1, 2)).isfinite().all()
-    with pytest.raises(ValueError, match=r"more than one value per channel.*\[1, 1, 1, 1\]"):
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
         block(torch.randn(1, 5, 1, 1))

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from visattn.blocks.base import (
     Block,
     BlockInfo,
-    CheckedBatchNorm1d,
-    CheckedBatchNorm2d,
     check_choice,
     reduced_channels,
 )
@@ -91,7 +89,7 @@ class BAM(Block):
         self.combine: CombineMode = combine
         self.channel = nn.Sequential(
             nn.Linear(channels, hidden),
-            CheckedBatchNorm1d(hidden),
+            nn.BatchNorm1d(hidden),
             nn.ReLU(inplace=True),
             nn.Linear(hidden, channels),
         )
@@ -111,4 +109,4 @@ class BAM(Block):
 
 
 def _conv_bn_relu(conv: nn.Conv2d) -> tuple[nn.Module, ...]:
-    return conv, CheckedBatchNorm2d(conv.out_channels), nn.ReLU(inplace=True)
+    return conv, nn.BatchNorm2d(conv.out_channels), nn.ReLU(inplace=True)

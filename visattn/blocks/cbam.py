@@ -10,7 +10,6 @@ from torch.nn.functional import linear
 from visattn.blocks.base import (
     Block,
     BlockInfo,
-    CheckedBatchNorm2d,
     check_choice,
     check_odd,
     reduced_channels,
@@ -101,7 +100,7 @@ class CBAM(Block):
         self.excite = nn.Linear(hidden, channels, bias=bias)
         self.channel_tap = Tap("channel")
         self.conv = nn.Conv2d(2, 1, kernel_size, padding=kernel_size // 2, bias=False)
-        self.norm = CheckedBatchNorm2d(1) if spatial_norm else None
+        self.norm = nn.BatchNorm2d(1) if spatial_norm else None
         self.spatial_tap = Tap("gate")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:

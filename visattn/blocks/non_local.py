@@ -5,7 +5,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, CheckedBatchNorm2d, reduced_channels
+from visattn.blocks.base import Block, BlockInfo, reduced_channels
 from visattn.blocks.tap import Tap
 from visattn.functional.attention import dot_product_attention
 
@@ -52,7 +52,7 @@ class NonLocal(Block):
         self.key = nn.Conv2d(channels, hidden, 1)
         self.value = nn.Conv2d(channels, hidden, 1)
         self.project = nn.Conv2d(hidden, channels, 1)
-        self.norm = CheckedBatchNorm2d(channels)
+        self.norm = nn.BatchNorm2d(channels)
         nn.init.zeros_(self.norm.weight)
         self.scale = hidden**-0.5 if scale else 1.0
         self.tap = Tap("tokens")

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from visattn.blocks.base import (
     Block,
     BlockInfo,
-    CheckedBatchNorm1d,
-    CheckedBatchNorm2d,
     reduced_channels,
 )
 from visattn.blocks.tap import Tap
@@ -79,13 +77,13 @@ class SelectiveKernel(Block):
         self.branches = nn.ModuleList(
             nn.Sequential(
                 nn.Conv2d(channels, channels, 3, padding=i, dilation=i, groups=groups, bias=False),
-                CheckedBatchNorm2d(channels),
+                nn.BatchNorm2d(channels),
                 nn.ReLU(inplace=True),
             )
             for i in range(1, num_branches + 1)
         )
         self.squeeze = nn.Linear(channels, hidden, bias=False)
-        self.norm = CheckedBatchNorm1d(hidden)
+        self.norm = nn.BatchNorm1d(hidden)
         self.select = nn.Linear(hidden, num_branches * channels, bias=False)
         self.tap = Tap("channel")
 

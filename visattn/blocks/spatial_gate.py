@@ -5,7 +5,7 @@ from typing import ClassVar, get_args
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, CheckedBatchNorm2d, check_choice, check_odd
+from visattn.blocks.base import Block, BlockInfo, check_choice, check_odd
 from visattn.blocks.tap import Tap
 from visattn.functional.gates import PoolOrder, cbam_spatial_gate, spatial_squeeze_gate
 
@@ -58,7 +58,7 @@ class SpatialGate(Block):
         check_choice("pool_order", pool_order, get_args(PoolOrder))
         self.pool_order: PoolOrder = pool_order
         self.conv = nn.Conv2d(2, 1, kernel_size, padding=kernel_size // 2, bias=False)
-        self.norm = CheckedBatchNorm2d(1) if norm else None
+        self.norm = nn.BatchNorm2d(1) if norm else None
         self.tap = Tap("gate")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:

@@ -5,7 +5,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, CheckedBatchNorm2d, check_odd, reduced_channels
+from visattn.blocks.base import Block, BlockInfo, check_odd, reduced_channels
 from visattn.blocks.selective_kernel import resolve_groups
 from visattn.blocks.tap import Tap
 from visattn.functional.gates import branch_softmax, merge_branches
@@ -107,11 +107,11 @@ class SplitAttention(Block):
                 groups=shared,
                 bias=False,
             ),
-            CheckedBatchNorm2d(radix * channels),
+            nn.BatchNorm2d(radix * channels),
             nn.ReLU(inplace=True),
         )
         self.squeeze = nn.Conv2d(channels, hidden, 1, groups=groups)
-        self.norm = CheckedBatchNorm2d(hidden)
+        self.norm = nn.BatchNorm2d(hidden)
         self.select = nn.Conv2d(hidden, radix * channels, 1, groups=groups)
         self.tap = Tap("channel")
 

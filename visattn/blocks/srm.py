@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, CheckedBatchNorm1d
+from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
 from visattn.functional.numerics import channel_means, channel_stds
 
@@ -79,7 +79,7 @@ class SRM(Block):
         super().__init__(channels)
         self.weight = nn.Parameter(torch.empty(channels, 2))
         nn.init.uniform_(self.weight, -(2**-0.5), 2**-0.5)  # default of nn.Linear for two inputs
-        self.norm = CheckedBatchNorm1d(channels)
+        self.norm = nn.BatchNorm1d(channels)
         self.tap = Tap("channel")
 
     def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, CheckedBatchNorm2d, apply_gate, check_odd
+from visattn.blocks.base import Block, BlockInfo, apply_gate, check_odd
 from visattn.blocks.tap import Tap
 from visattn.functional.numerics import fast_amax, fast_mean
 
@@ -107,7 +107,7 @@ class AxisPairGate(nn.Module):
     def __init__(self, kernel_size: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(2, 1, kernel_size, padding=kernel_size // 2, bias=False)
-        self.norm = CheckedBatchNorm2d(1, momentum=0.01)  # as released
+        self.norm = nn.BatchNorm2d(1, momentum=0.01)  # as released
 
     def forward(self, pools: Float[Tensor, "b 2 p q"]) -> Float[Tensor, "b p q"]:
         """Return the gate, in (0, 1).
