@@ -98,7 +98,10 @@ def test_weights_and_run_exclude_each_other(capsys: Capsys) -> None:
             "export runs/captioner/1 --out a.safetensors",
             "is a folder; export the folder of a run with",
         ),
-        ("export captioner.safetensors --out a.safetensors", "is exported already; a checkpoint"),
+        (
+            "export captioner.safetensors --out a.safetensors",
+            "is exported already, or no checkpoint",
+        ),
         ("glimpse photos --run torn.ckpt", "torn.ckpt is a file; give the folder that visattn fit"),
         (
             "glimpse photos --weights eye.safetensors --device gpu",

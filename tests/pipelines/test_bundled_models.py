@@ -105,11 +105,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (tmp_path / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr("visattn.models.saving.bundled._DIRECTORY", tmp_path)
     file = tmp_path / "scenes-glimpses.safetensors"
-    content = bytearray(file.read_bytes())
-    content[-1000] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"scenes-glimpses.* is damaged: its checksum does not"):
-        va.load("scenes-glimpses")
+    content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match=r"scenes-glimpses.* is damaged or no safetensors file"):
         va.load("scenes-glimpses")

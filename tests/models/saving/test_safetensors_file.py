@@ -148,7 +148,7 @@ def test_interrupted_write_keeps_the_old_file(
     before = file.read_bytes()
 
     def fail(*_: object) -> None:
-        raise OSError("no space left")
+        raise OSError(28, "no space left")
 
     monkeypatch.setattr(Path, broken, fail)
     with pytest.raises(OSError, match="no space left"):
