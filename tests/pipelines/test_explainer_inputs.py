@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from visattn.models import RecurrentAttentionModel
 from visattn.models.backbones.pretrained import LoadedModel
-from visattn.pipelines import Explainer, ask, explain
+from visattn.pipelines import Explainer, explain
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (53, 71, 3), dtype=np.uint8)
 
@@ -73,8 +73,6 @@ def test_no_argument_is_ignored() -> None:
     for model, method, options, message in cases:
         with pytest.raises(ValueError, match=message):
             explain(model, PHOTO, method, **options)
-    with pytest.raises(TypeError, match="resize_mode is for models of visattn: the processor of"):
-        ask(vit(), PHOTO, "what is it?", processor=processor(), resize_mode="crop")
 
 
 def test_another_size_keeps_the_colors_of_a_loaded_model() -> None:

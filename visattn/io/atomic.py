@@ -51,7 +51,7 @@ def atomic_replace(path: str | os.PathLike[str], *, suffix: str = "") -> Iterato
         part.unlink(missing_ok=True)
         if full:  # torch.save does not say why it failed
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
-        if isinstance(error, OSError) and error.filename in (None, part, str(part)):
+        if isinstance(error, OSError) and error.errno and error.filename in (None, part, str(part)):
             error.filename = str(target)  # users do not know the temporary name
         raise
     flush(target.parent)
