@@ -1,6 +1,7 @@
 """Score-CAM and Ablation-CAM against plain loops, and closed forms of linear models."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from visattn.attribution.channel_cam import ablation_cam, ablationcam, scorecam
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
+from visattn.recording.outputs import OutputLayout
 
 
 def halves(explained: ExplainedModel, index: int) -> tuple[nn.Module, nn.Module]:
@@ -111,6 +113,20 @@ def test_ablationcam_of_a_linear_head_is_its_class_activation_map(shortcut: bool
     result = ablationcam(explained, x, resolve_target(0, explained))
     drops = activations.mean((2, 3)) * weights / explained.model(x).abs()
     torch.testing.assert_close(result, torch.einsum("bc,bcyx->byx", drops, activations))
+
+
+def test_a_function_of_named_outputs_is_ablated_channel_by_channel() -> None:
+    class Named(Head):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return {"logits": super().forward(x)}
+
+    plain, x = head(shortcut=False), torch.rand(1, 3, 2, 3)
+    model = Named(shortcut=False)
+    output = OutputLayout(key="logits", num_classes=1)
+    explained = ExplainedModel(model, replace(plain.info, output=output), model)
+    by_function = ablationcam(explained, x, lambda output: output["logits"][:, 0])
+    expected = ablationcam(plain, x, resolve_target(0, plain))
+    torch.testing.assert_close(by_function, expected)
 
 
 def test_drops_of_a_score_of_zero_are_absolute() -> None:

@@ -8,7 +8,7 @@ the layer around it, and its row in the table.
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -281,8 +281,8 @@ def kpca_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     # A kernel with rows and columns of mean 0 is that of centered features, which are never
     # computed.
     kernel = kernel - kernel.mean(1, keepdim=True)
-    value, direction = _largest_eigenvector(kernel - kernel.mean(2, keepdim=True))
-    projection = direction * value.clamp(min=0).sqrt()[:, None]
+    values, vectors = torch.linalg.eigh(kernel - kernel.mean(2, keepdim=True))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    projection: Tensor = vectors[:, :, -1] * values[:, -1:].clamp(min=0).sqrt()
     return _aligned(projection, activations.double().square().sum(1), activations)
 
 
@@ -290,13 +290,8 @@ def _first_component(values: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n"]:
     """Return the projection of each position on the first principal component, of any sign."""
     flat = values.flatten(2).double()
     centered = flat - flat.mean(2, keepdim=True)
-    # The products of channels [c, c] and those of positions [n, n] have the same largest
-    # eigenvalue, and either gives the component: the smaller matrix is decomposed.
-    if centered.shape[1] < centered.shape[2]:
-        _, direction = _largest_eigenvector(centered @ centered.mT)
-        return torch.einsum("bcn,bc->bn", centered, direction)
-    value, direction = _largest_eigenvector(centered.mT @ centered)
-    return direction * value.clamp(min=0).sqrt()[:, None]
+    _, sizes, directions = torch.linalg.svd(centered, full_matrices=False)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return sizes[:, :1] * directions[:, 0]
 
 
 def _aligned(
@@ -307,14 +302,6 @@ def _aligned(
     covariance = (projection * (flat - flat.mean(1, keepdim=True))).sum(1, keepdim=True)
     projection = torch.where(covariance < 0, -projection, projection).relu()
     return projection.to(at_least_float32(like)).view_as(evidence)
-
-
-def _largest_eigenvector(
-    matrix: Float[Tensor, "b n n"],
-) -> tuple[Float[Tensor, " b"], Float[Tensor, "b n"]]:
-    eigh = torch.linalg.eigh(matrix)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    values, vectors = cast("tuple[Tensor, Tensor]", eigh)
-    return values[:, -1], vectors[:, :, -1]
 
 
 def weighted_sum(

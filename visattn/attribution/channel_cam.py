@@ -8,10 +8,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from visattn.attribution.cam import weighted_sum
+from visattn.attribution.dense_targets import BoundTarget
 from visattn.attribution.layer_outputs import intercept_layer, layer_activations
 from visattn.attribution.perturbation import evaluate_target, variant_scorer, variants_per_batch
 from visattn.attribution.registry import method
-from visattn.attribution.targets import Target
+from visattn.attribution.targets import ClassTarget, Target
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
 from visattn.recording.frozen import frozen
@@ -113,6 +114,9 @@ def ablationcam(
         evaluate, shared = _shared_trunk(explained, images, target, called, channels[:1])
         largest = max(1, _MAX_VALUES // activations[0].numel()) if shared else _MAX_IMAGES
         size = variants_per_batch(min(internal_batch_size, largest), images)
+        of_parts = explained.info.output.key or explained.info.output.error
+        if of_parts and not isinstance(target, ClassTarget | BoundTarget):
+            size = 1  # a function gets the whole output of each variant, one run after the other
         for chunk in channels.split(size):
             without[rows, chunk] = evaluate(chunk)
     return ablation_cam(activations, score, without)

@@ -20,7 +20,6 @@ from visattn.recording.model_config import (
     input_size_hint,
     parse_class_names,
     parse_image_size,
-    takes_clips,
 )
 from visattn.recording.model_info import (
     NO_ATTENTION,
@@ -85,11 +84,6 @@ def analyze_model(
           features   1 layer
             1  3 x 5, [b c y x]
     """
-    if takes_clips(model):
-        raise ValueError(
-            f"the model must take images, but {type(model).__name__} takes clips of several "
-            "frames; visattn overlay explains each frame of a video with a model of images"
-        )
     defaults, names = _defaults(model, input_size, class_names, channels)
     info = _measured_info(model, defaults, len(names))
     # A single score separates two classes by its sign.

@@ -197,22 +197,6 @@ def vision_tower(model: nn.Module) -> tuple[str, nn.Module] | None:
     )
 
 
-def takes_clips(model: nn.Module) -> bool:
-    """Whether a model of transformers or torchvision takes clips of several frames.
-
-    Example:
-        >>> takes_clips(nn.Conv2d(3, 2, 1))
-        False
-    """
-    module = type(model).__module__
-    if module.startswith("torchvision.models.video"):
-        return True
-    config = getattr(model, "config", None)
-    return module.startswith("transformers.") and (
-        hasattr(config, "num_frames") or hasattr(config, "tubelet_size")
-    )
-
-
 def vision_config(config: Any) -> Any:
     """Return the vision part of a Hugging Face configuration; the whole one if it has no parts."""
     parts = (getattr(config, name, None) for name in _VISION_CONFIGS)
