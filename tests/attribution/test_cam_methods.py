@@ -121,16 +121,6 @@ def test_finer_cam_without_strength_is_grad_cam_and_needs_classes() -> None:
     assert METHODS["finercam"].supports(explained, 2) == ""
 
 
-@pytest.mark.parametrize("name", ["eigengradcam", "kpcacam", "finercam"])
-def test_no_hook_or_gradient_is_left(name: str) -> None:
-    explained, x = small_cnn(), images()
-    explained.model.train()
-    METHODS[name].function(explained, x, resolve_target(TARGETS, explained))
-    assert all(parameter.grad is None for parameter in explained.model.parameters())
-    assert all(not module._forward_hooks for module in explained.model.modules())
-    assert all(module.training for module in explained.model.modules())
-
-
 def test_methods_of_activations_alone_need_no_gradient() -> None:
     explained, x = small_cnn(), images()
     gradients: list[Tensor] = []

@@ -62,10 +62,12 @@ def test_the_cam_of_a_region_is_the_sum_over_its_pixels() -> None:
         for x in (9, 13):  # a pixel of each cell; the center of a cell of 4 x 4 is between pixels
             pixel = PixelTarget("cat", x=x + 0.5, y=y + 0.5)
             target = pixel.bind(explained, (Geometry.identity((24, 40)),))
-            [(activations, gradients)] = activations_and_gradients(explained, batch, target, LAYER)
+            [[(activations, gradients)]] = activations_and_gradients(
+                explained, batch, [target], LAYER
+            )
             total += (activations * gradients.mean((2, 3), keepdim=True)).sum(1)[0]
     region = RegionTarget("cat", mask).bind(explained, (Geometry.identity((24, 40)),))
-    [(activations, gradients)] = activations_and_gradients(explained, batch, region, LAYER)
+    [[(activations, gradients)]] = activations_and_gradients(explained, batch, [region], LAYER)
     cam = (activations * gradients.mean((2, 3), keepdim=True)).sum(1)[0]
     assert torch.allclose(cam, total, atol=1e-5)
     elementwise = (activations * gradients).sum(1)[0]  # HiResCAM through a head of 1 x 1

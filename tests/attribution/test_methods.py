@@ -56,14 +56,18 @@ def test_a_misspelled_method_gets_suggestions() -> None:
 
 
 @pytest.mark.parametrize("name", [*CAMS, *ANY, "fullgrad"])
-def test_each_method_gives_one_map_per_image(name: str) -> None:
+def test_each_method_gives_one_map_per_image_and_leaves_the_model_as_it_was(name: str) -> None:
     explained, x = small_cnn(), images()
+    explained.model.train()
     options = {"rise": {"num_masks": 3}, "smoothgrad": {"num_samples": 2}}.get(name, {})
     result = METHODS[name].function(explained, x, resolve_target(None, explained), **options)
     assert result.shape[0] == 2
     assert result.ndim == 3
     assert not result.requires_grad
     assert bool((result < 0).any()) == METHODS[name].signed
+    model = explained.model
+    assert all(module.training and not module._forward_hooks for module in model.modules())
+    assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
     assert set(options) <= set(METHODS[name].default_kwargs)
 
 

@@ -20,7 +20,7 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.saving.config import model_config
 from visattn.models.saving.load import load, save
-from visattn.models.saving.weight_files import read_safetensors, write_safetensors
+from visattn.models.saving.weight_files import write_safetensors
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.scanpath import glimpses
 from visattn.recording.recorder import Recording
@@ -381,10 +381,3 @@ def test_weights_must_match_the_stored_config(tmp_path: Path) -> None:
     write_safetensors(path, {}, {"class": "os.system", "arguments": {"command": "true"}})
     with pytest.raises(ValueError, match="names one of .*SmallEncoder"):
         load(path)
-
-
-def test_saved_file_contains_the_config(model: ShowAttendTell, tmp_path: Path) -> None:
-    save(model, tmp_path / "m.safetensors")
-    _, description = read_safetensors(tmp_path / "m.safetensors")
-    assert description["class"] == "ShowAttendTell"
-    assert description["arguments"]["words"] == list(WORDS)

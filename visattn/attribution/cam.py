@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from visattn.attribution.layer_outputs import (
-    gradients_of_targets,
+    activations_and_gradients,
     layer_activations,
     sum_levels,
 )
@@ -82,7 +82,7 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
             sum_levels(
                 [formula(*level, **options) for level in levels], explained, images, feature_layer
             )
-            for levels in gradients_of_targets(explained, images, targets, feature_layer)
+            for levels in activations_and_gradients(explained, images, targets, feature_layer)
         ]
 
     # The options of a method are read from its signature, also those of the formula.

@@ -115,81 +115,52 @@ def layer_activations(
 def activations_and_gradients(
     explained: ExplainedModel,
     images: Float[Tensor, "b c y x"],
-    target: Target,
+    targets: Sequence[Target],
     layer: FeatureLayer,
-) -> list[tuple[Float[Tensor, "b d gy gx"], ...]]:
-    """Return the activations of a layer, and the gradient of the target with respect to them.
+) -> list[list[tuple[Float[Tensor, "b d gy gx"], Float[Tensor, "b d gy gx"]]]]:
+    """Return for each target the activations of a layer, and its gradient with respect to them.
 
-    The backward pass stops at the layer, and parameters get no gradient. For a layer that is called
-    several times the last call counts, or `layer.call`. For a feature pyramid each level that the
-    target depends on is an item of the list: a detection is read from one level.
+    Targets share the forward pass. The backward passes stop at the layer, and parameters get no
+    gradient. For a layer that is called several times the last call counts, or `layer.call`. For a
+    feature pyramid each level that the target depends on is an item of the list: a detection is
+    read from one level.
 
     Raises:
-        ValueError: If the layer does not run, or the target does not depend on it.
+        ValueError: If the layer does not run, or a target does not depend on it.
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
         >>> model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(12, 5))
         >>> layer = FeatureLayer("0", "b c y x", (2, 3))
-        >>> info = ModelInfo(
-        ...     "tiny", "other", (2, 3), (0.5,), (0.5,), "none", feature_layers=(layer,)
-        ... )
-        >>> [(activations, gradients)] = activations_and_gradients(
-        ...     ExplainedModel(model, info, model),
-        ...     torch.zeros(1, 1, 2, 3),
-        ...     lambda scores: scores[:, 4],
-        ...     layer,
-        ... )
+        >>> info = ModelInfo("tiny", "other", (2, 3), (0.5,), (0.5,), "none")
+        >>> explained, target = ExplainedModel(model, info, model), lambda scores: scores[:, 4]
+        >>> [[(_, gradients)]] = activations_and_gradients(
+        ...     explained, torch.zeros(1, 1, 2, 3), [target], layer)
         >>> torch.equal(gradients.flatten(), model[2].weight[4])
         True
-    """
-    [levels] = gradients_of_targets(explained, images, [target], layer)
-    return levels
-
-
-def gradients_of_targets(
-    explained: ExplainedModel,
-    images: Float[Tensor, "b c y x"],
-    targets: Sequence[Target],
-    layer: FeatureLayer,
-) -> list[list[tuple[Float[Tensor, "b d gy gx"], ...]]]:
-    """Return what `activations_and_gradients` does for each of several targets.
-
-    They share the forward pass; the backward passes go from the output to the layer.
-
-    Raises:
-        ValueError: If the layer does not run, or a target does not depend on it.
     """
     with frozen(explained.model):
         with _leaves(explained, layer) as leaves:
             output = explained.forward(images)
             values = [check_one_per_image(target(output), len(images)) for target in targets]
         leaves = leaves if layer.levels else leaves[-1:]
-        return [_levels(explained, layer, leaves, value, len(values) > 1) for value in values]
-
-
-def _levels(
-    explained: ExplainedModel,
-    layer: FeatureLayer,
-    leaves: Sequence[Tensor],
-    values: Float[Tensor, " b"],
-    keep_graph: bool,
-) -> list[tuple[Tensor, ...]]:
-    """Return the levels of a layer with the gradients of one target."""
-    levels: list[tuple[Tensor, ...]] = []
-    if values.requires_grad:
-        gradients = grad(values.sum(), leaves, allow_unused=True, retain_graph=keep_graph)
-        for leaf, gradient in zip(leaves, gradients, strict=True):
-            if gradient is not None:
-                levels.append((leaf.detach(), gradient.detach()))
-    if not levels:
-        raise ValueError(
-            "the target must depend on the layer of a class activation map, but it does not "
-            f"depend on {layer.site or 'the output'} of {explained.info.name}; choose another layer"
-        )
-    if layer.levels:
-        return levels
-    return [tuple(to_grid(tensor, layer) for tensor in level) for level in levels]
+        of_targets: list[list[tuple[Tensor, Tensor]]] = []
+        for value in values:
+            gradients: Sequence[Tensor | None] = ()
+            if value.requires_grad:
+                gradients = grad(value.sum(), leaves, allow_unused=True, retain_graph=True)
+            pairs = zip(leaves, gradients, strict=bool(gradients))
+            levels = [(leaf.detach(), each.detach()) for leaf, each in pairs if each is not None]
+            if not levels:
+                raise ValueError(
+                    "the target must depend on the layer of a class activation map, but it does "
+                    f"not depend on {layer.site or 'the output'} of {explained.info.name}; choose "
+                    "another layer"
+                )
+            if not layer.levels:
+                levels = [(to_grid(leaf, layer), to_grid(each, layer)) for leaf, each in levels]
+            of_targets.append(levels)
+    return of_targets
 
 
 @contextmanager
