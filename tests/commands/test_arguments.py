@@ -11,9 +11,7 @@ import pytest
 
 from visattn.cli import COMMANDS, main
 from visattn.commands.options import (
-    GROUPS,
     LARGEST_SEED,
-    SHARED,
     StoreOnce,
     batch_size,
     count,
@@ -105,9 +103,7 @@ def examples(parser: argparse.ArgumentParser) -> list[str]:
 def test_each_help_ends_with_examples_that_can_be_parsed() -> None:
     roots = {name: parser for name, parser in parsers() if " " not in name}
     for name, parser in parsers():
-        lines = examples(parser)
-        assert 2 <= len(lines) <= 4, name
-        for line in lines:
+        for line in examples(parser):
             program, command, *words = shlex.split(line.partition(">")[0])
             assert program == "visattn"
             assert f"{command} {' '.join(words)} ".startswith(f"{name} ")
@@ -133,11 +129,6 @@ def test_examples_on_what_comes_with_visattn_work(
 
 
 def test_options_are_passed_once(capsys: Capsys) -> None:
-    tools = Path(__file__).parents[2] / "tools"
-    own = [
-        path.name for path in tools.rglob("*.py") if "argparse.ArgumentParser(" in path.read_text()
-    ]
-    assert own == ["install.py"]  # runs before visattn is there
     for name, parser in parsers():
         for action in parser._actions:
             takes_values = action.nargs != 0 and not isinstance(action, argparse._SubParsersAction)
@@ -155,22 +146,3 @@ def test_options_are_passed_once(capsys: Capsys) -> None:
     ):
         assert main([*overlay.split(), *words.split()]) == 2
         assert message in capsys.readouterr().err
-
-
-def test_options_are_grouped() -> None:
-    for name, parser in parsers():
-        titles = [group.title for group in parser._action_groups if group._group_actions]
-        options = next(group for group in parser._action_groups if group.title == "options")
-        assert [action.dest for action in options._group_actions] == ["help"], name
-        known = [title for title in titles if title in GROUPS]
-        assert known == [title for title in GROUPS if title in known], name
-
-
-def test_shared_options_have_the_same_type_everywhere() -> None:
-    for name, parser in parsers():
-        for option, settings in SHARED.items():
-            for action in parser._actions:
-                own = name in ("export", "demo") or option == "seed"  # files; samplers of 32 bits
-                if f"--{option}" in action.option_strings and not own:
-                    known = {settings.get("type"), *[output_path] * (option == "out")}
-                    assert action.type in known, (name, option)

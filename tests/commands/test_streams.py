@@ -57,6 +57,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow  # starts processes
 @pytest.mark.parametrize(
     ("ending", "lines"),
     [
@@ -158,6 +159,7 @@ def test_summaries_are_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) 
     assert all(line.startswith(" " * 6 + "word") for line in lines[1:])
 
 
+@pytest.mark.slow  # starts processes
 def test_a_terminal_shows_what_is_done_from_the_start(sandbox: Path) -> None:
     terminal, inner = pty.openpty()
     words = ["caption", "photos", "--weights", "hostile.safetensors", "--out", "said"]

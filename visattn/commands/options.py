@@ -290,7 +290,7 @@ def figure_format(text: str) -> str:
     """
     if text != "png":
         raise argparse.ArgumentTypeError(
-            f"must be png, got {text!r}: figures are not written as PDF or SVG for now"
+            f"must be png, got {quoted(text)}: figures are not written as PDF or SVG for now"
         )
     return text
 
