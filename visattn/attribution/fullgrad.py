@@ -176,30 +176,10 @@ def _bias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     name = getattr(func, "__name__", "")
     if name.rstrip("_") in _ACTIVATIONS:
         return _implicit(func, args, kwargs)
-    if name == "batch_norm":
-        return _batch_norm_bias(*args, **kwargs)
-    if name not in ("conv2d", "conv_transpose2d", "linear"):
+    if name not in ("conv2d", "conv_transpose2d", "linear", "batch_norm"):
         return None
-    bias = kwargs.get("bias", args[2] if len(args) > 2 else None)
-    return bias if name == "linear" or bias is None else bias.view(1, -1, 1, 1)
-
-
-def _batch_norm_bias(
-    images: Tensor,
-    mean: Tensor | None,
-    var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    training: bool,
-    momentum: float,  # noqa: ARG001
-    eps: float,
-) -> Tensor | None:
-    """Return the shift of batch normalization by running statistics, including that of the mean."""
-    if training or mean is None or var is None:
-        return None
-    shift = -mean / (var + eps).sqrt() * (1 if weight is None else weight)
-    shift = shift if bias is None else shift + bias
-    return shift.view(1, -1, *[1] * (images.ndim - 2))
+    zeros = torch.zeros_like(args[0][:1])
+    return func(zeros, *args[1:], **kwargs).detach()
 
 
 def _implicit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -218,7 +218,11 @@ def _address(function: Callable[..., Tensor]) -> str:
 def sort_by_needs() -> None:
     """Order the table by what methods need, whatever order their modules were imported in."""
     order = get_args(Needs)
-    for name, entry in sorted(METHODS.items(), key=lambda item: order.index(item[1].needs)):
+
+    def key(item: tuple[str, Method]) -> tuple[int, str]:
+        return order.index(item[1].needs), item[1].function.__module__
+
+    for name, entry in sorted(METHODS.items(), key=key):
         del METHODS[name]
         METHODS[name] = entry
 
