@@ -14,7 +14,7 @@ from visattn.io.safe_text import print_message
 from visattn.io.sources import Source
 
 if TYPE_CHECKING:
-    from visattn.images.reader import LoadedImage
+    pass
 
 PathLike = str | os.PathLike[str]
 
@@ -175,32 +175,6 @@ def find_input_images(
     )
 
 
-def read_images(
-    paths: Iterable[Source], skipped: list[str], *, strict: bool
-) -> "Iterator[tuple[Source, LoadedImage]]":
-    """Yield paths and their images; unreadable images are skipped and reported.
-
-    Args:
-        paths: Image files.
-        skipped: Receives the reasons.
-        strict: Raise an error for the first unreadable image instead.
-
-    Raises:
-        ImageError: If `strict` is set and an image cannot be read.
-    """
-    from visattn.images.reader import ImageError, read_image
-
-    for path, result in map_in_threads(read_image, paths):
-        try:
-            image = result()
-        except ImageError as error:
-            if strict:
-                raise
-            skipped.append(str(error))
-        else:
-            yield path, image
-
-
 def thread_count() -> int:
     """Return the number of threads that read and write images: one per core, at most 8.
 
@@ -271,33 +245,6 @@ def select_shard(names: Mapping[Source, str], shard: tuple[int, int] | None) -> 
     number, count = shard or (1, 1)
     first, last = (len(names) * end // count for end in (number - 1, number))
     return dict(itertools.islice(names.items(), first, last))
-
-
-def batched(
-    images: "Iterable[tuple[Key, LoadedImage]]", size: int, *, pixels: int = PIXELS_PER_BATCH
-) -> "Iterator[list[tuple[Key, LoadedImage]]]":
-    """Yield batches of images.
-
-    Args:
-        images: Pairs of a key and an image.
-        size: Images per batch.
-        pixels: Number of pixels at which a smaller batch is full, too.
-
-    Example:
-        >>> from visattn.images.reader import LoadedImage
-        >>> dots = [(name, LoadedImage(np.zeros((1, 1, 3), np.uint8))) for name in "abc"]
-        >>> [[name for name, _ in batch] for batch in batched(dots, 2)]
-        [['a', 'b'], ['c']]
-    """
-    batch: list[tuple[Key, LoadedImage]] = []
-    for key, image in images:
-        batch.append((key, image))
-        waiting = sum(image.size[0] * image.size[1] for _, image in batch)
-        if len(batch) == size or waiting >= pixels:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 @contextlib.contextmanager

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from visattn.commands.files import batched, read_images
 from visattn.commands.image_options import add_images, resolve_images
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
-from visattn.commands.model_option import add_model, autocast, resolve_model
+from visattn.commands.model_option import add_model, resolve_model
 from visattn.commands.options import (
     BULK,
     FIGURES,
@@ -168,27 +167,16 @@ class GlimpseJob(ModelJob["ScanPath"]):
         self.coverage = Coverage(f"{self.args.policy} policy")
         self.resumed = len(self.names) < len(self.all_names)
         code = super().run(batch_size=batch_size)
-        complete = self.has_coverage and (not self.resumed or self._cover_all_images(batch_size))
-        if complete and self.coverage.count > 1:
+        if self.folder is not None and self.has_coverage and self.resumed:
+            # Records do not hold what the network saw, of which the coverage is the mean.
+            self.coverage = Coverage(self.coverage.policy)
+            exists = self.folder.exists
+            missing = [name for name in self.all_names.values() if not exists(f"{name}.json")]
+            if len(missing) <= len(self.skipped):  # else another command is at work
+                self.overwrite = True
+                for each in self._infer(self._batches(self.all_names, batch_size)):
+                    self.coverage.add(each.result)
+        if self.coverage.count > 1:
             panel = self.coverage.panel(**figure_options(self.args))
-            [name] = self.extra_files()
-            self.write_shared(name, panel.to_bytes())
+            self.write_shared(self.extra_files()[0], panel.to_bytes())
         return code
-
-    def _cover_all_images(self, batch_size: int) -> bool:
-        """Compute the coverage anew if earlier runs or other shards have finished the rest."""
-        from visattn.viz.scanpaths.coverage import Coverage
-
-        if self.folder is None:
-            return False
-        present = self.folder.exists
-        missing = (path for path, name in self.all_names.items() if not present(f"{name}.json"))
-        if any(True for _ in read_images(missing, [], strict=False)):
-            return False  # another command is at work
-        # Records do not hold what the network saw, of which the coverage is the mean.
-        self.coverage = Coverage(self.coverage.policy)
-        for batch in batched(read_images(self.all_names, [], strict=False), batch_size):
-            with autocast(self.args):
-                for scan in self.infer([image for _, image in batch]):
-                    self.coverage.add(scan)
-        return True
