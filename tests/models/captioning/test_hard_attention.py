@@ -79,7 +79,7 @@ def test_rollouts_read_the_sampled_places() -> None:
     model, (captions, lengths) = captioner(), batch()
     features, uniforms = numbers(2, 12, *GRID), torch.rand(4, 5)
     images = torch.tensor([0, 1, 1, 0])
-    sampler = PlaceSampler.from_uniforms(uniforms)
+    sampler = PlaceSampler(uniforms)
     rollouts = model.rollout(features, captions, lengths, images, sampler)
     output, read = rollouts.output, rollouts.output.attention.weights
     ends = rollouts.probabilities.cumsum(-1)

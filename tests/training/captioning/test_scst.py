@@ -1,7 +1,5 @@
 """Self-critical sequence training: rewards, log-probabilities, and a run that raises the reward."""
 
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from visattn.data.captions.batch import CaptionSample, collate_captions, split_w
 from visattn.functional.captions import SampledCaptions
 from visattn.metrics.ngrams import idf_table, ngram_counts, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
-from visattn.models.captioning.show_attend_tell import PlaceSampler, ShowAttendTell
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.results.kinds import END, START
 from visattn.training.captioning.data import CaptionDataModule
 from visattn.training.captioning.scst import BANNED_TOKENS, SCSTTask
@@ -173,28 +171,3 @@ def test_training_raises_the_reward(tmp_path: Path) -> None:
     )
     trainer.fit(task, data)
     assert sum(rewards.values[-10:]) > 1.2 * sum(rewards.values[:10])
-
-
-def test_hard_attention_is_trained_at_the_sampled_places() -> None:
-    """The log-probability of a word is that of the word at its place, and of the place."""
-    hard = partial(build, attention="hard")
-    task = SCSTTask(hard, {"words": list(build_task().model.words)}, num_samples=3).eval()
-    samples = samples_of(task, "a dog on a mat.", "two red.", "cars.")
-    features = task.model.encoder(batch_of(task, "mat").images)
-    places = torch.arange(18).view(1, 3, 6) * 7 % features[0, 0].numel()
-    log_probs, owners = task._log_probs(features, samples, places)
-    assert log_probs.requires_grad
-    for sample, (tokens, length) in enumerate(
-        zip(samples.tokens[0], samples.lengths[0].tolist(), strict=True)
-    ):
-        state, expected, word = task.model.start(features), [], START
-        for step, token in enumerate(tokens[:length].tolist()):
-            sampler = PlaceSampler(lambda *_, at=places[:, sample, step, None]: at)
-            state = replace(state, selection=sampler)  # type: ignore[type-var]
-            logits, state, attention = task.model.step(state, torch.tensor([[word]]))
-            assert int(attention.weights.argmax()) == int(places[0, sample, step])
-            logits[..., list(BANNED_TOKENS)] = -torch.inf
-            word_log_prob = logits.log_softmax(-1)[0, 0, token]
-            expected.append(float((word_log_prob + sampler.log_probs[0, 0]).detach()))
-            word = token
-        assert log_probs[owners == sample].tolist() == pytest.approx(expected, abs=1e-5)

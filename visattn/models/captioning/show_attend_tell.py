@@ -1,8 +1,8 @@
 """Show, Attend and Tell: captions with soft or hard attention."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -73,45 +73,30 @@ class HardAttention(SoftAttention):
 
 
 class PlaceSampler:
-    """Selection of a rollout: chooses the place of each word, and records what training needs.
+    """Selection of a rollout: samples the place of each word, and records what training needs.
 
     Args:
-        choose: Maps the attention weights of the rows and the step to the places of the rows.
+        uniforms: A number in [0, 1) for each row and word, from which its place follows.
 
     Example:
-        >>> sampler = PlaceSampler.from_uniforms(torch.tensor([[0.5]]))
+        >>> sampler = PlaceSampler(torch.tensor([[0.5]]))
         >>> state = AttendingDecoderState(*torch.zeros(4, 1, 2, 3).unbind())
         >>> sampler(torch.tensor([[0.25, 0.75]]), state)
         tensor([[0., 1.]])
     """
 
-    def __init__(
-        self,
-        choose: Callable[[Float[Tensor, "*b n"], int], Int[Tensor, "*b"]],
-    ) -> None:
-        self.choose = choose
-        self.places: list[Tensor] = []
-        """The places of each step, one per row."""
+    def __init__(self, uniforms: Float[Tensor, "r t"]) -> None:
+        self.uniforms = uniforms
+        self._places: list[Tensor] = []
         self._probabilities: list[Tensor] = []
-
-    @classmethod
-    def from_uniforms(cls, uniforms: Float[Tensor, "r t"]) -> Self:
-        """Return a sampler that samples each place with a given number in [0, 1)."""
-        return cls(
-            lambda weights, step: sample_categorical(weights, uniforms[: len(weights), step])
-        )
-
-    @classmethod
-    def from_places(cls, places: Int[Tensor, "r t"]) -> Self:
-        """Return a sampler that repeats places that were sampled before."""
-        return cls(lambda weights, step: places[: len(weights), step])
 
     def __call__(
         self, weights: Float[Tensor, "*b n"], _: AttendingDecoderState
     ) -> Float[Tensor, "*b n"]:
         """Return weight 1 at the place of each row."""
-        places = self.choose(weights.detach(), len(self.places))
-        self.places.append(places)
+        uniforms = self.uniforms[: len(weights), len(self._places)]
+        places = sample_categorical(weights.detach(), uniforms)
+        self._places.append(places)
         self._probabilities.append(weights)
         return one_place(places, weights)
 
@@ -123,7 +108,7 @@ class PlaceSampler:
     @property
     def log_probs(self) -> Float[Tensor, "*p"]:
         """The log-probability of each sampled place, packed."""
-        chosen = self.probabilities.gather(-1, torch.cat(self.places).unsqueeze(-1)).squeeze(-1)
+        chosen = self.probabilities.gather(-1, torch.cat(self._places).unsqueeze(-1)).squeeze(-1)
         return chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log()
 
 

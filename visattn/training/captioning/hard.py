@@ -181,7 +181,7 @@ class HardAttentionTask(CaptioningTask):
             batch.captions[:, :-1],
             batch.packing or batch.lengths,
             batch.image_indices,
-            PlaceSampler.from_uniforms(self._uniforms(len(features), batch, generator)),
+            PlaceSampler(self._uniforms(len(features), batch, generator)),
         )
 
     def _uniforms(

@@ -1,16 +1,15 @@
 """Self-critical sequence training of captioners on CIDEr-D."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.data.captions.batch import CaptionBatch, split_words
-from visattn.functional.captions import SampledCaptions, sample_captions, sample_categorical
+from visattn.functional.captions import SampledCaptions, sample_captions
 from visattn.functional.reinforce import (
     categorical_log_prob,
     leave_one_out_advantages,
@@ -25,7 +24,6 @@ from visattn.metrics.ngrams import (
     weighted_ngrams,
 )
 from visattn.models.captioning.captioner import Captioner
-from visattn.models.captioning.show_attend_tell import PlaceSampler, ShowAttendTell
 from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.task import CaptioningTask
@@ -41,7 +39,7 @@ class SCSTTask(CaptioningTask):
     sampled caption is its CIDEr-D against all references; the end token counts as a word of both,
     because otherwise captions learn to stop after "with a". Its baseline is the mean reward of the
     other samples of the image. Document frequencies are counted over the training photos. Dropout
-    is disabled. With hard attention the places are sampled too, and trained with the same rewards.
+    is disabled.
 
     Args:
         captioner: The captioner; it gets its vocabulary from the data.
@@ -55,7 +53,6 @@ class SCSTTask(CaptioningTask):
     """
 
     training_forward = ""
-    samples_places = True
 
     def __init__(
         self,
@@ -113,16 +110,9 @@ class SCSTTask(CaptioningTask):
         features = encode_images(self.model, batch)
         generator = step_generator(self)
         size = (len(features), self.num_samples)
-        state = self.model.start(features)
-        sampler = None
-        if self.model.places is not None:
-            sampler = PlaceSampler(
-                lambda weights, _: sample_categorical(weights, generator.rand(*size))
-            )
-            state = replace(state, selection=sampler)
         samples = sample_captions(
             self.model.step,
-            state,
+            self.model.start(features),
             torch.full(size, START, device=features.device),
             end_token=END,
             max_length=self.max_length,
@@ -131,10 +121,9 @@ class SCSTTask(CaptioningTask):
         )
         rewards = self.rewards(samples, batch)
         self.log("train/reward", rewards.mean(), prog_bar=True)
-        places = None if sampler is None else torch.stack(sampler.places, -1)
         # The captions were sampled word by word without a graph. One pass over all of their words
         # gives the log-probabilities a gradient.
-        log_probs, sample_indices = self._log_probs(features, samples, places)
+        log_probs, sample_indices = self._log_probs(features, samples)
         advantages = leave_one_out_advantages(rewards).flatten()[sample_indices]
         loss = reinforce_loss(log_probs, advantages, reduction="mean")
         loss = loss * ddp_loss_scale(len(log_probs), features.device)
@@ -156,31 +145,17 @@ class SCSTTask(CaptioningTask):
         return torch.tensor(scores, device=samples.tokens.device)
 
     def _log_probs(
-        self,
-        features: Float[Tensor, "b c y x"],
-        samples: SampledCaptions,
-        places: Int[Tensor, "b k t"] | None = None,
+        self, features: Float[Tensor, "b c y x"], samples: SampledCaptions
     ) -> tuple[Float[Tensor, " p"], Tensor]:
-        """Return the log-probability of each sampled word, and the index of its caption.
-
-        With hard attention it is that of the word and of the place that was sampled before it.
-        """
+        """Return the log-probability of each sampled word, and the index of its caption."""
         lengths, order = samples.lengths.flatten().sort(descending=True, stable=True)
         tokens = samples.tokens.flatten(0, 1)[order]
         start = torch.full_like(tokens[:, :1], START)
         inputs = torch.cat((start, tokens[:, :-1]), 1)
         images = order // self.num_samples
-        place_log_probs = 0.0
-        if places is not None:
-            sampler = PlaceSampler.from_places(places.flatten(0, 1)[order])
-            model = cast("ShowAttendTell", self.model)
-            rollouts = model.rollout(features, inputs, lengths, images, sampler)
-            output = rollouts.output
-            place_log_probs = rollouts.place_log_probs
-        else:
-            output = self.model.teacher_force(features, inputs, lengths, images)
+        output = self.model.teacher_force(features, inputs, lengths, images)
         # As in sampling; otherwise these are not the probabilities with which the words were drawn.
         banned = torch.tensor(BANNED_TOKENS, device=tokens.device)
         logits = output.logits.index_fill(-1, banned, -torch.inf)
         words = tokens[output.rows, output.steps]
-        return categorical_log_prob(logits, words) + place_log_probs, order[output.rows]
+        return categorical_log_prob(logits, words), order[output.rows]
