@@ -261,7 +261,7 @@ def last_layer(model: Any) -> nn.Module:
 
 def of_visattn(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
     """Return the call of our method."""
-    from visattn.attribution.methods import METHODS
+    from visattn.pipelines import Explainer
 
     window = image.shape[-1] // 4
     options: dict[str, dict[str, Any]] = {
@@ -269,7 +269,8 @@ def of_visattn(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
         "smoothgrad": {"num_samples": SAMPLES},
         "occlusion": {"sliding_window_size": window, "stride": window, "score_type": "logits"},
     }
-    return lambda: METHODS[method](model, image, label, **options.get(method, {}))
+    explainer = Explainer(model)
+    return lambda: explainer.explain(image, method, label, **options.get(method, {}))
 
 
 def of_gradcam(model: nn.Module, image: Tensor, method: str, label: int) -> Run:

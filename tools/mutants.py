@@ -27,8 +27,9 @@ from typing import Any
 import pytest
 
 PAIRS = "Add Sub, Mult Div, Lt LtE, Gt GtE, Eq NotEq, And Or, Is IsNot, In NotIn"
-NAMES = [[getattr(ast, name) for name in pair.split()] for pair in PAIRS.split(", ")]
-SWAPS = dict(NAMES) | {second: first for first, second in NAMES}
+SWAPS: dict[type, Any] = {}
+for one, two in (pair.split() for pair in PAIRS.split(", ")):
+    SWAPS |= {getattr(ast, one): getattr(ast, two), getattr(ast, two): getattr(ast, one)}
 SKIPPED = ast.JoinedStr | ast.Raise | ast.arg | ast.AnnAssign | ast.ImportFrom
 QUIET = ["-xq", "-p", "no:cacheprovider", "-Wignore::pytest.PytestAssertRewriteWarning"]
 
@@ -108,7 +109,7 @@ def passes(tests: list[Path], seconds: float) -> bool:
 
     child = os.fork()
     if child == 0:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 60,) * 2)  # of an endless loop
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 60, int(seconds) + 60))  # of a loop
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = pytest.main([*QUIET, *map(str, tests)], [Limit()])
         os._exit(int(code not in (0, 5)))  # 5: no tests
@@ -143,7 +144,7 @@ def run(file: Path, seconds: float = 25.0) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("action", choices=["draw", "run"])
     parser.add_argument("file", type=Path)
     parser.add_argument("--skip", nargs="*", default=[], metavar="PATH")

@@ -1,7 +1,6 @@
 """Check that perturbed blocks of pixels change features and attention at their locations."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -51,9 +50,8 @@ def check_locations(
         return LocationCheck(name, info.features_error, (0, 0), attention)
     site = info.feature_layers[-1]
     blocks = _block_cells(site.grid)
-    with torch.no_grad(), _identity_attention(model, site.site) as outputs:
-        explained.scores(_perturbed_images(info, site.grid, blocks))
-    features = to_grid(outputs[0], site)
+    images = _perturbed_images(info, site.grid, blocks)
+    features = to_grid(_output_of(explained, site.site, images), site)
     change = (features[1:] - features[:1]).square().sum(1)
     layer = f"{site.site}, {site.grid[0]} x {site.grid[1]}"
     return LocationCheck(name, layer, _count_localized(change, blocks), attention)
@@ -66,10 +64,9 @@ def _localize_in_keys(explained: ExplainedModel, site: str) -> tuple[int, int]:
     blocks = blocks if layer.window_size is not None else blocks[:3]
     images = _perturbed_images(explained.info, grid, blocks)
     if layer.window_size is None:  # the values, as the probe records them
-        probe = QuadrantProbe(explained.model, (1, 1))
-        with torch.no_grad(), probe.identity_attention():
-            explained.scores(images)
-        values = probe.result.attention_tokens[site, 0].keys[:, 0]
+        with torch.no_grad():
+            result = QuadrantProbe(explained.model, (1, 1)).run(lambda: explained.scores(images))
+        values = result.attention_tokens[site, 0].keys[:, 0]
         values = values[..., -grid[0] * grid[1] :].unflatten(-1, grid)
     else:
         with torch.no_grad(), record(explained.model, layers=[site]) as records:
@@ -112,19 +109,18 @@ def _perturbed_images(
     return torch.stack(images).double()
 
 
-@contextmanager
-def _identity_attention(model: nn.Module, site: str) -> Iterator[list[torch.Tensor]]:
-    """Replace attention by the identity, and collect the outputs of a module."""
+def _output_of(explained: ExplainedModel, site: str, images: torch.Tensor) -> torch.Tensor:
+    """Return the output of a module while attention is the identity."""
     outputs: list[torch.Tensor] = []
-    probe = QuadrantProbe(model, (1, 1))
 
     def keep(_: nn.Module, __: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
         outputs.append(output[0] if isinstance(output, tuple) else output)
 
-    handle = model.get_submodule(site).register_forward_hook(keep)
-    with probe.identity_attention():
-        yield outputs
+    handle = explained.model.get_submodule(site).register_forward_hook(keep)
+    with torch.no_grad():
+        QuadrantProbe(explained.model, (1, 1)).run(lambda: explained.scores(images))
     handle.remove()
+    return outputs[0]
 
 
 def _count_localized(change: torch.Tensor, blocks: list[tuple[int, int]]) -> tuple[int, int]:

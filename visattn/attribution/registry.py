@@ -100,6 +100,8 @@ class Method:
             args: Arguments of the method. A layer that they name is checked when it is resolved.
 
         Example:
+            >>> from visattn.attribution.methods import METHODS
+            >>> from visattn.recording.model_info import ModelInfo
             >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
             >>> METHODS["gradcam"].supports(ExplainedModel(nn.Identity(), info, nn.Identity()))
             'it has no layer whose features lie on a grid; name one of its modules with layer='
@@ -234,6 +236,7 @@ def get_method(name: str) -> Method:
         ValueError: If the name is unknown; the message suggests similar names.
 
     Example:
+        >>> from visattn.attribution.methods import get_method
         >>> get_method("gradcam").title
         'Grad-CAM'
         >>> get_method("grad-cam")
@@ -257,6 +260,8 @@ def supported_methods(explained: ExplainedModel, target: Any = None) -> list[str
         target: What is explained, as for `Method.supports`.
 
     Example:
+        >>> from visattn.attribution.methods import supported_methods
+        >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
         >>> supported_methods(ExplainedModel(nn.Identity(), info, nn.Identity()))[:3]
         ['input_gradient', 'input_x_gradient', 'smoothgrad']

@@ -285,7 +285,7 @@ def check_block_class(block: object) -> type[nn.Module]:
     Example:
         >>> check_block_class(nn.ReLU)
         Traceback (most recent call last):
-        TypeError: a block is a class of torch.nn.Module, ...; ReLU is a layer of torch itself
+        TypeError: a block is a class of torch.nn.Module; ...; ReLU is a layer of torch itself
     """
     requirement = (
         "a block is a class of torch.nn.Module; the first argument is channels, all others have "

@@ -38,7 +38,7 @@ def window_slots(indices: Int[Tensor, "w p"], count: int) -> Int[Tensor, " {coun
     Indices of -1 are padding.
 
     Example:
-        >>> window_slots(window_indices((1, 3), (1, 2), (0, 1))[0], 3)
+        >>> window_slots(torch.tensor([[1, 2], [-1, 0]]), 3)
         tensor([3, 0, 1])
     """
     # Padding is -1 and sorts to the front; behind it the slots follow in the order of positions.

@@ -62,8 +62,8 @@ def find_sources(
 
     for name, group in itertools.groupby(expand_patterns(roots), kind):
         if name == "remote":
-            for url in map(os.fspath, group):
-                photos += _photos(url, remote_files(url), report)
+            for url in group:
+                photos += _photos(os.fspath(url), remote_files(os.fspath(url)), report)
         else:
             paths = [Path(path) for path in group]
             photos += find_images(paths, report=report, **options) if name == "local" else paths

@@ -42,8 +42,8 @@ def read_frames(
     Example:
         >>> clip = getfixture("tmp_path") / "clip.mp4"
         >>> write_mp4(clip, (np.full((48, 64, 3), level, np.uint8) for level in (0, 120, 240)), 10)
-        >>> [round(frame.mean(), -1) for frame in read_frames(clip, every=2)]
-        [0.0, 240.0]
+        >>> [int(round(frame.mean(), -1)) for frame in read_frames(clip, every=2)]
+        [0, 240]
     """
     cv2, capture, count = _opencv(), _opened(path), 0
     while capture.grab():  # each frame must be decoded, for those after it

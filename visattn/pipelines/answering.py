@@ -67,7 +67,7 @@ def ask(
         >>> model = CrossAttentionVQA(words, ("red", "blue"), encoder, dim=8)
         >>> [answer] = ask(model, np.zeros((60, 80, 3), np.uint8), "What color?")
         >>> answer.words, answer.maps.labels, answer.maps.values.shape
-        (('what', 'color'), ('hop 1', 'hop 2'), torch.Size([2, 2, 3]))
+        (('what', 'color'), ('layer 1', 'layer 2', 'layer 3'), torch.Size([3, 2, 3]))
     """
     model = model.model if isinstance(model, LoadedModel) else model
     texts = [questions] if isinstance(questions, str) else list(questions)
