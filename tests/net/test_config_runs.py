@@ -117,4 +117,5 @@ def test_config_is_tested_with_the_arguments_of_its_training(fitted: Fitted) -> 
     assert main(["test", *arguments, "--ckpt_path", str(last)]) == 0
     scores = yaml.safe_load((run / "test.json").read_text())
     expected = TEST_METRICS.get(recipe.class_path("model")) or TEST_METRICS[recipe.class_path()]
-    assert expected <= set(scores)
+    without_phrases = {"teacher_forced/lift"} if recipe.name.startswith("coco") else set[str]()
+    assert expected - without_phrases <= set(scores)
