@@ -26,9 +26,9 @@ from typing import Any
 
 import pytest
 
-PAIRS = "Add Sub, Mult Div, Lt LtE, Gt GtE, Eq NotEq, And Or, Is IsNot, In NotIn"
+PAIRS = ["Add Sub", "Mult Div", "Lt LtE", "Gt GtE", "Eq NotEq", "And Or", "Is IsNot", "In NotIn"]
 SWAPS: dict[type, Any] = {}
-for one, two in (pair.split() for pair in PAIRS.split(", ")):
+for one, two in map(str.split, PAIRS):
     SWAPS |= {getattr(ast, one): getattr(ast, two), getattr(ast, two): getattr(ast, one)}
 SKIPPED = ast.JoinedStr | ast.Raise | ast.arg | ast.AnnAssign | ast.ImportFrom
 QUIET = ["-xq", "-p", "no:cacheprovider", "-Wignore::pytest.PytestAssertRewriteWarning"]
@@ -74,7 +74,7 @@ def faults(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the faults of a module: where, what, and what takes its place."""
     source = path.read_bytes()
     starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
-    functions = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef))
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
     for node in dict.fromkeys(node for function in functions for node in executed(function)):
         if after := changed(node):
             part = node.test if isinstance(node, ast.If) else node
@@ -140,7 +140,7 @@ def run(file: Path, seconds: float = 25.0) -> None:
         file.write_text(json.dumps(listed, indent=1))
     for room in sorted({Path(each["path"]).parts[1] for each in listed}):
         detected = [each["detected"] for each in listed if f"/{room}/" in each["path"]]
-        print(f"{room:16} {sum(detected)} of {len(detected)}")
+        print(room, sum(detected), "of", len(detected))
 
 
 if __name__ == "__main__":

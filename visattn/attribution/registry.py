@@ -103,7 +103,8 @@ class Method:
             >>> from visattn.attribution.methods import METHODS
             >>> from visattn.recording.model_info import ModelInfo
             >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
-            >>> METHODS["gradcam"].supports(ExplainedModel(nn.Identity(), info, nn.Identity()))
+            >>> network = ExplainedModel(torch.nn.Identity(), info, torch.nn.Identity())
+            >>> METHODS["gradcam"].supports(network)
             'it has no layer whose features lie on a grid; name one of its modules with layer='
         """
         info = explained.info
@@ -263,7 +264,8 @@ def supported_methods(explained: ExplainedModel, target: Any = None) -> list[str
         >>> from visattn.attribution.methods import supported_methods
         >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
-        >>> supported_methods(ExplainedModel(nn.Identity(), info, nn.Identity()))[:3]
+        >>> network = ExplainedModel(torch.nn.Identity(), info, torch.nn.Identity())
+        >>> supported_methods(network)[:3]
         ['input_gradient', 'input_x_gradient', 'smoothgrad']
     """
     return [name for name, entry in METHODS.items() if not entry.supports(explained, target)]
