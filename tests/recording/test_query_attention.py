@@ -58,6 +58,10 @@ def test_the_map_of_a_query_is_its_attention_in_the_last_decoder_layer() -> None
                 assert each.info.thing is not None
                 assert each.info.thing.index == targets[index].query
                 torch.testing.assert_close(each.values.sum(), torch.tensor(1.0))
+                dense = va.Explainer(model, dense=True, **options)  # as the command line does
+                batch = dense.prepare(photo())
+                [same] = dense.map(batch, "attention", targets[index], layer=layer)
+                torch.testing.assert_close(same.values, each.values)
                 assert each.resize_to_image().shape == SIZE
 
 

@@ -121,28 +121,17 @@ def _other_defaults(
 
 def _known_defaults(model: nn.Module) -> ModelDefaults | None:
     """Return the metadata that the library of a model defines; None for another network."""
-    if isinstance(model, NormalizingClassifier):
-        classifier = cast("NormalizingClassifier", model)
-        name = str(getattr(model, "name", None) or type(model).__name__)
-        return ModelDefaults(
-            name,
-            "visattn",
-            classifier.img_size,
-            classifier.mean,
-            classifier.std,
-            classifier.class_names,
-            source="visattn model",
-        )
     package = type(model).__module__.split(".")[0]
-    if package == "visattn" and hasattr(model, "class_names") and hasattr(model, "mean"):
-        dense = cast("Any", model)  # a dense model of visattn
+    dense = package == "visattn" and hasattr(model, "class_names") and hasattr(model, "mean")
+    if dense or isinstance(model, NormalizingClassifier):
+        own: Any = model
         return ModelDefaults(
-            type(model).__name__,
+            str(getattr(own, "name", None) or type(model).__name__),
             "visattn",
-            dense.img_size,
-            dense.mean,
-            dense.std,
-            dense.class_names,
+            own.img_size,
+            own.mean,
+            own.std,
+            own.class_names,
             source="visattn model",
         )
     if package == "timm" and isinstance(getattr(model, "pretrained_cfg", None), dict):

@@ -267,7 +267,8 @@ class Explainer:
         Raises:
             ValueError: With the reason and what fits.
         """
-        self._check(self.analyze(), get_method(method), target, method_args)
+        chosen = get_method(method)
+        self._check(self._suited(chosen, target), chosen, target, method_args)
 
     def explain(
         self,
@@ -326,12 +327,24 @@ class Explainer:
         explained, chosen, options = self._checked(batch, method, target, method_args)
         return compute_maps(explained, batch, chosen, target, options)
 
+    def _suited(
+        self, method: Method, target: Any, batch: PreparedImages | None = None
+    ) -> ExplainedModel:
+        """Return the model with the metadata that a method needs for a target."""
+        explained = self.analyze(batch)
+        if self.dense and method.of_query(target):  # it was described without a run
+            info = explained.info
+            probed = analyze_model(self.model, info.input_size, channels=len(info.mean)).info
+            info = replace(info, query_layers=probed.query_layers)
+            return replace(explained, info=info)
+        return explained
+
     def _checked(
         self, batch: PreparedImages, method: str, target: Any, method_args: Mapping[str, Any]
     ) -> tuple[ExplainedModel, Method, dict[str, Any]]:
         """Return model, method and its arguments for prepared images, after checking them."""
         chosen = get_method(method)
-        explained = self.analyze(batch)
+        explained = self._suited(chosen, target, batch)
         options = dict(method_args)
         if isinstance(options.get("layer"), nn.Module):
             options["layer"] = find_module_name(self.model, options["layer"])
