@@ -246,7 +246,7 @@ def test_wrong_tables_are_refused(tables: Any, paths: CaptionPaths) -> None:
     named = {"bytes": None, "path": str(paths.photos / "a.jpg")}
     twice = {"train": tables["train"].select([0, 0]), "validation": tables["test"]}
     for source, reason in (
-        (TableSource(tables), "has no column image; name it with columns: .* jpg, sentences"),
+        (TableSource(tables), "train has no column image; name it with columns: .* jpg, sentences"),
         (TableSource(tables, columns={"caption": "jpg"}), "columns are image, .*; got caption"),
         (TableSource(tables, val="dev", columns=COLUMNS), "no split 'dev'; there are train"),
         (TableSource(twice, columns=COLUMNS), "rows have the same img_id"),

@@ -236,7 +236,7 @@ def read_tables(
     tables: Mapping[Split, PhotoTable], read: Callable[[PhotoTable], T]
 ) -> dict[Split, T]:
     """Return what a function reads of each table; a table of several splits is read once."""
-    made = {table: read(table) for table in {*tables.values()}}
+    made = {table: read(table) for table in dict.fromkeys(tables.values())}
     return {split: made[table] for split, table in tables.items()}
 
 

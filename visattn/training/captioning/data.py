@@ -336,7 +336,11 @@ class HubCaptionDataModule(CaptionedImagesDataModule):
         texts = (text for entry in self.entries["train"] for text in entry.captions)
         vocabulary = Vocabulary.from_captions(texts, min_word_freq=min_word_freq)
         super().__init__(vocabulary, **options)
-        ids = [entry.id for table in {*self.tables.values()} for entry in caption_entries(table)]
+        ids = [
+            entry.id
+            for table in dict.fromkeys(self.tables.values())
+            for entry in caption_entries(table)
+        ]
         if self.feature_cache_dir and len(set(ids)) < len(ids):
             raise ValueError("photos of several splits have the same id: name another column as id")
 
