@@ -83,7 +83,7 @@ class TableSource:
             raise ValueError(f"no split {unknown[0]!r}; there are {', '.join(data)}")
         tables = {
             name: PhotoTable(data[name], {role: columns[role] for role in ("image", *roles)}, name)
-            for name in set(splits.values())
+            for name in dict.fromkeys(splits.values())
         }
         return {split: tables[name] for split, name in splits.items()}
 
