@@ -25,9 +25,6 @@ from .insertion.cost import (
 )
 from .insertion.insertion import (
     insert as insert,
-)
-from .insertion.weights import (
-    bake as bake,
     remove as remove,
 )
 from .models.saving.card import (

@@ -13,7 +13,7 @@ from visattn.blocks import registry as catalogs
 from visattn.blocks.registry import block_info, create_block, list_blocks
 from visattn.cli import main
 from visattn.commands import blocks
-from visattn.insertion.inserted_block import InsertedBlock
+from visattn.insertion.with_block import WithBlock
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -34,7 +34,7 @@ def test_the_table_has_a_row_for_each_block(narrow: None, capsys: Capsys) -> Non
     assert [line.split()[0] for line in lines[1:] if line][: len(list_blocks())] == list_blocks()
     assert max(map(len, lines)) <= 80
     [row] = [line.split() for line in lines if line.startswith("se ")]
-    assert row[:5] == ["se", "channel", "8,464", "811", "k"]
+    assert row[:5] == ["se", "channel", "8,464", "8.19", "k"]
     assert " ".join(row[5:]) == "Hu et al. 2018, arXiv:1709.01507"
 
 
@@ -53,10 +53,10 @@ def test_titles_are_shown_if_the_terminal_is_wide_enough(
 
 
 def test_macs_match_the_formula(narrow: None) -> None:
-    """Two linear layers and one product per cell; convolutions and their gate."""
-    assert blocks._costs("se") == (8464, 2 * 256 * 16 + 256 * 56 * 56)
-    assert blocks._costs("sse") == (256, 2 * 256 * 56 * 56)
-    assert blocks._costs("eca") == (5, 5 * 256 + 256 * 56 * 56)
+    """Two linear layers; a convolution to one channel; one along the channels."""
+    assert blocks._costs("se") == (8464, 2 * 256 * 16)
+    assert blocks._costs("sse") == (256, 256 * 56 * 56)
+    assert blocks._costs("eca") == (5, 5 * 256)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_code_of_a_description_runs(name: str, narrow: None, capsys: Capsys)
     model, x = torchvision.models.resnet18(num_classes=2).eval(), torch.zeros(1, 3, 64, 64)
     for line in code:
         exec(line.replace("NAME", "conv1"), {"va": va, "model": model, "x": x})
-    assert any(isinstance(module, InsertedBlock) for module in model.modules())
+    assert any(isinstance(module, WithBlock) for module in model.modules())
 
 
 def test_an_unknown_name_gets_close_matches(capsys: Capsys) -> None:

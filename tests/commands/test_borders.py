@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 import visattn as va
 from visattn.cli import main
 from visattn.commands.model_option import read_class_names
 from visattn.commands.options import named_value
-from visattn.models.resnet import AttentionResNet
 
 DEEP = "[" * 100_000
 
@@ -42,18 +40,3 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "usage: visattn caption" in capsys.readouterr().out
     assert main(["help"]) == 0
     assert "commands (visattn COMMAND --help" in capsys.readouterr().out
-
-
-def test_a_failed_insertion_takes_nothing_from_the_random_state() -> None:
-    model = AttentionResNet(("a", "b"), depth=8, stem_width=4, img_size=(32, 40))
-    before = torch.random.get_rng_state()
-    with pytest.raises(ValueError, match="there is no site for position"):
-        va.insert(model, "cbam", position="no_such", example=torch.zeros(1, 3, 32, 40))
-    with pytest.raises(ValueError, match="trainable must name modules|no module|no_such"):
-        va.insert(
-            model, "cbam", position="residual", example=torch.zeros(1, 3, 32, 40), freeze=True,
-            trainable=("no_such",),
-        )  # fmt: skip
-    assert torch.equal(torch.random.get_rng_state(), before)
-    va.insert(model, "cbam", position="residual", example=torch.zeros(1, 3, 32, 40))
-    assert not torch.equal(torch.random.get_rng_state(), before)

@@ -13,12 +13,9 @@ Model = TypeVar("Model", bound=nn.Module)
 @torch.no_grad()
 def fill(model: Model) -> Model:
     """Give a model weights of usual sizes, and its running statistics; return it for evaluation."""
-    running = {
-        name: buffer
-        for name, buffer in model.named_buffers()
-        if name.endswith(("running_mean", "running_var"))
-    }
-    for name, tensor in {**dict(model.named_parameters()), **running}.items():
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if not (isinstance(tensor, nn.Parameter) or name.endswith(("running_mean", "running_var"))):
+            continue
         noise = torch.from_numpy(
             np.random.RandomState(zlib.crc32(name.encode())).uniform(-1, 1, tuple(tensor.shape))
         ).to(tensor)

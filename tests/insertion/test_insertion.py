@@ -1,26 +1,69 @@
-"""Insertion keeps outputs, names and gradients, or is refused with a reason."""
+"""Insertion keeps outputs, weights and names, and is undone without a trace."""
 
 import copy
 import io
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import timm
 import torch
+import torchvision.models as vision
 from host_models import Doubled, Residual, Scaled, image, net, residual_net
+from timm.optim._param_groups import param_groups_layer_decay
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torchvision.models import resnet18
 
 from visattn.blocks.registry import create_block
 from visattn.blocks.squeeze_excite import SqueezeExcite
 from visattn.insertion.cost import summary
-from visattn.insertion.insertion import BlockSpec, insert
+from visattn.insertion.insertion import insert, remove
+from visattn.insertion.with_block import InsertedBlock, WithBlock
 from visattn.recording.recorder import record
 
-SMALL = ("resnet", "convnext", "nfnet", "byobnet")
+TIMM = "byobnet convnext efficientnet efficientnet_gn efficientnet_ln mambaout nfnet resnet"
+CNNS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    **{name: (partial(timm.create_model, f"test_{name}"), "stage_end") for name in TIMM.split()},
+    "densenet": (partial(timm.create_model, "densenet121", block_config=(2, 2), growth_rate=4), ""),
+    "resnet18": (vision.resnet18, "layer?"),
+    "shufflenet": (vision.shufflenet_v2_x0_5, "stage*"),
+    "squeezenet": (vision.squeezenet1_1, "features.*"),
+}
+
+
+def everything(model: nn.Module) -> dict[str, Any]:
+    """All state of a module, with the identity of its tensors and modules."""
+    kept: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            inside = key in ("_parameters", "_buffers", "_modules")
+            kept[f"{name}:{key}"] = [*map(id, value.values())] if inside else str(value)
+        kept[f"{name}:children"] = list(dict(module.named_children()))
+    return kept
+
+
+@pytest.mark.parametrize("name", CNNS)
+def test_any_cnn_keeps_outputs_and_weights_and_gets_everything_back(name: str) -> None:
+    torch.manual_seed(1)
+    make, ends = CNNS[name]
+    model, x = make().eval(), torch.randn(2, 3, 64, 96)
+    plain = copy.deepcopy(model)
+    before, output = everything(model), plain(x)
+    residual = name in ("byobnet", "convnext", "mambaout", "nfnet", "resnet", "resnet18")
+    for block, position in (("se", "residual"), ("cbam", ends or "stage_end")):
+        if position == "residual" and not residual:
+            continue
+        report = insert(model, block, position=position, example=x[:1])
+        assert report.num_identity_scales == len(report.sites) > 0
+    with torch.no_grad():
+        assert torch.equal(model(x), output)
+    state = model.state_dict()
+    assert [key for key in state if ".visattn." not in key] == list(plain.state_dict())
+    assert not model.load_state_dict(plain.state_dict(), strict=False).unexpected_keys
+    model.load_state_dict(state)
+    remove(model)
+    assert everything(model) == before
 
 
 def one_step(model: nn.Module, x: Tensor) -> None:
@@ -37,49 +80,12 @@ def grads(model: nn.Module, part: str) -> dict[str, bool]:
     }
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_identity_initialization_is_bit_exact(name: str) -> None:
-    model = timm.create_model(f"test_{name}").eval()
-    x = torch.randn(2, 3, 96, 96)
-    with torch.no_grad():
-        before = model(x)
-        report = insert(model, "se", position="residual", example=x[:1])
-        assert torch.equal(model(x), before)
-    assert report.num_identity_scales == len(report.sites) > 0
-
-
-def test_identity_initialization_is_bit_exact_for_resnet_18_in_training() -> None:
-    model, x = resnet18(), torch.randn(2, 3, 64, 64)
-    bare = copy.deepcopy(model)
-    report = insert(model, "cbam", position="residual", example=x)
-    assert torch.equal(model(x), bare(x))
-    assert [site.name for site in report.sites[:2]] == ["layer1.0.bn2", "layer1.1.bn2"]
-    assert (len(report.sites), report.num_identity_scales, report.num_skipped) == (8, 8, 0)
-    bare_state = bare.state_dict()
-    assert all(torch.equal(model.state_dict()[key], value) for key, value in bare_state.items())
-
-
-def test_paper_initialization_adds_no_identity_scale() -> None:
-    bare, x = net(Residual(16), nn.Identity()).eval(), image()
-    model = copy.deepcopy(bare)
-    report = insert(model, Doubled, position="1.bn2", example=x, init="paper")
-    assert (report.num_parameters, report.num_identity_scales, report.blocks) == (
-        16,
-        0,
-        ("doubled",),
-    )
-    block, before = bare[1], bare[0](x)
-    assert isinstance(block, Residual)
-    expected = (2 * block.branch(before) + before).relu()
-    torch.testing.assert_close(model[1](model[0](x)), expected)
-
-
 @pytest.mark.parametrize("name", ["se", "cbam", "coordinate", "simam", "gc", "nonlocal", "botnet"])
 def test_every_parameter_changes_by_the_second_step(name: str) -> None:
     model, x = residual_net(), image()
     # A norm over two units is constant, and a single unit may never be active.
     options: dict[str, Any] = {"reduction": 2} if name in ("se", "cbam", "gc") else {}
-    report = insert(model, name, position="residual", example=x, **options)
+    report = insert(model, name, example=x, **options)
     assert report.num_identity_scales == (0 if name in ("gc", "nonlocal") else 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     one_step(model, x)
@@ -91,49 +97,77 @@ def test_every_parameter_changes_by_the_second_step(name: str) -> None:
     assert {key.rpartition(".visattn.")[2] for key in still} <= {"gc.score.bias"}
 
 
-def test_plain_checkpoints_load_and_state_dicts_roundtrip() -> None:
-    plain, model, x = residual_net(), residual_net(), image()
+def test_paper_initialization_is_the_block_alone() -> None:
+    bare, x = net(Residual(16), nn.Identity()).eval(), image()
+    model = copy.deepcopy(bare)
+    report = insert(model, Doubled, position="1.bn2", example=x, init="paper")
+    assert (report.num_parameters, report.num_identity_scales) == (16, 0)
+    assert report.blocks == ("doubled",)
+    block, before = bare[1], bare[0](x)
+    assert isinstance(block, Residual)
+    expected = (2 * block.branch(before) + before).relu()
+    torch.testing.assert_close(model[1](model[0](x)), expected)
+
+
+def test_a_host_looks_as_before() -> None:
+    model: Any = vision.resnet18(num_classes=5)
+    x = torch.randn(1, 3, 32, 48)
+    insert(model, "se", position="layer?", example=x)
     insert(model, "se", position="residual", example=x)
-    missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
-    assert unexpected == []
-    assert all(".visattn.se" in key for key in missing)
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    other = residual_net()
-    insert(other, "se", position="residual", example=x)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(other.eval()(x), model.eval()(x))
+    last = model.layer4
+    assert isinstance(last, WithBlock)
+    assert model.layer4[-1].conv1.out_channels == 512
+    assert model.get_submodule("layer4.1.bn2").get_parameter("weight").shape == (512,)
+    assert [type(part).__name__ for part in last] == ["BasicBlock", "BasicBlock", "InsertedBlock"]
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = last.nonsense
 
 
-def test_deepcopy_uses_its_own_blocks() -> None:
+def test_old_and_new_keys_of_a_host_load() -> None:
+    model, x = residual_net(), image()
+    insert(model, "se", example=x)
+    state = model.state_dict()
+    assert "1.bn2.weight" in state
+    baked = {
+        key.replace(".bn2.", ".bn2.host.", "visattn" not in key): v for key, v in state.items()
+    }
+    assert "1.bn2.host.weight" in baked
+    for keys in (baked, state, dict(model.named_parameters())):
+        other = residual_net()
+        insert(other, "se", example=x)
+        assert not other.load_state_dict(keys, strict=False).unexpected_keys
+        assert torch.equal(other.eval()(x), model.eval()(x))
+
+
+def test_copies_use_their_own_blocks() -> None:
     model, x = residual_net().eval(), image()
-    insert(model, Doubled, position="residual", example=x, init="paper")
-    twin = copy.deepcopy(model)
-    assert torch.equal(twin(x), model(x))
-    with torch.no_grad():
-        twin.get_parameter("1.bn2.visattn.doubled.weight").fill_(7)
-    assert not torch.equal(twin(x), model(x))
-    assert not model.get_parameter("1.bn2.visattn.doubled.weight").any()
+    insert(model, Doubled, example=x, init="paper")
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for twin in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        assert torch.equal(twin(x), model(x))
+        with torch.no_grad():
+            twin.get_parameter("1.bn2.visattn.doubled.weight").fill_(7)
+        assert not torch.equal(twin(x), model(x))
+    assert torch.equal(nn.DataParallel(model)(x), model(x))
 
 
 def test_training_modes_are_unchanged() -> None:
     model, x = residual_net(), image()
     model[1].eval()
     flags = {name: module.training for name, module in model.named_modules()}
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    insert(model, "cbam", position="residual", example=x)
+    insert(model, "cbam", example=x)
     modes = {name: module.training for name, module in model.named_modules()}
     assert {name: modes[name] for name in flags} == flags
     assert not modes["1.bn2.visattn"]
     assert modes["3.bn2.visattn.cbam.norm"]
-    assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
 
 
 def test_channels_last_modules_are_supported() -> None:
     model, x = net(Scaled(16), Scaled(24)).eval(), image()
     before = model(x)
-    report = insert(model, "se", position="residual", example=x)
+    report = insert(model, "se", example=x)
     assert [(s.name, s.channels, s.grid, s.channels_last) for s in report.sites] == [
         ("1.mlp", 16, (20, 28), True),
         ("3.mlp", 24, (10, 14), True),
@@ -141,14 +175,6 @@ def test_channels_last_modules_are_supported() -> None:
     assert torch.equal(model(x), before)
     insert(model, Doubled, position="*.conv", example=x, init="paper")
     assert model.get_parameter("1.conv.visattn.doubled.weight").shape == (16,)
-
-
-def test_block_in_a_sequential_runs_once() -> None:
-    model, x = nn.Sequential(nn.Sequential(nn.Conv2d(3, 7, 1), nn.ReLU())), image()
-    before = model(x)
-    insert(model, Doubled, position="0", example=x, init="paper")
-    assert torch.equal(model(x), 2 * before)
-    assert list(dict(model[0].named_children())) == ["0", "1", "visattn"]
 
 
 def test_several_blocks_are_applied_in_order() -> None:
@@ -165,28 +191,18 @@ def test_several_blocks_are_applied_in_order() -> None:
 def test_shared_module_shares_its_block() -> None:
     shared = nn.Conv2d(7, 7, 1)
     model, x = nn.Sequential(nn.Conv2d(3, 7, 1), shared, nn.ReLU(), shared), image()
-    insert(model, Doubled, position="1", example=x, init="paper")
     first = model[0](x)
-    middle = (2 * nn.Conv2d.forward(shared, first)).relu()
-    assert torch.equal(model(x), 2 * nn.Conv2d.forward(shared, middle))
-
-
-def test_gradient_checkpointing_has_equal_gradients() -> None:
-    plain, checkpointed, x = residual_net(), residual_net(checkpointed=True), image()
-    for model in (plain, checkpointed):
-        torch.manual_seed(3)
-        insert(model, "se", position="residual", example=x, init="paper")
-        one_step(model, x)
-    for (name, p), (_, q) in zip(
-        plain.named_parameters(), checkpointed.named_parameters(), strict=True
-    ):
-        torch.testing.assert_close(p.grad, q.grad, msg=name)
+    expected = 2 * shared((2 * shared(first)).relu())
+    assert insert(model, Doubled, position="1", example=x, init="paper").sites[0].num_calls == 2
+    assert torch.equal(model(x), expected)
+    remove(model)
+    assert model[1] is model[3] is shared
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_blocks_have_the_dtype_of_the_model(dtype: torch.dtype) -> None:
     model, x = residual_net().to(dtype), image().to(dtype)
-    insert(model, "se", position="residual", example=x)
+    insert(model, "se", example=x)
     assert {p.dtype for p in model.parameters()} == {dtype}
     assert model(x).dtype == dtype
 
@@ -195,13 +211,50 @@ def test_identity_initialization_is_exact_under_autocast() -> None:
     model, x = residual_net().eval(), image()
     with torch.autocast("cpu", torch.bfloat16):
         before = model(x)
-        insert(model, "cbam", position="residual", example=x)
+        insert(model, "cbam", example=x)
         assert torch.equal(model(x), before)
+
+
+def test_checkpointed_units_have_equal_gradients() -> None:
+    plain, recomputed, x = residual_net(), residual_net(checkpointed=True), image()
+    for model in (plain, recomputed):
+        torch.manual_seed(3)
+        insert(model, "se", example=x, init="paper")
+        one_step(model, x)
+    pairs = zip(plain.named_parameters(), recomputed.parameters(), strict=True)
+    for (name, weight), other in pairs:
+        torch.testing.assert_close(weight.grad, other.grad, msg=name)
+    stages: Any = timm.create_model("test_convnext", num_classes=5)
+    insert(stages, Doubled, position="stages.*.blocks", init="paper")
+    x = torch.randn(2, 3, 64, 64)
+    expected = stages(x)
+    stages.set_grad_checkpointing()  # it runs the children of `blocks` one by one
+    assert torch.equal(stages(x), expected)
+
+
+def test_layer_decay_of_timm_scales_a_block_as_its_host() -> None:
+    plain = timm.create_model("test_resnet")
+    model = copy.deepcopy(plain)
+    insert(model, "se")
+
+    def scales(network: Any) -> dict[int, float]:
+        groups = param_groups_layer_decay(network, layer_decay=0.5)
+        return {id(p): group["lr_scale"] for group in groups for p in group["params"]}
+
+    for (_, p), (_, q) in zip(plain.named_parameters(), hosts(model), strict=True):
+        assert scales(model)[id(q)] == scales(plain)[id(p)]
+    unit: Any = model.get_submodule("layer1.0.bn2")
+    scale = scales(model)
+    assert {scale[id(p)] for p in unit.parameters()} == {scale[id(unit.weight)]}
+
+
+def hosts(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in model.named_parameters() if ".visattn." not in name]
 
 
 def test_maps_of_inserted_blocks_are_recorded() -> None:
     model, x = residual_net(), image()
-    insert(model, "cbam", position="residual", example=x)
+    insert(model, "cbam", example=x)
     with record(model) as recording:
         model(x)
     assert [(m.site, tuple(m.values.shape)) for m in recording.maps[:2]] == [
@@ -211,7 +264,7 @@ def test_maps_of_inserted_blocks_are_recorded() -> None:
 
 
 def test_report_is_short() -> None:
-    report = insert(residual_net(), "se", position="residual", example=image(), reduction=8)
+    report = insert(residual_net(), "se", example=image(), reduction=8)
     assert str(report).splitlines() == [
         "se at 2 sites: 255 parameters, 2 of which are identity scales",
         "  1.bn2  16 x 20 x 28",
@@ -219,93 +272,84 @@ def test_report_is_short() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("recipe", "reason"),
-    [
-        (
-            create_block("se", 16),
-            "pass its name, or a function .* got an instance of SqueezeExcite",
-        ),
-        (["se", nn.ReLU()], "got an instance of ReLU"),
-        (lambda channels: channels, "must return a module for 16 channels, got int"),
-    ],
-)
-def test_each_site_has_a_new_block(recipe: BlockSpec, reason: str) -> None:
-    model = residual_net()
-    with pytest.raises(TypeError, match=reason):
-        insert(model, recipe, position="residual", example=image())
-    assert not any("visattn" in key for key in model.state_dict())
+def test_blocks_of_one_kind_or_site_are_removed() -> None:
+    model, x = residual_net().eval(), image()
+    torch.manual_seed(5)
+    insert(model, ["eca", Doubled], example=x, init="paper")
+    alone = copy.deepcopy(model)
+    assert remove(alone, "eca") == ["1.bn2", "3.bn2"]
+    assert not any("eca" in key for key in alone.state_dict())
+    assert remove(model, Doubled, position="1.*") == ["1.bn2"]
+    names = [m.names for m in model.modules() if isinstance(m, InsertedBlock)]
+    assert names == [("eca",), ("eca", "doubled")]
+    with pytest.raises(ValueError, match=r"the model has 1.bn2 \(eca\), 3.bn2 \(eca \+ doubled\)"):
+        remove(model, "se")
+    assert remove(model, position=["3.bn2"]) == ["3.bn2"]
+    assert remove(model) == ["1.bn2"]
+    assert torch.equal(model(x), residual_net().eval()(x))
 
 
-def test_shape_changing_block_is_refused() -> None:
-    model = residual_net()
-    with pytest.raises(ValueError, match=r"must preserve the shape .* Conv2d after 1.bn2 returned"):
-        insert(model, lambda c: nn.Conv2d(c, c, 3), position="residual", example=image())
-    assert not any("visattn" in key for key in model.state_dict())
-
-
-def test_shape_instead_of_an_example_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"must be an input tensor .*, got \(1, 3, 20, 28\)"):
-        insert(residual_net(), "se", position="residual", example=(1, 3, 20, 28))
-
-
-class TwoImages(nn.Module):
+class Detector(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 3)
 
-    def forward(self, x: Tensor, y: Tensor | None) -> Tensor:
-        return self.conv(x if y is None else x + y)
+    def forward(self, images: list[Tensor], more: Tensor | None = None) -> Tensor:
+        x = torch.stack(images) if isinstance(images, list) else images
+        return self.conv(x if more is None else x + more)
 
 
-class Detector(TwoImages):
-    def forward(self, x: list[Tensor]) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self.conv(torch.stack(x))
-
-
-def test_an_example_may_be_a_list_of_arguments_or_of_images() -> None:
+def test_an_example_is_any_input() -> None:
     x = image()
-    for model, example in ((TwoImages(), [x, x]), (TwoImages(), [x, None]), (Detector(), [*x])):
+    for example in ([x, x], (x, None), [*x]):
+        model = Detector()
         inserted = insert(model, "se", position="conv", example=example)
         assert [site.name for site in inserted.sites] == ["conv"]
         assert summary(model, example).macs == summary(model.conv, x).macs
 
 
-def compiled() -> nn.Module:
-    model = residual_net()
-    model.compile(backend="eager")
-    return model
+def test_models_tell_the_size_of_their_input() -> None:
+    for model, grid in (
+        (vision.resnet18(), (56, 56)),
+        (timm.create_model("test_resnet"), (40, 40)),
+    ):
+        assert insert(model, "eca", position="layer1").sites[0].grid == grid
 
 
-@pytest.mark.parametrize(
-    ("wrapped", "reason"),
-    [
-        (compiled, "is compiled"),
-        (lambda: torch.compile(residual_net(), backend="eager"), "is compiled"),
-        (
-            lambda: nn.DataParallel(residual_net()),
-            "is wrapped in DataParallel; insert into its mod",
-        ),
-    ],
-)
-def test_models_that_bypass_their_modules_are_refused(
-    wrapped: Callable[[], nn.Module], reason: str
-) -> None:
+CASES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: insert(residual_net(), "se"), "Sequential does not tell .* pass an example, such as"),
+    (
+        lambda: insert(residual_net(), lambda c: nn.Conv2d(c, c, 3), example=image()),
+        "must preserve the shape of its input, but conv2d after 1.bn2 returned",
+    ),
+    (lambda: remove(residual_net()), "no such blocks to remove; the model has none"),
+    (
+        lambda: insert(residual_net(), "se", example=image(), freeze=True, trainable=["fc"]),
+        "trainable must name modules .* 'fc' matches none; its modules are 0, 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "reason"), CASES)
+def test_refusals(call: Callable[[], Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        insert(wrapped(), "se", position="residual", example=image())
+        call()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")  # torch.jit.script is deprecated
-def test_scripted_model_is_refused() -> None:
-    scripted = cast("nn.Module", torch.jit.trace(nn.Conv2d(3, 3, 1), image()))
-    with pytest.raises(ValueError, match="1 is scripted or traced"):
-        insert(nn.Sequential(nn.ReLU(), scripted), "se", position="0", example=image())
+def test_a_refused_insertion_leaves_the_model_as_it_was() -> None:
+    class Kept(nn.Module):
+        """It reaches its convolution by a list that is no module list."""
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 1)
+            self.parts = [self.conv]
 
-def test_options_must_be_valid_for_every_block() -> None:
-    model, x = residual_net(), image()
-    with pytest.raises(ValueError, match="eca has no argument reduction"):
-        insert(model, ["se", "eca"], position="residual", example=x, reduction=4)
-    with pytest.raises(ValueError, match="did you mean sse"):
-        insert(model, "ssse", position="residual", example=x)
-    assert not any("visattn" in key for key in model.state_dict())
+        def forward(self, x: Tensor) -> Tensor:
+            return self.parts[0](x)
+
+    model = Kept()
+    before = everything(model)
+    with pytest.raises(ValueError, match="after conv: it ran 1 times, the block 0 times"):
+        insert(model, "se", position="conv", example=image())
+    assert everything(model) == before

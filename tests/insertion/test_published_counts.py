@@ -11,8 +11,7 @@ from torchvision.models import resnet18, resnet50, resnet101
 
 from visattn.blocks.registry import create_block
 from visattn.insertion.insertion import insert
-from visattn.insertion.sites import select_sites
-from visattn.insertion.trace import trace_model
+from visattn.insertion.sites import find_sites
 
 IMAGE = torch.zeros(1, 3, 64, 64)
 RELEASED = {256: 3, 512: 5, 1024: 5, 2048: 7}  # the kernels of the released ECA networks
@@ -86,12 +85,11 @@ def test_parameter_counts_with_a_block_per_residual_branch(
 ) -> None:
     model = hollow(backbone)
     assert parameters(model) == bare
-    trace = trace_model(model, IMAGE)
-    branches = [site.channels for site in select_sites(model, trace, "residual").sites]
+    branches = [site.channels for site in find_sites(model, "residual", IMAGE)]
     for name, count in counts.items():
         sizes = {width: parameters(made(name, width)) for width in set(branches)}
         assert (name, bare + sum(sizes[width] for width in branches)) == (name, count)
-    ends = [site.channels for site in select_sites(model, trace, "stage_end", (1, 2, 3)).sites]
+    ends = [site.channels for site in find_sites(model, "layer[123]", IMAGE)]
     assert bare + sum(parameters(made("bam", width)) for width in ends) == bam
 
 
@@ -121,8 +119,7 @@ def test_eca_kernel_sizes_may_be_the_released_ones() -> None:
         insert(
             model,
             "eca",
-            position="residual",
-            stages=[stage],
+            position=f"layer{stage}.*.bn3",
             example=IMAGE,
             init="paper",
             kernel_size=kernel,

@@ -104,8 +104,8 @@ def _table(columns: int) -> list[str]:
         f"{_aligned(row[:4], widths)}  {_title_and_paper(*row[4:], room)}".rstrip() for row in rows
     ]
     legend = (
-        f"parameters at {CHANNELS} channels; MACs for one feature map of {SIDE} x {SIDE}, gates "
-        "and attention products included. visattn blocks NAME describes a block."
+        f"parameters at {CHANNELS} channels; MACs for one feature map of {SIDE} x {SIDE}, without "
+        "gates and pools. visattn blocks NAME describes a block."
     )
     return [*lines, "", *textwrap.wrap(legend, min(columns, 100))]
 
@@ -154,7 +154,7 @@ def _costs(name: str) -> tuple[int, int]:
     except Exception as error:  # a user's block may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"not counted: {type(error).__name__}: {reason}") from error
-    return costs.num_parameters, costs.macs.total
+    return costs.num_parameters, costs.macs
 
 
 def _short(count: int) -> str:
@@ -193,8 +193,7 @@ def _describe(name: str, columns: int) -> list[str]:
     lines += _entry("arguments", _arguments(block) or ["none"], columns)
     lines += _entry("deviations", info.deviations or ["none known"], columns)
     lines += ["", f'va.create_block("{name}", {CHANNELS})']
-    signal = ', signal="NAME"' if "signal_channels" in inspect.signature(block).parameters else ""
-    return [*lines, f'va.insert(model, "{name}", position="residual"{signal}, example=x)']
+    return [*lines, f'va.insert(model, "{name}", position="residual", example=x)']
 
 
 def _attended(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Insert attention blocks into any CNN, remove them, make them plain modules, count their cost."""
+"""Insert attention blocks into any CNN, remove them, count their cost."""
 
 # pyright: standard
 # lazy_loader has no type stubs; the types of the names are in __init__.pyi.

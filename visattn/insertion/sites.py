@@ -1,28 +1,24 @@
-"""Insertion sites: modules after which a block can be inserted, their selection and signals."""
+"""Sites: the modules of a network after which a block can stand, found by one run on an example."""
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from visattn.insertion.inserted_block import (
-    CHILD_NAME,
-    GatingSignal,
-    InsertedBlock,
-    check_aspect_ratio,
-    get_inserted,
-    has_custom_loop,
-    named_modules,
-)
-from visattn.insertion.resolutions import Grid, same_size
-from visattn.insertion.stages import Part, Stage, find_stages
-from visattn.insertion.trace import Trace
+from visattn.insertion.with_block import WithBlock, plain_modules
 from visattn.io.messages import did_you_mean
 
-_MAX_LISTED = 12
-"""Number of candidates listed in an error message."""
+Example = Tensor | tuple[Any, ...] | list[Any]
+"""An input of the model: a tensor, or all arguments as a tuple or a list."""
+Position = str | Sequence[str] | Callable[[str, nn.Module], bool]
 
 
 @dataclass(frozen=True)
@@ -31,417 +27,346 @@ class Site:
 
     Args:
         grid: Height and width of its output.
-        stage: Number of its stage, from 1; None before the first.
+        channels_last: Whether its output is [batch, height, width, channels].
         num_calls: Number of calls per forward pass.
-        part: `encoder`, `bottleneck` or `decoder` in a model that upsamples features again.
     """
 
     name: str
     channels: int
-    grid: Grid
+    grid: tuple[int, int]
     channels_last: bool
-    stage: int | None
     num_calls: int
-    device: torch.device
-    part: Part = ""
 
     def __str__(self) -> str:
-        """Return the name, the shape of the features and the part of the model."""
-        text = f"{self.name}  {self.channels} x {self.grid[0]} x {self.grid[1]}"
-        return f"{text}  {self.part}" if self.part else text
+        """Return the name and the shape of the features."""
+        return f"{self.name}  {self.channels} x {self.grid[0]} x {self.grid[1]}"
 
 
-class NotAFeatureMapError(ValueError):
-    """The output of a module is not a feature map."""
+def find_sites(model: nn.Module, position: Position, example: Example) -> list[Site]:
+    """Return the selected sites of a model in the order in which they run.
 
-
-def make_site(
-    host: nn.Module,
-    name: str,
-    trace: Trace,
-    stages: list[Stage],
-    *,
-    selected_by_pattern: bool = False,
-) -> Site:
-    """Return the site after a module.
+    Args:
+        position: As for `visattn.insert`. Of the modules that a pattern or a function matches,
+            those that return no feature map are skipped.
 
     Raises:
-        ValueError: If no block can be inserted there, with the reason.
+        ValueError: If there is no such site, or a named one cannot hold a block.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten())
+        >>> [str(site) for site in find_sites(model, "*", torch.zeros(1, 3, 11, 13))]
+        ['0  8 x 9 x 11', '1  8 x 9 x 11']
     """
-    _check_host(host, name, trace, selected_by_pattern=selected_by_pattern)
-    outputs = trace.outputs[name]
-    first = outputs[0]
-    if first.channels_last is None:
-        raise ValueError(
-            f"no block can be inserted after {name}: the channel axis is ambiguous in features "
-            f"of shape {list(first.shape)}; pass an example of another size or aspect ratio"
-        )
-    widths = [output.shape[3 if output.channels_last else 1] for output in outputs]
-    if len(set(widths)) > 1:
-        error_type = NotAFeatureMapError if selected_by_pattern else ValueError
-        raise error_type(
-            f"no block can be inserted after {name}: it runs {len(widths)} times with {widths} "
-            "channels, but a block has a fixed number; choose a module that runs once"
-        )
-    device = first.device or torch.device("cpu")
-    stage = stage_number(name, trace, stages)
-    part = stages[stage - 1].part if stage else ""
-    calls = len(outputs)
-    return Site(name, widths[0], first.grid, first.channels_last, stage, calls, device, part)
-
-
-def stage_number(name: str, trace: Trace, stages: list[Stage]) -> int | None:
-    """Return the number of the stage of a module's output; None if there is none."""
-    outputs = trace.outputs.get(name, [])
-    if not outputs or len(outputs[0].shape) != 4:
-        return None
-    matches = (n for n, s in enumerate(stages, 1) if s.contains(outputs[0].grid, outputs[0].order))
-    return next(matches, None)
-
-
-def describe_candidates(
-    trace: Trace, modules: Mapping[str, nn.Module], grid: Grid | None = None
-) -> str:
-    """Return the modules after which a block can be inserted, as the end of an error message.
-
-    With `grid` only those of this resolution are listed.
-    """
-    sites: dict[str, str] = {}
-    for name, outputs in trace.outputs.items():
-        sizes = {output.grid for output in outputs if len(output.shape) == 4}
-        if not name or (grid and not any(same_size(size, grid) for size in sizes)):
-            continue
+    modules = plain_modules(model)
+    run = _Run(example)
+    with torch.no_grad(), modes_restored(model), ExitStack() as stack:
+        for name, module in modules.items():
+            stack.callback(module.register_forward_pre_hook(run.entering(name)).remove)
+            stack.callback(module.register_forward_hook(run.leaving(name)).remove)
+        with run:
+            run_model(model, example)
+    names = _select_names(model, modules, position, run.branches)
+    order = {name: number for number, name in enumerate(run.outputs)}
+    sites, skipped = list[Site](), list[str]()
+    skips = callable(position) or _is_pattern(position)
+    for name in sorted(set(names), key=lambda name: order.get(name, -1)):
         try:
-            site = make_site(modules[name], name, trace, [], selected_by_pattern=True)
-        except ValueError:
-            continue
-        runs = f" ({site.num_calls} runs)" if site.num_calls > 1 else ""
-        sites[name] = f"{site.name} {site.channels} x {site.grid[0]} x {site.grid[1]}{runs}"
-    # List outer modules first; their children are left out.
-    outer = sorted(sites, key=lambda name: name.count("."))[:_MAX_LISTED]
+            site = _make_site(name, modules[name], run.outputs.get(name, []))
+        except _NoFeatureMapError as error:
+            if not skips:
+                raise
+            skipped.append(str(error))
+        else:
+            sites += [site] * (not skips or site.grid != (1, 1))
     if not sites:
-        return ""
-    lines = [sites[name] for name in sites if name in outer]
-    more = f", and {len(sites) - len(lines)} more" if len(sites) > len(lines) else ""
-    return f". Modules that return feature maps: {', '.join(lines)}{more}"
+        reason = "; ".join(skipped[:3]) or "no module matches"
+        raise ValueError(f"there is no site for position={position!r}: {reason}")
+    return sites
 
 
-def _check_host(host: nn.Module, name: str, trace: Trace, *, selected_by_pattern: bool) -> None:
-    """Raise unless a block can be inserted after a module."""
-    outputs = trace.outputs.get(name, [])
-    error_type = NotAFeatureMapError if selected_by_pattern else ValueError
-    if has_custom_loop(host):
-        reason = (
-            f"it is a {type(host).__name__} whose children run in a custom loop, which would run "
-            "the block as one of them; choose one of its children, or the next module"
-        )
-    elif not outputs:
-        reason = "it does not run in this model, or is a plain container; choose a module that runs"
-    elif odd := next((o for o in outputs if len(o.shape) != 4 or not o.is_floating_point), None):
-        returned = list(odd.shape) if odd.type_name == "Tensor" else f"a {odd.type_name}"
-        reason = (
-            f"it returns {returned}, but a block needs features [batch, channels, height, width]"
-        )
-    elif selected_by_pattern and all(output.grid == (1, 1) for output in outputs):
-        reason = "it returns 1 x 1 features, which are no feature map"
-    elif (inserted := get_inserted(host)) is not None:
-        error_type = ValueError
-        reason = (
-            f"it already has {' and '.join(inserted.names)}; remove(model) removes it, and a "
-            "list of blocks inserts several at one site"
-        )
-    elif hasattr(host, CHILD_NAME):
-        reason = f"it has its own attribute {CHILD_NAME}"
-    else:
-        return
-    raise error_type(f"no block can be inserted after {name}: {reason}")
+# ------------------------------------------------------------------ selection
 
 
-Position = str | Sequence[str] | Callable[[str, nn.Module], bool]
-
-
-@dataclass(frozen=True)
-class SiteSelection:
-    """Selected sites.
-
-    Args:
-        notes: Remarks: modules that matched a pattern but cannot hold a block, a function after the
-            module at the end of a stage.
-    """
-
-    sites: tuple[Site, ...]
-    notes: tuple[str, ...] = ()
-
-
-def select_sites(
-    model: nn.Module, trace: Trace, position: Position, stages: Iterable[int] | None = None
-) -> SiteSelection:
-    """Return the selected sites in the order of their first call.
-
-    Args:
-        position: `residual`, `stage_end`, a pattern of names in which `*` matches one component and
-            `**` any number, a list of names, or a predicate of name and module. Modules matched by
-            a pattern or predicate that return no feature map are skipped.
-        stages: Numbers of the stages to use, from 1; all if None.
-
-    Raises:
-        ValueError: If there is no such site or stage, or if a site cannot hold a block.
-    """
-    modules = _modules_inside(model)
-    all_stages = _find_stages(
-        trace, {"": model, **modules}, strict=position == "stage_end" or stages is not None
+def _select_names(
+    model: nn.Module, modules: Mapping[str, nn.Module], position: Position, branches: list[str]
+) -> Iterable[str]:
+    """Return the names of the modules at a position."""
+    numbered = [re.sub(r"\d+", "*", name) for name in modules if re.search(r"\d", name)]
+    pattern = max(numbered, key=lambda n: (-n.count("."), numbered.count(n)), default="layer*")
+    choices = (
+        "position is 'residual', 'stage_end', a pattern of module names such as "
+        f"{pattern!r}, a list of names, or a function of name and module"
     )
-    selected = _check_stages(stages, all_stages)
-    names, notes = _matching_modules(modules, trace, position, all_stages, selected)
-    ran = {name: number for number, name in enumerate(trace.outputs)}
-    names = sorted(set(names), key=lambda name: ran.get(name, -1))
-    if selected is not None:  # ignore modules in other stages
-        names = [
-            name for name in names if stage_number(name, trace, all_stages) in {None, *selected}
-        ]
-    # Whether it may match modules that the user does not list.
-    is_pattern = callable(position) or (
-        isinstance(position, str) and any(sign in position for sign in "*?[")
-    )
-    sites, skipped = _make_sites(names, modules, trace, all_stages, selected_by_pattern=is_pattern)
-    sites_in_stages = [site for site in sites if selected is None or site.stage in selected]
-    if not sites_in_stages:
-        where = f" in stages {sorted(selected)}" if selected else ""
-        raise ValueError(
-            f"there is no site for position={position!r}{where}"
-            + (f": {_format_skipped(skipped)}" if skipped else "")
-            + describe_candidates(trace, modules)
-        )
-    return SiteSelection(
-        tuple(sites_in_stages),
-        (*notes, *([f"skipped {_format_skipped(skipped)}"] if skipped else ())),
-    )
-
-
-def _modules_inside(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of a model by name, but not the model itself and inserted blocks."""
-    modules = named_modules(model, include_inserted=False)
-    return {name: module for name, module in modules.items() if name}
-
-
-def _make_sites(
-    names: Iterable[str],
-    modules: Mapping[str, nn.Module],
-    trace: Trace,
-    stages: list[Stage],
-    *,
-    selected_by_pattern: bool,
-) -> tuple[list[Site], dict[str, str]]:
-    """Return the sites after modules, and the reasons for skipped modules."""
-    sites: list[Site] = []
-    skipped: dict[str, str] = {}
+    if position == "residual":
+        if not branches:
+            raise ValueError(f"no module returns the residual branch of an addition; {choices}")
+        return branches
+    if position == "stage_end":
+        stages = cast("Any", getattr(model, "feature_info", None))
+        if not stages:
+            raise ValueError(
+                "stage_end is read from the feature_info of timm, which this "
+                f"{type(model).__name__} lacks; {choices}"
+            )
+        # The stem is no stage: blocks such as BAM stand after stages of units.
+        ends = [str(stage["module"]) for stage in stages]
+        return [name for name in ends if not name.startswith(("act1", "conv_stem", "stem"))]
+    if callable(position):
+        return [name for name, module in modules.items() if name and position(name, module)]
+    if _is_pattern(position):
+        return [name for name in modules if name and matches(name, cast("str", position))]
+    names = [position] if isinstance(position, str) else position
     for name in names:
-        try:
-            site = make_site(
-                modules[name], name, trace, stages, selected_by_pattern=selected_by_pattern
-            )
-            sites.append(site)
-        except NotAFeatureMapError as error:
-            skipped[name] = str(error).partition(": ")[2].partition(", but ")[0]
-    return sites, skipped
+        if name not in modules:
+            hint = did_you_mean(name, ["residual", "stage_end", *modules], cutoff=0.5, otherwise="")
+            raise ValueError(f"there is no module {name!r}; {hint} {choices}")
+    return names
 
 
-def _format_skipped(skipped: dict[str, str]) -> str:
-    """Return the first skipped modules, with their reasons."""
-    lines = [f"{name}: {reason}" for name, reason in list(skipped.items())[:4]]
-    more = len(skipped) - len(lines)
-    return "; ".join([*lines, *([f"and {more} more"] if more else [])])
+def _is_pattern(position: Position) -> bool:
+    return isinstance(position, str) and any(sign in position for sign in "*?[")
 
 
-def _find_stages(trace: Trace, modules: dict[str, nn.Module], *, strict: bool) -> list[Stage]:
-    """Return the stages of a model; none if they are ambiguous and not needed."""
-    try:
-        return find_stages(trace, modules)
-    except ValueError as error:
-        if strict:
-            raise ValueError(f"{error}{describe_candidates(trace, modules)}") from None
-        return []
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a name has a pattern: `*` within a component, `**` across, `?`, `[...]`.
 
-
-def _check_stages(stages: Iterable[int] | None, all_stages: list[Stage]) -> set[int] | None:
-    selected = None if stages is None else set(stages)
-    if selected is not None and (
-        not selected or not selected <= set(range(1, len(all_stages) + 1))
-    ):
-        sizes = ", ".join(f"{number}: {stage}" for number, stage in enumerate(all_stages, 1))
-        raise ValueError(
-            f"stages must be among those of this model ({sizes}), got {sorted(selected)}; stages "
-            "of equal resolution count as one, so use a large enough example"
-        )
-    return selected
-
-
-def _matching_modules(
-    modules: dict[str, nn.Module],
-    trace: Trace,
-    at: Position,
-    stages: list[Stage],
-    selected: set[int] | None,
-) -> tuple[list[str], list[str]]:
-    """Return the names of the selected modules, and remarks about them."""
-    if at == "stage_end":
-        return _stage_ends(modules, trace, stages, selected)
-    if at == "residual":
-        names = [addition.branch for addition in trace.additions if addition.branch]
-        reason = (
-            "no module's output is the residual branch of an addition; use stage_end, or a "
-            "pattern of names" + describe_candidates(trace, modules)
-        )
-    elif isinstance(at, str):
-        names = [name for name in modules if compile_pattern(at).fullmatch(name)]
-        reason = f"no module has such a name; {suggest_names(at, modules)}"
-    elif callable(at):
-        names = [name for name, module in modules.items() if at(name, module)]
-        reason = "the predicate matches no module"
-    else:
-        names = list(at)
-        if missing := [name for name in names if name not in modules]:
-            raise ValueError(
-                f"position: there is no module {missing[0]!r}; {suggest_names(missing[0], modules)}"
-            )
-        reason = "the list of names is empty"
-    if not names:
-        raise ValueError(f"there is no site for position={at!r}: {reason}")
-    return names, []
-
-
-def _stage_ends(
-    modules: dict[str, nn.Module], trace: Trace, stages: list[Stage], selected: set[int] | None
-) -> tuple[list[str], list[str]]:
-    """Return the module at the end of each selected stage.
-
-    Raises:
-        ValueError: If there is no stage, or if a stage has no module of its own.
+    Example:
+        >>> [matches(name, "layer[34].*.bn?") for name in ("layer3.0.bn2", "layer3.0.a.bn2")]
+        [True, False]
     """
-    if not stages:
-        raise ValueError(
-            "this model has no stages: nothing in it downsamples features; pass the names of the "
-            "sites" + describe_candidates(trace, modules)
-        )
-    names: list[str] = []
-    notes: list[str] = []
-    for number, stage in enumerate(stages, 1):
-        if selected is not None and number not in selected:
-            continue
-        label = f"stage {number}, of {stage} features,"
-        reason = ""
-        if stage.end is None:
-            reason = "ends with a function, so no module returns its last features"
-        elif any(
-            not stage.contains(o.grid, o.order) for o in trace.outputs[stage.end] if o.shape[3:]
-        ):
-            reason = f"ends with {stage.end}, which runs in other stages too"
-        if reason or stage.end is None:
-            advice = "pass the names of the sites" + (
-                "" if len(stages) == 1 else ", or choose other stages"
-            )
-            raise ValueError(
-                f"{label} {reason}; {advice}{describe_candidates(trace, modules, stage.grid)}"
-            )
-        names.append(stage.end)
-        if not stage.direct:
-            notes.append(
-                f"{label} ends with a function, such as an activation, after {stage.end}: the "
-                "block is inserted before it"
-            )
-    return names, notes
+    regex = re.sub(r"\\\[(.+?)\\\]", r"[\1]", re.escape(pattern))
+    for sign, meaning in (("**.", r"(.+\.)?"), ("**", ".*"), ("*", "[^.]*"), ("?", "[^.]")):
+        regex = regex.replace(re.escape(sign), meaning)
+    return re.fullmatch(regex, name) is not None
 
 
-def compile_pattern(at: str) -> re.Pattern[str]:
-    """Compile a pattern of names: `*` within a component, `**` across, `?`, `[...]`."""
-    marks = {"**.": r"(?:.+\.)?", "**": ".*", "*": r"[^.]*", "?": r"[^.]"}
-    parts = re.split(r"(\*\*\.|\*\*|\*|\?|\[[^\]]+\])", at)
-    return re.compile(
-        "".join(
-            marks.get(token) or (token if token.startswith("[") else re.escape(token))
-            for token in parts
-        )
-    )
-
-
-def suggest_names(name: str, modules: dict[str, nn.Module]) -> str:
-    """Return similar module names and keywords, as part of an error message."""
-    return did_you_mean(name, ["residual", "stage_end", *modules], cutoff=0.5)
+class _NoFeatureMapError(ValueError):
+    """A module returns no feature map."""
 
 
 @dataclass(frozen=True)
-class SignalSource:
-    """Source of the gating signal of a site."""
+class _Output:
+    """What a module returned in one call."""
 
-    signal: GatingSignal
-    channels: int
-    grid: Grid
+    shape: tuple[int, ...]
+    channels_last: bool | None
+    """None if it cannot be known."""
 
 
-def find_signal_source(model: nn.Module, trace: Trace, site: Site, name: str) -> SignalSource:
-    """Return the source of the gating signal of a site.
+def _make_site(name: str, host: nn.Module, outputs: Sequence[_Output]) -> Site:
+    """Return the site after a module, or raise why it cannot hold a block."""
+    said = f"no block can be inserted after {name}: it "
+    shapes = [output.shape for output in outputs]
+    if isinstance(host, WithBlock):
+        raise ValueError(  # noqa: TRY004 - the type of the argument is right
+            f"{said}has {' and '.join(host.visattn.names)}; remove(model) removes it"
+        )
+    if not outputs or any(len(shape) != 4 for shape in shapes):
+        returned = f"returns {list(shapes[0]) or 'no tensor'}" if shapes else "does not run"
+        raise _NoFeatureMapError(f"{said}{returned}, not features [batch, channels, height, width]")
+    last = outputs[0].channels_last
+    if last is None:
+        raise ValueError(
+            f"{said}returns features of shape {list(shapes[0])}, whose channel axis is ambiguous; "
+            "pass an example of another size or aspect ratio"
+        )
+    widths = {shape[3 if last else 1] for shape in shapes}
+    grid = shapes[0][1:3] if last else shapes[0][2:4]
+    if len(widths) > 1:
+        raise _NoFeatureMapError(f"{said}runs with {sorted(widths)} channels")
+    return Site(name, widths.pop(), (grid[0], grid[1]), last, len(outputs))
+
+
+# ------------------------------------------------------------------ the run
+
+
+def default_example(model: nn.Module) -> Tensor:
+    """Return a blank input of a model that tells its size: of timm, of torchvision, or of visattn.
 
     Raises:
-        ValueError: If there is no such module, if it returns no feature map, if it does not run
-            before the site each time, or if its aspect ratio does not match.
+        ValueError: If the model does not tell it.
     """
-    modules = _modules_inside(model)
-    if name not in modules:
+    config = cast("Any", getattr(model, "pretrained_cfg", None) or {})
+    size = config.get("input_size")
+    if size is None and hasattr(model, "img_size"):
+        size = (len(cast("Any", model).mean), *cast("Any", model).img_size)
+    if size is None and type(model).__module__.startswith("torchvision.models"):
+        size = (3, 224, 224)
+    if size is None:
         raise ValueError(
-            f"there is no module {name!r} for the signal; {suggest_names(name, modules)}"
+            f"{type(model).__name__} does not tell the size of its input: pass an example, such as "
+            "example=torch.zeros(1, 3, 224, 224)"
         )
-    if name == site.name:
-        raise ValueError(
-            f"signal={name!r} is the site itself: pass the name of a module of a coarser level "
-            "that runs before it"
-        )
-    outputs = trace.outputs.get(name, [])
-    widths = {
-        output.shape[3 if output.channels_last else 1] for output in outputs if output.shape[3:]
-    }
-    if len(widths) != 1 or any(len(o.shape) != 4 or not o.is_floating_point for o in outputs):
-        returned = (
-            " and ".join(str(list(o.shape) or f"a {o.type_name}") for o in outputs) or "nothing"
-        )
-        raise ValueError(
-            f"a signal must be a feature map [batch, channels, height, width], but {name} "
-            f"returns {returned}"
-        )
-    _check_order(trace, site, name)
-    first = outputs[0]
-    check_aspect_ratio(site.grid, first.grid, {"site": site.name, "signal": name})
-    signal = GatingSignal(name, modules[name], channels_last=first.channels_last is True)
-    return SignalSource(signal, widths.pop(), first.grid)
+    return next(model.parameters()).new_zeros(1, *size)
 
 
-def _check_order(trace: Trace, site: Site, name: str) -> None:
-    """Raise unless the source runs once before each run of the site."""
-    source_calls = [output.order for output in trace.outputs[name]]
-    site_calls = [output.order for output in trace.outputs[site.name]]
-    # The source and the site must take turns: a signal is used up by the next run of the site.
-    turns = sorted([(order, 0) for order in source_calls] + [(order, 1) for order in site_calls])
-    same_number = len(source_calls) == len(site_calls)
-    if not same_number or [who for _, who in turns] != [0, 1] * len(source_calls):
-        when = f"{name} runs a different number of times"
-        if min(source_calls) > min(site_calls):
-            when = f"{name} runs after it"
-        raise ValueError(
-            f"the signal of {site.name} must come from a module that runs before it, once per "
-            f"call, but {when}; put an nn.Identity() where the skip enters the decoder, after "
-            f"{name}, and insert the block there"
-        )
+def run_model(model: nn.Module, example: Example) -> Any:
+    """Call a model with an example; a list of images [3, y, x] is one argument, as of detectors."""
+    images = isinstance(example, list) and all(getattr(x, "ndim", 0) == 3 for x in example)
+    return model(example) if isinstance(example, Tensor) or images else model(*example)
 
 
-def check_signal_source(inserted_block: nn.Module, inputs: tuple[Tensor]) -> None:
-    """Raise if the gating signal is the tensor that it gates; a forward pre-hook.
+@contextmanager
+def modes_restored(model: nn.Module) -> Generator[None]:
+    """Put a model into evaluation mode; restore the mode of each of its modules afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        if any(mode for _, mode in modes):
+            model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            if module.training != mode:  # to set an attribute of a module takes long
+                module.training = mode
 
-    Raises:
-        ValueError: If the signal shares memory and shape with the features.
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a tensor of the run comes from.
+
+    Args:
+        depth: Number of operations on the longest path from the input.
+        modules: Modules that returned the tensor, outermost last.
+        channels_last: Whether it is channels-last; None if unknown.
     """
-    signal = inserted_block.signal if isinstance(inserted_block, InsertedBlock) else None
-    for output in signal.outputs.values() if signal else ():
-        if output.data_ptr() == inputs[0].data_ptr() and output.shape == inputs[0].shape:
-            raise ValueError(
-                f"the signal from {signal.name if signal else ''} is the tensor that it gates: "
-                "pass the name of a module of a coarser level"
+
+    depth: int
+    modules: tuple[str, ...] = ()
+    channels_last: bool | None = None
+
+
+_ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
+# Functions that only scale features or permute their axes: a branch ends before them.
+_PASS_ON = frozenset(
+    {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "permute", "movedim"}
+    | {"transpose", "contiguous", "to", "clone", "dropout"}
+)
+_CHANNELS_FIRST = ("conv2d", "conv_transpose2d", "batch_norm", "group_norm", "instance_norm")
+_RESHAPES = frozenset(
+    {"reshape", "view", "flatten", "unflatten", "transpose", "swapaxes", "movedim", "unfold"}
+)
+
+
+class _Run(TorchFunctionMode):
+    """One run of a model: what its modules return, and which of them end a residual branch.
+
+    What ends a residual branch is not its name but its shape in the run: x + f(x), where one
+    summand was computed by more operations than the other. The longer one is the branch, and a
+    block stands after the module that returned it:
+
+        x --+--> conv1 -> bn1 -> relu -> conv2 -> bn2 -[block]-> + -> relu
+            '----------------------------------------------------^
+
+    Sums of equal depth are fusions (of two inputs, of a pyramid), which end no branch.
+    """
+
+    def __init__(self, example: Example) -> None:
+        super().__init__()
+        self.outputs: dict[str, list[_Output]] = {}
+        self.branches: list[str] = []
+        self._origins = cast("MutableMapping[Tensor, _Origin]", WeakTensorKeyDictionary())
+        self._running: list[str] = []
+        # Leaf modules that only pass features on: dropout, scaling, permutation.
+        self._passing_on = set[str]()
+        tensors = [x for x in tree_leaves(example) if isinstance(x, Tensor)]
+        self._origins.update((x, _Origin(0, channels_last=False)) for x in tensors)
+        self._image = next((tuple(x.shape[2:]) for x in tensors if x.ndim == 4), None)
+
+    def entering(self, name: str) -> Callable[..., None]:
+        """Return the forward pre-hook of a module."""
+        return lambda *_: self._running.append(name)
+
+    def leaving(self, name: str) -> Callable[..., None]:
+        """Return the forward hook of a module."""
+
+        def leave(module: nn.Module, inputs: object, output: object) -> None:
+            self._running.pop()
+            if not isinstance(output, Tensor):
+                self.outputs.setdefault(name, []).append(_Output((), None))
+                return
+            depths = [origin.depth for _, origin in self._tracked(inputs)]
+            # What no traced function returned, such as foreign code, begins a line of its own.
+            origin = self._origins.get(output, _Origin(1 + max(depths, default=-1)))
+            # A leaf whose output still counts as that of another module has only passed it on.
+            if origin.modules and not any(True for _ in module.children()):
+                self._passing_on.add(name)
+            shape = tuple(output.shape) if output.is_floating_point() else ()
+            last = origin.channels_last
+            if last is None and len(shape) == 4:
+                last = _infer_channels_last(shape, self._image)
+            self.outputs.setdefault(name, []).append(_Output(shape, last))
+            named = _Origin(origin.depth, (*origin.modules, name), origin.channels_last)
+            self._origins[output] = named
+
+        return leave
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a torch function and note the origin of its results."""
+        tracked = self._tracked((args, kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if tracked:
+            name, first = getattr(func, "__name__", ""), tracked[0][1]
+            if name in _ADDITIONS and len(tracked) == 2:
+                self._note_addition(*tracked)
+            origin = _Origin(
+                1 + max(origin.depth for _, origin in tracked),
+                first.modules if name in _PASS_ON and len(tracked) == 1 else (),
+                _channels_last_after(name, args, first.channels_last),
             )
+            for tensor in tree_leaves(result):
+                if isinstance(tensor, Tensor):
+                    self._origins[tensor] = origin
+        return result
+
+    def _note_addition(self, one: tuple[Tensor, _Origin], other: tuple[Tensor, _Origin]) -> None:
+        """Note the module at the end of a residual branch."""
+        (x, first), (y, second) = one, other
+        if x.ndim != 4 or x.shape != y.shape or first.depth == second.depth:
+            return
+        longer = max(first, second, key=lambda origin: origin.depth)
+        inside = f"{self._running[-1]}." if self._running and self._running[-1] else ""
+        hosts = [name for name in longer.modules if name.startswith(inside)]
+        made = [name for name in hosts if name not in self._passing_on] or hosts
+        self.branches += made[-1:]
+
+    def _tracked(self, values: object) -> list[tuple[Tensor, _Origin]]:
+        """Return the tensors that derive from the input, with their origins."""
+        tensors = [x for x in tree_leaves(values) if isinstance(x, Tensor)]
+        return [(x, self._origins[x]) for x in tensors if x in self._origins]
+
+
+def _channels_last_after(name: str, args: tuple[Any, ...], last: bool | None) -> bool | None:
+    """Return whether features are channels-last after a torch function; None if unknown."""
+    if name in _CHANNELS_FIRST or name == "linear":
+        return name == "linear"
+    if name == "permute":
+        axes = cast("Iterable[int]", args[1] if isinstance(args[1], (tuple, list)) else args[1:])
+        layouts: dict[tuple[int, ...], bool] = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
+        return layouts.get(tuple(axes))
+    return None if name in _RESHAPES else last
+
+
+def _infer_channels_last(shape: tuple[int, ...], image: tuple[int, ...] | None) -> bool | None:
+    """Return whether features are [b, y, x, c] by the aspect ratio of the image, which they keep.
+
+    None if both layouts keep it equally well.
+
+    Example:
+        >>> _infer_channels_last((1, 14, 14, 384), (224, 224))
+        True
+        >>> print(_infer_channels_last((1, 8, 8, 8), (64, 64)))
+        None
+    """
+    if image is None:
+        return False
+    first, last = (
+        abs(math.log(height / width) - math.log(image[0] / image[1]))
+        for height, width in (shape[2:], shape[1:3])
+    )
+    return None if math.isclose(first, last, abs_tol=1e-9) else last < first

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from visattn.blocks.registry import block_name
-from visattn.insertion.inserted_block import InsertedBlock
+from visattn.insertion.with_block import InsertedBlock
 from visattn.models.configurable import Configurable
 
 _MAX_NORMALIZED = 10.0  # white is 2 to 3 with the mean and std of usual data

@@ -12,7 +12,7 @@ from torch.utils import checkpoint
 
 from visattn.functional.numerics import without_autocast
 from visattn.geometry.affine import Geometry
-from visattn.insertion.trace import modes_restored
+from visattn.insertion.sites import modes_restored
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 

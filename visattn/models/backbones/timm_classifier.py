@@ -233,8 +233,7 @@ class TimmClassifier(ImageClassifier):
         name: Name of the timm model.
         block: Registered name of the attention block; None or `none` for none.
         position: Position of the blocks: `residual`, before the addition of each residual unit;
-            `stage_end`; or a pattern of module names, as in `visattn.insert`.
-        stages: Stages that get blocks, counted from 1; None for all.
+            `stage_end`; or a pattern of module names, as for `visattn.insert`.
         init: `identity` initializes blocks so that the network's output is unchanged; `paper` uses
             the published initialization.
         block_kwargs: Further arguments of the blocks, such as `reduction`.
@@ -270,7 +269,6 @@ class TimmClassifier(ImageClassifier):
         *,
         block: str | None = None,
         position: str = "residual",
-        stages: Sequence[int] | None = None,
         init: Init = "identity",
         block_kwargs: Mapping[str, Any] | None = None,
         img_size: tuple[int, int] = (224, 224),
@@ -294,7 +292,6 @@ class TimmClassifier(ImageClassifier):
         cast("Any", model).reset_classifier(len(self.class_names))
         self.name = name
         self.block = parse_block_name(block)
-        self.stages = None if stages is None else tuple(stages)
         self.block_kwargs = dict(block_kwargs or {})
         self.timm_kwargs = dict(timm_kwargs or {})
         # A model rebuilt from its config gets its weights from its own file.
@@ -309,7 +306,6 @@ class TimmClassifier(ImageClassifier):
                 model,
                 self.block,
                 position=position,
-                stages=self.stages,
                 example=example,
                 init=init,
                 **self.block_kwargs,

@@ -104,6 +104,7 @@ _LEFT: dict[str, dict[str, Any]] = {
         "dynamic_img_pad": False,
         "norm_eps": 1e-6,
     },
+    "TimmClassifier": {"stages": None},
     "DETR": {
         "queries": "learned",
         "cross_attention": "dense",
