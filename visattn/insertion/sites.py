@@ -145,7 +145,7 @@ class _NoFeatureMapError(ValueError):
 
 
 @dataclass(frozen=True)
-class _Output:
+class _Call:
     """What a module returned in one call."""
 
     shape: tuple[int, ...]
@@ -153,7 +153,7 @@ class _Output:
     """None if it cannot be known."""
 
 
-def _make_site(name: str, host: nn.Module, outputs: Sequence[_Output]) -> Site:
+def _make_site(name: str, host: nn.Module, outputs: Sequence[_Call]) -> Site:
     """Return the site after a module, or raise why it cannot hold a block."""
     said = f"no block can be inserted after {name}: it "
     shapes = [output.shape for output in outputs]
@@ -262,7 +262,7 @@ class _Run(TorchFunctionMode):
 
     def __init__(self, example: Example) -> None:
         super().__init__()
-        self.outputs: dict[str, list[_Output]] = {}
+        self.outputs: dict[str, list[_Call]] = {}
         self.branches: list[str] = []
         self._origins = cast("MutableMapping[Tensor, _Origin]", WeakTensorKeyDictionary())
         self._running: list[str] = []
@@ -282,7 +282,7 @@ class _Run(TorchFunctionMode):
         def leave(module: nn.Module, inputs: object, output: object) -> None:
             self._running.pop()
             if not isinstance(output, Tensor):
-                self.outputs.setdefault(name, []).append(_Output((), None))
+                self.outputs.setdefault(name, []).append(_Call((), None))
                 return
             depths = [origin.depth for _, origin in self._tracked(inputs)]
             # What no traced function returned, such as foreign code, begins a line of its own.
@@ -294,7 +294,7 @@ class _Run(TorchFunctionMode):
             last = origin.channels_last
             if last is None and len(shape) == 4:
                 last = _infer_channels_last(shape, self._image)
-            self.outputs.setdefault(name, []).append(_Output(shape, last))
+            self.outputs.setdefault(name, []).append(_Call(shape, last))
             named = _Origin(origin.depth, (*origin.modules, name), origin.channels_last)
             self._origins[output] = named
 
