@@ -208,7 +208,7 @@ def test_an_error_inside_a_layer_ends_the_interception(monkeypatch: pytest.Monke
 def test_weights_that_do_not_reproduce_an_output_are_refused_at_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = AttentionCall.compute_weights
-    monkeypatch.setattr(AttentionCall, "compute_weights", lambda *args: whole(*args).roll(1, -1))
+    whole = AttentionCall.weights
+    monkeypatch.setattr(AttentionCall, "weights", lambda *args: whole(*args).roll(1, -1))
     with pytest.raises(ValueError, match="times its values must equal its output"):
         explain("rollout", small_vit(), torch.randn(1, 3, 48, 80))

@@ -1,6 +1,5 @@
 """Softmax outputs are tracked up to the product with the values."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +8,9 @@ from torch import Tensor, nn
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.blocks import CBAM
-from visattn.recording.attention_call import AttentionCall
-from visattn.recording.interception import sums_to_one
+from visattn.recording.attention_call import FusedCall, row_tolerance, sums_to_one
 from visattn.recording.recorder import record
-from visattn.recording.word_rows import WordRows, largest_score, row_tolerance
+from visattn.recording.word_rows import WordRows
 
 GRID = (3, 5)
 
@@ -210,14 +208,10 @@ def test_attention_beside_taps_is_recorded() -> None:
     ]  # fmt: skip
     assert eager.used is not None
     torch.testing.assert_close(recording.weights[-1], eager.used.to(torch.float32))
-    with record(net, layers=[0, "1"]) as recording:
-        net(X)
-    assert [item.site for item in recording.maps] == ["0.channel_tap", "1"]
-    with (
-        pytest.raises(ValueError, match="layers must not count from the end"),
-        record(net, layers=[-1]),
-    ):
-        net(X)
+    for layers, sites in (([0, "1"], ["0.channel_tap", "1"]), (-1, ["1"]), (2, ["1"])):
+        with record(net, layers=layers) as recording:
+            net(X)
+        assert [item.site for item in recording.maps] == sites
 
 
 def test_rows_may_differ_by_the_rounding_of_their_numbers_and_scores() -> None:
@@ -225,8 +219,8 @@ def test_rows_may_differ_by_the_rounding_of_their_numbers_and_scores() -> None:
     assert sums_to_one(half)
     assert not sums_to_one(1.2 * half)
     queries, keys = torch.full((1, 1, 3, 4), 2.0), torch.full((1, 1, 5, 4), -3.0)
-    call = AttentionCall((1, 1, 3, 5), queries, keys)  # scores of -24 / sqrt(4)
-    assert largest_score(call, slice(2)) == 12
-    assert largest_score(replace(call, scale=-0.25), slice(2)) == 6
+    call = FusedCall((queries, keys, keys), {})  # scores of -24 / sqrt(4)
+    assert call.largest_score(slice(2)) == 12
+    assert FusedCall((queries, keys, keys), {"scale": -0.25}).largest_score(slice(2)) == 6
     assert row_tolerance(half, 1e5) == pytest.approx(0.0677, abs=1e-4)
     assert row_tolerance(half.float(), 1e5) == pytest.approx(0.0477, abs=1e-4)

@@ -196,7 +196,7 @@ def test_layers_are_selected_by_index_and_name() -> None:
 
 def test_unknown_layers_tokens_and_heads_raise_an_error() -> None:
     model = Attention()
-    for layers, message in ((3, "indices below 1 or names of attention layers, got 3"),
+    for layers, message in ((3, "indices below 1, got 3"),
                          ("blocks*",
                           "an attention layer, got 'blocks\\*'; the layers are tap")):  # fmt: skip
         with pytest.raises(ValueError, match=message), record(model, layers=layers):

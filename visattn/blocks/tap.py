@@ -1,8 +1,10 @@
 """Tap: identity module through which a block passes its attention weights to recorders."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Generator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from threading import get_ident
+from typing import Any, cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -118,13 +120,13 @@ class Tap(nn.Module):
         """Roles of the prefix tokens before the grid in the last axis; set by the block."""
         self.fulfilled: RecordRequest | None = None
         """The request that the block followed; None if the block always records everything."""
-        self.requests: list[RecordRequest] = []
-        """Requests of all listening recorders."""
+        self.requests: list[tuple[int, RecordRequest]] = []
+        """Requests of all listening recorders, each with the thread that it listens to."""
 
     @property
     def request(self) -> RecordRequest:
         """What to record: the request of all listeners, or everything if they differ."""
-        requests = set(self.requests)
+        requests = set(self._heard())
         return (
             requests.pop()
             if len(requests) == 1
@@ -134,12 +136,30 @@ class Tap(nn.Module):
     @property
     def differentiable(self) -> bool:
         """Whether the block must compute its output from the weights the tap returns."""
-        return any(request.differentiable for request in self.requests)
+        return any(request.differentiable for request in self._heard())
 
     @property
     def wanted(self) -> bool:
-        """Whether a recorder listens."""
-        return len(cast("Sized", self._forward_hooks)) > 0
+        """Whether a recorder listens, or another forward hook."""
+        others = len(self.requests) - len(self._heard()) if self.requests else 0
+        return len(cast("Sized", self._forward_hooks)) > others
+
+    def _heard(self) -> list[RecordRequest]:
+        return [request for thread, request in self.requests if thread == get_ident()]
+
+    @contextmanager
+    def listening(
+        self, request: RecordRequest, hook: Callable[["Tap", Any, Tensor], None]
+    ) -> Generator[None]:
+        """Ask for rows in this thread, which a forward hook then gets."""
+        asked = (get_ident(), request)
+        handle = self.register_forward_hook(hook)
+        self.requests.append(asked)
+        try:
+            yield
+        finally:
+            handle.remove()
+            self.requests.remove(asked)
 
     def __prepare_scriptable__(self) -> None:
         """Refuse `torch.jit.script`, which calls this first."""

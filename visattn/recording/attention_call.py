@@ -1,22 +1,431 @@
-"""Attention calls: their inputs, outputs and weights, and the kernels that compute them."""
+"""One attention computation of a model: what it got, what it gave, and its weights on request.
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+    scores  = scale * queries @ keys.mT + bias      [g h n m], -inf where the mask is False
+    weights = softmax(scores)                       [g h n m]
+    output  = weights @ values                      [g h n e]
+
+Fused kernels never hold the weights. They are computed once more from queries and keys, only the
+rows that are asked for, and proved: times the values they must be the output of the model.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 from inspect import signature
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear, multi_head_attention_forward
+from torch.nn import functional as F
 
 from visattn.functional.attention import dot_product_attention_weights
 from visattn.functional.masks import causal_mask
-from visattn.recording.module_calls import ModuleCall
+
+Rows = slice | list[int]
+ALL = slice(None)
+UNSUPPORTED_AXES = "its weights do not have the axes [batch, heads, queries, keys]"
+_MHA_FORWARD = signature(nn.MultiheadAttention.forward)
+_FUNCTIONAL_MHA = signature(F.multi_head_attention_forward)
+
+
+class AttentionCall:
+    """One attention computation; the ways in which models compute it are the classes below.
+
+    Args:
+        shape: Groups (images, or windows of images), heads, queries and keys.
+        unsupported: Why its weights cannot be recorded; "" if they can.
+
+    Attributes:
+        site: Qualified name of the module that computes it.
+        index: Number of earlier calls of that module in this run of the model.
+        mask: Boolean, True = may attend.
+        bias: Added to the scaled scores.
+        scale: Factor of the scores; 1 / sqrt(d) if None.
+        dropout_p: Attention dropout probability.
+        own_weights: Attention weights, if the model computed them itself.
+        heads_mixed: Whether the model mixed the weights of several heads before using them.
+        tokens: `[g n c]`, of which the queries are projections; None if not available.
+    """
+
+    site: str = ""
+    index: int = 0
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+    scale: float | None = None
+    dropout_p: float = 0.0
+    own_weights: Tensor | None = None
+    heads_mixed: bool = False
+    tokens: Tensor | None = None
+
+    def __init__(
+        self, shape: tuple[int, int, int, int] = (0, 0, 0, 0), unsupported: str = ""
+    ) -> None:
+        self.shape = shape
+        self.unsupported = unsupported
+
+    @property
+    def name(self) -> str:
+        """The site; `layer#2` for the second call of `layer` in one run."""
+        return self.site if self.index == 0 else f"{self.site}#{self.index + 1}"
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """Queries `[g h n d]` and keys `[g h m d]`, None if unknown, and values `[g h m e]`."""
+        raise NotImplementedError
+
+    @cached_property
+    def result(self) -> Any:
+        """What the model's own function returns; it runs when this is first asked for."""
+        return None
+
+    def result_of(self, weights: Float[Tensor, "*#g n m"]) -> Any:
+        """Return what the model's own function returns with other weights."""
+        raise NotImplementedError
+
+    @property
+    def traced(self) -> tuple[Tensor, int]:
+        """A tensor of the graph that depends row by row on the weights, and its axis of rows."""
+        raise NotImplementedError
+
+    def weights(self, heads: Rows = ALL, queries: Rows = ALL) -> Float[Tensor, "g h r m"]:
+        """Return the weights of some heads and queries; no other rows are computed."""
+        if self.own_weights is not None:
+            return _select(self.own_weights, heads, queries)
+        q, k, _ = self.inputs
+        if q is None or k is None:
+            raise ValueError("an attention call must have queries and keys, or weights")
+        mask, bias = (
+            None if tensor is None else _select(tensor.expand(self.shape), heads, queries)
+            for tensor in (self.mask, self.bias)
+        )
+        q, k = _select(q, heads, queries), _select(k, heads, ALL)
+        return dot_product_attention_weights(q, k, mask=mask, bias=bias, scale=self.scale)
+
+    def proved_weights(self, heads: Rows = ALL, queries: Rows = ALL) -> tuple[Tensor, float]:
+        """Return rows of weights, and by how much they miss the output (see `deviation`).
+
+        Raises:
+            ValueError: If that is more than rounding.
+        """
+        weights = self.weights(heads, queries)
+        deviation = self.deviation(weights, heads, queries)
+        if deviation > row_tolerance(weights):
+            limit = row_tolerance(weights, self.largest_score(queries))
+            if deviation > limit:
+                raise ValueError(
+                    f"the recorded weights of {self.name} times its values must equal its output, "
+                    f"but they differ by {deviation:.1e}, more than rounding explains ({limit:.1e})"
+                    "; please report this model"
+                )
+        return weights, deviation
+
+    def compared(
+        self, weights: Float[Tensor, "g h r m"], heads: Rows, queries: Rows
+    ) -> tuple[Tensor, Tensor] | None:
+        """Return weights times values, and the rows of the actual output that they must be.
+
+        None where the model computed the weights itself.
+        """
+        del weights, heads, queries
+        return None
+
+    def deviation(self, weights: Float[Tensor, "g h r m"], heads: Rows, queries: Rows) -> float:
+        """Return the largest difference between weights times values and the actual output.
+
+        It is relative to the largest value if that is above 1. It is NaN where they cannot be
+        compared: with weights of the model itself, with dropout, or if only some of the heads that
+        an output projection mixes are selected.
+        """
+        both = None if self.dropout_p else self.compared(weights, heads, queries)
+        if both is None:
+            return torch.nan
+        return float((both[0] - both[1]).abs().max()) / max(1.0, float(self.inputs[2].abs().max()))
+
+    def largest_score(self, queries: Rows = ALL) -> float:
+        """Return the largest magnitude of the scaled scores of some queries; 0 if unknown."""
+        q, k, _ = self.inputs
+        if q is None or k is None:
+            return 0.0
+        rows = q[:, :, queries].float()
+        scale = rows.shape[-1] ** -0.5 if self.scale is None else self.scale
+        return float((rows @ k.float().mT).abs().max()) * abs(scale)
+
+
+class FusedCall(AttentionCall):
+    """`F.scaled_dot_product_attention`."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        self._given = given
+        query, key = given["query"], given["key"]
+        if query.ndim not in (3, 4):
+            super().__init__(unsupported=UNSUPPORTED_AXES)
+            return
+        groups, heads = query.shape[0], query.shape[1] if query.ndim == 4 else 1
+        super().__init__((groups, heads, query.shape[-2], key.shape[-2]))
+        mask = given.get("attn_mask")
+        if mask is not None and mask.dtype != torch.bool:
+            self.bias = mask  # a mask of numbers is added to the scores
+        elif given.get("is_causal"):  # torch refuses it beside a mask
+            self.mask = causal_mask(*self.shape[2:], alignment="upper_left", device=query.device)
+        else:
+            self.mask = mask
+        self.scale = given.get("scale")
+        self.dropout_p = float(given.get("dropout_p") or 0.0)
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """Queries, keys and values, with an axis of heads."""
+        query, key, value = (self._given[name] for name in ("query", "key", "value"))
+        if torch.is_autocast_enabled(query.device.type) and query.dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(query.device.type)  # which the kernel reads
+            query, key, value = (each.to(dtype) for each in (query, key, value))
+        if query.ndim == 3:
+            return query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
+        if (repeats := query.shape[1] // key.shape[1]) > 1:  # grouped-query attention
+            key, value = (each.repeat_interleave(repeats, 1) for each in (key, value))
+        return query, key, value
+
+    @cached_property
+    def result(self) -> Tensor:
+        """The output of the kernel."""
+        return F.scaled_dot_product_attention(**self._given)
+
+    def result_of(self, weights: Float[Tensor, "*#g n m"]) -> Tensor:
+        """Return the output with other weights."""
+        output = F.dropout(weights, self.dropout_p) @ self.inputs[2]
+        return output if self._given["query"].ndim == 4 else output.squeeze(1)
+
+    @property
+    def traced(self) -> tuple[Tensor, int]:
+        """The output."""
+        return self.result, -2
+
+    def compared(
+        self, weights: Float[Tensor, "g h r m"], heads: Rows, queries: Rows
+    ) -> tuple[Tensor, Tensor]:
+        """Compare each head."""
+        output = self.result if self.result.ndim == 4 else self.result.unsqueeze(1)
+        with torch.autocast(output.device.type, enabled=False):
+            return weights @ self.inputs[2][:, heads], _select(output, heads, queries)
+
+
+class MultiheadCall(AttentionCall):
+    """A finished call of `nn.MultiheadAttention`, or of the function behind it.
+
+    Args:
+        given: Arguments of `F.multi_head_attention_forward` by name.
+        result: What it returned.
+    """
+
+    def __init__(self, given: Mapping[str, Any], result: Any, *, batch_first: bool) -> None:
+        tokens: list[Tensor] = [given[name] for name in ("query", "key", "value")]
+        self.result = result
+        self._given, self._batch_first = given, batch_first
+        if reason := _unsupported_multihead(given):
+            super().__init__(unsupported=reason)
+            return
+        if not batch_first:
+            tokens = [tensor.transpose(0, 1) for tensor in tokens]
+        self._sequences = tokens
+        self.tokens = tokens[0]
+        heads = given["num_heads"]
+        super().__init__((len(tokens[0]), heads, tokens[0].shape[1], tokens[1].shape[1]))
+        self.dropout_p = given["dropout_p"] if given["training"] else 0.0
+        self.bias = self._masks()
+
+    @classmethod
+    def of_layer(
+        cls,
+        layer: nn.MultiheadAttention,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> "MultiheadCall":
+        """Return the call of a layer."""
+        bound = _MHA_FORWARD.bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        names = ("bias_k", "add_zero_attn", "num_heads", "in_proj_weight", "q_proj_weight",
+                 "k_proj_weight", "v_proj_weight", "in_proj_bias", "training")  # fmt: skip
+        given = {name: getattr(layer, name) for name in names} | {
+            "out_proj_weight": layer.out_proj.weight,
+            "out_proj_bias": layer.out_proj.bias,
+            "dropout_p": layer.dropout,
+        }
+        return cls({**bound.arguments, **given}, result, batch_first=layer.batch_first)
+
+    @classmethod
+    def of_function(
+        cls, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> "MultiheadCall":
+        """Return the call of the function."""
+        bound = _FUNCTIONAL_MHA.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return cls(bound.arguments, result, batch_first=False)
+
+    def _masks(self) -> Tensor | None:
+        """Return its masks as a bias of the scores; in these masks True = may not attend."""
+        padding, mask = self._given["key_padding_mask"], self._given["attn_mask"]
+        if mask is not None and mask.ndim == 3:
+            mask = mask.unflatten(0, self.shape[:2])
+        biases = [
+            torch.zeros_like(each, dtype=torch.float32).masked_fill(each, -torch.inf)
+            if each.dtype == torch.bool
+            else each
+            for each in (None if padding is None else padding[:, None, None], mask)
+            if each is not None
+        ]
+        return sum(biases[1:], biases[0]) if biases else None
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """Queries, keys and values, projected once more."""
+        given = self._given
+        if given["in_proj_weight"] is None:
+            weights = [given[f"{name}_proj_weight"] for name in "qkv"]
+        else:
+            weights = given["in_proj_weight"].chunk(3)
+        biases = [None] * 3 if given["in_proj_bias"] is None else given["in_proj_bias"].chunk(3)
+        queries, keys, values = (
+            F.linear(tensor, weight, bias).unflatten(-1, (self.shape[1], -1)).transpose(1, 2)
+            for tensor, weight, bias in zip(self._sequences, weights, biases, strict=True)
+        )
+        return queries, keys, values
+
+    def _project(self, heads: Float[Tensor, "g h r d"]) -> Float[Tensor, "g r c"]:
+        weight, bias = self._given["out_proj_weight"], self._given["out_proj_bias"]
+        return F.linear(heads.transpose(1, 2).flatten(2), weight, bias)
+
+    def result_of(self, weights: Float[Tensor, "*#g n m"]) -> tuple[Tensor, Any]:
+        """Return the output with other weights, and what else the layer returned."""
+        output = self._project(F.dropout(weights, self.dropout_p) @ self.inputs[2])
+        return (output if self._batch_first else output.transpose(0, 1)), self.result[1]
+
+    @property
+    def traced(self) -> tuple[Tensor, int]:
+        """The output."""
+        return self.result[0], -2 if self._batch_first else -3
+
+    def compared(
+        self, weights: Float[Tensor, "g h r m"], heads: Rows, queries: Rows
+    ) -> tuple[Tensor, Tensor] | None:
+        """Compare what is projected, if all heads are there that it mixes."""
+        if heads != ALL:
+            return None
+        output = self.result[0] if self._batch_first else self.result[0].transpose(0, 1)
+        return self._project(weights @ self.inputs[2]), output[:, queries]
+
+
+def _unsupported_multihead(given: Mapping[str, Any]) -> str:
+    """Return why the weights of multi-head attention cannot be recorded; "" if they can."""
+    if given["query"].ndim != 3 or given["query"].is_nested:
+        return "its inputs are unbatched or nested tensors"
+    if given["bias_k"] is not None or given["add_zero_attn"]:
+        return "it appends keys that are not tokens (add_bias_kv or add_zero_attn)"
+    if given.get("static_k") is not None or given.get("static_v") is not None:
+        return "its keys or values do not come from tokens (static_k or static_v)"
+    return ""
+
+
+class ProductCall(AttentionCall):
+    """The product of values and weights that the model computed itself, by a softmax.
+
+    Args:
+        func: The matrix product.
+        args: Weights and values; or values and weights, both transposed.
+        used: The operand that holds the weights.
+        softmax: The softmax that it was computed from.
+        projected: Whether linear layers lie between, which may mix heads.
+    """
+
+    def __init__(
+        self, func: Any, args: tuple[Any, ...], used: Tensor, softmax: Tensor, *, projected: bool
+    ) -> None:
+        super().__init__()
+        self._func, self._args = func, args
+        self._transposed = used is not args[0]
+        rows = used.mT if self._transposed else used
+        weights = rows.unsqueeze(1) if rows.ndim == 3 else rows
+        if weights.ndim != 4:
+            self.unsupported = UNSUPPORTED_AXES
+            return
+        if not sums_to_one(weights):
+            self.heads_mixed = projected and softmax.shape == weights.shape
+            if not self.heads_mixed:
+                self.unsupported = "the weights that it uses do not sum to 1"
+                return
+            weights = softmax
+        self.shape = (weights.shape[0], weights.shape[1], weights.shape[2], weights.shape[3])
+        self.own_weights = weights
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """The values."""
+        values = self._args[0].mT if self._transposed else self._args[1]
+        return None, None, values.unsqueeze(1) if values.ndim == 3 else values
+
+    @cached_property
+    def result(self) -> Tensor:
+        """The product."""
+        return self._func(*self._args)
+
+    def result_of(self, weights: Float[Tensor, "*#g n m"]) -> Tensor:
+        """Return the product with other weights; with its own where it mixed heads."""
+        if self.heads_mixed:
+            return self.result
+        used = self._args[1].mT if self._transposed else self._args[0]
+        weights = weights.to(used).expand(self.shape).reshape(used.shape)
+        if self._transposed:
+            return self._func(self._args[0], weights.mT)
+        return self._func(weights, self._args[1])
+
+    @property
+    def traced(self) -> tuple[Tensor, int]:
+        """The weights, as the model holds them."""
+        return (self._args[1], -1) if self._transposed else (self._args[0], -2)
+
+
+def _select(tensor: Tensor, heads: Rows, queries: Rows) -> Tensor:
+    tensor = tensor if heads == ALL else tensor[:, heads]
+    return tensor if queries == ALL else tensor[:, :, queries]
+
+
+def row_tolerance(weights: Tensor, score: float = 0.0) -> float:
+    """Return by how much weights times values may differ from the output of the layer.
+
+    A score is rounded in proportion to its size, and its weight changes by as much.
+    """
+    rounding = torch.finfo(torch.float32).eps
+    if weights.dtype not in (torch.float32, torch.float64):
+        return 2e-2 + 4 * rounding * score
+    if weights.device.type == "cpu":
+        return 2e-6 + 4 * rounding * score
+    return 2e-3 + 5e-4 * score  # accelerators may use TF32
+
+
+def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:
+    """Whether every row of weights sums to 1, is all zeros, or is NaN.
+
+    Example:
+        >>> sums_to_one(torch.tensor([[0.25, 0.75], [0.0, 0.0]])), sums_to_one(torch.ones(2, 2))
+        (True, False)
+    """
+    # Unseen by modes that look for what the model itself detaches.
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
+    sums = wide.sum(-1)
+    tolerance = 1e-5 if weights.dtype in (torch.float32, torch.float64) else 2e-2
+    error = (sums - 1).abs()
+    if bool((error <= tolerance).all()):  # the usual case, without another pass
+        return True
+    error = torch.minimum(error, wide.abs().amax(-1))
+    return bool((error.nan_to_num(0.0) <= tolerance).all())
+
 
 RECORDABLE = ("sdpa", "eager")
-"""Implementations whose weights can be intercepted, the faster one first."""
+"""Implementations of Hugging Face whose weights can be intercepted, the faster one first."""
 
 _SETTING = "_attn_implementation_internal"
 
@@ -65,264 +474,3 @@ def recordable_attention(model: nn.Module, kernel: str = "sdpa") -> Iterator[Non
     finally:
         for config, implementation in before:
             setattr(config, _SETTING, implementation)
-
-
-Index = slice | list[int]
-_MHA_FORWARD = signature(nn.MultiheadAttention.forward)
-_FUNCTIONAL_MHA = signature(multi_head_attention_forward)
-_GUARD = "torch_function_guard"
-
-
-@dataclass(eq=False)
-class AttentionCall:
-    """Inputs and outputs of one attention computation; the weights are computed on request.
-
-    Args:
-        shape: Groups (images, or windows of images), heads, queries and keys.
-        queries: `[g h n d]`; None if the model computed the weights itself.
-        keys: `[g h m d]`; None if the model computed the weights itself.
-        values: `[g h m d]`.
-        mask: Boolean, True = may attend.
-        bias: Added to the scaled scores.
-        scale: Factor of the scores; 1 / sqrt(d) if None.
-        weights: Attention weights, if the model computed them itself.
-        output: Output of the attention, used to verify the weights; None if not available.
-        output_projection: Applied to the weighted values before they become the output.
-        heads_mixed: Whether the model mixed the weights of several heads before using them.
-        dropout_p: Attention dropout probability.
-        traced: A tensor of the model's own graph that is computed row by row from the weights, or
-            holds them, and its axis of queries, counted from the end.
-        tokens: `[g n c]`, of which the queries are projections; None if not available.
-    """
-
-    shape: tuple[int, int, int, int]
-    queries: Tensor | None = None
-    keys: Tensor | None = None
-    values: Tensor | None = None
-    mask: Tensor | None = None
-    bias: Tensor | None = None
-    scale: float | None = None
-    weights: Tensor | None = None
-    output: Tensor | None = None
-    output_projection: Callable[[Tensor], Tensor] | None = None
-    heads_mixed: bool = False
-    dropout_p: float = 0.0
-    traced: tuple[Tensor, int] | None = None
-    tokens: Tensor | None = None
-
-    def compute_weights(self, heads: Index, queries: Index) -> Float[Tensor, "g h r m"]:
-        """Return the attention weights of the selected heads and queries.
-
-        Raises:
-            ValueError: If the call has neither weights nor queries and keys.
-        """
-        if self.weights is not None:
-            return _select(self.weights, heads, queries)
-        if self.queries is None or self.keys is None:
-            raise ValueError(
-                "an attention call must have either queries and keys, or weights; got neither"
-            )
-        mask, bias = (
-            None if tensor is None else _select(tensor.expand(self.shape), heads, queries)
-            for tensor in (self.mask, self.bias)
-        )
-        selected_queries = _select(self.queries, heads, queries)
-        keys = _select(self.keys, heads, slice(None))
-        return dot_product_attention_weights(
-            selected_queries, keys, mask=mask, bias=bias, scale=self.scale
-        )
-
-    def deviation(self, weights: Float[Tensor, "g h r m"], heads: Index, queries: Index) -> float:
-        """Return the largest difference between weights times values and the actual output.
-
-        It is relative to the largest absolute value if that is above 1. It is NaN if it cannot be
-        computed: with attention dropout, or if only some heads of a projected output are selected.
-        """
-        # The projection mixes all heads: some of them alone do not give the output.
-        partial = self.output_projection is not None and heads != slice(None)
-        if self.output is None or self.values is None or self.dropout_p or partial:
-            return torch.nan
-        result = weights @ self.values[:, heads]
-        if self.output_projection is None:
-            expected = _select(self.output, heads, queries)
-        else:
-            result, expected = self.output_projection(result), self.output[:, queries]
-        magnitude = max(1.0, float(self.values.abs().max()))
-        return float((result - expected).abs().max()) / magnitude
-
-
-def _select(tensor: Tensor, heads: Index, queries: Index) -> Tensor:
-    everything = slice(None)
-    tensor = tensor if heads == everything else tensor[:, heads]
-    return tensor if queries == everything else tensor[:, :, queries]
-
-
-def sdpa_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall | None:
-    """Return the `AttentionCall` of arguments of `scaled_dot_product_attention`.
-
-    Returns None if the tensors do not have four axes.
-
-    Example:
-        >>> sdpa_call((torch.zeros(2, 3, 5, 7),) * 3, {"is_causal": True}).shape
-        (2, 3, 5, 5)
-    """
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-    query, key, value = (arguments[name] for name in names[:3])
-    if query.ndim == 3:
-        query, key, value = (tensor.unsqueeze(1) for tensor in (query, key, value))
-    if query.ndim != 4:
-        return None
-    if key.shape[1] != query.shape[1]:  # grouped-query attention
-        repeats = query.shape[1] // key.shape[1]
-        key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
-    mask = arguments.get("attn_mask")
-    bias = None
-    if mask is not None and mask.dtype != torch.bool:
-        mask, bias = None, mask  # a mask of numbers is added to the scores
-    if arguments.get("is_causal"):  # torch refuses it beside a mask
-        mask = causal_mask(
-            query.shape[2], key.shape[2], alignment="upper_left", device=query.device
-        )
-    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    return AttentionCall(
-        shape,
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        arguments.get("scale"),
-        dropout_p=float(arguments.get("dropout_p") or 0.0),
-    )
-
-
-def disable_torch_function(call: ModuleCall) -> None:
-    """Disable `__torch_function__` interception while `nn.MultiheadAttention` runs.
-
-    With an active interception it leaves its fast path, and its output differs in the last bits.
-    """
-    guard: AbstractContextManager[None] = torch._C.DisableTorchFunction()  # noqa: SLF001
-    guard.__enter__()
-    call.state[_GUARD] = guard
-
-
-def restore_torch_function(call: ModuleCall) -> None:
-    """Undo `disable_torch_function`."""
-    if guard := call.state.pop(_GUARD, None):  # None if the call failed before it began
-        guard.__exit__(None, None, None)
-
-
-def multihead_call(
-    layer: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-) -> AttentionCall | str:
-    """Return the `AttentionCall` of a finished `nn.MultiheadAttention` call.
-
-    Returns the reason as text if its weights cannot be recorded.
-    """
-    bound = _MHA_FORWARD.bind(None, *args, **kwargs)
-    bound.apply_defaults()
-    options = {
-        "bias_k": layer.bias_k,
-        "add_zero_attn": layer.add_zero_attn,
-        "num_heads": layer.num_heads,
-        "in_proj_weight": layer.in_proj_weight,
-        "q_proj_weight": layer.q_proj_weight,
-        "k_proj_weight": layer.k_proj_weight,
-        "v_proj_weight": layer.v_proj_weight,
-        "in_proj_bias": layer.in_proj_bias,
-        "out_proj_weight": layer.out_proj.weight,
-        "out_proj_bias": layer.out_proj.bias,
-        "dropout_p": layer.dropout,
-        "training": layer.training,
-    }
-    return _multihead_call({**bound.arguments, **options}, output[0], batch_first=layer.batch_first)
-
-
-def functional_multihead_call(
-    args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-) -> AttentionCall | str:
-    """Return the `AttentionCall` of a finished call of `F.multi_head_attention_forward`.
-
-    Returns the reason as text if its weights cannot be recorded.
-    """
-    bound = _FUNCTIONAL_MHA.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return _multihead_call(bound.arguments, output[0], batch_first=False)
-
-
-def _multihead_call(
-    arguments: Mapping[str, Any], output: Tensor, *, batch_first: bool
-) -> AttentionCall | str:
-    """Return the attention call of arguments of `F.multi_head_attention_forward`, by name."""
-    tokens: list[Tensor] = [arguments[name] for name in ("query", "key", "value")]
-    if tokens[0].ndim != 3 or tokens[0].is_nested:
-        return "its inputs are unbatched or nested tensors"
-    if arguments["bias_k"] is not None or arguments["add_zero_attn"]:
-        return "it appends keys that are not tokens (add_bias_kv or add_zero_attn)"
-    if arguments.get("static_k") is not None or arguments.get("static_v") is not None:
-        return "its keys or values do not come from tokens (static_k or static_v)"
-    if not batch_first:
-        tokens = [tensor.transpose(0, 1) for tensor in tokens]
-    queries, keys, values = (
-        linear(tensor, weight, bias).unflatten(-1, (arguments["num_heads"], -1)).transpose(1, 2)
-        for tensor, (weight, bias) in zip(tokens, _input_projections(arguments), strict=True)
-    )
-    shape = (queries.shape[0], queries.shape[1], queries.shape[2], keys.shape[2])
-    weight = arguments["out_proj_weight"]
-    bias = arguments["out_proj_bias"]
-    return AttentionCall(
-        shape,
-        queries,
-        keys,
-        values,
-        bias=_multihead_bias(arguments, shape, queries),
-        output=output if batch_first else output.transpose(0, 1),
-        output_projection=lambda heads: linear(heads.transpose(1, 2).flatten(2), weight, bias),
-        dropout_p=arguments["dropout_p"] if arguments["training"] else 0.0,
-        tokens=tokens[0],
-        traced=(output, -2 if batch_first else -3),
-    )
-
-
-def _input_projections(arguments: Mapping[str, Any]) -> list[tuple[Tensor, Tensor | None]]:
-    if arguments["in_proj_weight"] is None:
-        weights = [arguments[f"{name}_proj_weight"] for name in "qkv"]
-    else:
-        weights = list(arguments["in_proj_weight"].chunk(3))
-    bias = arguments["in_proj_bias"]
-    biases = [None] * 3 if bias is None else bias.chunk(3)
-    return list(zip(weights, biases, strict=True))
-
-
-def _multihead_bias(
-    arguments: Mapping[str, Any], shape: tuple[int, int, int, int], like: Tensor
-) -> Tensor | None:
-    """Return masks as a bias of the scores; in masks of this layer True = may not attend."""
-    total: Tensor | None = None
-    padding = arguments["key_padding_mask"]
-    attn_mask = arguments["attn_mask"]
-    if attn_mask is not None and attn_mask.ndim == 3:
-        attn_mask = attn_mask.unflatten(0, shape[:2])
-    for mask in (None if padding is None else padding[:, None, None], attn_mask):
-        if mask is None:
-            continue
-        bias = mask
-        if mask.dtype == torch.bool:
-            bias = torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -torch.inf)
-        total = bias if total is None else total + bias
-    return total
-
-
-def multihead_output(
-    attention: AttentionCall, weights: Tensor, output: Any, *, batch_first: bool
-) -> tuple[Tensor, Any]:
-    """Return the output of multi-head attention computed with other attention weights.
-
-    Raises:
-        ValueError: If the attention call has no values or no output projection.
-    """
-    if attention.values is None or attention.output_projection is None:
-        raise ValueError("the attention call must have values and an output projection")
-    tokens = attention.output_projection(dropout(weights, attention.dropout_p) @ attention.values)
-    return (tokens if batch_first else tokens.transpose(0, 1)), output[1]

@@ -9,14 +9,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from visattn.recording.attention_call import (
-    AttentionCall,
-)
+from visattn.recording.attention_call import AttentionCall
 from visattn.recording.frozen import without_grad
-from visattn.recording.interception import AttentionInterceptor
-from visattn.recording.module_calls import (
-    ModuleCall,
-    ModuleCallStack,
+from visattn.recording.interception import (
+    attention_calls,
+    in_this_run,
     probing,
     tapped_attention,
 )
@@ -52,34 +49,28 @@ class _ChangedAttention:
         """Change attention inside the block."""
         with ExitStack() as stack:
             for site, attention in tapped_attention(self.model):
-                hook = self._output_hook(site)
+                hook = in_this_run(self._output_hook(site))
                 stack.callback(attention.register_forward_hook(hook).remove)
-            calls = ModuleCallStack(probing=True)
-            interceptor = AttentionInterceptor(calls, self, self.replace)
-            stack.enter_context(interceptor.intercepting(self.model))
+            stack.enter_context(attention_calls(self.model, self._replace))
             yield
 
-    def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
-        """Ignore attention; `replace` handles it."""
-
-    def on_unsupported(self, call: ModuleCall, reason: str) -> None:  # noqa: ARG002 - of a protocol
-        """Store that attention could not be changed."""
-        self.failed.add(call.site)
-
-    def replace(self, call: ModuleCall, attention: AttentionCall) -> Tensor | None:
+    def _replace(self, call: AttentionCall) -> Tensor | None:
         """Return changed weights of an attention call; None if it stays as it is."""
+        if call.unsupported:
+            self.failed.add(call.site)
+            return None
         layout = layout_of(self.layouts, call.site, call.index)
         if not any(change is not None and change.site == call.site for change in self.changes):
             return None
-        if attention.heads_mixed or not isinstance(layout, ObservedTokens):
+        if call.heads_mixed or not isinstance(layout, ObservedTokens):
             self.failed.add(call.site)
             return None
-        groups, _, queries, _ = attention.shape
+        groups, _, queries, _ = call.shape
         masks = [self._slots(change, call.site, layout, queries) for change in self.changes]
         # Batches hold the unchanged image first, then one image per change: one run tests many.
         mask = torch.stack(masks).flatten(0, 1).view(groups, 1, queries, 1)
         # Flipped and enlarged weights are no attention any more, and no symmetry hides the change.
-        weights = attention.compute_weights(slice(None), slice(None))
+        weights = call.weights()
         return torch.where(mask.to(weights.device), _FACTOR * weights.flip(-1), weights)
 
     def _slots(

@@ -22,8 +22,8 @@ from visattn.recording.gradient_graph import (
     num_positions,
     preserves_rows,
 )
+from visattn.recording.interception import probing
 from visattn.recording.model_info import FeatureLayer
-from visattn.recording.module_calls import probing
 from visattn.recording.outputs import (
     OutputLayout,
     class_scores,

@@ -1,331 +1,350 @@
-"""Interception of attention in unmodified models, with a `TorchFunctionMode`."""
+"""Attention of unmodified models, intercepted where it is computed.
 
+    with attention_calls(model, on_call):
+        model(images)
+
+calls `on_call(call)` for each attention computation, with its weights on request. What it returns
+are the weights that the model continues with; None leaves the model as it is, to the bit.
+
+Libraries compute attention in three ways, and each can be seen whole at one point:
+
+    F.scaled_dot_product_attention(q, k, v)         its arguments
+    nn.MultiheadAttention, and its functional       its arguments; it is fused inside
+    softmax(q @ k.mT) -> dropout, reshape -> @ v    the softmax, followed to the product
+"""
+
+import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol, cast, runtime_checkable
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from visattn.blocks.tap import Tap
 from visattn.recording.attention_call import (
     AttentionCall,
-    disable_torch_function,
-    functional_multihead_call,
-    multihead_call,
-    multihead_output,
-    restore_torch_function,
-    sdpa_call,
-)
-from visattn.recording.module_calls import (
-    ModuleCall,
-    ModuleCallStack,
-    OnEnter,
-    OnExit,
-    TrackedWeights,
+    FusedCall,
+    MultiheadCall,
+    ProductCall,
 )
 from visattn.recording.outputs import argument_tensors
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 _MATMUL = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm})
-_PROJECTIONS = frozenset({F.linear, torch.conv2d, torch.conv1d})
-ReplaceWeights = Callable[[ModuleCall, AttentionCall], Tensor | None]
-UNSUPPORTED_AXES = "its weights do not have the axes [batch, heads, queries, keys]"
+PROJECTIONS = frozenset({F.linear, torch.conv2d, torch.conv1d})
+_PROBES = threading.local()
 
 
-@runtime_checkable
-class AttentionListener(Protocol):
-    """Callbacks of an `AttentionInterceptor`."""
+def this_run() -> tuple[int, int]:
+    """Return the thread, and the number of `probing` blocks that it is in.
 
-    def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
-        """Handle attention that was computed in a module call."""
-        ...
-
-    def on_unsupported(self, call: ModuleCall, reason: str) -> None:
-        """Handle attention in a module call that cannot be recorded."""
-        ...
+    Whoever listens to a model hears runs of the same kind alone: neither those of other threads,
+    which share the model, nor probe runs that begin while it listens.
+    """
+    return threading.get_ident(), getattr(_PROBES, "depth", 0)
 
 
-class AttentionInterceptor(TorchFunctionMode):
-    """Intercepts attention wherever a model computes it, without changing the computation.
+@contextmanager
+def probing() -> Iterator[None]:
+    """Hide the runs inside the block from those who began to listen outside of it.
 
-    It intercepts `scaled_dot_product_attention`, `multi_head_attention_forward`, and each softmax
-    over the last axis: tensors that are computed from its output are tracked up to the matrix
-    product with the values. The left operand of that product is the attention that the model used,
-    whatever it did to it in between.
+    Example:
+        >>> before = this_run()
+        >>> with probing():
+        ...     this_run() == before
+        False
+    """
+    depth = getattr(_PROBES, "depth", 0)
+    _PROBES.depth = depth + 1
+    try:
+        yield
+    finally:
+        _PROBES.depth = depth
+
+
+def in_this_run(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a forward hook that does nothing in runs of other kinds (see `this_run`).
+
+    Example:
+        >>> hook = in_this_run(lambda module, args, output: output + 1)
+        >>> handle = (model := nn.Identity()).register_forward_hook(hook)
+        >>> thread = threading.Thread(target=lambda: print(model(1)))
+        >>> thread.start(), thread.join(), model(1)
+        1
+        (None, None, 2)
+    """
+    listening = this_run()
+
+    @wraps(hook)
+    def in_run(*call: Any) -> Any:
+        return hook(*call) if this_run() == listening else None
+
+    return in_run
+
+
+@dataclass(frozen=True, eq=False)
+class _Tracked:
+    """A tensor computed from a softmax; `projected` if by linear layers, which may mix heads."""
+
+    tensor: Tensor
+    softmax: Tensor
+    projected: bool = False
+
+
+@dataclass(eq=False)
+class Running:
+    """A module that runs.
 
     Args:
-        calls: The running modules.
-        listener: Receives the attention calls.
-        replace_weights: Returns weights that the model continues with, or None to let it compute
-            them itself. If it is set, `listener.on_attention` is not called.
-        identity_attention: Replace self-attention by the identity, so that every token keeps its
-            content.
-        selected: Whether multi-head attention in a module call is wanted, whose projections are
-            computed once more; by default all is.
+        index: Number of earlier calls of it in this run of the model.
+        third_party: Whether its attention can only be intercepted: it has no `Tap`.
     """
 
+    site: str
+    module: nn.Module
+    index: int
+    third_party: bool
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tracked: dict[int, _Tracked] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+OnEnter = Callable[[Running], Any]
+OnLeave = Callable[[Running, Any], Any]
+
+
+@contextmanager
+def running_modules(
+    model: nn.Module,
+    on_enter: OnEnter | None = None,
+    on_leave: OnLeave | None = None,
+    sites: Collection[str] | None = None,
+) -> Iterator[list[Running]]:
+    """Yield the list of the modules of a model that run, outermost first.
+
+    Layers of `torch.nn` count as part of the module that calls them, except multi-head attention.
+    What `on_enter` returns replaces the arguments, what `on_leave` returns the output, unless it is
+    None. With `sites` only these modules and the model itself are followed.
+    """
+    stack: list[Running] = []
+    counts = Counter[str]()
+
+    def hooks(site: str, module: nn.Module) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        third_party = is_third_party(module)
+
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if not stack:
+                counts.clear()
+            stack.append(Running(site, module, counts[site], third_party, args, kwargs))
+            counts[site] += 1
+            return on_enter(stack[-1]) if on_enter else None
+
+        def leave(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            if all(running.module is not module for running in stack):
+                return None
+            while stack[-1].module is not module:  # left behind by an exception
+                stack.pop()
+            stack[-1].args, stack[-1].kwargs = args, kwargs
+            try:
+                return on_leave(stack[-1], output) if on_leave else None
+            finally:
+                stack.pop()
+
+        return in_this_run(enter), in_this_run(leave)
+
+    with ExitStack() as handles:
+        for site, module in model.named_modules():
+            if may_compute_attention(module) and (sites is None or not site or site in sites):
+                enter, leave = hooks(site, module)
+                before = module.register_forward_pre_hook(enter, with_kwargs=True)
+                after = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                handles.callback(before.remove)
+                handles.callback(after.remove)
+        yield stack
+    stack.clear()
+
+
+OnCall = Callable[[AttentionCall], Tensor | None]
+
+
+@contextmanager
+def attention_calls(
+    model: nn.Module,
+    on_call: OnCall,
+    sites: Collection[str] | None = None,
+    on_start: OnEnter | None = None,
+) -> Iterator[None]:
+    """Call `on_call` for each attention computation of a model inside the block.
+
+    Args:
+        model: The model. Blocks of visattn have a `Tap` instead, which records them.
+        on_call: Returns weights that the model continues with, or None. Its argument holds as
+            `unsupported` why the weights of some attention cannot be recorded.
+        sites: Modules to intercept; the rest of the model then runs as fast as ever.
+        on_start: Called when a run begins, with the outermost module.
+
+    Example:
+        >>> attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        >>> x = torch.ones(1, 3, 4)
+        >>> with attention_calls(attention, lambda call: print(call.shape, call.weights().shape)):
+        ...     _ = attention(x, x, x)
+        (1, 2, 3, 3) torch.Size([1, 2, 3, 3])
+    """
+    mode = _AttentionMode(on_call, sites, on_start)
+    with (
+        running_modules(model, mode.enter, mode.leave, sites) as mode.stack,
+        nullcontext() if sites is not None else mode,
+    ):
+        try:
+            yield
+        finally:
+            for running in reversed(mode.stack):  # that an interrupt has left behind
+                mode.leave(running, None)
+
+
+class _AttentionMode(TorchFunctionMode):
+    """Sees the torch functions that a model calls."""
+
     def __init__(
-        self,
-        calls: ModuleCallStack,
-        listener: AttentionListener,
-        replace_weights: ReplaceWeights | None = None,
-        *,
-        identity_attention: bool = False,
-        selected: Callable[[ModuleCall], bool] | None = None,
+        self, on_call: OnCall, sites: Collection[str] | None, on_start: OnEnter | None
     ) -> None:
         super().__init__()
-        self.calls = calls
-        self.listener = listener
-        self.replace_weights = replace_weights
-        self.identity_attention = identity_attention
-        self.selected = selected
+        self.on_call = on_call
+        self.sites = sites
+        self.on_start = on_start
+        self.stack: list[Running] = []
+        self._run = this_run()
         self._depth = 0
 
-    @contextmanager
-    def intercepting(
-        self,
-        model: nn.Module,
-        on_enter: OnEnter | None = None,
-        on_exit: OnExit | None = None,
-        sites: Collection[str] | None = None,
-    ) -> Iterator[None]:
-        """Intercept the attention of a model inside the block, also in `nn.MultiheadAttention`.
+    def enter(self, running: Running) -> None:
+        """Begin to intercept in selected sites; leave multi-head attention its fast path."""
+        if self.on_start and len(self.stack) == 1:
+            self.on_start(running)
+        if self.sites is not None and running.site in self.sites:
+            self._depth += 1
+            if self._depth == 1:
+                self.__enter__()
+        if isinstance(running.module, nn.MultiheadAttention):
+            # With an active mode it leaves its fast path, and its output differs in the last bits.
+            running.state["guard"] = guard = torch._C.DisableTorchFunction()  # noqa: SLF001
+            guard.__enter__()
 
-        The arguments are those of `ModuleCallStack.hooked`. With `sites` nothing is intercepted
-        outside of these modules: a model then calls most of its functions as fast as ever.
-        """
-
-        def enter(call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            changed = on_enter(call, args, kwargs) if on_enter else None
-            if sites is not None and call.site in sites:
-                self._begin()
-            if isinstance(call.module, nn.MultiheadAttention):
-                disable_torch_function(call)
-            return changed
-
-        def leave(
-            call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-        ) -> Any:
-            changed = None
-            if isinstance(call.module, nn.MultiheadAttention):
-                try:  # torch functions are not intercepted yet, also those that are called here
-                    if output is not None:  # after an exception
-                        changed = self._multihead_layer(call, call.module, args, kwargs, output)
-                finally:
-                    restore_torch_function(call)
-            if on_exit:
-                on_exit(call, args, kwargs, output)
-            if sites is not None and call.site in sites:
-                self._end()
-            return changed
-
-        with self.calls.hooked(model, enter, leave, sites), ExitStack() as stack:
-            if sites is None:
-                stack.enter_context(self)
-            yield
-
-    def _begin(self) -> None:
-        """Intercept functions from here on; once, where one such module is part of another."""
-        if self._depth == 0:
-            self.__enter__()
-        self._depth += 1
-
-    def _end(self) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            self.__exit__(None, None, None)
+    def leave(self, running: Running, output: Any) -> Any:
+        """Undo `enter`, and report multi-head attention."""
+        layer, changed = running.module, None
+        try:
+            if isinstance(layer, nn.MultiheadAttention) and output is not None:
+                call = MultiheadCall.of_layer(layer, running.args, running.kwargs, output)
+                changed = self._answer(running, call)
+        finally:
+            if guard := running.state.pop("guard", None):
+                guard.__exit__(None, None, None)
+            if self.sites is not None and running.site in self.sites:
+                self._depth -= 1
+                if self._depth == 0:
+                    self.__exit__(None, None, None)
+        return changed
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run a torch function, and intercept it if it is part of attention."""
+        """Run a torch function, and report it if it is attention."""
         kwargs = kwargs or {}
-        # Three ways in which libraries compute attention, and where each can be seen whole:
-        #
-        #     F.scaled_dot_product_attention(q, k, v)        its arguments
-        #     nn.MultiheadAttention, and its functional      its arguments; it is fused inside
-        #     softmax(q @ k.T) -> dropout, reshape -> @ v    the softmax, followed to the product
-        #
+        running = self.stack[-1] if self.stack else None
         # Blocks of visattn are recorded by their Tap: twice would be two maps.
-        call = None if self.calls.inactive else self.calls.current
-        if call is None or not call.third_party:
+        if running is None or not running.third_party or this_run() != self._run:
             return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            return self._sdpa(call, args, kwargs)
+            return self._answer(running, FusedCall(args, kwargs))
         if func is F.multi_head_attention_forward:
-            return self._multihead(call, args, kwargs)
+            result = func(*args, **kwargs)
+            return self._answer(running, MultiheadCall.of_function(args, kwargs, result))
         if func in _SOFTMAX:
-            return self._softmax(call, func, args, kwargs)
-        if call.tracked:
-            return self._track(call, func, args, kwargs)
-        if self.calls.probing and func in _PROJECTIONS:
-            _store_projection_input(self.calls, args)
+            return self._softmax(running, func, args, kwargs)
+        if running.tracked:
+            return self._follow(running, func, args, kwargs)
         return func(*args, **kwargs)
 
-    def _sdpa(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        attention = sdpa_call(args, kwargs)
-        if attention is None:
-            self.listener.on_unsupported(call, UNSUPPORTED_AXES)
-            return F.scaled_dot_product_attention(*args, **kwargs)
-        if self.identity_attention and attention.shape[2] == attention.shape[3]:
-            self.listener.on_attention(call, attention)
-            values = cast("Tensor", attention.values)
-            return values if args[0].ndim == 4 else values.squeeze(1)
-        replace = self.replace_weights
-        if replace is not None and (weights := replace(call, attention)) is not None:
-            dropout_p = attention.dropout_p
-            dropped = F.dropout(weights, dropout_p) if dropout_p else weights
-            output = dropped @ cast("Tensor", attention.values)
-            return output if args[0].ndim == 4 else output.squeeze(1)
-        output = F.scaled_dot_product_attention(*args, **kwargs)
-        if replace is None:
-            attention.output = output if output.ndim == 4 else output.unsqueeze(1)
-            attention.traced = output, -2
-            self.listener.on_attention(call, attention)
-        return output
-
-    def _multihead(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Intercept the function behind `nn.MultiheadAttention`, called by another module."""
-        output = F.multi_head_attention_forward(*args, **kwargs)
-        if self.selected and not self.selected(call):
-            return output
-        with self._grad_mode():
-            attention = functional_multihead_call(args, kwargs, output)
-        return self._multihead_output(call, attention, output, batch_first=False)
-
-    def _multihead_layer(
-        self,
-        call: ModuleCall,
-        layer: nn.MultiheadAttention,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: Any,
-    ) -> Any:
-        if self.selected and not self.selected(call):
-            return output
-        with self._grad_mode():
-            attention = multihead_call(layer, args, kwargs, output)
-        return self._multihead_output(call, attention, output, batch_first=layer.batch_first)
-
-    def _grad_mode(self) -> torch.set_grad_enabled:
-        return torch.set_grad_enabled(self.replace_weights is not None and torch.is_grad_enabled())
-
-    def _multihead_output(
-        self, call: ModuleCall, attention: AttentionCall | str, output: Any, *, batch_first: bool
-    ) -> Any:
-        """Report finished multi-head attention; return its output, or that of other weights."""
-        if isinstance(attention, str):
-            self.listener.on_unsupported(call, attention)
-            return output
-        if self.calls.probing and attention.tokens is not None:
-            call.projection_inputs.append(attention.tokens)
-        weights = None
-        if self.replace_weights is None:
-            self.listener.on_attention(call, attention)
-        else:
-            weights = self.replace_weights(call, attention)
-        if self.identity_attention and attention.shape[2] == attention.shape[3]:
-            weights = torch.eye(attention.shape[3]).to(output[0])
-        if weights is None:
-            return output
-        return multihead_output(attention, weights, output, batch_first=batch_first)
+    def _answer(self, running: Running, call: AttentionCall) -> Any:
+        """Report attention; return what the model continues with."""
+        call.site, call.index = running.site, running.index
+        weights = self.on_call(call)
+        return call.result if weights is None or call.unsupported else call.result_of(weights)
 
     def _softmax(
-        self, call: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, running: Running, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Tensor:
         weights = func(*args, **kwargs)
         axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
         if weights.ndim < 3 or axis is None:
             return weights
-        if axis % weights.ndim != weights.ndim - 1:
-            self.listener.on_unsupported(
-                call, f"its softmax runs over axis {axis} of {weights.ndim}, not over the keys"
-            )
+        if axis % weights.ndim == weights.ndim - 1:
+            running.tracked[id(weights)] = _Tracked(weights, weights)
         else:
-            call.tracked[id(weights)] = TrackedWeights(weights, weights)
+            where = f"axis {axis} of {weights.ndim}, not over the keys"
+            self._answer(running, AttentionCall(unsupported=f"its softmax runs over {where}"))
         return weights
 
-    def _track(
-        self, call: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def _follow(
+        self, running: Running, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        candidates = (call.tracked.get(id(tensor)) for tensor in argument_tensors(args))
-        tracked = next((weights for weights in candidates if weights is not None), None)
+        """Follow a softmax through the functions of a module, up to the product with the values."""
+        tensors = argument_tensors(args)
+        tracked = next((t for x in tensors if (t := running.tracked.get(id(x)))), None)
         if tracked is not None and func in _MATMUL:
-            call.tracked.clear()  # the product ends this attention; a module may compute another
-            args = self._weighted_sum(call, args, tracked)
-            return func(*args, **kwargs)
+            running.tracked.clear()  # the product ends this attention; a module may compute another
+            product = partial(func, **kwargs)
+            call = ProductCall(
+                product, args, tracked.tensor, tracked.softmax, projected=tracked.projected
+            )
+            return self._answer(running, call)
         result = func(*args, **kwargs)
         if tracked is not None and isinstance(result, Tensor) and result.is_floating_point():
-            mixed = tracked.heads_mixed or func in _PROJECTIONS
-            call.tracked[id(result)] = TrackedWeights(result, tracked.softmax, heads_mixed=mixed)
+            projected = tracked.projected or func in PROJECTIONS
+            running.tracked[id(result)] = _Tracked(result, tracked.softmax, projected)
         return result
 
-    def _weighted_sum(
-        self, call: ModuleCall, args: tuple[Any, ...], tracked: TrackedWeights
-    ) -> tuple[Any, ...]:
-        """Intercept the product of weights and values; weights on the right are transposed."""
-        transposed = tracked.tensor is not args[0]
-        used = args[1].mT if transposed else args[0]
-        attention = _explicit_call(used, args[0].mT if transposed else args[1], tracked)
-        if isinstance(attention, str):
-            self.listener.on_unsupported(call, attention)
-            return args
-        if self.replace_weights is None:
-            attention.traced = (args[1], -1) if transposed else (args[0], -2)
-            self.listener.on_attention(call, attention)
-        if self.identity_attention and used.shape[-1] == used.shape[-2]:
-            identity = torch.eye(used.shape[-1]).to(used).expand_as(used)
-            return (args[0], identity) if transposed else (identity, args[1])
-        if self.replace_weights is None:
-            return args
-        weights = self.replace_weights(call, attention)
-        if weights is None or attention.heads_mixed:
-            return args
-        weights = weights.view(used.shape)
-        return (args[0], weights.mT) if transposed else (weights, args[1])
 
-
-def _explicit_call(used: Tensor, values: Tensor, tracked: TrackedWeights) -> AttentionCall | str:
-    """Return the attention call of weights that the model computed, or why it is unsupported."""
-    if values.ndim == 3:
-        values = values.unsqueeze(1)
-    weights = used.unsqueeze(1) if used.ndim == 3 else used
-    if weights.ndim != 4:
-        return UNSUPPORTED_AXES
-    mixed = not sums_to_one(weights)
-    if mixed:
-        if not tracked.heads_mixed or tracked.softmax.shape != weights.shape:
-            return "the weights that it uses do not sum to 1"
-        weights = tracked.softmax
-    groups, heads, queries, keys = weights.shape
-    return AttentionCall(
-        (groups, heads, queries, keys), values=values, weights=weights, heads_mixed=mixed
-    )
-
-
-def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:
-    """Whether every row of weights sums to 1, is all zeros, or is NaN.
+def tapped_attention(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the name of each tap that gets attention among tokens, and the module around it.
 
     Example:
-        >>> sums_to_one(torch.tensor([[0.25, 0.75], [0.0, 0.0]])), sums_to_one(torch.ones(2, 2))
-        (True, False)
+        >>> [site for site, _ in tapped_attention(nn.Sequential(nn.Sequential(Tap("tokens"))))]
+        ['0.0']
     """
-    # Unseen by modes that look for what the model itself detaches.
-    with torch._C.DisableTorchFunction():  # noqa: SLF001
-        wide = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
-    sums = wide.sum(-1)
-    tolerance = 1e-5 if weights.dtype in (torch.float32, torch.float64) else 2e-2
-    error = (sums - 1).abs()
-    if bool((error <= tolerance).all()):  # the usual case, without another pass
+    modules = dict(model.named_modules())
+    for site, module in modules.items():
+        if isinstance(module, Tap) and module.kind == "tokens":
+            yield site, modules[site.rpartition(".")[0]]
+
+
+def may_compute_attention(module: nn.Module) -> bool:
+    """Whether the forward method of this module itself may compute attention.
+
+    Example:
+        >>> layers = nn.Linear(1, 1), nn.MultiheadAttention(1, 1), Tap("gate")
+        >>> [may_compute_attention(layer) for layer in layers]
+        [False, True, False]
+    """
+    if isinstance(module, nn.MultiheadAttention):
         return True
-    error = torch.minimum(error, wide.abs().amax(-1))
-    return bool((error.nan_to_num(0.0) <= tolerance).all())
+    return not isinstance(module, Tap) and not type(module).__module__.startswith("torch.nn.")
 
 
-def _store_projection_input(calls: ModuleCallStack, args: tuple[Any, ...]) -> None:
-    """Store the input of a projection with the running module and the one around it."""
-    for call in calls.stack[-2:]:
-        call.projection_inputs.append(args[0])
+def is_third_party(module: nn.Module) -> bool:
+    """Whether a module may compute attention and has no `Tap` to record it with.
+
+    Example:
+        >>> is_third_party(nn.Sequential(Tap("gate"))), is_third_party(nn.MultiheadAttention(1, 1))
+        (False, True)
+    """
+    from_visattn = type(module).__module__.split(".")[0] == "visattn"
+    has_tap = any(isinstance(child, Tap) for child in module.children())
+    return may_compute_attention(module) and not from_visattn and not has_tap

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from visattn.recording.frozen import HALF, in_float32
-from visattn.recording.module_calls import ModuleCall, ModuleCallStack
-from visattn.recording.word_rows import call_site
+from visattn.recording.interception import Running, running_modules
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 _CROSS_ATTENTION = ("encoder_hidden_states", "key_value_states", "cross_attention_states")
@@ -88,7 +87,7 @@ class KeySources(TorchFunctionMode):
         self.skip = skip
         self.last = last
         self.full_precision = full_precision and any(p.dtype in HALF for p in model.parameters())
-        self.calls = ModuleCallStack()
+        self.stack: list[Running] = []
         self.sources: dict[str, KeySource] = {}
         self.trace = trace
         self.share_zeros = share_zeros
@@ -100,7 +99,7 @@ class KeySources(TorchFunctionMode):
     @contextmanager
     def collecting(self) -> Iterator[None]:
         """Collect inside the block."""
-        with self.calls.hooked(self.model, _store_arguments), self:
+        with running_modules(self.model) as self.stack, self:
             yield
 
     def __torch_function__(
@@ -109,7 +108,7 @@ class KeySources(TorchFunctionMode):
         """Run a torch function; without its attention, if it is one."""
         # What is skipped is most of a language model: linear layers, whose outputs are zeros that
         # take no memory, products with such zeros, and activations of them.
-        kwargs, call = kwargs or {}, self.calls.current
+        kwargs, call = kwargs or {}, self.stack[-1] if self.stack else None
         if self._zeros and (zeros := self._product(func, args)) is not None:
             return zeros
         if call is not None and func is F.linear:
@@ -152,7 +151,7 @@ class KeySources(TorchFunctionMode):
         return self._zeros_like(tensors[0], torch.broadcast_shapes(*(t.shape for t in tensors)))
 
     def _attention(
-        self, call: ModuleCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: Running, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if func is F.scaled_dot_product_attention:
             query, key, value = _query_key_value(args, kwargs)
@@ -172,13 +171,14 @@ class KeySources(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _add(
-        self, call: ModuleCall, num_queries: int, num_keys: int, keys: Tensor, *,
+        self, call: Running, num_queries: int, num_keys: int, keys: Tensor, *,
         scores: bool = False,
     ) -> None:  # fmt: skip
-        if (site := call_site(call)) in self.sources:  # the first call has the prompt
+        site = call.site if call.index == 0 else f"{call.site}#{call.index + 1}"
+        if site in self.sources:  # the first call has the prompt
             return
         rows, masked = _key_rows(keys, scores=scores)
-        states = _key_states(self.calls.stack, num_queries, num_keys)
+        states = _key_states(self.stack, num_queries, num_keys)
         source = KeySource(num_queries, num_keys, states, rows, masked)
         self.sources[site] = source
         if self.last is not None and self.last(site, source):
@@ -260,7 +260,7 @@ def _key_rows(keys: Tensor, *, scores: bool) -> tuple[Tensor, Tensor | None]:
 
 
 def is_attention_softmax(
-    call: ModuleCall, weights: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    call: Running, weights: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
     """Whether a softmax is over keys: the last of four axes, or of three in an attention module.
 
@@ -277,24 +277,20 @@ def _query_key_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Ten
     return arguments["query"], arguments["key"], arguments["value"]
 
 
-def _store_arguments(call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    call.state["arguments"] = {**{str(number): arg for number, arg in enumerate(args)}, **kwargs}
-
-
-def _key_states(stack: list[ModuleCall], num_queries: int, num_keys: int) -> Tensor | None:
+def _key_states(stack: list[Running], num_queries: int, num_keys: int) -> Tensor | None:
     """Return the hidden states that the keys of the innermost module are projected from.
 
     Cross-attention states are those of the module itself. For self-attention they are the input of
     the outermost module that has as many tokens, before any layer mixes them.
     """
-    arguments = stack[-1].state["arguments"]
+    arguments = _arguments(stack[-1])
     for name in _CROSS_ATTENTION:  # their names say what they are; self-attention has no such
         if (states := _tokens(arguments.get(name), num_keys)) is not None:
             return states
     if num_queries != num_keys:
         # Cross-attention: the nearest module that was called with as many tokens has them.
         for call in reversed(stack):
-            for argument in call.state["arguments"].values():
+            for argument in _arguments(call).values():
                 if (states := _tokens(argument, num_keys)) is not None:
                     return states
         # Keys of image tokens and of the queries themselves, in either order.
@@ -303,13 +299,17 @@ def _key_states(stack: list[ModuleCall], num_queries: int, num_keys: int) -> Ten
                 return states
         return None
     for call in stack:
-        arguments = call.state["arguments"]
+        arguments = _arguments(call)
         for name in (*_SELF_ATTENTION, *arguments):
             if name in _CROSS_ATTENTION:
                 continue
             if (states := _tokens(arguments.get(name), num_keys)) is not None:
                 return states
     return None
+
+
+def _arguments(call: Running) -> dict[str, Any]:
+    return {**{str(number): arg for number, arg in enumerate(call.args)}, **call.kwargs}
 
 
 def _tokens(argument: Any, count: int) -> Tensor | None:

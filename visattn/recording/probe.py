@@ -6,14 +6,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.recording.attention_call import (
-    AttentionCall,
+from visattn.recording.attention_call import AttentionCall
+from visattn.recording.interception import (
+    PROJECTIONS,
+    Running,
+    attention_calls,
+    in_this_run,
+    probing,
+    running_modules,
 )
-from visattn.recording.interception import AttentionInterceptor
 from visattn.recording.model_info import AttentionLayer, FeatureLayer
-from visattn.recording.module_calls import ModuleCall, ModuleCallStack, probing
 from visattn.recording.outputs import OutputLayout, detect_output_layout
 from visattn.recording.quadrant_probe import QuadrantProbeResult, tokens_aligned
 from visattn.recording.token_grid import (
@@ -117,7 +122,7 @@ class ModelProbe:
         self.image_size = image_size
         self.prefix_tokens = prefix_tokens
         self.quadrants = quadrants
-        self.calls = ModuleCallStack(probing=True)
+        self.stack: list[Running] = []
         self.grids = GridProbe(image_size, prefix_tokens, quadrants.grids)
         self.result = ProbeResult(prefix_tokens=prefix_tokens, quadrants=quadrants)
         self.attention_inputs: dict[str, FeatureLayer] = {}
@@ -126,39 +131,45 @@ class ModelProbe:
         """Return what was found while the model runs."""
         with ExitStack() as stack:
             stack.enter_context(probing())
-            interceptor = AttentionInterceptor(self.calls, self)
-            stack.enter_context(interceptor.intercepting(self.model, self._on_enter, self._on_exit))
+            stack.enter_context(attention_calls(self.model, self._on_call))
+            running = running_modules(self.model, self._on_enter, self._on_exit)
+            self.stack = stack.enter_context(running)
+            stack.enter_context(_ProjectionInputs(self.stack))
             for site, module in self.model.named_modules():
                 is_tap = isinstance(module, Tap)
-                hook = self._tap_hook(site) if is_tap else self.grids.forward_hook(site)
-                stack.callback(module.register_forward_hook(hook).remove)
+                make = self._tap_hook if is_tap else self.grids.forward_hook
+                hook = in_this_run(make(site))
                 if isinstance(module, Tap) and module.kind == "tokens":
-                    module.requests.append(_FIRST_QUERY)
-                    stack.callback(module.requests.remove, _FIRST_QUERY)
+                    stack.enter_context(module.listening(_FIRST_QUERY, hook))
+                else:
+                    stack.callback(module.register_forward_hook(hook).remove)
             self.result.output = detect_output_layout(forward(), PROBE_BATCH_SIZE)
         sites = dict.fromkeys(layer.site for layer in self.attention_inputs.values())
         aligned = self.quadrants.feature_layers
         self.result.attention_inputs = tuple(aligned[site] for site in sites if site in aligned)
         return self.result
 
-    def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
+    def _on_call(self, attention: AttentionCall) -> None:
         """Store the shape of attention until the module ends."""
+        call = self.stack[-1]
         self.quadrants.attention_modules.add(call.site)
-        call.num_attentions += 1
+        if attention.unsupported:
+            call.state.setdefault("unsupported", attention.unsupported)
+            return
+        if attention.tokens is not None:
+            call.state["projected"].append(attention.tokens)
+        call.state["attentions"] += 1
         call.state["shape"] = attention.shape
 
-    def on_unsupported(self, call: ModuleCall, reason: str) -> None:
-        """Store why the attention of a module cannot be recorded."""
-        self.quadrants.attention_modules.add(call.site)
-        call.state.setdefault("unsupported", reason)
-
-    def _on_enter(self, call: ModuleCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _on_enter(self, call: Running) -> Any:
+        args, kwargs = call.args, call.kwargs
+        call.state |= {"projected": [], "attentions": 0}
         # Methods explain what attention reads: the norm before it, not the residual stream.
         norm = _norm_of_same_block(self.grids.last_norm, call.site)
         call.state["input_layer"] = norm or self._parent_input()
         call.state["last_features"] = self.grids.last_features
         # The model itself gets images, which are no tokens.
-        if isinstance(call.module, nn.MultiheadAttention) or len(self.calls.stack) == 1:
+        if isinstance(call.module, nn.MultiheadAttention) or len(self.stack) == 1:
             return None
         for index, arg in enumerate(args):
             if isinstance(arg, Tensor) and (code := self.grids.encode(arg)) is not None:
@@ -170,11 +181,11 @@ class ModelProbe:
 
     def _parent_input(self) -> FeatureLayer | None:
         """Return the last feature layer before the enclosing module began."""
-        stack = self.calls.stack
+        stack = self.stack
         return stack[-2].state["last_features"] if len(stack) > 1 else None
 
-    def _on_exit(self, call: ModuleCall, _: Any, __: Any, output: Any) -> None:
-        if not call.third_party or not (call.num_attentions or "unsupported" in call.state):
+    def _on_exit(self, call: Running, output: Any) -> None:
+        if not call.third_party or not (call.state["attentions"] or "unsupported" in call.state):
             return
         layout = self._token_layout(call, output)
         if isinstance(layout, ObservedTokens) and not _is_aligned(self.quadrants, call, layout):
@@ -185,9 +196,9 @@ class ModelProbe:
         if isinstance(layout, ObservedTokens):
             self._store_input(call, call.site, single_query=layout.layer.single_query)
 
-    def _query_layer(self, call: ModuleCall) -> AttentionLayer | None:
+    def _query_layer(self, call: Running) -> AttentionLayer | None:
         """Return the layer, if queries that lie nowhere attend to a grid in it; else None."""
-        if "unsupported" in call.state or call.num_attentions > 1:
+        if "unsupported" in call.state or call.state["attentions"] > 1:
             return None
         groups, heads, queries, keys = call.state["shape"]
         tokens = self.quadrants.attention_tokens.get((call.site, call.index))
@@ -199,20 +210,20 @@ class ModelProbe:
             return None
         return AttentionLayer(call.site, grid, heads, prefix, num_queries=queries)
 
-    def _store_input(self, call: ModuleCall, site: str, *, single_query: bool) -> None:
+    def _store_input(self, call: Running, site: str, *, single_query: bool) -> None:
         if not single_query and call.state["input_layer"] is not None:
             self.attention_inputs.setdefault(site, call.state["input_layer"])
 
-    def _token_layout(self, call: ModuleCall, output: Any) -> ObservedTokens | str:
+    def _token_layout(self, call: Running, output: Any) -> ObservedTokens | str:
         """Return the positions of the tokens of finished attention, or why they are unknown."""
         if type(call.module).__name__ in _CHANNEL_ATTENTION:
             return "it attends among channels, not among positions"
         if "unsupported" in call.state:
             return call.state["unsupported"]
-        if call.num_attentions > 1:
+        if call.state["attentions"] > 1:
             return "it combines several softmaxes, none of which alone is its attention"
         groups, heads, queries, keys = call.state["shape"]
-        decoded = (decode_indices(tensor, groups, queries) for tensor in call.projection_inputs)
+        decoded = (decode_indices(tensor, groups, queries) for tensor in call.state["projected"])
         indices = next((index for index in decoded if index is not None), None)
         windows = None
         if indices is not None and queries == keys:
@@ -282,13 +293,30 @@ class ModelProbe:
             heads = weights.shape[1] if weights.ndim > 2 else None
             layer = AttentionLayer(site, tap.grid, heads, tap.roles, single_query=tap.single_query)
             self.result.layouts[site] = [ObservedTokens(layer, tap.roles)]
-            if self.calls.current is not None:
-                self._store_input(self.calls.current, site, single_query=tap.single_query)
+            if self.stack:
+                self._store_input(self.stack[-1], site, single_query=tap.single_query)
 
         return hook
 
 
-def _is_aligned(quadrants: QuadrantProbeResult, call: ModuleCall, layout: ObservedTokens) -> bool:
+class _ProjectionInputs(TorchFunctionMode):
+    """Stores the input of a projection with the running module and the one around it."""
+
+    def __init__(self, stack: list[Running]) -> None:
+        super().__init__()
+        self.stack = stack
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function."""
+        if func in PROJECTIONS and self.stack and self.stack[-1].third_party:
+            for call in self.stack[-2:]:
+                call.state["projected"].append(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _is_aligned(quadrants: QuadrantProbeResult, call: Running, layout: ObservedTokens) -> bool:
     """Whether the tokens of attention respond to quadrants at their inferred positions."""
     tokens = quadrants.attention_tokens.get((call.site, call.index))
     layer = layout.layer

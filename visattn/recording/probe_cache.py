@@ -16,7 +16,7 @@ from visattn.recording.cell_strides import CellStrides
 from visattn.recording.changed_attention import read_by_change
 from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
 from visattn.recording.frozen import first_weight, without_grad
-from visattn.recording.module_calls import probing
+from visattn.recording.interception import probing
 from visattn.recording.outputs import detect_output_layout
 from visattn.recording.probe import Layouts, ModelProbe, ProbeResult
 from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images

@@ -24,12 +24,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from visattn.recording.attention_call import (
-    AttentionCall,
-)
-from visattn.recording.interception import AttentionInterceptor
+from visattn.recording.attention_call import AttentionCall
+from visattn.recording.interception import attention_calls, in_this_run, probing
 from visattn.recording.model_info import FeatureLayer, FeatureLayout
-from visattn.recording.module_calls import ModuleCall, ModuleCallStack, probing
 from visattn.recording.token_grid import Grid, covers, fits
 
 QUADRANTS = 4  # top left, top right, bottom left, bottom right
@@ -239,36 +236,32 @@ class QuadrantProbe:
     def run(self, forward: Callable[[], Any]) -> QuadrantProbeResult:
         """Return what was recorded while the model runs."""
         with ExitStack() as stack:
+            stack.enter_context(probing())
             for site, module in self.model.named_modules():
-                hook = self._forward_hook(site)
+                hook = in_this_run(self._forward_hook(site))
                 handle = module.register_forward_hook(hook, with_kwargs=True)
                 stack.callback(handle.remove)
-            calls = ModuleCallStack(probing=True)
-            interceptor = AttentionInterceptor(calls, self, identity_attention=True)
-            stack.enter_context(probing())
-            stack.enter_context(interceptor.intercepting(self.model))
+            stack.enter_context(attention_calls(self.model, self._on_call))
             forward()
         return self.result
 
-    def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
+    def _on_call(self, attention: AttentionCall) -> Tensor | None:
         """Store the contents of the tokens of an attention call."""
-        self.result.attention_modules.add(call.site)
-        groups, _, _, keys = attention.shape
-        values = attention.values
-        queries = attention.queries
+        self.result.attention_modules.add(attention.site)
+        if attention.unsupported:
+            return None
+        groups, _, num_queries, keys = attention.shape
+        queries, _, values = attention.inputs
         # Values of other sizes than the keys say nothing of the keys; the weights, as columns, do.
-        if values is None or values.shape[:1] + values.shape[2:3] != (groups, keys):
-            values = attention.compute_weights(slice(None), slice(None)).transpose(-2, -1)
+        if values.shape[:1] + values.shape[2:3] != (groups, keys):
+            values = attention.weights().transpose(-2, -1)
         if groups == QUADRANTS:
             self._count_prefix_tokens(values.transpose(1, 2).flatten(2))
         if groups % QUADRANTS == 0:
-            self.result.attention_tokens[call.site, call.index] = AttentionTokens(
+            self.result.attention_tokens[attention.site, attention.index] = AttentionTokens(
                 _token_contents(values), None if queries is None else _token_contents(queries)
             )
-
-    def on_unsupported(self, call: ModuleCall, reason: str) -> None:  # noqa: ARG002 - of a protocol
-        """Store that a module computes attention."""
-        self.result.attention_modules.add(call.site)
+        return torch.eye(keys).to(attention.inputs[2]) if num_queries == keys else None
 
     def _forward_hook(self, site: str) -> Callable[..., None]:
         def hook(

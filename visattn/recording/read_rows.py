@@ -13,9 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from visattn.recording.attention_call import AttentionCall
 from visattn.recording.gradient_graph import Edge, GradientGraph, gradient_edge
-from visattn.recording.interception import AttentionInterceptor
+from visattn.recording.interception import attention_calls, in_this_run, tapped_attention
 from visattn.recording.model_info import ReadRows
-from visattn.recording.module_calls import ModuleCall, ModuleCallStack, tapped_attention
 from visattn.recording.probe import Layouts, ObservedTokens, layout_of
 
 Gradients = Callable[[Sequence[Edge]], Sequence[Tensor | None]]
@@ -104,19 +103,15 @@ class AttentionTracer:
         """Collect calls inside the block."""
         with ExitStack() as stack:
             for site, attention in tapped_attention(self.model):
-                hook = self._output_hook(site)
+                hook = in_this_run(self._output_hook(site))
                 stack.callback(attention.register_forward_hook(hook).remove)
-            interceptor = AttentionInterceptor(ModuleCallStack(probing=True), self)
-            stack.enter_context(interceptor.intercepting(self.model))
+            stack.enter_context(attention_calls(self.model, self._on_call))
             yield
 
-    def on_attention(self, call: ModuleCall, attention: AttentionCall) -> None:
+    def _on_call(self, call: AttentionCall) -> None:
         """Store the tensor of an attention call."""
-        if attention.traced is not None:
-            self._add(call.site, call.index, *attention.traced)
-
-    def on_unsupported(self, call: ModuleCall, reason: str) -> None:
-        """Ignore attention that cannot be recorded."""
+        if not call.unsupported:
+            self._add(call.site, call.index, *call.traced)
 
     def _output_hook(self, site: str) -> Callable[..., None]:
         def hook(_: nn.Module, __: Any, output: Any) -> None:

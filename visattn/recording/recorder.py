@@ -1,30 +1,42 @@
 """Records the attention maps of a model while it runs."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from math import isnan, nan
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
+from visattn.functional.windows import dense_to_window_weights, window_weights_to_dense
 from visattn.io.messages import format_names
-from visattn.recording.attention_call import fused_kernels
+from visattn.recording.attention_call import ALL, AttentionCall, fused_kernels
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import without_checkpointing
-from visattn.recording.module_calls import (
-    is_probing,
+from visattn.recording.interception import (
+    Running,
+    attention_calls,
+    in_this_run,
     is_third_party,
     may_compute_attention,
 )
-from visattn.recording.third_party import RecordedWeights, ThirdPartyRecorder
+from visattn.recording.probe import ObservedTokens, ProbeResult, layout_of
+from visattn.recording.probe_cache import NormalizingClassifier, probe_model
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
+from visattn.results.kinds import MapKind
 
 _SPATIAL_KINDS = ("gate", "tokens", "words", "queries")
+_NO_IMAGE = "no image was passed in before it ran, so its grid is unknown; record the whole model"
+_OTHER_TOKENS = (
+    "it got {} tokens instead of {} as in the probe run; positions are unknown where tokens are "
+    "dropped or merged; record in evaluation mode"
+)
 LayerSelection = int | str | Sequence[int | str] | None
 
 
@@ -37,8 +49,9 @@ class Recording:
             has the index of the `layer` among those that can be recorded and of the `call` of the
             module, both from 0, and for attention among tokens the kinds of `prefix_tokens` and
             the selected `queries` and `heads`.
-        weights: Attention weights as the model computed them; for attention among tokens with the
-            columns of prefix tokens, which maps do not have. They share memory with the maps.
+        weights: For each map the attention weights as the model computed them: `[b, h, n, n]` for
+            attention among tokens, with the rows and columns of prefix tokens, which maps do not
+            have. They share memory with the maps.
         unsupported: Reasons for attention that ran and cannot be recorded, by module name.
     """
 
@@ -59,7 +72,7 @@ def record(
     *,
     queries: str | Sequence[int] = "all",
     layers: LayerSelection = None,
-    heads: Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
     differentiable: bool = False,
 ) -> Iterator[Recording]:
     """Record the attention maps of every forward pass inside the `with` block.
@@ -80,9 +93,9 @@ def record(
         queries: Queries of attention among tokens: `all`, `patches`, `class`, `distillation` or
             `register` tokens, or token indices, where prefix tokens come before the patches. Of a
             detector with queries (DETR) also their indices.
-        layers: Indices of layers in the order of the model (-1 is the last one), names, or a
-            pattern of names such as `blocks.1*`; None for all.
-        heads: Indices of attention heads; None for all.
+        layers: Indices of layers in the order of the model (-1 is the last one), names, or
+            patterns of names such as `blocks.1*`; one or several, None for all.
+        heads: Indices of attention heads, one or several; None for all.
         differentiable: Compute the model's output with the recorded weights and keep them in the
             autograd graph, to take gradients with respect to them. The output then differs in the
             last bits. It requires all queries and heads.
@@ -101,9 +114,19 @@ def record(
         ('1', tensor([0.5000]))
     """
     check_supports_hooks(model)
-    request = _record_request(queries, heads, differentiable=differentiable)
+    if differentiable and (queries, heads) != ("all", None):
+        raise ValueError(
+            "differentiable=True requires queries='all' and heads=None, because the model computes "
+            f"with the recorded weights; got queries={queries!r} and heads={heads}. Select rows "
+            "from the gradients instead"
+        )
+    request = RecordRequest(
+        queries if isinstance(queries, str) else tuple(queries),
+        (heads,) if isinstance(heads, int) else None if heads is None else tuple(heads),
+        differentiable,
+    )
     # A layer that runs again in the backward pass would be recorded twice, or in one pass only.
-    with without_checkpointing(model), _recording(model, request, layers) as recording:
+    with without_checkpointing(model), _Recorder(model, request, layers).recording() as recording:
         yield recording
 
 
@@ -130,110 +153,12 @@ def record_sites(
         >>> recording.maps[0].site
         '1'
     """
-    request = _record_request(queries, None, differentiable=differentiable)
-    only = frozenset(sites) if called_whole and may_compute_attention(model) else None
-    with _recording(model, request, sites, only) as recording:
+    rows = queries if isinstance(queries, str) else tuple(queries)
+    recorder = _Recorder(model, RecordRequest(rows, None, differentiable), sites)
+    if called_whole and may_compute_attention(model):
+        recorder.intercepted = frozenset(sites)
+    with recorder.recording() as recording:
         yield recording
-
-
-@contextmanager
-def _recording(
-    model: nn.Module,
-    request: RecordRequest,
-    layers: LayerSelection,
-    only: frozenset[str] | None = None,
-) -> Iterator[Recording]:
-    taps = {name: module for name, module in model.named_modules() if isinstance(module, Tap)}
-    has_third_party = any(is_third_party(module) for module in model.modules())
-    if not taps and not has_third_party:
-        raise ValueError(
-            f"the model must have attention that can be recorded, but {type(model).__name__} has "
-            "no Tap; build it from visattn.blocks, or pass its weights through a "
-            "visattn.blocks.tap.Tap"
-        )
-    recording = Recording()
-    collector = _MapCollector(recording, request, layers, list(taps), open_ended=has_third_party)
-    third_party = ThirdPartyRecorder(
-        model,
-        request,
-        collector.select,
-        collector.add_third_party,
-        probe_first=not taps,
-        unsupported=recording.unsupported,
-        sites=only,
-    )
-    with ExitStack() as stack:
-        selected = [site for site in collector.select(()) if site in taps]
-        stack.enter_context(collector.strides.watching(model))
-        for site in selected:
-            stack.enter_context(_recording_tap(taps[site], site, collector))
-        if has_third_party:
-            stack.enter_context(third_party.recording())
-        yield recording
-    if not recording.maps:
-        raise ValueError(_no_maps_error(model, taps, recording, third_party))
-
-
-def _record_request(
-    queries: str | Sequence[int], heads: Sequence[int] | None, *, differentiable: bool
-) -> RecordRequest:
-    request = RecordRequest(
-        queries if isinstance(queries, str) else tuple(queries),
-        None if heads is None else tuple(heads),
-        differentiable,
-    )
-    if differentiable and not request.is_complete:
-        raise ValueError(
-            "differentiable=True requires queries='all' and heads=None, because the model computes "
-            f"with the recorded weights; got queries={queries!r} and heads={heads}. Select rows "
-            "from the gradients instead"
-        )
-    return request
-
-
-def select_layers(names: Sequence[str], layers: LayerSelection) -> list[str]:
-    """Return the names of the selected layers.
-
-    They are indices, names, or a pattern of names; None for all.
-
-    Raises:
-        ValueError: If there is no such layer.
-
-    Example:
-        >>> select_layers(["a.attn", "b.attn"], [-1, "a.attn"]), select_layers(["a", "b"], "b*")
-        (['b.attn', 'a.attn'], ['b'])
-    """
-    selected = select_known_layers(names, layers)
-    if isinstance(layers, str) and not selected:
-        raise ValueError(
-            f"layers must match the name of an attention layer, got {layers!r}; the layers are "
-            f"{', '.join(names)}"
-        )
-    if layers is None or isinstance(layers, str):
-        return selected
-    indices = [layers] if isinstance(layers, int) else layers
-    if not selected or len(selected) < len(indices):
-        raise ValueError(
-            f"layers must be indices below {len(names)} or names of attention layers, got {layers}"
-        )
-    return selected
-
-
-def select_known_layers(names: Sequence[str], layers: LayerSelection) -> list[str]:
-    """Return the names of the selected layers, where layers that are not known yet may follow.
-
-    Example:
-        >>> select_known_layers(["a", "b"], [-1, 7])
-        ['b']
-    """
-    if layers is None or isinstance(layers, str):
-        return [name for name in names if layers is None or fnmatch(name, layers)]
-    count = len(names)
-    return [
-        names[layer] if isinstance(layer, int) else layer
-        for layer in ([layers] if isinstance(layers, int) else layers)
-        if (-count <= layer < count if isinstance(layer, int) else layer in names)
-    ]
 
 
 def check_supports_hooks(model: nn.Module) -> None:
@@ -272,144 +197,271 @@ def check_not_compiled(model: nn.Module) -> None:
             )
 
 
-@dataclass
-class _MapCollector:
-    """Converts recorded weights to maps.
+class _Recorder:
+    """Turns attention of a model into maps: of taps as it is, of others by where its tokens lie."""
 
-    Args:
-        open_ended: Whether more layers may become known when the model runs.
+    def __init__(self, model: nn.Module, request: RecordRequest, layers: LayerSelection) -> None:
+        self.model = model
+        self.request = request
+        self.layers = [layers] if isinstance(layers, (int, str)) else layers
+        self.intercepted: frozenset[str] | None = None
+        self.recording_ = Recording()
+        self.taps = {name: each for name, each in model.named_modules() if isinstance(each, Tap)}
+        self.names = list(self.taps)
+        """Layers that can be recorded, as far as they are known."""
+        self.num_calls = Counter[str]()
+        self.strides = CellStrides()
+        self.outermost: Running | None = None
+        self.images: Tensor | None = None
+        self.probed: ProbeResult | None = None
+        self.ran = False
+
+    @contextmanager
+    def recording(self) -> Iterator[Recording]:
+        """Record inside the block."""
+        others = any(is_third_party(module) for module in self.model.modules())
+        if not self.taps and not others:
+            raise ValueError(
+                "the model must have attention that can be recorded, but "
+                f"{type(self.model).__name__} has no Tap; build it from visattn.blocks, or pass "
+                "its weights through a visattn.blocks.tap.Tap"
+            )
+        from_end = any(isinstance(layer, int) and layer < 0 for layer in self.layers or ())
+        # Where tokens lie is measured before the model runs; a model with taps may need no measure.
+        self.probe_first = not self.taps or (others and from_end)
+        if not others:
+            self._check_layers()
+        with ExitStack() as stack:
+            stack.enter_context(self.strides.watching(self.model))
+            for site, tap in self.taps.items():
+                if self.probe_first or self._wanted(site):
+                    stack.enter_context(tap.listening(self.request, self._tap_hook(site)))
+            if others:
+                calls = attention_calls(self.model, self._on_call, self.intercepted, self._on_start)
+                stack.enter_context(calls)
+            yield self.recording_
+        if self.probed:
+            self._check_layers()
+        if not self.recording_.maps:
+            raise ValueError(self._no_maps())
+
+    def _on_start(self, running: Running) -> None:
+        """Remember what a run of the model, or of a part of it, was called with."""
+        arguments = (*running.args, *running.kwargs.values())
+        images = next((each for each in arguments if getattr(each, "ndim", 0) == 4), None)
+        self.ran = True
+        self.outermost = None if images is None else running
+        if images is None:
+            return
+        if self.images is None or self.images.shape != images.shape:
+            self.probed = None  # grids depend on the size of the image and on nothing else of it
+        self.images = images.detach()
+        if self.probe_first and self.probed is None:
+            self._probe()
+
+    def _probe(self) -> ProbeResult:
+        """Locate the tokens of all layers, by the same call with other images."""
+        images, call, model = self.images, self.outermost, self.model
+        assert images is not None  # noqa: S101 - without an image nothing is located
+        size, channels = (images.shape[2], images.shape[3]), images.shape[1]
+        is_classifier = isinstance(model, NormalizingClassifier)
+        is_model = call is None or call.module is model
+        plain = call is None or (
+            is_model and (is_classifier or (len(call.args), call.kwargs) == (1, {}))
+        )
+        if is_classifier and plain:
+            channels = len(model.mean)
+        result = ProbeResult(error="not run")
+        if plain or not is_model:
+            result = probe_model(model, size, channels)
+        if call is not None and result.error and not plain:
+            others = {k: v for k, v in call.kwargs.items() if not isinstance(v, Tensor)}
+            key = f"{len(call.args)} {others}" if is_model else call.site
+            forward = _with_images(call, images)
+            result = probe_model(model, size, channels, forward, cache_key=key)
+        found = {layer.site for layer in result.attention_layers} | {*result.query_layers}
+        sites = [site for site in result.layouts if site in found and site not in self.taps]
+        self.names = [*self.taps, *sites]
+        self.probed = result
+        return result
+
+    def _layout(self, call: AttentionCall) -> ObservedTokens | str | None:
+        """Return where the tokens lie; as text why that is unknown; None if it is not selected."""
+        if call.unsupported:
+            return call.unsupported
+        if self.images is None:
+            return _NO_IMAGE
+        result = self.probed or self._probe()
+        layout = layout_of(result.layouts, call.site, call.index)
+        if (queries := result.query_layers.get(call.site)) is not None:
+            layout = ObservedTokens(queries, queries.prefix_tokens)
+        if isinstance(layout, ObservedTokens):
+            return layout if self._wanted(call.site) else None
+        return layout or result.error or "it did not run in the probe run"
+
+    def _on_call(self, call: AttentionCall) -> Tensor | None:
+        """Record intercepted attention; return the weights that the model continues with."""
+        layout = self._layout(call)
+        if isinstance(layout, ObservedTokens):
+            expected = _expected_tokens(layout)
+            if call.shape[2:] == expected:
+                return self._record(call, layout)
+            layout = _OTHER_TOKENS.format(call.shape[3], expected[1])
+        if layout is not None:
+            self.recording_.unsupported.setdefault(call.site, layout)
+        return None
+
+    def _record(self, call: AttentionCall, layout: ObservedTokens) -> Tensor | None:
+        """Record the requested rows."""
+        layer, windows, request = layout.layer, layout.windows, self.request
+        tokens = len(layer.prefix_tokens) + layer.grid[0] * layer.grid[1]
+        heads, rows = request.head_indices(call.shape[1]), ALL
+        if layer.num_queries:
+            rows = request.query_indices((), layer.num_queries)
+        elif not layer.single_query:
+            rows = request.query_indices(layer.prefix_tokens, tokens)
+        if request.differentiable:
+            weights, deviation = call.weights(), nan
+        else:
+            with torch.no_grad():
+                # Tokens are spread over windows: all rows are computed, and the wanted ones taken.
+                weights, deviation = call.proved_weights(heads, rows if windows is None else ALL)
+                weights = weights.detach()
+        by_window = weights
+        if windows is not None:
+            by_window = weights.unflatten(0, (-1, len(windows))).transpose(1, 2)  # [b h w p p]
+            weights = window_weights_to_dense(by_window, windows, tokens, rows)
+        elif layer.single_query:
+            weights = weights.squeeze(2)
+        more: dict[str, Any] = {
+            "deviation": None if isnan(deviation) else deviation,  # None: used by the model itself
+            "queries": request.queries,
+            "heads": request.heads,
+        }
+        if layer.window_size is not None:
+            more |= {"window": layer.window_size, "shift": layer.shift_size}
+        if call.heads_mixed:
+            more["mixed"] = "before the model mixed its heads"
+        info = MapInfo(prefix_tokens=tuple(layout.key_prefix_tokens), more=more)
+        rows, columns = layer.key_grid or layer.grid
+        values = weights[..., weights.shape[-1] - rows * columns :].unflatten(-1, (rows, columns))
+        self._add(call.site, "queries" if layer.num_queries else "tokens", values, weights, info)
+        if not request.differentiable:
+            return None
+        # Gradients are taken for the recorded tensor: the model must compute with that same one.
+        if windows is not None:
+            by_window = dense_to_window_weights(weights, by_window, windows)
+            return by_window.transpose(1, 2).flatten(0, 1)
+        return weights.unsqueeze(2) if layer.single_query else weights
+
+    def _tap_hook(self, site: str) -> Callable[[Tap, Any, Tensor], None]:
+        """Return a forward hook that records what a block passes through its tap."""
+
+        def hook(tap: Tap, _: Any, weights: Tensor) -> None:
+            if not self._wanted(site):
+                return
+            weights = weights if self.request.differentiable else weights.detach()
+            weights = _select_rows(weights, tap, self.request, site)
+            info = MapInfo()
+            if tap.fulfilled is not None:
+                more = {"queries": self.request.queries, "heads": self.request.heads}
+                info = MapInfo(prefix_tokens=tuple(tap.roles), more=more)
+            self._add(site, tap.kind, _to_grid(weights, tap, site), weights, info)
+
+        return in_this_run(hook)
+
+    def _add(
+        self, site: str, kind: MapKind, values: Tensor, weights: Tensor, info: MapInfo
+    ) -> None:
+        layer = self.names.index(site) if site in self.names else None
+        info = replace(info, call=self.num_calls[site], layer=layer)
+        self.num_calls[site] += 1
+        margin = (0, 0)
+        if kind in _SPATIAL_KINDS:
+            margin = self.strides.margin((values.shape[-2], values.shape[-1]))
+        self.recording_.maps.append(AttentionMap(values, site, kind, info=info, margin=margin))
+        self.recording_.weights.append(weights)
+
+    def _wanted(self, site: str) -> bool:
+        """Whether a layer is selected."""
+        count = len(self.names)
+        return self.layers is None or any(
+            fnmatch(site, layer)
+            if isinstance(layer, str)
+            else -count <= layer < count and self.names[layer] == site
+            for layer in self.layers
+        )
+
+    def _check_layers(self) -> None:
+        """Refuse a selection that fits no layer."""
+        count, known = len(self.names), [*self.names, *self.recording_.unsupported]
+        for layer in self.layers or ():
+            if isinstance(layer, int):
+                expected, fits = f"be indices below {count}", -count <= layer < count
+            else:
+                expected = "match the name of an attention layer"
+                fits = any(fnmatch(name, layer) for name in known)
+            if not fits:
+                listed = ", ".join(self.names)
+                raise ValueError(f"layers must {expected}, got {layer!r}; the layers are {listed}")
+
+    def _no_maps(self) -> str:
+        """Return why there is no map."""
+        name, unsupported = type(self.model).__name__, self.recording_.unsupported
+        if unsupported:
+            reasons = {reason: [] for reason in unsupported.values()}
+            for site, reason in unsupported.items():
+                reasons[reason].append(site or "the model")
+            listed = (f"{format_names(sites, 1)}: {reason}" for reason, sites in reasons.items())
+            return (
+                f"no attention of {name} can be recorded: {'; '.join(listed)}; use a gradient "
+                "method such as gradcam instead, or record another model"
+            )
+        if self.taps:
+            return (
+                f"{name} must run inside the with block and use its taps ({', '.join(self.taps)}), "
+                "but no map was recorded"
+            )
+        if not self.ran:
+            return f"{name} must run inside the with block, but it did not"
+        return (
+            f"no attention of {name} was recorded: it ran neither scaled_dot_product_attention, "
+            "nor a softmax whose result is multiplied with values, nor torch.nn.MultiheadAttention."
+            " If it has no attention, use a gradient method such as gradcam instead; if it uses "
+            "kernels of xformers, flash or flex attention, switch it to sdpa or eager"
+        )
+
+
+def _with_images(call: Running, images: Tensor) -> Callable[[Tensor], Any]:
+    """Return a function that repeats a call with other images.
+
+    Other arguments of the batch are reduced to the first image, and repeated for each new one.
     """
 
-    recording: Recording
-    request: RecordRequest
-    layers: LayerSelection
-    taps: list[str]
-    open_ended: bool
-    calls: Counter[str] = field(default_factory=Counter)
-    strides: CellStrides = field(default_factory=CellStrides)
-    _sites: list[str] = field(default_factory=list)
-    _selected: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
+    def replaced(argument: Any, others: Tensor) -> Any:
+        if not isinstance(argument, Tensor):
+            return argument
+        if argument.shape == images.shape:
+            return others
+        batched = argument.ndim > 0 and len(argument) == len(images)
+        return argument[:1].expand(len(others), *argument.shape[1:]) if batched else argument
 
-    def select(self, third_party: Sequence[str], unsupported: Sequence[str] = ()) -> list[str]:
-        """Return the names of the layers to record, taps and third-party layers."""
-        key = tuple(third_party)
-        if key not in self._selected:
-            self._sites = [*self.taps, *key]
-            if self.taps and key:
-                self._check_no_negative_index()
-            names_unsupported = select_known_layers(unsupported, self._selected_names())
-            incomplete = self.open_ended and not key
-            select = select_known_layers if incomplete or names_unsupported else select_layers
-            self._selected[key] = select(self._sites, self.layers)
-        return self._selected[key]
+    def forward(others: Tensor) -> Any:
+        named = {name: replaced(argument, others) for name, argument in call.kwargs.items()}
+        return call.module(*(replaced(argument, others) for argument in call.args), **named)
 
-    def _selected_names(self) -> str | list[str]:
-        """Return the names or the pattern among the selected layers."""
-        if isinstance(self.layers, str):
-            return self.layers
-        layers = [] if self.layers is None or isinstance(self.layers, int) else self.layers
-        return [layer for layer in layers if isinstance(layer, str)]
-
-    def _check_no_negative_index(self) -> None:
-        """Refuse indices from the end, which change when more layers become known."""
-        layers = [self.layers] if isinstance(self.layers, int) else self.layers or ()
-        if isinstance(layers, str):
-            return
-        if any(isinstance(layer, int) and layer < 0 for layer in layers):
-            raise ValueError(
-                f"layers must not count from the end, got {self.layers}: the model has taps and "
-                "other attention, so the last layer is unknown before it runs; count from the "
-                f"start, or use names: {', '.join(self._sites)}"
-            )
-
-    def add(self, attention_map: AttentionMap, weights: Tensor) -> None:
-        """Add a map."""
-        site = attention_map.site
-        layer = self._sites.index(site) if site in self._sites else None
-        info = replace(attention_map.info, call=self.calls[site], layer=layer)
-        self.calls[site] += 1
-        self.recording.maps.append(replace(attention_map, info=info))
-        self.recording.weights.append(weights)
-
-    def add_third_party(self, recorded: RecordedWeights) -> None:
-        """Add a map of intercepted attention among tokens."""
-        weights = recorded.weights
-        grid = recorded.grid
-        values = weights[..., weights.shape[-1] - grid[0] * grid[1] :].unflatten(-1, grid)
-        attention_map = AttentionMap(
-            values,
-            recorded.site,
-            recorded.kind,
-            info=recorded.info,
-            margin=self.strides.margin(grid),
-        )
-        self.add(attention_map, weights)
+    return forward
 
 
-def _no_maps_error(
-    model: nn.Module, taps: dict[str, Tap], recording: Recording, third_party: ThirdPartyRecorder
-) -> str:
-    """Return why there is no map."""
-    name = type(model).__name__
-    if recording.unsupported:
-        reasons = dict.fromkeys(recording.unsupported.values())
-        listed = "; ".join(
-            f"{_sites_with_reason(recording.unsupported, reason)}: {reason}" for reason in reasons
-        )
-        return (
-            f"no attention of {name} can be recorded: {listed}; use a gradient method such as "
-            "gradcam instead, or record another model"
-        )
-    if taps:
-        return (
-            f"{name} must run inside the with block and use its taps ({', '.join(taps)}), but no "
-            "map was recorded"
-        )
-    if not third_party.ran:
-        return f"{name} must run inside the with block, but it did not"
-    return (
-        f"no attention of {name} was recorded: it ran neither scaled_dot_product_attention, nor a "
-        "softmax whose result is multiplied with values, nor torch.nn.MultiheadAttention. If it "
-        "has no attention, use a gradient method such as gradcam instead; if it uses kernels of "
-        "xformers, flash or flex attention, switch it to sdpa or eager"
-    )
-
-
-def _sites_with_reason(unsupported: dict[str, str], reason: str) -> str:
-    sites = [site or "the model" for site, other in unsupported.items() if other == reason]
-    return format_names(sites, 1)
-
-
-@contextmanager
-def _recording_tap(tap: Tap, site: str, collector: _MapCollector) -> Iterator[None]:
-    request = collector.request
-
-    def hook(tap: nn.Module, _: tuple[Tensor, ...], weights: Tensor) -> None:
-        if isinstance(tap, Tap) and not is_probing():
-            values = weights if request.differentiable else weights.detach()
-            selected = _select_rows(values, tap, request, site)
-            info = _tap_info(tap, request)
-            maps = _to_grid(selected, tap, site)
-            margin = (0, 0)
-            if tap.kind in _SPATIAL_KINDS:
-                margin = collector.strides.margin((maps.shape[-2], maps.shape[-1]))
-            attention_map = AttentionMap(maps, site, tap.kind, info=info, margin=margin)
-            collector.add(attention_map, selected)
-
-    handle = tap.register_forward_hook(hook)
-    tap.requests.append(request)
-    try:
-        yield
-    finally:
-        handle.remove()
-        tap.requests.remove(request)
-
-
-def _tap_info(tap: Tap, request: RecordRequest) -> MapInfo:
-    if tap.fulfilled is None:
-        return MapInfo()
-    selection = {"queries": request.queries, "heads": request.heads}
-    return MapInfo(prefix_tokens=tuple(tap.roles), more=selection)
+def _expected_tokens(layout: ObservedTokens) -> tuple[int, int]:
+    """Return the numbers of queries and keys of attention in the probe run."""
+    layer = layout.layer
+    if layout.windows is not None:
+        return layout.windows.shape[1], layout.windows.shape[1]
+    rows, columns = layer.key_grid or layer.grid
+    tokens = len(layer.prefix_tokens) + layer.grid[0] * layer.grid[1]
+    queries = 1 if layer.single_query else layer.num_queries or tokens
+    return queries, len(layout.key_prefix_tokens) + rows * columns
 
 
 def _select_rows(
@@ -442,11 +494,11 @@ def _to_grid(weights: Float[Tensor, "*axes"], tap: Tap, site: str) -> Float[Tens
                 "tap.grid = (height, width) before the tap is called, or record another layer"
             )
         return weights
-    rows, columns = tap.grid
     weights = weights[..., len(tap.roles) :]
-    if weights.shape[-1] != rows * columns:
+    if weights.shape[-1] != tap.grid[0] * tap.grid[1]:
         raise ValueError(
-            f"the last axis of the weights at {site} must have the length of the grid, {rows} x "
-            f"{columns}, got shape {tuple(weights.shape)}; set tap.grid before the tap is called"
+            f"the last axis of the weights at {site} must have the length of the grid, "
+            f"{tap.grid[0]} x {tap.grid[1]}, got shape {tuple(weights.shape)}; set tap.grid before "
+            "the tap is called"
         )
-    return weights.unflatten(-1, (rows, columns))
+    return weights.unflatten(-1, tap.grid)
