@@ -10,7 +10,7 @@ from visattn.recording.recorder import record
 def test_matches_the_equation() -> None:
     attention = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations, queries = numbers(2, 11, 5), numbers(2, 3, 3, seed=1)
-    output, weights = attention(queries, annotations, attention.project_keys(annotations))
+    output, weights = attention(queries, annotations, attention.key(annotations))
     for b in range(2):
         for k in range(3):
             scores = [
@@ -28,16 +28,6 @@ def test_matches_the_equation() -> None:
     assert attention.query.bias is None
 
 
-def test_single_query_matches_several_queries() -> None:
-    attention = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
-    annotations, queries = numbers(2, 11, 5), numbers(2, 1, 3, seed=1)
-    keys = attention.project_keys(annotations)
-    output, weights = attention(queries, annotations, keys)
-    once, attended = attention.attend(attention.query(queries[:, 0]), annotations, keys)
-    torch.testing.assert_close(once, output[:, 0])
-    torch.testing.assert_close(attended, weights[:, 0])
-
-
 def test_rows_sum_to_one_and_are_recorded() -> None:
     attention = AdditiveAttention(5, query_dim=3, attention_dim=7).double()
     annotations = numbers(2, 15, 5)
@@ -45,7 +35,7 @@ def test_rows_sum_to_one_and_are_recorded() -> None:
     assert not attention.tap.wanted
     with record(attention) as recording:
         assert attention.tap.wanted
-        _, weights = attention(numbers(2, 4, 3), annotations, attention.project_keys(annotations))
+        _, weights = attention(numbers(2, 4, 3), annotations, attention.key(annotations))
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, dtype=torch.float64))
     [attention_map] = recording.maps
     assert attention_map.kind == "words"

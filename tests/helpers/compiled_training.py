@@ -11,7 +11,7 @@ from torch import Tensor
 
 from visattn.functional.captions import pack_words
 from visattn.models.base import SmallEncoder
-from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.glimpses.ram import RecurrentAttentionModel

@@ -5,7 +5,7 @@ from torch import nn
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import SmallEncoder
-from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
+from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner

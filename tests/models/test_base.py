@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 import visattn
 from visattn.models.base import ImageClassifier, SmallEncoder
-from visattn.models.captioning.attending_decoder import AttendingDecoder
 from visattn.models.captioning.captioner import Captioner
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.captioning.show_attend_tell import ShowAttendTell, ShowAttendTellDecoder
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.configurable import CLASSES, Configurable, options_of
 from visattn.models.saving.config import build_model, model_config
@@ -126,13 +125,6 @@ def test_settings_changed_after_construction_survive(
     assert_equal(output(again), output(model))
 
 
-def test_soft_attention_keeps_the_places_of_its_config() -> None:
-    """The weights of soft attention may be tested with hard attention, which needs them."""
-    model = ShowAttendTell(WORDS, SmallEncoder((16, 24), channels=4), places="sample")
-    assert model.places is None
-    assert model_config(model)["arguments"]["places"] == "sample"
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_configs_survive_copies_and_wrappers(name: str) -> None:
     model = example(name)
@@ -222,7 +214,7 @@ def test_wrong_arguments_have_the_message_of_the_constructor() -> None:
 
 
 @pytest.mark.parametrize("kind", [ShowAttendTell, TransformerCaptioner])
-def test_options_of_decoders_are_those_of_captioners(kind: type[Captioner[Any]]) -> None:
+def test_options_of_decoders_are_those_of_captioners(kind: type[Captioner]) -> None:
     """The command line reads names, types, defaults and help of every option."""
     parameters = inspect.signature(kind).parameters
     assert parameters["embed_dim"].kind is inspect.Parameter.KEYWORD_ONLY
@@ -241,7 +233,7 @@ def test_options_of_decoders_are_those_of_captioners(kind: type[Captioner[Any]])
 
 def test_options_stand_before_own_ones() -> None:
     class Own:
-        @options_of(AttendingDecoder)
+        @options_of(ShowAttendTellDecoder)
         def __init__(self, words: int, *, own: bool = True, **options: Any) -> None: ...
 
     names = list(inspect.signature(Own).parameters)

@@ -13,8 +13,8 @@ import visattn
 from visattn.attribution.words import word_attention, word_gradients
 from visattn.images.reader import LoadedImage
 from visattn.models.base import ImageEncoder, SmallEncoder
-from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.captioner import Captioner
+from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
@@ -25,6 +25,7 @@ from visattn.pipelines.caption_words import (
     explain_words,
     word_log_probs,
 )
+from visattn.pipelines.captioning import attention_site
 from visattn.pipelines.word_source import word_grids
 from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS, START, WordMethod
@@ -47,7 +48,7 @@ class CellColors(ImageEncoder):
         return (torch.einsum("kc,bcyx->bkyx", self.mix, avg_pool2d(images, 8)),)
 
 
-Build = Callable[[ImageEncoder], Captioner[Any]]
+Build = Callable[[ImageEncoder], Captioner]
 FAMILIES: dict[str, Build] = {
     "soft": lambda encoder: ShowAttendTell(WORDS, encoder, hidden_size=11),
     "projected": lambda encoder: ShowAttendTell(
@@ -61,7 +62,7 @@ FAMILIES: dict[str, Build] = {
 }
 
 
-def captioner(family: str, encoder: ImageEncoder) -> Captioner[Any]:
+def captioner(family: str, encoder: ImageEncoder) -> Captioner:
     torch.manual_seed(2)
     return FAMILIES[family](encoder).eval()
 
@@ -86,8 +87,9 @@ def test_gradients_equal_finite_differences(family: str) -> None:
     model = captioner(family, SmallEncoder((24, 40), channels=8)).double()
     features, words = torch.rand(1, 8, 3, 5, dtype=torch.float64), [7, 4, 9]
     gradients = word_gradients(captioner_run(model, features, words), 2)
-    path = model.attention_site.replace(".tap", ".attn_drop")
-    site = model.get_submodule(path if family == "transformer" else model.attention_site)
+    path = attention_site(model)
+    path = path.replace(".tap", ".attn_drop") if family == "transformer" else path
+    site = model.get_submodule(path)
     for step, place in ((0, 3), (2, 11)):
         values = list[Tensor]()
         for shift in (-1e-5, 1e-5):
@@ -113,7 +115,7 @@ def test_gradients_equal_finite_differences(family: str) -> None:
         torch.testing.assert_close(gradient, numeric, atol=1e-7, rtol=1e-4)
 
 
-def bias_free(model: Captioner[Any]) -> Captioner[Any]:
+def bias_free(model: Captioner) -> Captioner:
     """Let black cells have zero embeddings and values."""
     with torch.no_grad():
         decoder: Any = model.decoder

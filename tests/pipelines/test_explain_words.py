@@ -1,7 +1,6 @@
 """Grad-CAM of single words of a caption."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from visattn.pipelines.explainer import explain
 from visattn.results.kinds import SPECIAL_TOKENS, START
 
 
-def captioner() -> Captioner[Any]:
+def captioner() -> Captioner:
     torch.manual_seed(0)
     words = (*SPECIAL_TOKENS, *"abcdefg")
     model = ShowAttendTell(words, SmallEncoder((24, 40), channels=8), hidden_size=11)

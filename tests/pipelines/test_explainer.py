@@ -50,7 +50,7 @@ def vit() -> VisionTransformer:
     )
 
 
-def captioner() -> Captioner[Any]:
+def captioner() -> Captioner:
     torch.manual_seed(0)
     words = (*SPECIAL_TOKENS, "red", "blue", "dog")
     return ShowAttendTell(words, SmallEncoder((24, 40), channels=8), hidden_size=11)

@@ -166,7 +166,7 @@ def test_model_and_random_state_are_restored(model: ShowAttendTell) -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert {name: module.training for name, module in model.named_modules()} == modes
     assert all(torch.equal(weights[name], t) for name, t in model.state_dict().items())
-    with pytest.raises(ValueError, match="num_captions must be at least 1"):
+    with pytest.raises(ValueError, match="1 <= num_captions <= beam_size"):
         caption(model, noise(), num_captions=7)
     assert {name: module.training for name, module in model.named_modules()} == modes
     assert all(parameter.requires_grad for parameter in model.parameters())

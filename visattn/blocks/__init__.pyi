@@ -38,9 +38,6 @@ from .gct import (
 from .global_context import (
     GlobalContext as GlobalContext,
 )
-from .luong import (
-    LuongAttention as LuongAttention,
-)
 from .non_local import (
     NonLocal as NonLocal,
 )

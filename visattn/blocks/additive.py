@@ -1,23 +1,18 @@
 """Additive (Bahdanau) attention of a recurrent decoder over annotations."""
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.functional.attention import additive_scores, context_vector
-
-SelectWeights = Callable[[Float[Tensor, "*b n"]], Float[Tensor, "*b n"]]
-"""Maps attention weights to those that are read, such as a single sampled place."""
+from visattn.functional.attention import additive_scores
 
 
 class AdditiveAttention(nn.Module):
-    """Additive attention: scores queries against annotations with a one-hidden-layer MLP.
+    """Additive attention: softmax over v · tanh(W_a annotation + W_q query).
 
-    The keys do not depend on the query: compute them once with `project_keys` and pass them at
-    every step. The values are the annotations, unprojected, as in the paper.
+    The keys do not depend on the query: compute them once with `key` and pass them at every step.
+    The values are the annotations, unprojected, as in the paper.
 
     Args:
         annotation_dim: Dimension of an annotation.
@@ -27,7 +22,7 @@ class AdditiveAttention(nn.Module):
     Example:
         >>> attention = AdditiveAttention(5, query_dim=3, attention_dim=7)
         >>> annotations = torch.zeros(1, 4, 5)
-        >>> keys = attention.project_keys(annotations)
+        >>> keys = attention.key(annotations)
         >>> context, weights = attention(torch.zeros(1, 2, 3), annotations, keys)
         >>> weights[0, 0]
         tensor([0.2500, 0.2500, 0.2500, 0.2500], grad_fn=<SelectBackward0>)
@@ -45,50 +40,18 @@ class AdditiveAttention(nn.Module):
         )
         self.tap = Tap("words")
 
-    def project_keys(self, annotations: Float[Tensor, "b n c"]) -> Float[Tensor, "b n d"]:
-        """Project annotations to keys, once for all queries."""
-        return self.key(annotations)
-
     def forward(
         self,
         query: Float[Tensor, "b k h"],
         annotations: Float[Tensor, "b n c"],
         keys: Float[Tensor, "b n d"],
-        *,
-        select: SelectWeights | None = None,
     ) -> tuple[Float[Tensor, "b k c"], Float[Tensor, "b k n"]]:
         """Return context vectors and attention weights of k queries per image."""
-        weights = self.attention_weights(self.query(query), keys.unsqueeze(1), select=select)
+        weights = self.tap(self.scores(query, keys).softmax(-1))
         return weights @ annotations, weights
 
-    def attention_weights(
-        self,
-        query: Float[Tensor, "*b d"],
-        keys: Float[Tensor, "*#b n d"],
-        *,
-        select: SelectWeights | None = None,
-    ) -> Float[Tensor, "*b n"]:
-        """Return the attention weights of projected queries, after the selection if there is one.
-
-        Recorders see the weights that are read.
-        """
-        weights = self.scores(query, keys).softmax(-1)
-        return self.tap(weights if select is None else select(weights))
-
     def scores(
-        self, query: Float[Tensor, "*b d"], keys: Float[Tensor, "*#b n d"]
-    ) -> Float[Tensor, "*b n"]:
-        """Return the scores of projected queries, before the softmax."""
-        return additive_scores(query.unsqueeze(-2), keys, self.vector).squeeze(-2)
-
-    def attend(
-        self,
-        query: Float[Tensor, "b d"],
-        annotations: Float[Tensor, "b n c"],
-        keys: Float[Tensor, "b n d"],
-        *,
-        select: SelectWeights | None = None,
-    ) -> tuple[Float[Tensor, "b c"], Float[Tensor, "b n"]]:
-        """Return context vector and attention weights of one projected query per row."""
-        weights = self.attention_weights(query, keys, select=select)
-        return context_vector(weights, annotations), weights
+        self, query: Float[Tensor, "b k h"], keys: Float[Tensor, "b n d"]
+    ) -> Float[Tensor, "b k n"]:
+        """Return the scores, before the softmax."""
+        return additive_scores(self.query(query), keys, self.vector)

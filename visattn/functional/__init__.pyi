@@ -8,7 +8,6 @@ from .attention import (
     masked_softmax as masked_softmax,
 )
 from .beams import (
-    DecodingConstraints as DecodingConstraints,
     beam_search as beam_search,
 )
 from .captions import (

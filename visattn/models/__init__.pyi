@@ -16,11 +16,11 @@ from .base import (
     ImageEncoder as ImageEncoder,
     SmallEncoder as SmallEncoder,
 )
-from .captioning.adaptive_attention import (
-    KnowingWhenToLook as KnowingWhenToLook,
-)
 from .captioning.captioner import (
     Captioner as Captioner,
+)
+from .captioning.knowing_when_to_look import (
+    KnowingWhenToLook as KnowingWhenToLook,
 )
 from .captioning.sequence_recognizer import (
     SequenceRecognizer as SequenceRecognizer,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
@@ -15,8 +15,9 @@ from visattn.attribution.words import TokenVectors, WordLayer, WordRun
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.models.captioning.captioner import Captioner, WordSite
-from visattn.pipelines.captioning import caption
+from visattn.models.captioning.captioner import Captioner
+from visattn.models.captioning.transformer import TransformerCaptioner
+from visattn.pipelines.captioning import attention_site, caption
 from visattn.pipelines.word_source import WordGrids, with_word_maps
 from visattn.recording.frozen import frozen
 from visattn.recording.probe_cache import feature_margin
@@ -160,7 +161,7 @@ def captioner_run(
             "methods for words need places that do not depend on chance, but this model samples "
             'them: set its places to "argmax" or "expectation"'
         )
-    sites = model.word_sites()
+    sites = word_sites(model)
     recurrent = all(site.cross for site in sites)
     features = features.detach().requires_grad_()
     with _stored_weights(sites) as stored, _stored_projection(model) as projected:
@@ -286,6 +287,30 @@ class CaptionerWords:
             info = maps.info | MapInfo(more={"scale": "each map sums to 1"})
             maps = replace(maps, values=values, site="encoder", info=info)
         return replace(caption, maps=maps)
+
+
+class WordSite(NamedTuple):
+    """A module of a decoder: its output are the attention weights with which decoding goes on."""
+
+    name: str
+    module: nn.Module
+    cross: bool
+    """Whether the weights are those of positions of the image, or of the words before."""
+
+
+def word_sites(model: Captioner) -> list[WordSite]:
+    """Return where the weights of words pass in a captioner.
+
+    A decoder whose only site attends to the image is recurrent: it calls the site once per word.
+    """
+    if not isinstance(model, TransformerCaptioner):
+        site = attention_site(model)
+        return [WordSite(site, model.get_submodule(site), cross=True)]
+    return [
+        WordSite(f"decoder.layers.{index}.{name}", attention.attn_drop, cross=name == "cross_attn")
+        for index, layer in enumerate(model.decoder.layers)
+        for name, attention in (("self_attn", layer.self_attn), ("cross_attn", layer.cross_attn))
+    ]
 
 
 Stored = list[tuple[str, bool, Tensor]]

@@ -21,6 +21,8 @@ from visattn.images.sources import read_images
 from visattn.metrics.ptb_tokenizer import word_spaces
 from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
+from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
+from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.recording.frozen import eval_mode
 from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap
@@ -228,12 +230,12 @@ def _captions(
                 log_probs=tuple(log_probs.tolist()),
                 gates=tuple(gates.tolist()),
                 maps=AttentionMap(
-                    values, model.attention_site, "words", placed, info, words, margin
+                    values, attention_site(model), "words", placed, info, words, margin
                 ),
                 score=float(output.scores[image, rank]),
                 finished=bool(output.finished[image, rank]),
                 image=info.image,
-                gate_symbol=model.gate_symbol,
+                gate_symbol="1-β" if isinstance(model, KnowingWhenToLook) else "β",
                 spaces=word_spaces(words),
             )
         )
@@ -241,6 +243,16 @@ def _captions(
         raise ValueError("no caption of these lengths is possible: all words are banned")
     best, *others = captions
     return replace(best, alternatives=tuple(others), thumbnail=thumbnail)
+
+
+def attention_site(model: Captioner) -> str:
+    """Return the name of the module whose attention the maps of words show."""
+    if not isinstance(model, TransformerCaptioner):
+        return "decoder.attention.scorer.tap"
+    if model.maps in ("mean", "all"):
+        return "decoder.layers"
+    layer = model.decoder.num_layers - 1 if model.maps == "last" else model.maps[0]
+    return f"decoder.layers.{layer}.cross_attn.tap"
 
 
 def ground_phrases(caption: Caption, annotated: Sequence[Phrase]) -> Caption:

@@ -1,9 +1,8 @@
 """A captioner of a user: what it takes, and that captions, maps and files come from it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.captioning.captioner import (
     AttentionStep,
     Captioner,
-    RecurrentState,
     TeacherForcedOutput,
 )
 from visattn.models.configurable import options_of
@@ -28,11 +26,16 @@ WORDS = (*SPECIAL_TOKENS, "red", "blue", "disc")
 PHOTO = np.random.default_rng(3).integers(0, 256, (60, 80, 3), np.uint8)
 
 
-@dataclass(frozen=True)
-class GRUState(RecurrentState):
+class GRUState(NamedTuple):
     annotations: Tensor
     keys: Tensor
     hidden: Tensor
+
+    def reorder_beams(self, parents: Tensor) -> Self:
+        return self._replace(hidden=self.hidden.take_along_dim(parents[..., None], 1))
+
+    def select_images(self, index: Tensor | slice) -> Self:
+        return self._make(tensor[index] for tensor in self)
 
 
 class GRUDecoder(nn.Module):
@@ -52,7 +55,7 @@ class GRUDecoder(nn.Module):
         annotations = self.feature_proj(features.flatten(2).transpose(1, 2))
         scorer: Any = self.attention.scorer
         scorer.tap.grid = tuple(features.shape[-2:])
-        return GRUState(annotations, scorer.project_keys(annotations), annotations.mean(1)[:, None])
+        return GRUState(annotations, scorer.key(annotations), annotations.mean(1)[:, None])
 
     def step(self, state: GRUState, token: Tensor) -> tuple[Tensor, GRUState, AttentionStep]:
         scorer: Any = self.attention.scorer
@@ -60,7 +63,7 @@ class GRUDecoder(nn.Module):
         inputs = torch.cat((self.drop(self.embedding(token)), context), -1).flatten(0, 1)
         hidden = self.gru(inputs, state.hidden.flatten(0, 1)).view(*token.shape, -1)
         step = AttentionStep(weights, torch.ones_like(weights[..., 0]))
-        return self.output(hidden), replace(state, hidden=hidden), step
+        return self.output(hidden), state._replace(hidden=hidden), step
 
     def teacher_force(
         self,
@@ -83,7 +86,7 @@ class GRUDecoder(nn.Module):
         return TeacherForcedOutput(torch.cat(logits), attention, packing.rows, packing.steps)
 
 
-class GRUCaptioner(Captioner[GRUState]):
+class GRUCaptioner(Captioner):
     """A captioner with a GRU."""
 
     @options_of(GRUDecoder)

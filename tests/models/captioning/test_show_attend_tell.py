@@ -1,6 +1,7 @@
 """Show, Attend and Tell against its equations, one caption and one word at a time."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +10,10 @@ from random_numbers import numbers
 from small_captions import GRID, WORDS, batch
 from torch import Tensor
 
+import visattn as va
 from visattn.models.base import SmallEncoder
-from visattn.models.captioning.attending_decoder import SoftAttention
-from visattn.models.captioning.captioner import TeacherForcedOutput
-from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.recording.recorder import record
+from visattn.models.captioning.captioner import Places, TeacherForcedOutput
+from visattn.models.captioning.show_attend_tell import ShowAttendTell, SoftAttention
 
 
 def captioner(*, dropout: float = 0.0, projection: int | None = None) -> ShowAttendTell:
@@ -117,43 +117,6 @@ def test_teacher_forcing_matches_naive_loop_in_values_and_gradients(
         assert slow.abs().sum() > 0
 
 
-def test_tokens_after_end_are_ignored() -> None:
-    model, (captions, lengths) = captioner(), batch()
-    features = numbers(4, 12, *GRID)
-    filled = captions.where(torch.arange(5) < lengths[:, None], 7)
-    assert not torch.equal(captions, filled)
-    ours, other = (model.teacher_force(features, tokens, lengths) for tokens in (captions, filled))
-    assert torch.equal(ours.logits, other.logits)
-    assert torch.equal(ours.attention.weights, other.attention.weights)
-
-
-def test_closed_gate_hides_the_image() -> None:
-    model = captioner()
-    state = model.start(numbers(1, 12, *GRID))
-    other = model.start(numbers(1, 12, *GRID, seed=9))
-    swapped = replace(state, annotations=other.annotations, keys=other.keys)
-    token = torch.tensor([[5]])
-    assert not torch.allclose(model.step(state, token)[0], model.step(swapped, token)[0])
-    with torch.no_grad():
-        attention = model.decoder.attention
-        assert isinstance(attention, SoftAttention)
-        attention.gate.bias.fill_(-1e9)
-    logits, after, _ = model.step(state, token)
-    blind, after_blind, _ = model.step(swapped, token)
-    assert torch.equal(logits, blind)
-    assert torch.equal(after.hidden, after_blind.hidden)
-
-
-def test_dropout_is_active_in_training_only() -> None:
-    model, (captions, lengths) = captioner(dropout=0.5), batch()
-    features = numbers(4, 12, *GRID)
-    once, twice = (model.teacher_force(features, captions, lengths).logits for _ in range(2))
-    assert not torch.equal(once, twice)
-    model.eval()
-    once, twice = (model.teacher_force(features, captions, lengths).logits for _ in range(2))
-    assert torch.equal(once, twice)
-
-
 def test_dropout_is_on_embeddings_and_before_the_output_layer() -> None:
     model, (captions, lengths) = captioner(dropout=0.5), batch()
     dropped: list[tuple[int, ...]] = []
@@ -165,66 +128,99 @@ def test_dropout_is_on_embeddings_and_before_the_output_layer() -> None:
     assert dropped == [(4, 1, 11), (4, 1, 11)]
 
 
-def test_reordered_state_follows_its_hypotheses_and_images() -> None:
-    model = captioner()
-    state = model.start(numbers(3, 12, *GRID))
-    wide = replace(state, hidden=numbers(3, 5, 17), cell=numbers(3, 5, 17, seed=2))
-    parents = torch.tensor([[4, 4, 0, 1], [0, 1, 2, 3], [3, 3, 3, 3]])
-    moved = wide.reorder_beams(parents)
-    for b in range(3):
-        for k in range(4):
-            assert torch.equal(moved.hidden[b, k], wide.hidden[b, parents[b, k]])
-            assert torch.equal(moved.cell[b, k], wide.cell[b, parents[b, k]])
-    assert moved.keys is wide.keys  # nothing of the image is copied per hypothesis
-    assert moved.annotations is wide.annotations
-    for kept in (torch.tensor([2, 0]), torch.tensor([True, False, True])):
-        numbered = kept if kept.dtype == torch.long else kept.nonzero()[:, 0]
-        fewer = wide.select_images(kept)
-        for name in ("annotations", "keys", "hidden", "cell"):
-            assert torch.equal(getattr(fewer, name), getattr(wide, name)[numbered])
-
-
-def test_keys_are_projected_once_per_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, (captions, lengths) = captioner(), batch()
-    projected: list[tuple[int, ...]] = []
-    scorer: Any = model.decoder.attention
-    scorer = scorer.scorer
-    keys = scorer.project_keys
-
-    def counting(annotations: Tensor) -> Tensor:
-        projected.append(tuple(annotations.shape))
-        return keys(annotations)
-
-    monkeypatch.setattr(scorer, "project_keys", counting)
-    model.teacher_force(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 0, 1, 1]))
-    model.eval().search(model.encoder(torch.zeros(3, 3, 16, 40, dtype=torch.uint8)), max_length=5)
-    assert projected == [(2, 10, 12), (3, 10, 12)]
-
-
-def test_recorder_captures_the_map_of_every_step() -> None:
-    model, (captions, lengths) = captioner(), batch()
-    with record(model) as recording:
-        read = model.teacher_force(numbers(4, 12, *GRID), captions, lengths)
-    assert [tuple(attention_map.values.shape) for attention_map in recording.maps] == [
-        (n, *GRID) for n in (4, 3, 3, 1, 1)
-    ]
-    seen_rows = torch.cat([attention_map.values.flatten(1) for attention_map in recording.maps])
-    assert torch.equal(seen_rows, read.attention.weights)
-    assert {attention_map.site for attention_map in recording.maps} == {
-        "decoder.attention.scorer.tap"
-    }
-
-
-def test_features_are_projected_once_per_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, (captions, lengths) = captioner(projection=13), batch()
-    recorded: list[int] = []
-    model.decoder.feature_proj.register_forward_pre_hook(
-        lambda _, inputs: recorded.append(len(inputs[0]))
+def hard(places: Any = None, attention: Any = "hard") -> ShowAttendTell:
+    torch.manual_seed(0)
+    model = ShowAttendTell(
+        WORDS,
+        SmallEncoder((16, 40), channels=12),
+        attention=attention,
+        places=places,
+        dropout=0.0,
     )
-    model.teacher_force(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 1, 1, 0]))
-    assert recorded == [2]
+    with torch.no_grad():  # untrained attention is almost uniform
+        model.decoder.attention.scorer.vector.mul_(19)
+    return model.double()
 
 
-def test_feature_dropout_requires_a_projection() -> None:
-    with pytest.raises(ValueError, match="needs a feature projection"):
-        ShowAttendTell(WORDS, SmallEncoder((16, 40), channels=12), feature_dropout=0.1)
+def test_hard_attention_reads_one_position_and_expectation_all_of_them() -> None:
+    model, plain, (captions, lengths) = hard(), hard(attention="soft"), batch()
+    features = numbers(4, 12, *GRID)
+    assert (model.places, plain.places) == ("argmax", None)
+    output = model.teacher_force(features, captions, lengths)
+    weights, alpha = output.attention.weights, output.attention.probabilities
+    assert alpha is not None
+    assert set(weights.flatten().tolist()) == {0.0, 1.0}
+    assert torch.equal(weights.argmax(-1), alpha.argmax(-1))
+    assert len(set(weights.argmax(-1).tolist())) > 2
+    model.places = "expectation"
+    ours, theirs = (each.teacher_force(features, captions, lengths) for each in (model, plain))
+    assert torch.equal(ours.logits, theirs.logits)
+    assert torch.equal(ours.attention.weights, theirs.attention.weights)
+
+
+def test_sampled_positions_have_the_probabilities_of_the_attention() -> None:
+    model, token = hard("sample"), torch.tensor([[5]])
+    torch.manual_seed(3)
+    state = model.start(numbers(1, 12, *GRID)).reorder_beams(torch.zeros(1, 4096).long())
+    _, _, attention = model.step(state, token.expand(1, 4096))
+    assert attention.probabilities is not None
+    alpha, frequencies = attention.probabilities[0, 0], attention.weights[0].mean(0)
+    errors = (alpha * (1 - alpha) / 4096).sqrt()
+    assert bool(((frequencies - alpha).abs() <= 4 * errors).all())
+
+
+def test_rollouts_read_the_positions_that_follow_from_their_numbers() -> None:
+    model, (captions, lengths) = hard(), batch()
+    uniforms, images = torch.rand(4, 5, dtype=torch.float64), torch.tensor([0, 1, 1, 0])
+    output = model.rollout(numbers(2, 12, *GRID), captions, lengths, images, uniforms)
+    alpha = output.attention.probabilities
+    assert alpha is not None
+    chosen = output.attention.weights.argmax(-1, keepdim=True)
+    ends, drawn = alpha.cumsum(-1).gather(1, chosen), uniforms[output.rows, output.steps, None]
+    assert bool((ends - alpha.gather(1, chosen) <= drawn).all())
+    assert bool((drawn < ends).all())
+    assert alpha.requires_grad
+    assert not output.attention.weights.requires_grad
+
+
+def test_search_and_caption_follow_the_places(tmp_path: Path) -> None:
+    va.save(hard("sample").float().eval(), tmp_path / "hard.safetensors")
+    loaded = va.load(tmp_path / "hard.safetensors")
+    assert isinstance(loaded, ShowAttendTell)
+    assert (loaded.attention, loaded.places) == ("hard", "sample")
+    random = torch.Generator().manual_seed(2)
+    photos = torch.randint(256, (3, 32, 80, 3), dtype=torch.uint8, generator=random).numpy()
+
+    def maps(places: Places | None, seed: int = 0, count: int = 3) -> list[Tensor]:
+        captions = va.caption(
+            loaded, list(photos[:count]), beam_size=2, max_length=5, places=places, seed=seed
+        )
+        assert all(each.maps.metadata["places"] == (places or "sample") for each in captions)
+        assert {each.smooth for each in captions} == {places == "expectation"}
+        return [each.maps.values for each in captions]
+
+    argmax, sampled = maps("argmax"), maps(None)
+    assert loaded.places == "sample"  # the model is as it was
+    assert all(set(each.unique().tolist()) == {0.0, 1.0} for each in (*argmax, *sampled))
+    assert all(each.max() < 1 for each in maps("expectation"))
+    state = torch.get_rng_state()
+    assert torch.equal(sampled[0], maps("sample", count=1)[0])  # whatever the batch
+    assert torch.equal(state, torch.get_rng_state())
+    others = [maps("sample", seed) for seed in (1, 2, 3)]
+    assert any(not torch.equal(each[0], sampled[0]) for each in others)
+
+
+def test_wrong_options_are_refused() -> None:
+    photo = torch.zeros(20, 20, 3, dtype=torch.uint8).numpy()
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: hard(attention="mean"), "attention must be one of soft, hard, got 'mean'"),
+        (lambda: hard("best"), "places must be one of argmax, sample, expectation"),
+        (lambda: va.caption(hard(attention="soft"), photo, places="argmax"), "with hard attention"),
+        (
+            lambda: ShowAttendTell(WORDS, SmallEncoder((16, 40)), feature_dropout=0.1),
+            "needs a feature projection",
+        ),
+    ]
+    for call, match in cases:
+        with pytest.raises(ValueError, match=match):
+            call()

@@ -72,14 +72,14 @@ def test_losses_are_those_of_each_word() -> None:
     task = build_task(num_rollouts=3, entropy_weight=0.2)
     repeated = batch().repeat_captions(3)
     features = encode_images(task.model, repeated)
-    rollouts = task.sample_rollouts(features, repeated, generator())
-    output = rollouts.output
+    output = task.sample_rollouts(features, repeated, generator())
+    chosen = (output.attention.weights * output.attention.probabilities).sum(-1).log()
     words = categorical_log_prob(output.logits, repeated.captions[output.rows, output.steps + 1])
     value, zero = torch.zeros((2,), dtype=torch.float64).unbind()
     rewards, entropies = {}, {}
     for row in range(12):
         own = output.rows == row
-        alpha = rollouts.probabilities[own]
+        alpha = output.attention.probabilities[own]
         entropies[row] = -(alpha * alpha.log()).sum(-1)
         logs = words[own].detach()
         steps = range(len(logs))
@@ -91,9 +91,9 @@ def test_losses_are_those_of_each_word() -> None:
         for step, amount in enumerate(rewards[row]):
             mean = sum((rewards[other][step] for other in others), zero) / 2
             at = (output.rows == row) & (output.steps == step)
-            value = value - (amount - mean) * rollouts.place_log_probs[at].sum()
+            value = value - (amount - mean) * chosen[at].sum()
     expected = gradients(task, value / 12)
-    actual = gradients(task, task.losses(rollouts, repeated).total)
+    actual = gradients(task, task.losses(output, repeated).total)
     assert any(name.startswith("decoder.attention.scorer") for name in actual)
     for name, gradient in expected.items():
         torch.testing.assert_close(actual[name], gradient, rtol=1e-9, atol=1e-12)

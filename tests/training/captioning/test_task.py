@@ -18,8 +18,8 @@ from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.functional.captions import doubly_stochastic_penalty
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import ImageEncoder, SmallEncoder
-from visattn.models.captioning.adaptive_attention import KnowingWhenToLook
 from visattn.models.captioning.captioner import Captioner
+from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.saving.checkpoint import read_model

@@ -1,82 +1,36 @@
-"""Base class of captioners: teacher forcing, single decoding steps and beam search."""
+"""Captioners: an encoder of the image, and a decoder that reads its grid before each word."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.functional.beams import (
-    BeamSearchOutput,
-    BeamSearchState,
-    DecodingConstraints,
-    beam_search,
-)
-from visattn.functional.captions import WordPacking
+from visattn.functional.beams import BeamSearchOutput, beam_search
+from visattn.functional.captions import WordPacking, pack_words
 from visattn.models.base import ImageEncoder
 from visattn.models.configurable import Configurable, checked_words
 from visattn.results.kinds import END, PAD, START, UNKNOWN
 
-StateT = TypeVar("StateT", bound=BeamSearchState)
 Places = Literal["argmax", "sample", "expectation"]
 MapChoice = Literal["last", "mean", "all"] | tuple[int, int]
-
-
-@dataclass(frozen=True)
-class RecurrentState:
-    """State of a recurrent decoder: tensors of each image, and those of each of its hypotheses.
-
-    Example:
-        >>> @dataclass(frozen=True)
-        ... class Sums(RecurrentState):
-        ...     features: Tensor
-        ...     hidden: Tensor
-        >>> state = Sums(torch.zeros(1, 7), torch.tensor([[[1.0], [2.0]]]))
-        >>> state.reorder_beams(torch.tensor([[1, 1]])).hidden.flatten()
-        tensor([2., 2.])
-    """
-
-    OF_BEAMS: ClassVar[tuple[str, ...]] = ("hidden", "cell")
-    """Fields with a tensor `b k h` for k hypotheses; all other tensors are those of images."""
-
-    def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
-        """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
-        index = parents.unsqueeze(-1)
-        tensors = self.tensors()
-        changed = {
-            name: tensors[name].take_along_dim(index, 1)
-            for name in self.OF_BEAMS
-            if name in tensors
-        }
-        return replace(self, **changed)
-
-    def select_images(self, index: Tensor | slice) -> Self:
-        """Return the state of the images chosen by index, boolean mask or slice."""
-        return replace(self, **{name: value[index] for name, value in self.tensors().items()})
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the state, by the name of their field."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
 
 class AttentionStep(NamedTuple):
     """Attention of a captioner for one word or for many."""
 
     weights: Float[Tensor, "*b n"]
-    """Attention over the places of the grid, in row-major order; sums to one."""
+    """Attention over the positions of the grid, in row-major order; sums to one."""
     gate: Float[Tensor, "*b"]
     """Share of the image in the context vector, in [0, 1]: the gate that scales it, or 1 minus the
     weight of a visual sentinel."""
     heads: Float[Tensor, "*b l h n"] | None = None
     """Attention of each layer and head, if the captioner has several and returns them."""
-
-    @classmethod
-    def join(cls, steps: Sequence[Self]) -> Self:
-        """Return the weights and gates of successive steps of one map per word, packed."""
-        return cls(torch.cat([s.weights for s in steps]), torch.cat([s.gate for s in steps]))
+    probabilities: Float[Tensor, "*b n"] | None = None
+    """Probabilities from which hard attention chose the `weights`."""
 
 
 class TeacherForcedOutput(NamedTuple):
@@ -92,16 +46,7 @@ class TeacherForcedOutput(NamedTuple):
     """Position of each word in its caption."""
 
 
-class WordSite(NamedTuple):
-    """A module of a decoder: its output are the attention weights with which decoding goes on."""
-
-    name: str
-    module: nn.Module
-    cross: bool
-    """Whether the weights are those of places of the image, or of the words before."""
-
-
-class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
+class Captioner(Configurable, nn.Module, ABC):
     """Base class of captioners: a decoder with an encoder; words with the attention of each.
 
     The constructor of a subclass builds `decoder`, whose methods `start`, `step` and
@@ -113,10 +58,8 @@ class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
     """
 
     pipeline_tag = "image-to-text"
-    gate_symbol = "β"
-    """Symbol of the gate in figures."""
     places: Places | None = None
-    """How hard attention selects the place of a word; None for other attention. It may be set."""
+    """How hard attention chooses the position of a word; None for other attention."""
     maps: MapChoice | None = None
     """Weights of a word that are shown, of several layers and heads; None if there is no choice."""
     decoder: Any
@@ -127,31 +70,13 @@ class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
         self.words = checked_words(words)
         self.encoder = encoder
 
-    @property
-    def attention_site(self) -> str:
-        """Name of the module whose attention the maps of words show."""
-        return "decoder.attention.scorer.tap"
-
-    def word_sites(self) -> list[WordSite]:
-        """Return where the weights of words pass, for methods that need their gradients.
-
-        A decoder whose only site attends to the image is recurrent: it calls the site once per
-        word. Without sites there are no such methods.
-        """
-        site = self.attention_site
-        return [WordSite(site, self.get_submodule(site), cross=True)]
-
-    def head_attention(self) -> tuple[int, int] | None:
-        """Return the number of layers and heads, if the attention of words has their weights."""
-        return None
-
-    def start(self, features: Float[Tensor, "b c y x"]) -> StateT:
+    def start(self, features: Float[Tensor, "b c y x"]) -> Any:
         """Return the state before the first word, with one hypothesis per image."""
         return self.decoder.start(features)
 
     def step(
-        self, state: StateT, token: Int[Tensor, "b k"]
-    ) -> tuple[Float[Tensor, "b k v"], StateT, AttentionStep]:
+        self, state: Any, token: Int[Tensor, "b k"]
+    ) -> tuple[Float[Tensor, "b k v"], Any, AttentionStep]:
         """Read one word per hypothesis; return next-word logits, the new state and attention."""
         return self.decoder.step(state, token)
 
@@ -162,7 +87,7 @@ class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
         lengths: Int[Tensor, " r"] | WordPacking,
         image_indices: Int[Tensor, " r"] | None = None,
     ) -> TeacherForcedOutput:
-        """Return logits and attention of all words of the captions (teacher forcing).
+        """Return logits and attention of all words of the captions: `step` after `step`.
 
         Args:
             features: Encoder features of b images.
@@ -177,26 +102,123 @@ class Captioner(Configurable, nn.Module, ABC, Generic[StateT]):
         self,
         features: Float[Tensor, "b c y x"],
         *,
-        beam_size: int = 5,
-        num_captions: int = 1,
-        max_length: int = 30,
-        min_length: int = 1,
-        length_penalty: float = 0.0,
         banned_tokens: Sequence[int] = (PAD, START, UNKNOWN),
+        max_length: int = 30,
+        **options: Any,
     ) -> BeamSearchOutput[AttentionStep]:
-        """Return the best captions of images by beam search.
-
-        For the options see `visattn.functional.beam_search` and its `DecodingConstraints`.
-        """
+        """Return the best captions of images; for the options see `beam_search`."""
         return beam_search(
             self.step,
             self.start(features),
-            num_images=len(features),
-            start_token=START,
-            constraints=DecodingConstraints(
-                END, max_length, min_length, length_penalty, tuple(banned_tokens)
-            ),
-            beam_size=beam_size,
-            num_captions=num_captions,
-            device=features.device,
+            torch.full((len(features),), START, device=features.device),
+            end_token=END,
+            max_length=max_length,
+            banned_tokens=banned_tokens,
+            **options,
         )
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """What a recurrent decoder reads before the next word: of an image, and of its k hypotheses."""
+
+    features: Float[Tensor, "b n c"]
+    keys: Float[Tensor, "b n d"]
+    hidden: Float[Tensor, "b k h"]
+    cell: Float[Tensor, "b k h"]
+    num_words: int = field(default=0, kw_only=True)
+    """Number of words read so far, the start token included."""
+
+    def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
+        """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
+        hidden, cell = (x.take_along_dim(parents[..., None], 1) for x in (self.hidden, self.cell))
+        return replace(self, hidden=hidden, cell=cell)
+
+    def select_images(self, index: Tensor | slice) -> Self:
+        """Return the state of the images chosen by index, boolean mask or slice."""
+        tensors = {name: x[index] for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **tensors)
+
+    def read(self, lstm: nn.LSTMCell, inputs: Float[Tensor, "b k e"]) -> Self:
+        """Return the state after the LSTM has read an input of each hypothesis."""
+        before = (self.hidden.flatten(0, 1), self.cell.flatten(0, 1))
+        hidden, cell = (x.view_as(self.hidden) for x in lstm(inputs.flatten(0, 1), before))
+        return replace(self, hidden=hidden, cell=cell, num_words=self.num_words + 1)
+
+
+class RecurrentDecoder(nn.Module, ABC):
+    """An LSTM that attends to the grid: a subclass writes the equations of its paper.
+
+    It has `embedding` and `dropout`, and reads one word as the context vector for the next.
+    """
+
+    embedding: nn.Embedding
+    dropout: nn.Dropout
+
+    @abstractmethod
+    def start(self, features: Float[Tensor, "b c y x"]) -> Any:
+        """Return the state before the first word, with one hypothesis per image."""
+
+    @abstractmethod
+    def attend(
+        self, state: Any, word: Float[Tensor, "b k e"]
+    ) -> tuple[Any, Float[Tensor, "b k c"], AttentionStep]:
+        """Read an embedded word; return the new state, the context vector and the attention."""
+
+    @abstractmethod
+    def predict(
+        self,
+        hidden: Float[Tensor, "*b h"],
+        word: Float[Tensor, "*b e"],
+        context: Float[Tensor, "*b c"],
+    ) -> Float[Tensor, "*b v"]:
+        """Return the logits of the next word."""
+
+    def step(
+        self, state: Any, token: Int[Tensor, "b k"]
+    ) -> tuple[Float[Tensor, "b k v"], Any, AttentionStep]:
+        """Read one word per hypothesis; return next-word logits, the new state and attention."""
+        word = self.dropout(self.embedding(token))
+        state, context, attention = self.attend(state, word)
+        return self.predict(state.hidden, word, context), state, attention
+
+    def teacher_force(
+        self,
+        features: Float[Tensor, "b c y x"],
+        captions: Int[Tensor, "r t"],
+        lengths: Int[Tensor, " r"] | WordPacking,
+        image_indices: Int[Tensor, " r"] | None = None,
+        **of_captions: Any,
+    ) -> TeacherForcedOutput:
+        """Read whole captions, each as the only hypothesis of its image.
+
+        The words are predicted at once, after the recurrence. `of_captions` are fields of the state
+        with a row per caption.
+        """
+        packing = pack_words(lengths, image_indices)
+        state = self.start(features)
+        if image_indices is not None:
+            state = state.select_images(image_indices)
+        state = replace(state, **of_captions)
+        words = self.dropout(self.embedding(captions)).unsqueeze(2).unbind(1)  # t of `r 1 e`
+        steps: list[tuple[Tensor, Tensor, Tensor]] = []
+        attentions: list[AttentionStep] = []
+        for word, count in zip(words, packing.counts, strict=False):
+            if count < len(state.hidden):  # captions that have ended stand last
+                state = state.select_images(slice(count))
+            state, context, attention = self.attend(state, word[:count])
+            steps.append((state.hidden, word[:count], context))
+            attentions.append(attention)
+        logits = self.predict(*(torch.cat(each)[:, 0] for each in zip(*steps, strict=True)))
+        joined: Any = (
+            None if each[0] is None else torch.cat(each)[:, 0]
+            for each in zip(*attentions, strict=True)
+        )
+        return TeacherForcedOutput(logits, AttentionStep(*joined), packing.rows, packing.steps)
+
+
+def feature_projection(in_dim: int, out_dim: int, dropout: float) -> nn.Sequential:
+    """Return the projection of features: dropout, linear layer, layer norm and ReLU."""
+    return nn.Sequential(
+        nn.Dropout(dropout), nn.Linear(in_dim, out_dim), nn.LayerNorm(out_dim), nn.ReLU()
+    )

@@ -1,148 +1,226 @@
-"""Show, Attend and Tell: captions with soft or hard attention."""
+"""Show, Attend and Tell: captions with soft or hard attention.
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+    before each word   alpha = softmax(v . tanh(W_a a + W_h h))        where to look
+                       z = beta * sum alpha_i a_i,  beta = s(W_b h)    what is seen there, gated
+                       h = LSTM([word; z], h)
+                       logits = W_o tanh(W_h h + word + W_z z)         deep output
+
+Source:
+    Xu et al. 2015, arXiv:1502.03044.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
-from torch.nn.functional import one_hot
+from torch import Tensor, nn
+from torch.nn.functional import gumbel_softmax, one_hot
 
-from visattn.blocks.additive import SelectWeights
+from visattn.blocks.additive import AdditiveAttention
 from visattn.blocks.base import check_choice
 from visattn.functional.captions import WordPacking, sample_categorical
 from visattn.models.base import ImageEncoder
-from visattn.models.captioning.attending_decoder import (
-    AttendingDecoder,
-    AttendingDecoderState,
-    SoftAttention,
+from visattn.models.captioning.captioner import (
+    AttentionStep,
+    Captioner,
+    Places,
+    RecurrentDecoder,
+    RecurrentState,
+    TeacherForcedOutput,
+    feature_projection,
 )
-from visattn.models.captioning.captioner import Captioner, Places, TeacherForcedOutput
 from visattn.models.configurable import options_of
 
 
-def select_places(weights: Float[Tensor, "*b n"], places: Places) -> Float[Tensor, "*b n"]:
-    """Return the weights with which hard attention reads the places.
+@dataclass(frozen=True)
+class ShowAttendTellState(RecurrentState):
+    """State of the decoder."""
 
-    Args:
-        weights: Attention weights, the probabilities of the places.
-        places: Weight 1 at the most probable place (`argmax`), at a place sampled with the global
-            random generator (`sample`), or the probabilities themselves (`expectation`).
+    uniforms: Float[Tensor, "b t"] | None = None
+    """A number in [0, 1) for each word, from which hard attention samples its position."""
 
-    Example:
-        >>> select_places(torch.tensor([0.25, 0.75]), "argmax")
-        tensor([0., 1.])
+
+class SoftAttention(nn.Module):
+    """Soft attention: the expected feature under additive attention, scaled by a gate.
+
+    Where `sample_temperature` is set, training reads relaxed samples of positions instead (see
+    `RelaxedPlaces`).
+
+    Source:
+        Xu et al. 2015, arXiv:1502.03044, equations 4 to 6 and 13; the gate beta is the scalar of
+        section 4.2.1.
     """
-    if places == "expectation":
-        return weights
-    if places == "argmax":
-        return one_place(weights.argmax(-1), weights)
-    uniforms = torch.rand(weights.shape[:-1], device=weights.device)
-    return one_place(sample_categorical(weights, uniforms), weights)
 
+    places: Places | None = None
 
-def one_place(indices: Int[Tensor, "*b"], like: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
-    """Return weights of 1 at the indices and 0 elsewhere, without a gradient."""
-    return one_hot(indices, like.shape[-1]).to(like.dtype)
+    def __init__(self, feature_dim: int, hidden_size: int, attention_dim: int) -> None:
+        super().__init__()
+        self.scorer = AdditiveAttention(
+            feature_dim, query_dim=hidden_size, attention_dim=attention_dim
+        )
+        self.gate = nn.Linear(hidden_size, 1)
+        self.sample_temperature: float | None = None
+
+    def project_keys(self, features: Float[Tensor, "b n c"]) -> Float[Tensor, "b n d"]:
+        """Return the part of the scores that is the same for all words."""
+        return self.scorer.key(features)
+
+    def forward(self, state: ShowAttendTellState) -> tuple[Float[Tensor, "b k c"], AttentionStep]:
+        """Return the context vector z and the attention of each hypothesis."""
+        weights = self.alpha(state)
+        if self.training and self.sample_temperature is not None:
+            # A weight that underflows would have an infinite logarithm, and a gradient of NaN.
+            logits = weights.clamp_min(torch.finfo(weights.dtype).tiny).log()
+            weights = gumbel_softmax(logits, self.sample_temperature)
+        return self.read(weights, state)
+
+    def alpha(self, state: ShowAttendTellState) -> Float[Tensor, "b k n"]:
+        """Return the attention weights."""
+        return self.scorer.scores(state.hidden, state.keys).softmax(-1)
+
+    def read(
+        self, weights: Float[Tensor, "b k n"], state: ShowAttendTellState
+    ) -> tuple[Float[Tensor, "b k c"], AttentionStep]:
+        """Return the weighted sum of the features, scaled by the gate."""
+        weights = self.scorer.tap(weights)
+        beta = self.gate(state.hidden).sigmoid()
+        return beta * (weights @ state.features), AttentionStep(weights, beta.squeeze(-1))
 
 
 class HardAttention(SoftAttention):
-    """Hard attention: the feature of one place, under the probabilities of soft attention.
+    """Hard attention: the feature of one position, under the probabilities of soft attention.
 
     It has the parameters of `SoftAttention`, so that the weights of one fit the other. In training
-    the state brings a `PlaceSampler`; otherwise `select_places` selects.
+    the state brings the random numbers; otherwise `places` says which position is read.
 
     Source:
         Xu et al. 2015, arXiv:1502.03044, section 4.1, with the gate of section 4.2.1.
     """
 
-    def __init__(
-        self,
-        feature_dim: int,
-        hidden_size: int,
-        attention_dim: int,
-        places: Places = "argmax",
-    ) -> None:
-        super().__init__(feature_dim, hidden_size, attention_dim)
-        self.places: Places = places
+    places = "argmax"
 
-    def selection(self, state: AttendingDecoderState) -> SelectWeights:
-        """Return the selection of the state, or the one of this module."""
-        return super().selection(state) or partial(select_places, places=self.places)
+    def forward(self, state: ShowAttendTellState) -> tuple[Float[Tensor, "b k c"], AttentionStep]:
+        """Return the context vector z and the attention of each hypothesis."""
+        alpha = self.alpha(state)
+        context, step = self.read(self.choose(alpha, state), state)
+        return context, step._replace(probabilities=alpha)
+
+    def choose(
+        self, alpha: Float[Tensor, "b k n"], state: ShowAttendTellState
+    ) -> Float[Tensor, "b k n"]:
+        """Return weight 1 at the chosen position, without a gradient; or all of alpha."""
+        if state.uniforms is not None:
+            chosen = sample_categorical(alpha.detach(), state.uniforms[:, state.num_words, None])
+        elif self.places == "expectation":
+            return alpha
+        elif self.places == "sample":
+            chosen = sample_categorical(alpha, torch.rand(alpha.shape[:-1], device=alpha.device))
+        else:
+            chosen = alpha.argmax(-1)
+        return one_hot(chosen, alpha.shape[-1]).to(alpha.dtype)
 
 
-class PlaceSampler:
-    """Selection of a rollout: samples the place of each word, and records what training needs.
+class ShowAttendTellDecoder(RecurrentDecoder):
+    """LSTM decoder that attends to the grid before it reads a word.
 
-    Args:
-        uniforms: A number in [0, 1) for each row and word, from which its place follows.
+    `attention` builds the attention from the width of the features, the hidden size and
+    `attention_dim`; for the other options see `ShowAttendTell`.
 
-    Example:
-        >>> sampler = PlaceSampler(torch.tensor([[0.5]]))
-        >>> state = AttendingDecoderState(*torch.zeros(4, 1, 2, 3).unbind())
-        >>> sampler(torch.tensor([[0.25, 0.75]]), state)
-        tensor([[0., 1.]])
+    Source:
+        Xu et al. 2015, arXiv:1502.03044, equations 1 to 3 and 7. The projection, with layer norm
+        and ReLU, is not in the paper.
     """
 
-    def __init__(self, uniforms: Float[Tensor, "r t"]) -> None:
-        self.uniforms = uniforms
-        self._places: list[Tensor] = []
-        self._probabilities: list[Tensor] = []
+    def __init__(
+        self,
+        num_words: int,
+        in_channels: int,
+        attention: Callable[[int, int, int], nn.Module],
+        *,
+        embed_dim: int = 128,
+        hidden_size: int = 256,
+        attention_dim: int = 128,
+        dropout: float = 0.1,
+        feature_proj_dim: int | None = None,
+        feature_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if feature_dropout and feature_proj_dim is None:
+            raise ValueError(
+                f"feature_dropout={feature_dropout} needs a feature projection: set "
+                "feature_proj_dim, or feature_dropout to 0"
+            )
+        feature_dim = feature_proj_dim or in_channels
+        self.feature_proj = (
+            feature_projection(in_channels, feature_proj_dim, feature_dropout)
+            if feature_proj_dim
+            else nn.Identity()
+        )
+        self.embedding = nn.Embedding(num_words, embed_dim)
+        self.attention: Any = attention(feature_dim, hidden_size, attention_dim)
+        self.lstm = nn.LSTMCell(embed_dim + feature_dim, hidden_size)
+        self.init_hidden = _init_mlp(feature_dim, hidden_size)
+        self.init_cell = _init_mlp(feature_dim, hidden_size)
+        self.output_hidden = nn.Linear(hidden_size, embed_dim)
+        self.output_context = nn.Linear(feature_dim, embed_dim, bias=False)
+        self.output = nn.Linear(embed_dim, num_words)
+        self.dropout = nn.Dropout(dropout)
 
-    def __call__(
-        self, weights: Float[Tensor, "*b n"], _: AttendingDecoderState
-    ) -> Float[Tensor, "*b n"]:
-        """Return weight 1 at the place of each row."""
-        uniforms = self.uniforms[: len(weights), len(self._places)]
-        places = sample_categorical(weights.detach(), uniforms)
-        self._places.append(places)
-        self._probabilities.append(weights)
-        return one_place(places, weights)
+    def start(self, features: Float[Tensor, "b c y x"]) -> ShowAttendTellState:
+        """Return the state before the first word: the LSTM begins with the mean feature."""
+        self.attention.scorer.tap.grid = tuple(features.shape[-2:])
+        positions = self.feature_proj(features.flatten(2).mT.contiguous())
+        mean = positions.mean(1, keepdim=True)
+        return ShowAttendTellState(
+            positions,
+            self.attention.project_keys(positions),
+            self.init_hidden(mean),
+            self.init_cell(mean),
+        )
 
-    @property
-    def probabilities(self) -> Float[Tensor, "*p n"]:
-        """The probabilities of the places before each word, packed."""
-        return torch.cat(self._probabilities)
+    def attend(
+        self, state: ShowAttendTellState, word: Float[Tensor, "b k e"]
+    ) -> tuple[ShowAttendTellState, Float[Tensor, "b k c"], AttentionStep]:
+        """Attend with the hidden state; the LSTM reads the word and the context vector."""
+        context, attention = self.attention(state)
+        return state.read(self.lstm, torch.cat((word, context), -1)), context, attention
 
-    @property
-    def log_probs(self) -> Float[Tensor, "*p"]:
-        """The log-probability of each sampled place, packed."""
-        chosen = self.probabilities.gather(-1, torch.cat(self._places).unsqueeze(-1)).squeeze(-1)
-        return chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log()
-
-
-class PlaceRollouts(NamedTuple):
-    """Teacher forcing with sampled places, packed."""
-
-    output: TeacherForcedOutput
-    """Logits, and the weights with which the places were read."""
-    probabilities: Float[Tensor, "p n"]
-    """Probabilities of the places."""
-    place_log_probs: Float[Tensor, " p"]
-    """Log-probability of each sampled place."""
-
-    def pad(self, values: Float[Tensor, " p"], num_rollouts: int) -> Float[Tensor, "r m t"]:
-        """Return packed values by caption, rollout and word, with 0 for padding."""
-        rows = self.output.rows
-        steps = self.output.steps
-        padded = values.new_zeros(int(rows.max()) + 1, int(steps.max()) + 1)
-        return padded.index_put((rows, steps), values).unflatten(0, (-1, num_rollouts))
+    def predict(
+        self,
+        hidden: Float[Tensor, "*b h"],
+        word: Float[Tensor, "*b e"],
+        context: Float[Tensor, "*b c"],
+    ) -> Float[Tensor, "*b v"]:
+        """Return the logits of the next word: the deep output layer."""
+        output = torch.tanh(self.output_hidden(hidden) + word + self.output_context(context))
+        return self.output(self.dropout(output))
 
 
-class ShowAttendTell(Captioner[AttendingDecoderState]):
+def _init_mlp(in_dim: int, out_dim: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(in_dim, out_dim), nn.Tanh(), nn.Linear(out_dim, out_dim), nn.Tanh()
+    )
+
+
+class ShowAttendTell(Captioner):
     """Show, Attend and Tell with soft or hard attention.
 
-    Before each word, additive attention scores every place of the grid against the hidden state of
-    the LSTM. The context vector is the expected feature with soft attention, and the feature of one
-    place with hard attention, scaled by a gate. The next word is predicted from the new hidden
-    state, the previous word and the context vector.
+    Before each word, additive attention scores every position of the grid against the hidden state
+    of the LSTM. The context vector is the expected feature with soft attention, and the feature of
+    one position with hard attention, scaled by a gate. The next word is predicted from the new
+    hidden state, the previous word and the context vector.
 
     Both have the same parameters. `HardAttentionTask` trains hard attention.
 
     Args:
         words: The vocabulary; it begins with `SPECIAL_TOKENS`.
         encoder: Maps images to a grid of features.
+        attention: `soft` or `hard`.
+        places: How hard attention chooses the position of a word outside of training: the most
+            probable one (`argmax`, the default), a sampled one (`sample`), or all of them, as with
+            soft attention (`expectation`). The attribute `places` can be set later.
         embed_dim: Dimension of the word embeddings.
         hidden_size: Hidden size of the LSTM.
         attention_dim: Dimension in which features and hidden state are compared.
@@ -150,10 +228,6 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
         feature_proj_dim: Dimension to which features are projected, once per image; None for no
             projection.
         feature_dropout: Dropout rate on features before the projection.
-        attention: `soft` or `hard`.
-        places: How hard attention selects the place of a word outside of training: the most
-            probable one (`argmax`), a sampled one (`sample`), or all of them, as with soft
-            attention (`expectation`). The attribute `places` can be set later.
 
     Raises:
         ValueError: If there is feature dropout without a projection, or an option is unknown.
@@ -166,7 +240,7 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
         >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red", "blue"), encoder, hidden_size=11).eval()
         >>> features = encoder(torch.zeros(1, 3, 24, 40, dtype=torch.uint8))
         >>> output = model.search(features, max_length=7)
-        >>> output.attention_steps.weights.shape[-1]  # a grid of 3×5 places
+        >>> output.attention_steps.weights.shape[-1]  # a grid of 3×5 positions
         15
 
     Source:
@@ -174,40 +248,32 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
         projection, with layer norm and ReLU, is not in the paper.
     """
 
-    hidden_size: int
-
-    @options_of(AttendingDecoder)
+    @options_of(ShowAttendTellDecoder)
     def __init__(
         self,
         words: Sequence[str],
         encoder: ImageEncoder,
         *,
         attention: Literal["soft", "hard"] = "soft",
-        places: Places = "argmax",
+        places: Places | None = None,
         **options: Any,
     ) -> None:
         super().__init__(words, encoder)
         check_choice("attention", attention, ("soft", "hard"))
         module = HardAttention if attention == "hard" else SoftAttention
-        self.attention = attention
-        self.decoder = AttendingDecoder(len(words), encoder.channels, module, **options)
-        self.places = places  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.decoder = ShowAttendTellDecoder(len(words), encoder.channels, module, **options)
+        if attention == "hard":
+            self.places = places or "argmax"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def places(self) -> Places | None:
-        """How hard attention selects the place of a word; None with soft attention."""
-        return self.decoder.attention.places if self.attention == "hard" else None
+        """How hard attention chooses the position of a word; None with soft attention."""
+        return self.decoder.attention.places
 
     @places.setter
     def places(self, places: Places) -> None:
         check_choice("places", places, get_args(Places))
-        self._places: Places = places
-        if self.attention == "hard":
-            self.decoder.attention.places = places
-
-    def saved_arguments(self) -> dict[str, Any]:
-        """Return the arguments that build this model as it is now; soft attention keeps places."""
-        return super().saved_arguments() | {"places": self.places or self._places}
+        self.decoder.attention.places = places
 
     def rollout(
         self,
@@ -215,14 +281,13 @@ class ShowAttendTell(Captioner[AttendingDecoderState]):
         captions: Int[Tensor, "r t"],
         lengths: Int[Tensor, " r"] | WordPacking,
         image_indices: Int[Tensor, " r"],
-        sampler: PlaceSampler,
-    ) -> PlaceRollouts:
-        """Read whole captions with one place per word, as hard attention trains.
+        uniforms: Float[Tensor, "r t"],
+    ) -> TeacherForcedOutput:
+        """Read whole captions with one sampled position per word, as hard attention trains.
 
         The arguments are those of `teacher_force`, with a caption repeated for several rollouts,
-        and a sampler that chooses the places, a new one for each call.
+        and a number in [0, 1) for each word, from which its position follows.
         """
-        output = self.decoder.teacher_force(
-            features, captions, lengths, image_indices, selection=sampler
+        return self.decoder.teacher_force(
+            features, captions, lengths, image_indices, uniforms=uniforms
         )
-        return PlaceRollouts(output, sampler.probabilities, sampler.log_probs)

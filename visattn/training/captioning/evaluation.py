@@ -14,6 +14,7 @@ from visattn.data.phrases import match_phrases
 from visattn.functional.captions import caption_loss
 from visattn.metrics.ptb_tokenizer import join_words
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
+from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.saving.config import build_model, model_config
 from visattn.results.captions import Phrase
 from visattn.results.kinds import END
@@ -423,12 +424,12 @@ class _HeadScores(nn.Module):
 
 def _head_scores(model: Captioner, split: str) -> dict[str, _HeadScores]:
     """Return the scores of heads by annotation; none without heads, and for controls."""
-    if (heads := model.head_attention()) is None:
+    if not isinstance(model, TransformerCaptioner) or model.maps != "all":
         return {}
     if split not in ("val", "test", "val_teacher_forced", "teacher_forced"):
         return {}
     return {
-        annotation: _HeadScores(new_scores, *heads)
+        annotation: _HeadScores(new_scores, model.decoder.num_layers, model.decoder.num_heads)
         for annotation, new_scores in (("phrases", PhraseScores), ("scenes", SceneScores))
     }
 

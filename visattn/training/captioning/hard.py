@@ -1,7 +1,7 @@
 """Training of hard attention: the variational bound over sampled places, with REINFORCE."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -17,8 +17,8 @@ from visattn.functional.reinforce import (
     reinforce_loss,
     rewards_to_go,
 )
-from visattn.models.captioning.captioner import Captioner
-from visattn.models.captioning.show_attend_tell import PlaceRollouts, PlaceSampler, ShowAttendTell
+from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
+from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.reduce import (
@@ -167,21 +167,21 @@ class HardAttentionTask(CaptioningTask):
         scale = num_captions / count
         self._log_training(losses, rollouts, scale)
         loss = losses.total * scale * ddp_loss_scale(count, features.device)
-        # The weights that were read are 1 at the sampled place and have no gradient.
-        attention = rollouts.output.attention._replace(weights=rollouts.probabilities)
-        output = rollouts.output._replace(attention=attention)
+        # The weights that were read are 1 at the sampled position and have no gradient.
+        attention = rollouts.attention._replace(weights=rollouts.attention.probabilities)
+        output = rollouts._replace(attention=attention)
         return self.weigh_batch(loss + self.attention_penalties(output, repeated), count)
 
     def sample_rollouts(
         self, features: Float[Tensor, "b c y x"], batch: CaptionBatch, generator: StepGenerator
-    ) -> PlaceRollouts:
+    ) -> TeacherForcedOutput:
         """Return a rollout of each caption of a batch, in which captions are repeated."""
         return self.model.rollout(
             features,
             batch.captions[:, :-1],
             batch.packing or batch.lengths,
             batch.image_indices,
-            PlaceSampler(self._uniforms(len(features), batch, generator)),
+            self._uniforms(len(features), batch, generator),
         )
 
     def _uniforms(
@@ -199,24 +199,35 @@ class HardAttentionTask(CaptioningTask):
         rollouts = torch.arange(count, device=device).repeat(len(captions) // count)
         return numbers[batch.image_indices, captions, rollouts]
 
-    def losses(self, rollouts: PlaceRollouts, batch: CaptionBatch) -> HardAttentionLosses:
+    def losses(self, rollouts: TeacherForcedOutput, batch: CaptionBatch) -> HardAttentionLosses:
         """Return the losses of rollouts."""
-        count = self.num_rollouts
-        output = rollouts.output
-        targets = batch.captions[output.rows, output.steps + 1]
+        targets = batch.captions[rollouts.rows, rollouts.steps + 1]
         smoothing = self.label_smoothing
         word_losses = cross_entropy(
-            output.logits, targets, reduction="none", label_smoothing=smoothing
+            rollouts.logits, targets, reduction="none", label_smoothing=smoothing
         )
         # Not the negative `word_losses`, which include the label smoothing.
-        log_probs = rollouts.pad(categorical_log_prob(output.logits.detach(), targets), count)
+        log_probs = self._pad(categorical_log_prob(rollouts.logits.detach(), targets), rollouts)
+        chosen = rollouts.attention.weights.argmax(-1, keepdim=True)
+        alpha = cast("Tensor", rollouts.attention.probabilities)
+        place_probs = alpha.gather(-1, chosen).squeeze(-1)
+        place_log_probs = place_probs.clamp_min(torch.finfo(alpha.dtype).tiny).log()
         return hard_attention_losses(
-            rollouts.pad(word_losses, count),
+            self._pad(word_losses, rollouts),
             rewards_to_go(log_probs),
-            rollouts.pad(rollouts.place_log_probs, count),
-            rollouts.pad(categorical_entropy(rollouts.probabilities), count),
+            self._pad(place_log_probs, rollouts),
+            self._pad(categorical_entropy(alpha), rollouts),
             entropy_weight=self.entropy_weight * self._remaining(),
         )
+
+    def _pad(
+        self, values: Float[Tensor, " p"], rollouts: TeacherForcedOutput
+    ) -> Float[Tensor, "r m t"]:
+        """Return packed values by caption, rollout and word, with 0 for padding."""
+        rows, steps = rollouts.rows, rollouts.steps
+        padded = values.new_zeros(int(rows.max()) + 1, int(steps.max()) + 1)
+        padded = padded.index_put((rows, steps), values)
+        return padded.unflatten(0, (-1, self.num_rollouts))
 
     def _remaining(self) -> float:
         """Return the factor of the entropy weight, which falls linearly to 0."""
@@ -224,13 +235,13 @@ class HardAttentionTask(CaptioningTask):
         return max(0.0, 1.0 - progress / self.entropy_until)
 
     def _log_training(
-        self, losses: HardAttentionLosses, rollouts: PlaceRollouts, scale: float
+        self, losses: HardAttentionLosses, rollouts: TeacherForcedOutput, scale: float
     ) -> None:
         self.log("train/loss", losses.bound.detach() * scale, prog_bar=True)
-        words = rollouts.place_log_probs.numel()
-        valid = rollouts.pad(torch.ones_like(rollouts.place_log_probs), self.num_rollouts)
+        words = len(rollouts.rows)
+        valid = self._pad(losses.rewards.new_ones(words), rollouts)
         advantages = losses.advantages[valid.bool()]
-        entropy = categorical_entropy(rollouts.probabilities.detach()).mean()
-        self.log("train/attention_entropy", entropy)
+        entropy = categorical_entropy(cast("Tensor", rollouts.attention.probabilities).detach())
+        self.log("train/attention_entropy", entropy.mean())
         self.log("policy/reward", losses.rewards.sum() / words, prog_bar=True)
         self.log("policy/advantage_std", advantages.std(correction=0))

@@ -5,7 +5,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from visattn.models.captioning.attending_decoder import SoftAttention
+from visattn.models.captioning.show_attend_tell import SoftAttention
 
 
 class RelaxedPlaces(Callback):

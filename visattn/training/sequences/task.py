@@ -103,12 +103,12 @@ class SequenceRecognitionTask(Task):
         monitor: The validation metric that selects the best checkpoint.
     """
 
-    model: Captioner[Any]
+    model: Captioner
     default_optimizer = staticmethod(partial(AdamW, lr=2e-3, weight_decay=1e-2))
 
     def __init__(
         self,
-        captioner: Callable[[list[str]], Captioner[Any]],
+        captioner: Callable[[list[str]], Captioner],
         data_info: dict[str, Any],
         *,
         optim: OptimConfig = _OPTIM,
