@@ -36,7 +36,7 @@ import yaml
 
 from visattn.cli import main as visattn
 from visattn.commands.options import CommandParser
-from visattn.models.resnet import AttentionResNet, resnet_layout
+from visattn.models.resnet import STAGES, AttentionResNet
 from visattn.models.saving.checkpoint import read_model
 from visattn.training.run_dir import next_run_dir
 
@@ -98,11 +98,8 @@ def wider(config: dict[str, Any], changes: dict[str, Any]) -> list[int]:
     kind, arguments = classifier_of(config)
     if kind.rpartition(".")[2] != "AttentionResNet":
         raise ValueError(f"only an AttentionResNet can be made wider, got {kind}")
-    layout = resnet_layout(arguments.get("depth", 20))
-    width = arguments.get("stem_width") or layout.width
-    usual = arguments.get("stage_widths") or [
-        width * 2**stage for stage in range(len(layout.units))
-    ]
+    width = arguments.get("stem_width", 16)
+    usual = arguments.get("stage_widths") or [width * 2**stage for stage in range(STAGES)]
     target = count(arguments, **changes)
 
     def count_plain(widths: Sequence[int]) -> int:

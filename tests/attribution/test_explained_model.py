@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.models.backbones.timm_classifier import TimmClassifier
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 from visattn.pipelines import Explainer, explain, methods_for
 from visattn.recording import probe_cache
 from visattn.recording.model_info import FeatureLayer

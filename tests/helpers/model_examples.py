@@ -13,7 +13,7 @@ from visattn.models.detr import DETR
 from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
 from visattn.models.resnet import AttentionResNet
 from visattn.models.unet import UNet
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 from visattn.models.vqa.cross_attention import CrossAttentionVQA
 from visattn.models.vqa.mac import MAC
 from visattn.results.kinds import SPECIAL_TOKENS
@@ -124,14 +124,12 @@ EXAMPLES: dict[str, nn.Module] = {
         ("cat", "dog", "yak"),
         depth=8,
         block="se",
-        stages=(2,),
-        position="stage_end",
         block_kwargs={"reduction": 4},
         stem_block="sse",
         stem_block_kwargs={},
         stem_width=8,
         stage_widths=(5, 7, 11),
-        shortcut="padding",
+        pool_size=2,
         img_size=(16, 40),
         mean=(0.1,),
         std=(0.5,),
@@ -152,7 +150,6 @@ EXAMPLES: dict[str, nn.Module] = {
         ("cat", "dog", "yak"),
         img_size=(24, 40),
         patch_size=(8, 4),
-        stem_kwargs={},
         embed_dim=24,
         depth=3,
         num_heads=3,

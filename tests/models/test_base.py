@@ -206,13 +206,6 @@ def test_unnamed_arguments_are_refused_when_saved() -> None:
         model_config(Unnamed(channels=8))
 
 
-def test_wrong_arguments_have_the_message_of_the_constructor() -> None:
-    with pytest.raises(TypeError, match=r"SmallEncoder.__init__\(\) got an unexpected keyword"):
-        SmallEncoder((16, 24), tone="red")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'depht'"):
-        TransformerCaptioner(WORDS, SmallEncoder((16, 24)), depht=3)
-
-
 @pytest.mark.parametrize("kind", [ShowAttendTell, TransformerCaptioner])
 def test_options_of_decoders_are_those_of_captioners(kind: type[Captioner]) -> None:
     """The command line reads names, types, defaults and help of every option."""

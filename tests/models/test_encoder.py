@@ -1,4 +1,4 @@
-"""Encoders: normalization, feature grids, receptive fields."""
+"""Encoders: feature grids and receptive fields."""
 
 import pytest
 import torch
@@ -39,17 +39,6 @@ def test_grid_size_matches_the_output(height: int, width: int) -> None:
     assert features.shape == (2, encoder.channels, *encoder.grid_size)
 
 
-def test_trained_encoder_has_a_fixed_grid() -> None:
-    encoder = SmallEncoder((16, 40), channels=12).eval()
-    images = noise(3, 3, 16, 40)
-    with torch.no_grad():
-        (grid,) = encoder.stage_features(images)
-        assert encoder.merge_stages((grid,)) is grid
-        assert torch.equal(encoder(images), grid)
-    assert encoder.stage_shapes == ((12, 2, 5),)
-    assert not encoder.frozen
-
-
 @given(fine=st.tuples(SMALL, SMALL), times=st.tuples(SMALL, SMALL), seed=st.integers(0, 99))
 def test_coarser_grid_is_repeated(fine: tuple[int, int], times: tuple[int, int], seed: int) -> None:
     rows, columns = fine[0] * times[0], fine[1] * times[1]
@@ -81,33 +70,6 @@ def test_pooled_grids_keep_the_dtype_of_the_encoder() -> None:
     assert encoder.double().merge_stages(short).dtype == torch.float64
 
 
-@pytest.mark.parametrize(
-    "shapes",
-    [[(2, 3, 3)], [(1, 1, 1), (2, 3, 3)], [(2, 3, 3), (1, 1, 2)], [(2, 3, 3)] * 3, []],
-)
-def test_grids_of_another_encoder_are_refused(shapes: list[tuple[int, int, int]]) -> None:
-    encoder = TwoStages((2, 3, 3), (1, 1, 1))
-    with pytest.raises(
-        ValueError, match=r"have the shapes \(\(2, 3, 3\), \(1, 1, 1\)\) .* another"
-    ):
-        encoder.merge_stages([torch.zeros(5, *shape) for shape in shapes])
-
-
-def test_uint8_images_are_normalized_once() -> None:
-    encoder = SmallEncoder((8, 8), channels=4, mean=(0.0, 0.5, 1.0), std=(1.0, 0.5, 0.25))
-    ends = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 1, 1)
-    expected = torch.tensor([[0.0, -1.0, -4.0], [1.0, 1.0, 0.0]])
-    torch.testing.assert_close(encoder.normalize(ends)[:, :, 0, 0], expected)
-
-
-def test_different_images_have_different_features() -> None:
-    encoder = SmallEncoder((16, 40), channels=12).eval()
-    with torch.no_grad():
-        first, second = encoder(noise(2, 3, 16, 40))
-        assert (first - second).abs().max() > 0.1
-        torch.testing.assert_close(encoder(noise(2, 3, 16, 40)[1:])[0], second)
-
-
 @pytest.mark.parametrize("coordinates", [True, False])
 def test_coordinate_channels_encode_the_position(*, coordinates: bool) -> None:
     encoder = SmallEncoder((64, 128), channels=12, coord_scale=coordinates).eval()
@@ -137,36 +99,11 @@ def test_receptive_field_is_symmetric_around_its_cell(kernels: tuple[int, int], 
     torch.testing.assert_close(gradient[rows], gradient[rows].flip(0))
 
 
-def test_even_kernels_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"kernels must be odd.*\(3, 2\)"):
-        SmallEncoder((16, 24), kernels=(3, 2))
-
-
-def test_encoder_output_has_the_dtype_of_its_weights() -> None:
-    encoder = SmallEncoder((16, 24), channels=4).double()
-    assert encoder(noise(2, 3, 16, 24)).dtype == torch.float64
-    assert not {"shift", "scale"} & set(encoder.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"img_size": (16, 0)}, "two sides >= 1"),
-        ({"std": (1.0, 1.0, 0.0)}, "std > 0"),
-        ({"mean": (0.5,)}, "std 3 channels"),
-        ({"channels": 6}, "multiple of 4"),
-        ({"channels": 0}, "multiple of 4"),
-        ({"img_size": (16, 20)}, "multiples of 8"),
-    ],
-)
-def test_invalid_options_are_refused(arguments: dict, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        SmallEncoder(**{"img_size": (16, 16), **arguments})
-
-
-def test_encoder_is_abstract() -> None:
-    with pytest.raises(TypeError, match="abstract"):
-        ImageEncoder((8, 8), (0, 0, 0), (1, 1, 1))  # type: ignore[abstract]
+def test_cells_lie_from_edge_to_edge() -> None:
+    with pytest.raises(ValueError, match=r"must be multiples of 8, got \(16, 20\)"):
+        SmallEncoder((16, 20))
+    with pytest.raises(ValueError, match=r"images must be \(16, 24\) .* got \(16, 25\)"):
+        SmallEncoder((16, 24), channels=4)(noise(1, 3, 16, 25))
 
 
 def test_pyramid_of_the_small_encoder_ends_in_its_features() -> None:

@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.base import ImageClassifier
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 
 CLASSES = ("daisy", "rose", "tulip")
 SIZE: dict[str, Any] = {"img_size": (32, 48)}

@@ -6,6 +6,7 @@ from typing import Any
 import jaxtyping
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
@@ -13,7 +14,7 @@ from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import ImageClassifier, ImageEncoder, SmallEncoder
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.resnet import AttentionResNet
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 
 CLASSES = ("cat", "dog", "hen")
 COLORS: dict[str, Any] = {"mean": (0.3, 0.5, 0.7), "std": (0.2, 0.25, 0.3)}
@@ -71,29 +72,6 @@ def test_normalized_floats_equal_uint8_and_take_gradients(name: str) -> None:
     assert half(uint8_images).dtype == half(floats.detach().bfloat16()).dtype == torch.bfloat16
 
 
-def test_gray_models_convert_normalized_rgb_to_gray() -> None:
-    model = MODELS["gray glimpses"]()
-    uint8_images = pixels(model, 3)
-    torch.testing.assert_close(
-        model.normalize(by_hand(uint8_images, model)),
-        model.normalize(uint8_images),
-        rtol=1e-4,
-        atol=1e-5,
-    )
-
-
-def test_other_dtypes_and_shapes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # without shape checks
-    for make in (MODELS["small encoder"], MODELS["vit"]):
-        model = make().eval()
-        for dtype in (torch.int64, torch.bool, torch.complex64):
-            with pytest.raises(TypeError, match=r"must be uint8, 0 to 255, .* or floats"):
-                model(pixels(model).to(dtype))
-        with pytest.raises(ValueError, match=r"taken as normalized, but these are 0 to 255, like"):
-            model(pixels(model).float())
-        model(pixels(model) / 255)  # within the range of normalized images
-
-
 def test_float_images_work_with_torch_func_and_tracing() -> None:
     model: nn.Module = MODELS["attention resnet"]().eval()
     floats = by_hand(pixels(model), model)
@@ -101,3 +79,28 @@ def test_float_images_work_with_torch_func_and_tracing() -> None:
     torch.testing.assert_close(per_image, model(floats))
     exported = torch.export.export(model, (floats,)).module()
     torch.testing.assert_close(exported(floats), model(floats))
+
+
+def test_gray_models_convert_rgb_to_gray_as_pillow_does() -> None:
+    model = MODELS["gray glimpses"]()
+    images = pixels(model, 3)
+    gray = model.normalize(images)
+    torch.testing.assert_close(model.normalize(by_hand(images, model)), gray, rtol=1e-4, atol=1e-5)
+    levels = (gray * 0.2 + 0.3) * 255
+    for level, image in zip(levels[:, 0], images, strict=True):
+        expected = Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L")
+        assert (level.flatten() - torch.tensor(list(expected.tobytes()))).abs().max() <= 0.51
+
+
+def test_other_dtypes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # without shape checks
+    for make in (MODELS["small encoder"], MODELS["vit"]):
+        model = make().eval()
+        for dtype in (torch.int64, torch.bool):
+            with pytest.raises(TypeError, match=r"must be uint8, 0 to 255, .* or floats"):
+                model(pixels(model).to(dtype))
+
+
+def test_weights_alone_are_saved() -> None:
+    for make in MODELS.values():
+        assert not {"shift", "scale"} & set(make().state_dict())

@@ -80,14 +80,6 @@ def test_gates_are_on_the_grids_of_the_skip_connections_and_recorded() -> None:
         torch.testing.assert_close(values.view_as(gate), gate)
 
 
-def test_the_signal_of_a_gate_is_the_coarser_feature() -> None:
-    model = small("gate")
-    level = model.levels[1]
-    assert isinstance(level, UNetLevel)
-    assert level.gate is not None
-    assert level.gate.signal_channels == model.decoder_channels[-2]
-
-
 @pytest.mark.parametrize("block", [name for name in list_blocks() if name != "gate"])
 def test_every_block_of_the_catalog_fits(block: str) -> None:
     model, images = small(block).train(), noise(2, 3, 24, 40)
@@ -122,19 +114,3 @@ def test_encoders_of_one_resolution_are_refused() -> None:
     vit = TimmEncoder("test_vit", img_size=(160, 160), stage=[0, 1])
     with pytest.raises(ValueError, match="got 10 x 10, 10 x 10"):
         UNet(CLASSES, vit)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"decoder_channels": (8,)}, "2 positive numbers for an encoder of 3 stages"),
-        ({"decoder_channels": (8, 0)}, "2 positive numbers"),
-        ({"block": "cbma"}, "there is no block named 'cbma'; did you mean cbam"),
-        ({"block": "gate", "block_kwargs": {"reductions": 3}}, "reductions"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: dict[str, object], reason: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=reason):
-        UNet(CLASSES, SmallEncoder((24, 40), channels=12), **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="at least two"):
-        UNet(("cat",), SmallEncoder((24, 40), channels=12))

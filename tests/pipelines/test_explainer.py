@@ -20,7 +20,7 @@ from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.resnet import AttentionResNet
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 from visattn.pipelines.caption_words import WORD_METHODS
 from visattn.pipelines.explainer import explain, methods_for
 from visattn.results.kinds import SPECIAL_TOKENS

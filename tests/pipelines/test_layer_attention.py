@@ -12,7 +12,7 @@ from torch import Tensor
 from visattn.attribution.explained_model import analyze_model
 from visattn.images.reader import LoadedImage
 from visattn.models.resnet import AttentionResNet
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 from visattn.pipelines.inputs import prepare_images
 from visattn.pipelines.layer_attention import record_layers
 from visattn.recording.model_info import ExplainedModel, ModelInfo, ReadRows
@@ -78,9 +78,8 @@ def test_the_row_of_a_tile_is_the_mean_of_those_that_the_scores_read(
 
 def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
     model = VisionTransformer(
-        ("ant", "bee", "cat"), img_size=(32, 32), stem="overlapping", embed_dim=128, depth=2,
-        stem_kwargs={"num_layers": 2, "kernel_size": 3}, num_heads=2, mlp_ratio=1.0,
-        global_pool="sequence", qkv_bias=False,
+        ("ant", "bee", "cat"), img_size=(16, 16), stem="overlapping", embed_dim=128, depth=2,
+        num_heads=2, mlp_ratio=1.0, global_pool="sequence", qkv_bias=False,
     )  # fmt: skip
     explained = analyze_model(model.eval())
     batch = prepare_images(explained, PHOTO)

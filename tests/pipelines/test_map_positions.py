@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 import visattn as va
 from visattn.attribution.methods import METHODS
 from visattn.models.resnet import AttentionResNet
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 
 CLASSES = ("cat", "dog", "cow", "ant", "bee")
 THIN: dict[str, Any] = {"depth": 2, "embed_dim": 24, "num_heads": 2}

@@ -10,9 +10,9 @@ from torchvision.models.vision_transformer import VisionTransformer as Torchvisi
 from windows import swin_windows
 
 from visattn.attribution.explained_model import analyze_model
-from visattn.functional.windows import window_weights_to_dense
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 from visattn.recording.recorder import record
+from visattn.recording.window_weights import window_weights_to_dense
 
 PLAIN = {"depth": 2, "embed_dim": 24, "num_heads": 2, "img_size": (48, 80), "num_classes": 5}
 WINDOWS: dict[str, Any] = {

@@ -51,10 +51,10 @@ def test_rows_are_blocks_with_arguments() -> None:
 
 def test_rows_are_arguments_of_classifiers_without_blocks() -> None:
     assert row_of("as-is", {}).changes == {}
-    assert row_of("with:mean=[0.5,0.25],depth=4,stem_kwargs={layers: 1}", {}).changes == {
+    assert row_of("with:mean=[0.5,0.25],depth=4,block_kwargs={reduction: 1}", {}).changes == {
         "mean": [0.5, 0.25],
         "depth": 4,
-        "stem_kwargs": {"layers": 1},
+        "block_kwargs": {"reduction": 1},
     }
 
 

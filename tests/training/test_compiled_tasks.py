@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.detection.task import DetectionTask
 from visattn.training.glimpses.task import GlimpseTask

@@ -38,6 +38,9 @@ from .gct import (
 from .global_context import (
     GlobalContext as GlobalContext,
 )
+from .multi_head import (
+    MultiHeadAttention as MultiHeadAttention,
+)
 from .non_local import (
     NonLocal as NonLocal,
 )
@@ -76,16 +79,6 @@ from .srm import (
 )
 from .tap import (
     Tap as Tap,
-)
-from .transformer.layer import (
-    EncoderLayer as EncoderLayer,
-)
-from .transformer.multi_head import (
-    MultiHeadAttention as MultiHeadAttention,
-)
-from .transformer.token_attention import (
-    TokenAttention as TokenAttention,
-    TokenLayout as TokenLayout,
 )
 from .triplet import (
     TripletAttention as TripletAttention,

@@ -9,8 +9,6 @@ from typing import Any, cast
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.results.kinds import MapKind
-
 
 @dataclass(frozen=True)
 class RecordRequest:
@@ -97,7 +95,8 @@ class Tap(nn.Module):
     `differentiable`, the block computes its output from the weights that the tap returns.
 
     Args:
-        kind: Kind of map: a `gate` per pixel, a row of `tokens`, one map per word, ...
+        kind: Kind of map, of `visattn.results.kinds.MapKind`: a `gate` per pixel, a row of
+            `tokens`, one map per word, ...
         grid: Height and width of the grid that the last axis flattens in row-major order; a block
             whose grid varies sets it before each use. None if the weights end in `y x` or `c`.
             `tokens`, `words` and `queries` have one flat axis and are no maps without a grid.
@@ -110,14 +109,16 @@ class Tap(nn.Module):
     """
 
     def __init__(
-        self, kind: MapKind, *, grid: tuple[int, int] | None = None, single_query: bool = False
+        self, kind: str, *, grid: tuple[int, int] | None = None, single_query: bool = False
     ) -> None:
         super().__init__()
-        self.kind: MapKind = kind
+        self.kind = kind
         self.grid = grid
         self.single_query = single_query
         self.roles: tuple[str, ...] = ()
         """Roles of the prefix tokens before the grid in the last axis; set by the block."""
+        self.unsupported = ""
+        """Why the weights are no maps; then they do not pass through the tap."""
         self.fulfilled: RecordRequest | None = None
         """The request that the block followed; None if the block always records everything."""
         self.requests: list[tuple[int, RecordRequest]] = []
@@ -142,7 +143,7 @@ class Tap(nn.Module):
     def wanted(self) -> bool:
         """Whether a recorder listens, or another forward hook."""
         others = len(self.requests) - len(self._heard()) if self.requests else 0
-        return len(cast("Sized", self._forward_hooks)) > others
+        return len(cast("Sized", self._forward_hooks)) > others and not self.unsupported
 
     def _heard(self) -> list[RecordRequest]:
         return [request for thread, request in self.requests if thread == get_ident()]

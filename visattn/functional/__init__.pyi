@@ -2,6 +2,7 @@ from .attention import (
     additive_scores as additive_scores,
     concat_scores as concat_scores,
     dot_product_attention as dot_product_attention,
+    dot_product_attention_weights as dot_product_attention_weights,
     dot_scores as dot_scores,
     general_scores as general_scores,
     location_scores as location_scores,
@@ -14,12 +15,15 @@ from .captions import (
     caption_loss as caption_loss,
     doubly_stochastic_penalty as doubly_stochastic_penalty,
 )
-from .positions import (
-    sincos_pos_embed as sincos_pos_embed,
-)
-from .reformer import (
+from .efficient import (
     linformer_attention as linformer_attention,
     lsh_attention as lsh_attention,
+    lsh_buckets as lsh_buckets,
+    neighborhood_attention as neighborhood_attention,
+    strided_attention as strided_attention,
+)
+from .positions import (
+    sincos_pos_embed as sincos_pos_embed,
 )
 from .reinforce import (
     leave_one_out_advantages as leave_one_out_advantages,
@@ -27,7 +31,4 @@ from .reinforce import (
 )
 from .sampling import (
     affine_sample as affine_sample,
-)
-from .windows import (
-    neighborhood_attention as neighborhood_attention,
 )

@@ -17,6 +17,7 @@ from .base import (
     SmallEncoder as SmallEncoder,
 )
 from .captioning.captioner import (
+    SPECIAL_TOKENS as SPECIAL_TOKENS,
     Captioner as Captioner,
 )
 from .captioning.knowing_when_to_look import (
@@ -30,9 +31,6 @@ from .captioning.show_attend_tell import (
 )
 from .captioning.transformer import (
     TransformerCaptioner as TransformerCaptioner,
-)
-from .configurable import (
-    SPECIAL_TOKENS as SPECIAL_TOKENS,
 )
 from .detr import (
     DETR as DETR,
@@ -64,7 +62,7 @@ from .saving.load import (
 from .unet import (
     UNet as UNet,
 )
-from .vit.vision_transformer import (
+from .vit import (
     VisionTransformer as VisionTransformer,
 )
 from .vqa.cross_attention import (

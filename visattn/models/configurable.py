@@ -2,28 +2,10 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, cast
 
 from torch import nn
-
-from visattn.results.kinds import SPECIAL_TOKENS
-
-
-def checked_words(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a vocabulary as a tuple; refuse one that does not begin with `SPECIAL_TOKENS`.
-
-    Example:
-        >>> len(checked_words([*SPECIAL_TOKENS, "red"]))
-        5
-    """
-    if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
-        raise ValueError(
-            f"words must begin with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
-            "visattn.data.Vocabulary creates such a list"
-        )
-    return tuple(words)
-
 
 _WITHOUT_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 ConstructorT = TypeVar("ConstructorT", bound=Callable[..., None])
@@ -51,8 +33,6 @@ class Configurable:
 
     SETTINGS: ClassVar[tuple[str, ...]] = ()
     """Attributes that are saved beside the arguments of the constructor, if they are set."""
-    pipeline_tag: ClassVar[str] = ""
-    """What the model does, by the name that the Hugging Face hub gives the task."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.layer import EncoderLayer, FeedForward, run_layers
-from visattn.blocks.transformer.multi_head import MultiHeadAttention
-from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
+from visattn.blocks.multi_head import MultiHeadAttention
 from visattn.functional.boxes import center_to_corners
 from visattn.functional.positions import inverse_frequencies
-from visattn.models.base import DenseModel, ImageEncoder
+from visattn.models.base import DenseModel, ImageEncoder, Images
+from visattn.models.vit import EncoderLayer, feed_forward
 
 _TEMPERATURE = 20.0  # as in DAB-DETR: wavelengths from the whole image to a twentieth of a turn
 
@@ -36,7 +35,7 @@ class DetrDecoderLayer(nn.Module):
         self.self_attn = MultiHeadAttention(dim, num_heads=num_heads)
         self.cross_attn = MultiHeadAttention(dim, num_heads=num_heads)
         self.cross_attn.tap.kind = "queries"
-        self.mlp = FeedForward(dim, round(mlp_ratio * dim))
+        self.mlp = feed_forward(dim, round(mlp_ratio * dim))
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(dim) for _ in range(3))
 
     def forward(
@@ -76,10 +75,7 @@ def sine_embed(x: Float[Tensor, "*b s"], dim: int) -> Float[Tensor, "*b {dim}"]:
         Vaswani et al. 2017, arXiv:1706.03762, section 3.5; Liu et al. 2022, arXiv:2201.12329
         (DAB-DETR), equation 4, for boxes, and the temperature of 20.
     """
-    count, rest = divmod(dim, 2 * x.shape[-1])
-    if rest:
-        raise ValueError(f"dim must be a multiple of {2 * x.shape[-1]}, got {dim}")
-    frequencies = inverse_frequencies(count, _TEMPERATURE, x.device).to(x)
+    frequencies = inverse_frequencies(dim // (2 * x.shape[-1]), _TEMPERATURE, x.device).to(x)
     angles = 2 * math.pi * x[..., None] * frequencies
     return torch.cat((angles.sin(), angles.cos()), -1).flatten(-2)
 
@@ -147,8 +143,6 @@ class DETR(DenseModel):
         encoder layers are pre-norm.
     """
 
-    pipeline_tag = "object-detection"
-
     def __init__(
         self,
         class_names: Sequence[str],
@@ -169,12 +163,7 @@ class DETR(DenseModel):
             nn.Conv2d(encoder.channels, dim, 1), nn.GroupNorm(num_heads, dim)
         )
         self.encoder_layers = nn.ModuleList(
-            EncoderLayer(
-                dim,
-                TokenAttention(dim, num_heads=num_heads),
-                FeedForward(dim, round(mlp_ratio * dim)),
-            )
-            for _ in range(num_encoder_layers)
+            EncoderLayer(dim, num_heads, round(mlp_ratio * dim)) for _ in range(num_encoder_layers)
         )
         self.encoder_norm = nn.LayerNorm(dim) if num_encoder_layers else nn.Identity()
         self.decoder_layers = nn.ModuleList(
@@ -185,18 +174,18 @@ class DETR(DenseModel):
         self.query_content = nn.Parameter(torch.randn(num_queries, dim) * 0.02)
         self.query_position = nn.Parameter(torch.randn(num_queries, dim))
 
-    def forward(self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]) -> BoxPrediction:
-        """Return the predictions of the last layer; raises what the encoder raises."""
+    def forward(self, images: Images) -> BoxPrediction:
+        """Return the predictions of the last layer."""
         logits, boxes = self.decode(self.encode(images))
         return BoxPrediction(logits[-1], boxes[-1])
 
     def detect(
         self,
-        images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"],
+        images: Images,
         *,
         max_detections: int = 100,
     ) -> PredictedObjects:
-        """Return the detections with the highest scores; raises what the encoder raises."""
+        """Return the detections with the highest scores."""
         return self.select(self(images), max_detections=max_detections)
 
     def select(self, prediction: BoxPrediction, *, max_detections: int = 100) -> PredictedObjects:
@@ -214,17 +203,16 @@ class DETR(DenseModel):
         boxes = boxes.gather(1, query[..., None].expand(-1, -1, 4))
         return PredictedObjects(boxes, labels.gather(1, query), top, query)
 
-    def encode(
-        self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
-    ) -> Float[Tensor, "b c gy gx"]:
-        """Return the features that queries attend to; raises what the encoder raises."""
+    def encode(self, images: Images) -> Float[Tensor, "b c gy gx"]:
+        """Return the features that queries attend to."""
         features = self.input_proj(self.encoder(images))
         if not self.encoder_layers:
             return features
         grid = (features.shape[2], features.shape[3])
         tokens = features.flatten(2).mT + self._cell_position(features)
-        tokens = self.encoder_norm(run_layers(self.encoder_layers, tokens, TokenLayout(grid)))
-        return tokens.mT.unflatten(2, grid)
+        for layer in self.encoder_layers:
+            tokens = layer(tokens, grid)
+        return self.encoder_norm(tokens).mT.unflatten(2, grid)
 
     def decode(self, features: Float[Tensor, "b c gy gx"]) -> BoxPrediction:
         """Return the predictions of all layers; their first axis is the layer."""

@@ -5,14 +5,14 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from visattn.blocks.attention_gate import AttentionGate
 from visattn.blocks.registry import block_class, create_block
 from visattn.functional.gates import resize_bilinear
-from visattn.models.base import DenseModel, ImageEncoder, parse_block_name
+from visattn.models.base import DenseModel, ImageEncoder, Images, parse_block_name
 
 
 class UNetOutput(NamedTuple):
@@ -59,9 +59,11 @@ class UNetLevel(nn.Module):
             nn.Identity() if block is None or gated else create_block(block, size, **arguments)
             for size in (width, channels)
         )
-        self.convolutions = nn.Sequential(
-            *_conv_bn_relu(width, channels), *_conv_bn_relu(channels, channels)
-        )
+        layers: list[nn.Module] = []
+        for before in (width, channels):
+            conv = nn.Conv2d(before, channels, 3, padding=1, bias=False)
+            layers += [conv, nn.BatchNorm2d(channels), nn.ReLU()]
+        self.convolutions = nn.Sequential(*layers)
 
     def forward(
         self, x: Float[Tensor, "b c _y _x"], skip: Float[Tensor, "b s y x"]
@@ -95,8 +97,8 @@ class UNet(DenseModel):
         block_kwargs: Further arguments of the blocks, such as `reduction`.
 
     Raises:
-        ValueError: If the encoder has no grids of several sizes, a class name is repeated, there
-            are too few `decoder_channels`, or the block or an argument of it is unknown.
+        ValueError: If the encoder has no grids of several sizes, or the block or an argument of it
+            is unknown.
 
     Example:
         >>> from visattn.models import SmallEncoder
@@ -111,8 +113,6 @@ class UNet(DenseModel):
         here, and the finest skip connection is gated too; scSE Roy et al. 2018, arXiv:1803.02579.
     """
 
-    pipeline_tag = "image-segmentation"
-
     def __init__(
         self,
         class_names: Sequence[str],
@@ -123,52 +123,29 @@ class UNet(DenseModel):
         block_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(class_names, encoder)
-        if len(class_names) < 2:
-            raise ValueError(f"class_names must be at least two, got {list(class_names)}")
         self.decoder_channels = tuple(decoder_channels)
         self.block = parse_block_name(block)
         self.block_kwargs = dict(block_kwargs or {})
         stages = _pyramid_channels(encoder)
-        num_levels = len(stages) - 1
-        if len(self.decoder_channels) < num_levels or min(self.decoder_channels) < 1:
-            raise ValueError(
-                f"decoder_channels must be {num_levels} positive numbers for an encoder of "
-                f"{len(stages)} stages, got {self.decoder_channels}"
-            )
-        widths = (stages[0], *self.decoder_channels[-num_levels:])
+        widths = (stages[0], *self.decoder_channels[1 - len(stages) :])
         self.levels = nn.ModuleList(
             UNetLevel(before, skip, after, block=self.block, block_kwargs=self.block_kwargs)
             for (before, after), skip in zip(pairwise(widths), stages[1:], strict=True)
         )
         self.head = nn.Conv2d(widths[-1], len(self.class_names), 1)
 
-    def forward(
-        self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]
-    ) -> Float[Tensor, "b k y x"]:
+    def forward(self, images: Images) -> Float[Tensor, "b k y x"]:
         """Return the logits of each pixel, for images of `img_size`."""
         return self.segment(images).logits
 
-    def segment(self, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"]) -> UNetOutput:
-        """Return the logits of each pixel and the gates of the skip connections.
-
-        Args:
-            images: uint8, or normalized floats, of `img_size`.
-
-        Raises:
-            TypeError: If the images are neither uint8 nor floats.
-            ValueError: If their size is not `img_size`, or floats are pixels in 0 to 255.
-        """
+    def segment(self, images: Images) -> UNetOutput:
+        """Return the logits of each pixel and the gates of the skip connections."""
         x, *skips = sorted(self.encoder.feature_pyramid(images), key=_num_cells)
         gates: list[Tensor] = []
         for level, skip in zip(self.levels, skips, strict=True):
             x, gate = level(x, skip)
             gates += [] if gate is None else [gate]
         return UNetOutput(resize_bilinear(self.head(x), self.img_size), tuple(gates))
-
-
-def _conv_bn_relu(channels: int, out: int) -> tuple[nn.Module, ...]:
-    convolution = nn.Conv2d(channels, out, 3, padding=1, bias=False)
-    return convolution, nn.BatchNorm2d(out), nn.ReLU()
 
 
 def _num_cells(grid: Float[Tensor, "b c y x"]) -> int:
@@ -179,18 +156,14 @@ def _num_cells(grid: Float[Tensor, "b c y x"]) -> int:
 def _pyramid_channels(encoder: ImageEncoder) -> list[int]:
     """Return the channels of the stages of an encoder, the coarsest first."""
     training = encoder.training
-    encoder.eval()
-    try:
-        grids = encoder.feature_pyramid(torch.zeros(1, 3, *encoder.img_size))
-    finally:
-        encoder.train(training)
+    grids = encoder.eval().feature_pyramid(torch.zeros(1, 3, *encoder.img_size))
+    encoder.train(training)
     grids = sorted(grids, key=_num_cells)
-    sizes = [(grid.shape[2], grid.shape[3]) for grid in grids]
-    if len(grids) < 2 or any(coarse == fine for coarse, fine in pairwise(sizes)):
+    sizes = [tuple(grid.shape[2:]) for grid in grids]
+    if len(set(sizes)) < max(2, len(sizes)):
         raise ValueError(
             "a U-Net needs an encoder whose stages have grids of different sizes, got "
             f"{', '.join(f'{rows} x {columns}' for rows, columns in sizes)}; set several stages "
-            "(TimmEncoder: stage=[0, 1, 2, 3, 4]) of a backbone that reduces the resolution in "
-            "steps, not of a plain ViT"
+            "(TimmEncoder: stage=[0, 1, 2, 3, 4])"
         )
     return [grid.shape[1] for grid in grids]

@@ -139,7 +139,9 @@ class ModelProbe:
                 is_tap = isinstance(module, Tap)
                 make = self._tap_hook if is_tap else self.grids.forward_hook
                 hook = in_this_run(make(site))
-                if isinstance(module, Tap) and module.kind == "tokens":
+                if isinstance(module, Tap) and module.unsupported:
+                    self.result.layouts[site] = [module.unsupported]
+                elif isinstance(module, Tap) and module.kind == "tokens":
                     stack.enter_context(module.listening(_FIRST_QUERY, hook))
                 else:
                     stack.callback(module.register_forward_hook(hook).remove)

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.functional.windows import dense_to_window_weights, window_weights_to_dense
 from visattn.io.messages import format_names
 from visattn.recording.attention_call import ALL, AttentionCall, fused_kernels
 from visattn.recording.cell_strides import CellStrides
@@ -27,6 +26,7 @@ from visattn.recording.interception import (
 )
 from visattn.recording.probe import ObservedTokens, ProbeResult, layout_of
 from visattn.recording.probe_cache import NormalizingClassifier, probe_model
+from visattn.recording.window_weights import dense_to_window_weights, window_weights_to_dense
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
 from visattn.results.kinds import MapKind
@@ -205,8 +205,10 @@ class _Recorder:
         self.request = request
         self.layers = [layers] if isinstance(layers, (int, str)) else layers
         self.intercepted: frozenset[str] | None = None
-        self.recording_ = Recording()
-        self.taps = {name: each for name, each in model.named_modules() if isinstance(each, Tap)}
+        taps = {name: each for name, each in model.named_modules() if isinstance(each, Tap)}
+        self.taps = {name: tap for name, tap in taps.items() if not tap.unsupported}
+        reasons = {name: tap.unsupported for name, tap in taps.items() if tap.unsupported}
+        self.recording_ = Recording(unsupported=reasons)
         self.names = list(self.taps)
         """Layers that can be recorded, as far as they are known."""
         self.num_calls = Counter[str]()
@@ -220,7 +222,7 @@ class _Recorder:
     def recording(self) -> Iterator[Recording]:
         """Record inside the block."""
         others = any(is_third_party(module) for module in self.model.modules())
-        if not self.taps and not others:
+        if not (self.taps or others or self.recording_.unsupported):
             raise ValueError(
                 "the model must have attention that can be recorded, but "
                 f"{type(self.model).__name__} has no Tap; build it from visattn.blocks, or pass "

@@ -1,5 +1,6 @@
 """Plain names that several rooms share: kinds of maps, splits, special tokens and classes."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 MapKind = Literal[
@@ -15,6 +16,22 @@ CaptionFormat = Literal["flickr", "csv", "karpathy", "coco", "jsonl"]
 SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
 
 PAD, START, END, UNKNOWN = range(4)
+
+
+def checked_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a vocabulary as a tuple; refuse one that does not begin with `SPECIAL_TOKENS`.
+
+    Example:
+        >>> len(checked_words([*SPECIAL_TOKENS, "red"]))
+        5
+    """
+    if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
+        raise ValueError(
+            f"words must begin with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
+            "visattn.data.Vocabulary creates such a list"
+        )
+    return tuple(words)
+
 
 IGNORE_LABEL = -100
 """Label of padding: the default `ignore_index` of PyTorch's losses."""

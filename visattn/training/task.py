@@ -27,6 +27,7 @@ from visattn.training.checkpoint import normalize_loop_state
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.metrics import Evaluation
 from visattn.training.optim import OptimConfig
+from visattn.training.parameters import parameters_by_part, undecayed
 from visattn.training.reduce import all_gather_union, seed_step
 
 _OPTIM = OptimConfig()
@@ -124,17 +125,15 @@ class Task(LightningModule, ABC):
 
     def parts(self) -> Mapping[str, Sequence[nn.Parameter]]:
         """Return the trained parameters of each part, which `optim.lr_mults` names."""
-        groups = getattr(self.model, "parameter_groups", None)
-        return groups() if groups else {"model": list(self.model.parameters())}
+        return parameters_by_part(self.model)
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer with its learning-rate schedule, which advances at each step."""
-        undecayed = getattr(self.model, "no_weight_decay_parameters", tuple[()])
         return self.optim.build(
             self.parts(),
             total_steps=int(self.trainer.estimated_stepping_batches),
             default=self.default_optimizer,
-            no_weight_decay=undecayed(),
+            no_weight_decay=undecayed(self.model),
         )
 
     def configure_gradient_clipping(

@@ -22,7 +22,7 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import read_image
 from visattn.images.resize import ResizeSpec
 from visattn.models.resnet import AttentionResNet
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 from visattn.pipelines import inputs
 from visattn.pipelines.explainer import methods_for
 from visattn.results.attention_map import AttentionMap

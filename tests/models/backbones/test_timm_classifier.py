@@ -12,6 +12,7 @@ from torch import Tensor
 from visattn.blocks.base import Block
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.saving.config import model_config, restore_model
+from visattn.training.parameters import parameters_by_part
 
 NAME, CLASSES = "test_resnet", ("daisy", "rose", "tulip")
 SIZE: dict[str, Any] = {"img_size": (96, 64), "mean": (0.5,) * 3, "std": (0.5,) * 3}
@@ -62,19 +63,6 @@ def test_identity_initialized_block_leaves_output_unchanged(file: Path, images: 
     assert not torch.equal(paper.eval()(images), models[None](images))
 
 
-def test_blocks_and_their_identity_scales_share_a_parameter_group() -> None:
-    plain = TimmClassifier(CLASSES, NAME, **SIZE).parameter_groups()
-    parts = TimmClassifier(
-        CLASSES, NAME, block="se", block_kwargs={"reduction": 4}, **SIZE
-    ).parameter_groups()
-    assert len(parts["backbone"]) == len(plain["backbone"])
-    assert not plain["blocks"]
-    blocks = len(parts["blocks"])
-    assert blocks
-    assert blocks % 5 == 0  # two weights, two biases and a scale at each site
-    assert len(parts["head"]) == 2
-
-
 def test_trained_model_is_rebuilt_without_its_weight_file(file: Path, images: Tensor) -> None:
     model = TimmClassifier(CLASSES, NAME, block="se", weights=str(file), **SIZE).eval()
     with torch.no_grad():
@@ -104,7 +92,7 @@ def test_frozen_batch_norms_stay_fixed_and_block_norms_are_trained(
         for name, value in model.named_buffers()
         if name.endswith("running_mean") and not torch.equal(value, before[name])
     ]
-    own = {id(buffer) for part in model.attention_blocks for buffer in part.buffers()}
+    own = {id(b) for m in model.modules() if isinstance(m, Block) for b in m.buffers()}
     names = [name for name, value in model.named_buffers() if id(value) in own]
     assert bool(changed) == (block is not None)
     assert set(changed) <= set(names)
@@ -130,7 +118,7 @@ def test_a_frozen_backbone_trains_blocks_and_head_alone(block: str | None) -> No
     model = TimmClassifier(
         ("a", "b"), "test_resnet", block=block, img_size=(64, 64), freeze_backbone=True
     )
-    groups = model.parameter_groups()
+    groups = parameters_by_part(model)
     assert {name for name, part in groups.items() if any(w.requires_grad for w in part)} == (
         {"blocks", "head"} if block else {"head"}
     )

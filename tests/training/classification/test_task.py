@@ -19,7 +19,7 @@ from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.resnet import AttentionResNet
 from visattn.models.saving.checkpoint import read_model, read_progress
 from visattn.models.saving.load import load
-from visattn.models.vit.vision_transformer import VisionTransformer
+from visattn.models.vit import VisionTransformer
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.optim import OptimConfig
 

@@ -81,7 +81,7 @@ class TextPromptClassifier(NormalizedInput):
     ) -> None:
         super().__init__()
         check_texts(texts)
-        self.set_input(img_size, mean, std, channels=(1, 3))
+        self.set_input(img_size, mean, std)
         if text_features.ndim != 2 or len(text_features) != len(texts):
             raise ValueError(
                 f"text_features must be [{len(texts)}, d], one embedding for each text, got "

@@ -290,6 +290,10 @@ class TimmClassifier(ImageClassifier):
             if not (freeze_bn or freeze_backbone) and _batch_norms(model):
                 _check_not_folded(model, weights)
         cast("Any", model).reset_classifier(len(self.class_names))
+        if freeze_backbone:
+            head = set(cast("Any", model).get_classifier().parameters())
+            for weight in set(model.parameters()) - head:
+                weight.requires_grad = False
         self.name = name
         self.block = parse_block_name(block)
         self.block_kwargs = dict(block_kwargs or {})
@@ -311,8 +315,6 @@ class TimmClassifier(ImageClassifier):
                 **self.block_kwargs,
             )
         self.backbone = model
-        for weight in self.parameter_groups()["backbone"] if freeze_backbone else ():
-            weight.requires_grad = False
         self.grad_checkpointing = grad_checkpointing
         self.train()  # trainers keep the mode that they find
 

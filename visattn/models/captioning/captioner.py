@@ -12,8 +12,15 @@ from torch import Tensor, nn
 from visattn.functional.beams import BeamSearchOutput, beam_search
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.models.base import ImageEncoder
-from visattn.models.configurable import Configurable, checked_words
-from visattn.results.kinds import END, PAD, START, UNKNOWN
+from visattn.models.configurable import Configurable
+from visattn.results.kinds import (
+    END,
+    PAD,
+    SPECIAL_TOKENS as SPECIAL_TOKENS,
+    START,
+    UNKNOWN,
+    checked_words,
+)
 
 Places = Literal["argmax", "sample", "expectation"]
 MapChoice = Literal["last", "mean", "all"] | tuple[int, int]
@@ -57,7 +64,6 @@ class Captioner(Configurable, nn.Module, ABC):
         encoder: Encoder of images into a grid of features.
     """
 
-    pipeline_tag = "image-to-text"
     places: Places | None = None
     """How hard attention chooses the position of a word; None for other attention."""
     maps: MapChoice | None = None

@@ -19,8 +19,6 @@ from torch.nn.functional import linear
 
 from visattn.blocks.base import check_choice
 from visattn.blocks.tap import Tap
-from visattn.blocks.transformer.layer import EncoderLayer, FeedForward, run_layers
-from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
 from visattn.functional.attention import dot_product_attention_weights
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.functional.numerics import at_least_float32
@@ -34,6 +32,7 @@ from visattn.models.captioning.captioner import (
     feature_projection,
 )
 from visattn.models.configurable import options_of
+from visattn.models.vit import EncoderLayer, feed_forward
 
 
 class KeyValues(NamedTuple):
@@ -148,7 +147,7 @@ class CaptionDecoderLayer(nn.Module):
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(dim) for _ in range(3))
         self.self_attn = CausalSelfAttention(dim, num_heads)
         self.cross_attn = GridAttention(dim, num_heads)
-        self.mlp = FeedForward(dim, round(mlp_ratio * dim))
+        self.mlp = feed_forward(dim, round(mlp_ratio * dim))
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -179,12 +178,7 @@ class GridEncoder(nn.Module):
     def __init__(self, dim: int, num_heads: int, num_layers: int, mlp_ratio: float) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            EncoderLayer(
-                dim,
-                TokenAttention(dim, num_heads=num_heads),
-                FeedForward(dim, round(mlp_ratio * dim)),
-            )
-            for _ in range(num_layers)
+            EncoderLayer(dim, num_heads, round(mlp_ratio * dim)) for _ in range(num_layers)
         )
         # One per layer, as earlier versions saved them: the last one is used.
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(num_layers))
@@ -195,7 +189,9 @@ class GridEncoder(nn.Module):
         """Return the normalized output of the last layer; without layers, the grid."""
         if not self.layers:
             return grid
-        return self.norms[-1](run_layers(self.layers, grid, TokenLayout(grid_size)))
+        for layer in self.layers:
+            grid = layer(grid, grid_size)
+        return self.norms[-1](grid)
 
 
 class TransformerDecoder(nn.Module):

@@ -13,11 +13,19 @@ from torch import nn
 
 from visattn.images.reader import ImageLike, read_image
 from visattn.io.safe_text import read_json
-from visattn.models.configurable import Configurable
 from visattn.models.saving.config import model_config
 from visattn.models.saving.runs import find_run, run_config
 
 _IS_DEFAULT_OR_PATH = re.compile(r".*: null$|(run|ckpt_path):")  # lines of the config of a run
+# What models do, by the names that the Hugging Face hub gives tasks.
+_TASKS = {
+    "Captioner": "image-to-text",
+    "DETR": "object-detection",
+    "ImageClassifier": "image-classification",
+    "ImageEncoder": "image-feature-extraction",
+    "UNet": "image-segmentation",
+    "VQAModel": "visual-question-answering",
+}
 _MAX_VALUES = 12  # longer lists of a config are counted, not printed
 
 
@@ -110,7 +118,8 @@ class ModelCard:
         return buffer.getvalue()
 
     def _front_matter(self, model: nn.Module) -> Iterator[str]:
-        tag = cast("Configurable", model).pipeline_tag
+        names = (kind.__name__ for kind in type(model).__mro__)
+        tag = next((_TASKS[name] for name in names if name in _TASKS), "")
         yield from ("---", "library_name: visattn")
         yield from (f"pipeline_tag: {tag}",) * bool(tag)
         yield from (f"license: {self.license}",) * bool(self.license)

@@ -92,6 +92,7 @@ _LEFT: dict[str, dict[str, Any]] = {
         "ffn_layer": "mlp",
         "attn_type": "full",
         "window_size": _ANY,  # of windows
+        "stem_kwargs": _ANY,  # the shapes of the weights say it
         "pos_embed_prefix": True,
         "pos_interpolation": "timm",
         "class_token": _ANY,  # the names of the weights say it
@@ -103,6 +104,11 @@ _LEFT: dict[str, dict[str, Any]] = {
         "patch_drop_rate": 0.0,
         "dynamic_img_pad": False,
         "norm_eps": 1e-6,
+    },
+    "AttentionResNet": {
+        "stages": _ANY,  # the names of the weights say it
+        "position": "residual",
+        "shortcut": "projection",
     },
     "TimmClassifier": {"stages": None},
     "DETR": {

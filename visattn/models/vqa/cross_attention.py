@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.layer import FeedForward
-from visattn.blocks.transformer.multi_head import MultiHeadAttention
+from visattn.blocks.multi_head import MultiHeadAttention
 from visattn.models.base import ImageEncoder
+from visattn.models.vit import feed_forward
 from visattn.models.vqa.model import AnswerOutput, GridTokens, QuestionGroups, VQAModel, answer_head
 from visattn.models.vqa.question_encoders import QuestionEncoder, QuestionEncoderType
 
@@ -109,7 +109,7 @@ class ReadingLayer(nn.Module):
         self.norm2 = nn.LayerNorm(dim)
         self.norm3 = nn.LayerNorm(dim)
         self.cross_attention = MultiHeadAttention(dim, num_heads=num_heads)
-        self.mlp = FeedForward(dim, 2 * dim)
+        self.mlp = feed_forward(dim, 2 * dim)
 
     def forward(
         self,

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
-from visattn.blocks.transformer.layer import EncoderLayer, FeedForward, run_layers
-from visattn.blocks.transformer.token_attention import TokenAttention, TokenLayout
 from visattn.models.base import ImageEncoder, ModelWithEncoder, cell_coordinates
-from visattn.models.configurable import Configurable, checked_words
+from visattn.models.configurable import Configurable
+from visattn.models.vit import EncoderLayer
+from visattn.results.kinds import checked_words
 
 
 class GridTokens(nn.Module):
@@ -53,8 +53,7 @@ class GridTokens(nn.Module):
         self.cells = None if cells is None else nn.Parameter(nn.init.trunc_normal_(cells, std=0.02))
         self.coordinates = nn.Linear(2, dim, bias=False) if positions else None
         self.layers = nn.ModuleList(
-            EncoderLayer(dim, TokenAttention(dim, num_heads=num_heads), FeedForward(dim, 2 * dim))
-            for _ in range(num_layers)
+            EncoderLayer(dim, num_heads, 2 * dim) for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(dim) if num_layers else nn.Identity()
 
@@ -64,7 +63,9 @@ class GridTokens(nn.Module):
         if self.coordinates is not None:
             places = cell_coordinates(features).flatten(2).mT
             tokens = tokens + self.coordinates(places) + self.cells
-        return self.norm(run_layers(self.layers, tokens, TokenLayout(self.grid_size)))
+        for layer in self.layers:
+            tokens = layer(tokens, self.grid_size)
+        return self.norm(tokens)
 
 
 def answer_head(dim: int, num_answers: int, hidden_size: int) -> nn.Module:
@@ -166,7 +167,6 @@ class VQAModel(Configurable, ModelWithEncoder, ABC):
             distinct or fewer than two.
     """
 
-    pipeline_tag = "visual-question-answering"
     SETTINGS = ("question_beginnings",)
     hop_names: tuple[str, ...] = ()
     """Names of the attention maps, in order; empty if the model has none."""

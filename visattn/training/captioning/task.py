@@ -20,10 +20,10 @@ from visattn.functional.captions import (
     doubly_stochastic_penalty,
     pack_targets,
 )
-from visattn.models.base import encoder_decoder_parameters
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.training.captioning.evaluation import CaptionEvalTask, teacher_force_batch
 from visattn.training.optim import OptimConfig
+from visattn.training.parameters import encoder_and_decoder
 from visattn.training.reduce import GradientAccumulation, ddp_loss_scale, world_size
 
 _OPTIM = OptimConfig(warmup_steps=100)
@@ -131,7 +131,7 @@ class CaptioningTask(CaptionEvalTask):
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the decoder and of the encoder."""
-        parts = encoder_decoder_parameters(self.model, self.model.encoder)
+        parts = encoder_and_decoder(self.model)
         return {"decoder": parts["decoder"], "encoder": parts["encoder"]}
 
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:

@@ -24,7 +24,8 @@ _OPTIM = OptimConfig(schedule="cosine")
 class ClassificationTask(Task):
     """Train a classifier on images with classes.
 
-    Weight decay applies to all weights but those of `no_weight_decay_parameters` of the classifier.
+    Weight decay applies to all weights of our classifiers but biases, norms, tokens and position
+    embeddings.
 
     Args:
         classifier: The classifier; it gets the names of its classes from the data.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from windows import swin_windows
 
-from visattn.functional.windows import dense_to_window_weights, window_weights_to_dense
+from visattn.recording.window_weights import dense_to_window_weights, window_weights_to_dense
 
 CASES = [
     ((6, 10), (3, 5), (0, 0)),

@@ -18,9 +18,6 @@ class MultiHeadAttention(nn.Module):
         embed_dim: Dimension of queries, keys, values and output.
         num_heads: Number of heads; it divides `embed_dim`.
 
-    Raises:
-        ValueError: If `num_heads` does not divide `embed_dim`.
-
     Example:
         >>> import torch
         >>> attention = MultiHeadAttention(12, num_heads=3)
@@ -35,8 +32,6 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, embed_dim: int, *, num_heads: int = 8) -> None:
         super().__init__()
-        if num_heads < 1 or embed_dim % num_heads:
-            raise ValueError(f"num_heads must divide embed_dim {embed_dim}, got {num_heads}")
         self.num_heads = num_heads
         self.query, self.key, self.value, self.out = (_xavier_linear(embed_dim) for _ in range(4))
         self.tap = Tap("tokens")

@@ -1,1 +1,0 @@
-"""Parts of vision transformers: attention, stems, MLPs, layers, pooling."""

@@ -1,1 +1,0 @@
-"""Vision transformers, their presets and conversions."""
