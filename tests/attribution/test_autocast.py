@@ -73,8 +73,9 @@ def test_autocast_changes_the_rounding_alone(name: str) -> None:
             continue
         assert rounded.values.dtype == torch.float32
         assert rounded.values.shape == plain.values.shape
-        for key in ("rows", "layer", "target", "class", "empty"):
-            assert rounded.metadata.get(key) == plain.metadata.get(key), (method, key)
+        assert rounded.info.more.get("rows") == plain.info.more.get("rows")
+        for key in ("layer", "target", "class_name", "empty"):
+            assert getattr(rounded.info, key) == getattr(plain.info, key), (method, key)
         both = torch.stack([plain.values.flatten(), rounded.values.flatten()]).double()
         # Occlusion shows differences of scores, in which little but the rounding may be left.
         if method != "occlusion" and (both.std(1) > 0).all():

@@ -157,9 +157,9 @@ def test_the_explained_class_is_one_of_the_scores_not_of_the_features() -> None:
     batch = Explainer(model, img_size=(24, 32)).prepare(photo).inputs
     scores = model(batch)[1].detach()
     [heatmap] = explain(model, photo, "input_gradient", img_size=(24, 32))
-    assert heatmap.metadata["scores"] == "[1]"
-    assert heatmap.metadata["target"] == int(scores.argmax())
-    assert heatmap.metadata["score"] == pytest.approx(float(scores.max()), abs=1e-5)
+    assert heatmap.info.more["scores"] == "[1]"
+    assert heatmap.info.target == int(scores.argmax())
+    assert heatmap.info.score == pytest.approx(float(scores.max()), abs=1e-5)
     expected = explain(
         model, photo, "input_gradient", lambda out: out[1].amax(1), img_size=(24, 32)
     )
@@ -172,8 +172,8 @@ def test_the_explained_class_is_one_of_the_scores_not_of_the_features() -> None:
     assert methods_for(heads, img_size=(24, 32)) == without_target
     names = [f"class {index}" for index in range(11)]  # as many as one of them has columns
     [named] = explain(heads, photo, "gradcam", img_size=(24, 32), class_names=names)
-    assert named.metadata["scores"] == "[1]"
-    assert named.metadata["class"] == names[int(heads(batch)[1].argmax())]
+    assert named.info.more["scores"] == "[1]"
+    assert named.info.class_name == names[int(heads(batch)[1].argmax())]
     with pytest.raises(ValueError, match="several tensors that may be class scores"):
         explain(heads, photo, "gradcam", img_size=(24, 32), class_names=names[:5])
 
@@ -186,15 +186,15 @@ def test_features_are_not_explained_as_classes() -> None:
     with pytest.raises(ValueError, match=message):
         explain(model, photo, "gradcam", 400, img_size=64)
     [heatmap] = explain(model, photo, "gradcam", lambda out: out[:, 400], img_size=64)
-    assert heatmap.metadata["layer"] == "layer4"
+    assert heatmap.info.layer == "layer4"
     names = [f"concept {index}" for index in range(512)]  # the user's word that they are scores
     [heatmap] = explain(model, photo, "gradcam", 400, img_size=64, class_names=names)
-    assert heatmap.metadata["class"] == "concept 400"
+    assert heatmap.info.class_name == "concept 400"
     plain = nn.Sequential(
         nn.Conv2d(3, 7, 5, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )  # classifier or not
     [heatmap] = explain(plain, photo, "gradcam", 3, img_size=64)
-    assert heatmap.metadata["scores"] == "assumed"
+    assert heatmap.info.more["scores"] == "assumed"
     assert "scores     assumed: a network without its classifier" in str(analyze_model(plain).info)
     squeezed = torchvision.models.squeezenet1_1(num_classes=7).eval()  # it says how many classes
     assert analyze_model(nn.Sequential(squeezed), 64).info.output.assumed is False

@@ -94,8 +94,8 @@ def test_new_weights_in_layers_that_no_score_reads_change_no_map(
         assert expected.max() > 0
         torch.testing.assert_close(values(model, method), expected, atol=1e-6, rtol=1e-4)
     [named] = va.explain(model, photo(), "attention", layer=unread)
-    assert named.metadata["layer"] == unread
-    assert "no score depends on" in named.metadata["unread"]
+    assert named.info.layer == unread
+    assert "no score depends on" in named.info.more["unread"]
     with pytest.raises(ValueError, match="new weights there would change nothing; the last layer"):
         values(model, "gradient_attention", layer=unread)
 
@@ -162,10 +162,10 @@ def test_maps_are_drawn_from_the_rows_that_are_read(rows: str) -> None:
         model(torch.randn(1, 3, 48, 48))
     assert recording.maps[-1].site == info.attention_layers[-1].site
     [heatmap] = va.explain(model, photo(), "attention")
-    assert heatmap.metadata["rows"] == {"class": "class", "patches": "patches"}.get(
+    assert heatmap.info.more["rows"] == {"class": "class", "patches": "patches"}.get(
         rows, "class 0.1, patches 0.9"
     )
-    assert "rows" not in va.explain(model, photo(), "attention", queries=[0])[0].metadata
+    assert "rows" not in va.explain(model, photo(), "attention", queries=[0])[0].info.more
 
 
 def test_a_target_function_is_drawn_from_the_rows_that_it_reads() -> None:
@@ -182,7 +182,7 @@ def test_a_target_function_is_drawn_from_the_rows_that_it_reads() -> None:
     target = lambda output: output.hidden_states[1][:, 0, 3]  # noqa: E731
     model.config.output_hidden_states = True
     [heatmap] = va.explain(model, photo(), "attention", target)
-    assert heatmap.metadata["layer"] == "layers.0.attention"
+    assert heatmap.info.layer == "layers.0.attention"
 
 
 def test_all_attention_methods_work_with_sequence_pooling() -> None:

@@ -61,7 +61,7 @@ def test_a_wrapped_model_gets_assumed_colors_or_those_that_are_passed() -> None:
     assert (defaults.mean, defaults.source) == (IMAGENET[0], "assumed: mean and std of ImageNet")
     explainer = Explainer(wrapper, img_size=48, resize_mode="squash", mean=0.5, std=0.5)
     [same] = explainer.explain(PHOTO, "gradcam", 1)
-    assert same.metadata["score"] == pytest.approx(bare.metadata["score"], abs=1e-3)
+    assert same.info.score == pytest.approx(bare.info.score, abs=1e-3)
 
 
 def test_a_model_that_normalizes_images_itself_gets_them_as_they_are() -> None:
@@ -74,7 +74,7 @@ def test_what_is_assumed_is_said() -> None:
     plain = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
     plain(torch.zeros(1, 3, 24, 32))
     [heatmap] = explain(plain, PHOTO, "input_gradient", 1, img_size=(24, 32))
-    assert heatmap.metadata["preprocessing"] == {
+    assert heatmap.info.more["preprocessing"] == {
         "size": [24, 32], "size_source": "argument", "resize": "crop", "interpolation": "bilinear",
         "mean": list(IMAGENET[0]), "std": list(IMAGENET[1]),
         "source": "assumed: mean and std of ImageNet",
@@ -128,4 +128,4 @@ def test_a_model_of_blue_green_and_red_needs_its_processor() -> None:
     for options in ways:
         [heatmap] = explain(model, PHOTO, "input_gradient", 1, **options)
         own = float(model(right).logits[0, 1].detach())
-        assert heatmap.metadata["score"] == pytest.approx(own, abs=1e-4)
+        assert heatmap.info.score == pytest.approx(own, abs=1e-4)

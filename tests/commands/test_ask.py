@@ -13,6 +13,7 @@ from question_models import small_mac
 import visattn as va
 from visattn.cli import main
 from visattn.geometry.affine import Geometry
+from visattn.results.records import from_dict
 from visattn.viz.answers import answer_figure
 
 Capsys = pytest.CaptureFixture[str]
@@ -48,11 +49,11 @@ def test_files_hold_what_the_library_returns(
             best, probability = answer.answers[0]
             row = rows[name, answer.question]
             assert re.fullmatch(rf"{best} \(\d+ %\)", row)
-            assert entry["answers"][0]["answer"] == best
-            assert entry["answers"][0]["probability"] == pytest.approx(probability, abs=1e-5)
+            assert entry["answers"][0][0] == best
+            assert entry["answers"][0][1] == pytest.approx(probability, abs=1e-5)
             assert answer.maps is not None
-            torch.testing.assert_close(torch.tensor(entry["maps"]), answer.maps.values)
-            assert Geometry.from_dict(entry["geometry"]) == answer.maps.geometry
+            torch.testing.assert_close(torch.tensor(entry["maps"]["values"]), answer.maps.values)
+            assert from_dict(Geometry, entry["maps"]["geometry"]) == answer.maps.geometry
             assert entry["unknown"] == list(answer.unknown)
 
 

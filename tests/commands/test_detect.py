@@ -12,8 +12,8 @@ from PIL import Image
 
 import visattn
 from visattn.cli import main
-from visattn.geometry.affine import Geometry
 from visattn.pipelines.detection import detect
+from visattn.results.values import Detections
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -40,13 +40,13 @@ def test_files_hold_what_the_library_returns(
     for name in lines:
         [result] = detect(visattn.load(weights), photos / f"{name}.png", threshold=0.05)
         record = json.loads((out / f"{name}.json").read_text())
-        assert [entry["class"] for entry in record["objects"]] == [x.label for x in result.objects]
+        again = Detections.from_dict(record)
+        assert [entry["label"] for entry in record["objects"]] == [x.label for x in result.objects]
         for entry, each in zip(record["objects"], result.objects, strict=True):
             assert entry["box"] == pytest.approx(each.box, abs=1e-3)
             assert 0.05 <= entry["score"] == pytest.approx(each.score, abs=1e-5)
-        assert Geometry.from_dict(record["geometry"]) == result.maps.geometry
-        saved = torch.tensor(record["maps"]).view_as(result.maps.values)
-        torch.testing.assert_close(saved, result.maps.values, rtol=1e-4, atol=1e-6)
+        assert again.maps.geometry == result.maps.geometry
+        torch.testing.assert_close(again.maps.values, result.maps.values, rtol=1e-4, atol=1e-6)
         with Image.open(out / f"{name}.png") as drawn, Image.open(photos / f"{name}.png") as photo:
             assert drawn.size == photo.size
 
@@ -64,7 +64,7 @@ def test_a_turned_photo_has_upright_boxes(weights: str, tmp_path: Path) -> None:
         assert main(["detect", str(tmp_path / f"{name}.png"), *options]) == 0
         records.append(json.loads((out / f"{name}.json").read_text()))
     assert records[0]["objects"] == records[1]["objects"]
-    assert (records[0]["width"], records[0]["height"]) == (80, 48)
+    assert records[0]["maps"]["geometry"]["image_size"] == [48, 80]
 
 
 def test_other_models_are_refused(photos: Path, tmp_path: Path, capsys: Capsys) -> None:

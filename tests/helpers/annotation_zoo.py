@@ -23,7 +23,8 @@ from visattn.data.regions.masks import segmentation_mask
 from visattn.geometry.affine import Geometry
 from visattn.io.safe_text import read_json
 from visattn.models.backbones.huggingface import huggingface_transform, names_other_attention
-from visattn.results.records import read_saved_maps, reshape_maps
+from visattn.results.map_files import read_saved_maps, reshape_maps
+from visattn.results.records import from_dict, to_dict
 
 
 class Kind(NamedTuple):
@@ -99,7 +100,7 @@ MAPS: Any = {
     "maps": [[[0.0, 1.0], [0.5, 0.25]]],
     "words": ["dog"],
     "gates": [0.5],
-    "geometry": Geometry.identity((5, 7)).to_dict(),
+    "geometry": to_dict(Geometry.identity((5, 7))),
 }
 FEATURES: Any = {
     "format": "visattn-features-1",
@@ -141,9 +142,9 @@ def _maps(path: Path) -> object:
     saved = read_saved_maps(path)
     try:
         if saved.geometry is not None:
-            Geometry.from_dict(saved.geometry)
+            from_dict(Geometry, saved.geometry)
         return reshape_maps(saved.maps, words=len(saved.words))
-    except ValueError as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
 
 
@@ -194,7 +195,7 @@ RECORD: Any = {
         "command": "overlay", "image": "a.png", "settings": {}, "files": ["a.gradcam.npy"],
     },
     "key": "gradcam", "site": "layer4", "kind": "gradient",
-    "geometry": Geometry.identity((5, 7)).to_dict(), "metadata": {"probability": 0.5},
+    "geometry": to_dict(Geometry.identity((5, 7))), "info": {"probability": 0.5},
     "scale": {"vmin": 0.0, "vmax": 1.0, "signed": False},
 }  # fmt: skip
 NOISE = np.random.default_rng(3).random((2, 3, 5))

@@ -5,7 +5,6 @@ import torch
 from jaxtyping import UInt8
 
 from visattn.geometry.affine import Geometry
-from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.values import ScanPath
 
@@ -42,7 +41,8 @@ def miniature_scan(
         torch.from_numpy(
             np.stack([127 + 60 * layer for layer in layers[:channels]]).astype(np.uint8)
         ),
-        AttentionMap(torch.ones(glimpses, 2, 2), "retina", "glimpse", place, note),
+        place,
+        note,
     )
 
 

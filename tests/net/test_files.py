@@ -14,7 +14,6 @@ from net_cases import outputs
 
 import visattn as va
 from visattn.cli import main
-from visattn.results import Detections, ScanPath, Segmentation
 
 # Written once, at 8891b908 (November 2026): the models by `va.save`, each with small sizes and the
 # options that a config sets; `outputs.json` has what they computed. A later version adds its own.
@@ -79,41 +78,3 @@ def test_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     longer = ["--trainer.max_steps=3", "--trainer.max_epochs=3", "--ckpt_path", "last"]
     assert main(["fit", "--config", str(FILES / "config.yaml"), "--run", str(run), *longer]) == 0
     assert torch.load(run / "checkpoints" / "last.ckpt")["global_step"] == 3
-
-
-RECORDS = {"detect": Detections, "glimpse": ScanPath}
-
-
-@pytest.mark.parametrize("name", RECORDS)
-def test_records(name: str) -> None:
-    """Records of commands, as they were before results wrote how their maps were made."""
-    record = json.loads((FILES / "records" / f"{name}.json").read_text())
-    again = json.loads(json.dumps(RECORDS[name].from_dict(record).to_dict()))
-    # The points that deformable attention sampled left with it.
-    gone = ("provenance", "card", "points")
-    kept = {key: each for key, each in record.items() if key not in gone}
-    assert _rounded(_common(again, kept)) == _rounded(kept)
-
-
-def test_record_without_label_map() -> None:
-    record = json.loads((FILES / "records" / "segment.json").read_text())
-    with pytest.raises(ValueError, match="visattn segment writes that to masks/NAME.png"):
-        Segmentation.from_dict(record)
-
-
-def _common(value: Any, kept: Any) -> Any:
-    """Return a record without the keys that it did not have before."""
-    if isinstance(value, dict):
-        return {key: _common(value[key], kept[key]) for key in value if key in kept}
-    if isinstance(value, list) and len(value) == len(kept):
-        return [_common(*pair) for pair in zip(value, kept, strict=True)]
-    return value
-
-
-def _rounded(value: Any) -> Any:
-    """Return a record with numbers of five digits: float32 has seven."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -36,5 +36,12 @@ def _explained(model: nn.Module, method: str, target: Any) -> dict[str, Any]:
         "values": values[tuple(slice(None, None, 1 + side // 12) for side in values.shape)],
         "size": list(values.shape),
         "matrix": heatmap.geometry.matrix if heatmap.geometry else None,
-        "metadata": dict(heatmap.metadata),
+        "info": _known(heatmap.info.to_dict()),
     }
+
+
+def _known(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a record that are not empty, unknown or false."""
+    if record.get("thing"):
+        record = {**record, "thing": _known(record["thing"])}
+    return {key: v for key, v in record.items() if v not in (None, "", [], {}) and v is not False}

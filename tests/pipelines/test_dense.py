@@ -42,7 +42,7 @@ def test_pyramid_maps_of_a_detector_that_resizes_and_pads_lie_right(level: str) 
     assert heatmap.geometry is not None
     assert heatmap.geometry.input_size == (160, 288)  # 267 columns of it are the image
     assert tuple(heatmap.values.shape) == (20, 36)
-    box = heatmap.metadata["thing"]["box"]
+    box = heatmap.info.thing.box
     assert BOX[0] - 13 <= box[0] <= box[2] <= BOX[2] + 13
     assert share_inside(heatmap, box, margin=8) > 0.99
     [gradient] = va.explain(detector, photo(), "input_gradient", va.BoxTarget(None, 2))
@@ -68,8 +68,8 @@ def test_a_pixel_is_explained_by_its_surroundings_only() -> None:
             class_names=CLASSES,
             img_size=(96, 160),
         )
-        assert heatmap.metadata["thing"] == {"kind": "pixel", "x": 132, "y": 52}
-        assert heatmap.metadata["class"] == "cat"
+        assert (heatmap.info.thing.kind, heatmap.info.thing.point) == ("pixel", (132, 52))
+        assert heatmap.info.class_name == "cat"
         assert share_inside(heatmap, (132, 52, 133, 53), margin=12) > 0.99
 
 
@@ -83,8 +83,8 @@ def test_each_photo_has_its_target_and_its_size() -> None:
     assert [heatmap.geometry.image_size for heatmap in maps if heatmap.geometry] == [
         (120, 200), (64, 80),
     ]  # fmt: skip
-    boxes = [heatmap.metadata["thing"]["box"] for heatmap in maps]
-    assert boxes == [list(map(float, target.box or ())) for target in targets]
+    boxes = [heatmap.info.thing.box for heatmap in maps]
+    assert boxes == [tuple(map(float, target.box or ())) for target in targets]
 
 
 def test_thing_scores_compare_with_the_map_of_another_thing() -> None:
@@ -108,7 +108,7 @@ def test_queries_read_the_quarter_that_they_detect() -> None:
             QueryDetector().eval(), photo(), "input_gradient", va.QueryTarget(query, "cat"),
             class_names=CLASSES, img_size=(120, 200),
         )  # fmt: skip
-        assert heatmap.metadata["thing"]["box"] == pytest.approx(box, abs=1e-3)
+        assert heatmap.info.thing.box == pytest.approx(box, abs=1e-3)
         assert share_inside(heatmap, box) > 0.999
 
 

@@ -123,7 +123,7 @@ def test_an_earlier_layer_has_its_own_maps() -> None:
     for one, other in zip(first.objects, last.objects, strict=True):
         assert (one.label, one.query) == (other.label, other.query)
         assert one.box == pytest.approx(other.box, abs=1e-4)  # recorded weights are not fused
-    assert (first.maps.metadata["layer"], last.maps.metadata["layer"]) == (0, 1)
+    assert (first.maps.info.layer, last.maps.info.layer) == (0, 1)
     assert not torch.allclose(first.maps.values, last.maps.values)
 
 

@@ -65,4 +65,4 @@ def test_explain_heeds_the_batch_size_and_empty_maps_of_words(
     empty = [replace(each, values=torch.zeros_like(each.values)) for each in maps]
     monkeypatch.setitem(WORD_METHODS, "words", lambda *_, **__: empty)
     kept = explain(model, photos, "words")
-    assert [each.metadata["empty"] for each in kept] == ["the map is zero everywhere"] * 3
+    assert [each.info.empty for each in kept] == ["the map is zero everywhere"] * 3

@@ -68,8 +68,8 @@ def test_every_supported_method_returns_a_placed_map(make: Any) -> None:
         assert heatmap.geometry.image_size == (61, 83)
         assert heatmap.geometry.input_size == model.img_size
         assert heatmap.kind == METHODS[name].kind
-        assert heatmap.metadata["signed"] == METHODS[name].signed
-        assert (heatmap.metadata["method"], heatmap.metadata["model"]) == (
+        assert heatmap.info.signed == METHODS[name].signed
+        assert (heatmap.info.method, heatmap.info.model) == (
             name,
             type(model).__name__,
         )
@@ -80,16 +80,16 @@ def test_metadata_describes_target_and_score() -> None:
     model = cnn()
     images = [photo(), photo(seed=1)]
     [first], [second] = explain(model, images, "input_gradient", [["dog"], [2]])
-    assert (first.metadata["class"], first.metadata["target"]) == ("dog", 1)
-    assert (second.metadata["class"], second.metadata["target"]) == ("cow", 2)
-    assert first.metadata["options"] == {"signed": False}
+    assert (first.info.class_name, first.info.target) == ("dog", 1)
+    assert (second.info.class_name, second.info.target) == ("cow", 2)
+    assert first.info.options == {"signed": False}
     [best] = explain(model, photo(), "input_gradient", signed=True)
-    assert best.metadata["signed"]
+    assert best.info.signed
     with torch.no_grad():
         resized = torch.from_numpy(resized_pixels(photo(), best)).permute(2, 0, 1)[None]
         scores = model.eval()(resized)[0]
-    assert best.metadata["target"] == int(scores.argmax())
-    assert best.metadata["score"] == pytest.approx(float(scores.max()), abs=1e-5)
+    assert best.info.target == int(scores.argmax())
+    assert best.info.score == pytest.approx(float(scores.max()), abs=1e-5)
 
 
 def resized_pixels(image: np.ndarray, heatmap: va.AttentionMap) -> np.ndarray:
@@ -128,7 +128,7 @@ def test_timm_models_are_explained_on_their_crop() -> None:
     torch.manual_seed(0)
     model = timm.create_model("test_vit", num_classes=5)
     [heatmap] = explain(model, photo(200, 300), "rollout", 3)
-    assert (heatmap.metadata["target"], heatmap.metadata["class"]) == (3, "")
+    assert (heatmap.info.target, heatmap.info.class_name) == (3, "")
     resized = heatmap.resize_to_image()
     assert resized.isnan().any()
     assert resized[100, 150].isfinite()
@@ -155,7 +155,7 @@ def test_captioners_have_one_map_per_word() -> None:
         own, its = (each.geometry for each in (heatmap, expected.maps))
         assert own is not None
         assert own == its
-        assert heatmap.metadata["caption"] == expected.text
+        assert heatmap.info.more["caption"] == expected.text
     with pytest.raises(
         ValueError, match=r"rollout does not fit a ShowAttendTell; supported methods: words"
     ):
@@ -169,7 +169,7 @@ def test_glimpse_models_support_glimpses() -> None:
     assert methods_for(model)[0] == "glimpses"
     [heatmap] = explain(model, photo(), "glimpses", policy="raster")
     assert heatmap.values.shape == (3, 24, 24)
-    assert heatmap.metadata["policy"] == "raster"
+    assert heatmap.info.policy == "raster"
     [pixels] = explain(model, photo(), "input_gradient")
     assert pixels.values.shape == (24, 24)
 
@@ -191,7 +191,7 @@ def test_loaded_models_bring_their_preprocessing_and_class_names(tmp_path: Any) 
     assert len(va.explain(loaded, photo, "words", max_length=2)) == 1
     named = LoadedModel(timm.create_model("resnet10t", num_classes=2).eval(), None, ("a", "b"), "")
     [heatmap] = va.explain(named, photo, "input_gradient", "b")
-    assert heatmap.metadata["class"] == "b"
+    assert heatmap.info.class_name == "b"
     halved = replace(named, transform=transforms.Compose([Resize((32, 32)), ToTensor()]))
     [heatmap] = va.explain(halved, photo, "input_gradient")
     assert heatmap.values.shape == (32, 32)
@@ -269,7 +269,7 @@ def test_input_size_from_argument_or_transform() -> None:
         [heatmap] = explain(Flat(), photo(), "gradcam", "dog", class_names=CLASSES, **kwargs)
         assert heatmap.geometry is not None
         assert (heatmap.geometry.input_size, tuple(heatmap.values.shape)) == ((32, 32), (8, 8))
-        assert (heatmap.metadata["class"], heatmap.metadata["scores"]) == ("dog", "out")
+        assert (heatmap.info.class_name, heatmap.info.more["scores"]) == ("dog", "out")
     with pytest.raises(
         ValueError, match="the transform gives images of 32 x 32 pixels, but img_size is 64"
     ):
@@ -289,8 +289,8 @@ def test_target_functions_receive_the_model_output() -> None:
         options.pop("score_type", None)
         [heatmap] = explain(model, photo(), name, target, img_size=32, **options)
         torch.testing.assert_close(heatmap.values, by_class.values)
-        assert (heatmap.metadata["target"], heatmap.metadata["function"]) == (None, "target")
-        assert "score_type" not in heatmap.metadata["options"]
+        assert (heatmap.info.target, heatmap.info.more["function"]) == (None, "target")
+        assert "score_type" not in heatmap.info.options
     assert set(map(tuple, outputs)) == {("dense", "features", "out")}
     with pytest.raises(ValueError, match="a target function receives the output of the model"):
         explain(model, photo(), "occlusion", target, img_size=32, score_type="logits")
@@ -318,7 +318,7 @@ def test_models_without_class_scores_support_fewer_methods() -> None:
     assert methods_for(bare) == ["attention", "rollout", *pixels]
     for name in methods_for(bare):
         [heatmap] = explain(bare, photo(), name)
-        assert (heatmap.metadata["target"], heatmap.metadata["score"]) == (None, None)
+        assert (heatmap.info.target, heatmap.info.score) == (None, None)
 
 
 class Streams(Flat):
@@ -338,20 +338,20 @@ def test_layer_can_be_named_for_parallel_streams() -> None:
     with pytest.raises(ValueError, match=r"in parallel .*; name one of its modules with layer=;"):
         explain(model, photo(), "gradcam", 1, img_size=32)
     [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer="coarse")
-    assert (heatmap.metadata["layer"], heatmap.values.shape) == ("coarse", (4, 4))
+    assert (heatmap.info.layer, heatmap.values.shape) == ("coarse", (4, 4))
 
 
 def test_layer_may_be_any_module() -> None:
     model = Flat()
     for layer in ("features.0", model.features[0]):
         [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer=layer)
-        assert (heatmap.site, heatmap.metadata["layer"]) == ("features.0", "features.0")
-        assert heatmap.metadata["options"]["layer"] == "features.0"
+        assert (heatmap.site, heatmap.info.layer) == ("features.0", "features.0")
+        assert heatmap.info.options["layer"] == "features.0"
     [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer="features.1#1")
-    assert (heatmap.metadata["layer"], heatmap.metadata["run"]) == ("features.1", 1)
+    assert (heatmap.info.layer, heatmap.info.more["run"]) == ("features.1", 1)
     ours = vit()
     [known] = explain(ours, photo(), "attention", layer=0)
-    assert known.metadata["layer"] == "blocks.0.attn.tap"
+    assert known.info.layer == "blocks.0.attn.tap"
     for layer in ("blocks.0", ours.blocks[0], "blocks.0.attn.tap"):
         [heatmap] = explain(ours, photo(), "attention", layer=layer)
         assert torch.equal(heatmap.values, known.values)
@@ -399,9 +399,9 @@ def test_explainer_prepares_images_once_for_all_methods() -> None:
             explainer.map(batch, method, ["dog", 2], **kwargs), expected, strict=True
         ):
             assert torch.equal(heatmap.values, other.values)
-            assert heatmap.metadata == other.metadata
+            assert heatmap.info == other.info
     [second] = explainer.map(batch.select([1]), "gradcam", 2)
-    assert second.metadata["class"] == "cow"
+    assert second.info.class_name == "cow"
     assert batch.select([1, 0, 1]).originals == tuple(batch.originals[i] for i in (1, 0, 1))
     with pytest.raises(ValueError, match="did you mean gradcam"):
         explainer.map(batch, "gradcan")

@@ -40,11 +40,11 @@ def test_a_processor_prepares_the_images_that_are_explained() -> None:
     pixels = own(PHOTO, return_tensors="pt")["pixel_values"]
     expected = float(model(pixels).logits[0, 1].detach())
     [default] = explain(model, PHOTO, "input_gradient", 1)
-    assert abs(default.metadata["score"] - expected) > 1e-3  # of other colors
+    assert abs(default.info.score - expected) > 1e-3  # of other colors
     for options in ({"processor": own}, {"transform": own}):
         [heatmap] = explain(model, PHOTO, "input_gradient", 1, **options)
-        assert heatmap.metadata["score"] == pytest.approx(expected, abs=1e-4)
-        described = heatmap.metadata["preprocessing"]
+        assert heatmap.info.score == pytest.approx(expected, abs=1e-4)
+        described = heatmap.info.more["preprocessing"]
         assert described["mean"] == pytest.approx([0.1] * 3)
         assert (described["source"], described["size"]) == ("transform", [48, 48])
     torch.testing.assert_close(Explainer(model, transform=own).prepare(PHOTO).inputs, pixels)
@@ -127,14 +127,14 @@ def test_one_number_stands_for_two_classes() -> None:
             options: dict[str, Any] = {"img_size": 32}
             number = float(model(Explainer(model, **options).prepare(PHOTO).inputs).detach())
             [alone] = explain(model, PHOTO, "input_x_gradient", **options)
-            assert alone.metadata["score"] == pytest.approx(number, abs=1e-5)
-            assert alone.metadata["predicted"] is (label == "dog")
+            assert alone.info.score == pytest.approx(number, abs=1e-5)
+            assert alone.info.more["predicted"] is (label == "dog")
             options["class_names"] = names
             [best] = explain(model, PHOTO, "input_x_gradient", **options)
-            assert (best.metadata["class"], best.metadata["target"]) == (label, names.index(label))
+            assert (best.info.class_name, best.info.target) == (label, names.index(label))
             other = 1 - number if last else -number
             score = number if label == "dog" else other
-            assert best.metadata["score"] == pytest.approx(score, abs=1e-5)
+            assert best.info.score == pytest.approx(score, abs=1e-5)
             cat, dog = (
                 explain(model, PHOTO, "input_x_gradient", each, **options) for each in names
             )

@@ -78,7 +78,7 @@ def test_cells_hold_bytes_paths_and_arrays_and_an_error_stays_in_its_row(
              b"no image", "gone.png", hostile, None]  # fmt: skip
     batch = va.MapImages(cnn, "gradcam", batch_size=1)({"image": cells})
     assert batch["error"][:6] == [""] * 6
-    shown = [json.loads(cell)["maps"] for cell in batch["map"][:6]]
+    shown = [json.loads(cell)["values"] for cell in batch["map"][:6]]
     assert all(each == shown[0] for each in shown)
     for number, reason in enumerate(
         ("not an image", "gone.png: no such file", "NoneType", "NoneType"), 6

@@ -118,7 +118,7 @@ def offsets(model: nn.Module, method: str) -> list[float]:
     """Return the distance of the map from each mark in cells, the larger of both axes."""
     black, *others = compute_maps(model, method, 0 if METHODS[method].needs_target else None)
     for target in range(1, 5):
-        if not any(marked.metadata["empty"] for marked in others):
+        if not any(marked.info.empty for marked in others):
             break
         black, *others = compute_maps(model, method, target)
     distances: list[float] = []

@@ -53,7 +53,7 @@ def test_maps_of_detectors_that_resize_inside_lie_on_the_marked_square(kind: str
     for name, (_, square, _) in PHOTOS.items():
         for method in ("layercam", "input_gradient"):
             [heatmap] = va.explain(model, photo(name), method, va.BoxTarget(None, 2))
-            box = heatmap.metadata["thing"]["box"]
+            box = heatmap.info.thing.box
             middle = [(box[side] + box[side + 2]) / 2 for side in (0, 1)]
             assert square[0] - 8 < middle[0] < square[2] + 8, (name, method, box)
             assert square[1] - 8 < middle[1] < square[3] + 8, (name, method, box)
@@ -97,7 +97,7 @@ def test_boxes_without_area_do_not_make_maps_of_nan() -> None:
     assert heatmap.geometry is not None
     size, input_size = heatmap.geometry.image_size, heatmap.geometry.input_size
     scale = max(size) / max(input_size)
-    assert heatmap.metadata["thing"]["box"][2] == pytest.approx(20 * scale, rel=0.05)
+    assert heatmap.info.thing.box[2] == pytest.approx(20 * scale, rel=0.05)
 
 
 class _Features(nn.Module):
@@ -154,7 +154,7 @@ def test_boxes_and_queries_of_hugging_face_detectors_have_maps(kind: str) -> Non
             img_size=(160, 224),
             num_masks=4,
         )
-        assert heatmap.metadata["score"] > 0
+        assert heatmap.info.score > 0
 
 
 def test_methods_of_other_architectures_are_refused_by_name() -> None:

@@ -54,7 +54,7 @@ def test_maps_equal_those_of_eager_attention(name: str) -> None:
         len(prefix_tokens) + cells,
         len(prefix_tokens) + cells,
     )
-    assert recording.maps[0].metadata["prefix_tokens"] == prefix_tokens
+    assert recording.maps[0].info.prefix_tokens == prefix_tokens
     for weights, expected in zip(recording.weights, eager.weights, strict=True):
         torch.testing.assert_close(weights, expected, atol=1e-6, rtol=0)
     if name != "swin":  # whose output_attentions are by window

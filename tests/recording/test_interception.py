@@ -92,7 +92,7 @@ def test_recorded_weights_are_those_multiplied_with_the_values(variant: str) -> 
     assert eager.used is not None
     torch.testing.assert_close(recording.weights[0], eager.used.to(recording.weights[0].dtype))
     assert recording.maps[0].values.shape[-2:] == GRID
-    assert ("mixed" in recording.maps[0].metadata) == (variant == "talking")
+    assert ("mixed" in recording.maps[0].info.more) == (variant == "talking")
     with record(eager, differentiable=True) as differentiable:
         after = eager(X)
     torch.testing.assert_close(after, expected)
@@ -151,7 +151,7 @@ def test_weights_that_do_not_reproduce_the_output_raise_an_error(
     fused = nn.functional.scaled_dot_product_attention
     with record(model) as recording:
         model(X)
-    assert recording.maps[0].metadata["deviation"] < 2e-6
+    assert recording.maps[0].info.more["deviation"] < 2e-6
     monkeypatch.setattr(
         "visattn.recording.attention_call.dot_product_attention_weights",
         lambda queries, keys, **_: torch.eye(15).expand(len(queries), 1, 15, 15),

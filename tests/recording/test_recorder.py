@@ -32,7 +32,7 @@ def test_maps_are_recorded_in_order_with_site_kind_and_call() -> None:
     with record(model) as recording:
         expected = model(x)
         model(x)
-    assert [(item.site, item.kind, item.metadata["call"]) for item in recording.maps] == [
+    assert [(item.site, item.kind, item.info.call) for item in recording.maps] == [
         ("gate", "gate", 0),
         ("words", "words", 0),
         ("gate", "gate", 1),
@@ -150,10 +150,9 @@ def test_only_requested_rows_are_computed() -> None:
         model(WEIGHTS)
     assert torch.equal(recording.maps[0].values, WEIGHTS[:, [3, 0], :1, 1:].unflatten(-1, (2, 3)))
     assert torch.equal(recording.weights[0], WEIGHTS[:, [3, 0], :1])
-    assert dict(recording.maps[0].metadata) == {
-        "call": 0, "layer": 0, "prefix_tokens": ("class",),
-        "queries": "class", "heads": (3, 0),
-    }  # fmt: skip
+    info = recording.maps[0].info
+    assert (info.call, info.layer, info.prefix_tokens) == (0, 0, ("class",))
+    assert info.more == {"queries": "class", "heads": (3, 0)}
     rows = model[0]
     assert isinstance(rows, Attention)
     assert set(rows.received) == {RecordRequest("class", (3, 0))}

@@ -95,8 +95,8 @@ def test_maps_are_exact_and_the_output_does_not_change(name: str) -> None:
     first = recording.maps[0]
     tokens = len(prefix_tokens) + grid[0] * grid[1]
     assert first.values.shape == (3, 2, tokens, *grid)
-    assert first.metadata["prefix_tokens"] == prefix_tokens
-    assert (first.metadata["layer"], first.metadata["call"], first.kind) == (0, 0, "tokens")
+    assert first.info.prefix_tokens == prefix_tokens
+    assert (first.info.layer, first.info.call, first.kind) == (0, 0, "tokens")
     assert (
         len(recording.maps)
         == len(analyze_model(model).info.attention_layers)
@@ -107,7 +107,7 @@ def test_maps_are_exact_and_the_output_does_not_change(name: str) -> None:
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         torch.testing.assert_close(item.values.flatten(-2), weights[..., len(prefix_tokens) :])
         assert not weights.requires_grad
-        deviation = item.metadata["deviation"]
+        deviation = item.info.more["deviation"]
         assert deviation is None or deviation <= 2e-6
 
 
@@ -201,7 +201,7 @@ def test_only_selected_rows_layers_and_heads_are_computed(monkeypatch: pytest.Mo
     for layers in ("blocks.0*", ["blocks.0.attn"], [0]):
         with record(model, layers=layers) as selected:
             model(x)
-        assert [item.metadata["layer"] for item in selected.maps] == [0]
+        assert [item.info.layer for item in selected.maps] == [0]
     for layers, message in ((2, "indices below 2"), ("head*", "must match the name")):
         with pytest.raises(ValueError, match=message), record(model, layers=layers):
             model(x)

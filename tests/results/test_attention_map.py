@@ -50,10 +50,6 @@ GEOMETRIES = {
     "padded": Geometry.identity((13, 17)).padded(2, 3, (19, 23)),
     "cropped, padded": Geometry.identity((13, 17)).cropped(2, 3, (7, 11)).padded(3, 5, (19, 23)),
     "flipped": Geometry.identity((13, 17)).cropped(2, 3, (7, 11)).flipped(),
-    **{
-        f"as stored, {code}": Geometry.identity((13, 17), code).cropped(2, 3, (7, 11)).to_stored()
-        for code in range(2, 9)
-    },
 }  # fmt: skip
 
 
@@ -102,14 +98,6 @@ def test_cells_of_a_crop_have_the_right_position() -> None:
     outside = torch.ones(11, 17, dtype=torch.bool)
     outside[2:8, 4:13] = False
     assert torch.equal(resized.isnan(), outside)
-
-
-def test_a_rotated_file_gets_the_rotated_map() -> None:
-    upright = Geometry.identity((13, 17), orientation=6).resized((20, 30)).cropped(3, 4, (15, 19))
-    maps = random_values((2, 3, 5))
-    on_upright = map_of(maps, upright).resize_to_image()
-    on_file = map_of(maps, upright.to_stored()).resize_to_image()
-    torch.testing.assert_close(on_file, on_upright.rot90(1, (-2, -1)), equal_nan=True)
 
 
 def test_a_smaller_size_covers_the_same_region() -> None:

@@ -1,6 +1,5 @@
 """Boxes of maps: laws, numbers by hand, and their place on photos that were turned or cropped."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis.extra.numpy import arrays
 from visattn.data.regions.masks import map_rle, rle_mask
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
-from visattn.results.map_boxes import MapBoxes
 
 GRIDS = st.tuples(st.integers(1, 7), st.integers(1, 5)).flatmap(
     lambda shape: arrays(np.int8, shape, elements=st.integers(-1, 4))
@@ -86,27 +84,6 @@ def test_two_parts_by_hand() -> None:
     assert (two.threshold, two.relative, two.image_size) == (2.0, False, (6, 4))
 
 
-@pytest.mark.parametrize(
-    ("orientation", "box"),
-    [(1, (2.0, 1.0, 3.0, 2.0)), (3, (1.0, 0.0, 2.0, 1.0)), (6, (0.0, 2.0, 1.0, 3.0)),
-     (8, (1.0, 1.0, 2.0, 2.0))],
-)  # fmt: skip
-def test_boxes_are_those_of_the_upright_photo(
-    orientation: int, box: tuple[float, float, float, float]
-) -> None:
-    """A cell of stored pixels, seen upright: EXIF 6 turns the stored photo clockwise."""
-    height, width = (2, 4) if orientation in (1, 3) else (4, 2)
-    stored = Geometry.identity((height, width), orientation).to_stored()
-    # the network reads the stored pixels, so its input is carried to the upright photo
-    matrix = torch.linalg.inv(torch.tensor(stored.matrix, dtype=torch.float64)).tolist()
-    rows: Any = tuple(tuple(row) for row in matrix)
-    upright = Geometry(rows, (2, 4), (height, width), (0.0, 0.0, width, height))
-    values = torch.zeros(2, 4)
-    values[1, 2] = 1.0
-    [result] = cells(values, upright).boxes(smooth=False)
-    assert result.box == box
-
-
 def test_boxes_lie_on_the_visible_part() -> None:
     """The crop shows columns 3 to 7 of 10; a uniform map has its box there and nowhere else."""
     crop = Geometry.identity((6, 10)).cropped(0, 3, (6, 4)).resized((60, 40)).flipped()
@@ -123,7 +100,6 @@ def test_several_maps_and_a_map_of_nothing() -> None:
     result = maps.boxes(smooth=False)
     assert [(each.label, each.map_index) for each in result] == [("a", 0), ("dog", 2)]
     assert result.per_map() == [[(0.0, 0.0, 2.0, 2.0)], [], [(2.0, 0.0, 4.0, 2.0)]]
-    assert MapBoxes.from_dict(json.loads(json.dumps(result.to_dict()))) == result
     assert len(maps[1].boxes()) == 0
 
 

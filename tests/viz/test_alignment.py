@@ -71,22 +71,6 @@ def test_cells_lie_below_the_columns_of_the_photo_that_they_cover(name: str) -> 
         assert figure[top + 5, LEFT : LEFT + int(10 / pixel) - 1].max() < 160 < PHOTO.max()
 
 
-def test_columns_of_a_rotated_photo_are_rows_of_the_grid() -> None:
-    """The camera held upright: the network's input was turned by 90 degrees."""
-    turned = Geometry(
-        ((0.0, 1.0, 0.0), (1.0, 0.0, 0.0), (0.0, 0.0, 1.0)),
-        input_size=(100, 60),
-        image_size=(60, 100),
-        region=(0.0, 0.0, 100.0, 60.0),
-    )
-    values = torch.zeros(3, 5, 4)
-    values[:, 1] = 0.25  # of 5 rows of the grid, along the width of the photo
-    rows = matrix_rows(
-        np.asarray(alignment_figure(PHOTO, caption(values, turned), width=1000).image), 3
-    )
-    assert bright_part(rows[0]) == pytest.approx((20, 40), abs=100 / len(rows[0]))
-
-
 def test_the_photo_stands_above_the_matrix_at_the_same_scale() -> None:
     size = alignment_image_size((60, 100), width=900)
     figure = np.asarray(

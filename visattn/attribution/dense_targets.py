@@ -20,7 +20,7 @@ from visattn.attribution.regions import (
     sample_at,
     visible_point,
 )
-from visattn.attribution.targets import TARGET_KEYS, class_name, resolve_class_index
+from visattn.attribution.targets import class_name, resolve_class_index
 from visattn.geometry.affine import Box, Geometry
 from visattn.io.messages import format_names
 from visattn.recording.model_info import ExplainedModel
@@ -86,7 +86,6 @@ class BoundTarget:
             class_name=class_name(label, class_names),
             score=self.initial_values[index] if self.initial_values else None,
             thing=self.target.thing(self, index) if self.initial_values else None,
-            written=(*TARGET_KEYS, "thing"),
         )
 
     def select_classes(self, scores: Float[Tensor, "mb k"]) -> Float[Tensor, " mb"]:

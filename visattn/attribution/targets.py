@@ -16,7 +16,6 @@ Target = Callable[[Any], Float[Tensor, " b"]]
 """A differentiable function from the output of a model to one number for each image."""
 TargetLike = int | str | Sequence[int | str] | Target | None
 ScoreType = Literal["probabilities", "logits"]
-TARGET_KEYS = ("target", "class", "score")
 """Keys that the records of all maps have, also of maps that explain no class."""
 
 
@@ -128,7 +127,6 @@ class ClassTarget:
             class_name=class_name(target, class_names),
             score=self.initial_values[index] if self.initial_values else None,
             more={"predicted": self.predicted[index]} if self.predicted else {},
-            written=TARGET_KEYS,
         )
 
 
@@ -194,15 +192,15 @@ class CallableTarget:
         """Return the value for an image and the name of the function."""
         name = getattr(self.function, "__name__", type(self.function).__name__)
         score = self.initial_values[index] if self.initial_values else None
-        return MapInfo(score=score, more={"function": name}, written=TARGET_KEYS)
+        return MapInfo(score=score, more={"function": name})
 
 
 class NoTarget:
     """No target, for methods that use no scores with models that have none.
 
     Example:
-        >>> NoTarget().describe(0, ()).to_dict()
-        {'target': None, 'class': '', 'score': None}
+        >>> NoTarget().describe(0, ()).score is None
+        True
     """
 
     def __init__(self) -> None:
@@ -214,7 +212,7 @@ class NoTarget:
 
     def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:  # noqa: ARG002
         """Return that there is no target."""
-        return MapInfo(written=TARGET_KEYS)
+        return MapInfo()
 
 
 def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTarget:

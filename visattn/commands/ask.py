@@ -197,19 +197,20 @@ class AnswersJob(ModelJob["list[Answer]"]):
         """Yield each question, with its answer and probability."""
         for answer in record["questions"]:
             best = answer["answers"][0]
-            yield answer["question"], f"{best['answer']} ({100 * best['probability']:.0f} %)"
+            yield answer["question"], f"{best[0]} ({100 * best[1]:.0f} %)"
 
     @staticmethod
     def geometry(record: Record) -> Any:
         """Return the geometry of the maps of a photo, which is that of all of them."""
         answers = record["questions"]
-        return next((answer["geometry"] for answer in answers if "geometry" in answer), None)
+        return next((answer["maps"].get("geometry") for answer in answers if answer["maps"]), None)
 
     @staticmethod
     def table(record: Record) -> Iterable[Row]:
         """Yield each question, with its answer and probability."""
         for answer in record["questions"]:
-            yield {"question": answer["question"], **answer["answers"][0]}
+            best, probability = answer["answers"][0]
+            yield {"question": answer["question"], "answer": best, "probability": probability}
 
 
 def _first_overlay(
@@ -232,7 +233,7 @@ def _answer_boxes(answer: "Answer", args: argparse.Namespace) -> "MapBoxes | Non
     boxes = None if answer.maps is None else boxes_of(answer.maps, args)
     if boxes is None or answer.maps is None or answer.maps.kind == "words":
         return boxes
-    return replace(boxes, boxes=tuple(each._replace(label=answer.text) for each in boxes))
+    return replace(boxes, boxes=tuple(replace(each, label=answer.text) for each in boxes))
 
 
 def _json_record(image: "LoadedImage", answers: "Sequence[Answer]") -> dict[str, Any]:

@@ -88,7 +88,7 @@ def join_boxes(several: "Sequence[MapBoxes | None]") -> "MapBoxes | None":
     joined: list[MapBox] = []
     first = 0
     for boxes in known:
-        joined += [box._replace(map_index=first + box.map_index) for box in boxes]
+        joined += [replace(box, map_index=first + box.map_index) for box in boxes]
         first += boxes.num_maps
     return replace(known[0], boxes=tuple(joined), num_maps=first)
 

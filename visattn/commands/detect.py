@@ -165,7 +165,7 @@ class DetectionJob(ModelJob["Detections"]):
 
     def rows(self, record: Record) -> Iterable[tuple[str]]:
         """Return how many objects of each class there are."""
-        return [(count_classes([detection["class"] for detection in record["objects"]]),)]
+        return [(count_classes([detection["label"] for detection in record["objects"]]),)]
 
     @staticmethod
     def table(record: Record) -> Iterable[Row]:
@@ -173,7 +173,7 @@ class DetectionJob(ModelJob["Detections"]):
         for detection in record["objects"]:
             left, top, right, bottom = detection["box"]
             yield {
-                "class": detection["class"],
+                "class": detection["label"],
                 "score": detection["score"],
                 "left": left,
                 "top": top,

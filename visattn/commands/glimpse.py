@@ -132,7 +132,13 @@ class GlimpseJob(ModelJob["ScanPath"]):
         from visattn.results.values import format_percent
         from visattn.viz.scanpaths.panel import glimpse_overlay, glimpse_panel
 
-        record = {"image": image.name, **result.summary()}
+        record = {
+            "image": image.name,
+            "class": result.prediction,
+            "probability": result.probability,
+        }
+        record["labels"] = [label._asdict() for label in result.labels]
+        record |= result.to_dict()
         if self.out is None:
             return [Part(name, record)]
         title = Path(image.name).name

@@ -226,7 +226,8 @@ class Job(ABC, Generic[Result]):
     @staticmethod
     def geometry(record: Record) -> Any:
         """Return the geometry in a record; None if there is none, or several photos have one."""
-        return record.get("geometry")
+        maps = record.get("maps")
+        return record.get("geometry") or (maps or {}).get("geometry")
 
     @classmethod
     def seen_share(cls, record: Record) -> float | None:

@@ -102,9 +102,17 @@ class SegmentationJob(ModelJob["Segmentation"]):
 
     def parts(self, name: str, image: "LoadedImage", result: "Segmentation") -> Iterable[Part]:
         """Return shares and geometry, and mask, overlay and figure."""
+        from visattn.results.kinds import IGNORE_CLASS
+        from visattn.results.records import to_dict
         from visattn.viz.segmentation import class_palette, draw_labels, segmentation_figure
 
-        record = {"image": image.name, **result.summary()}
+        record = {
+            "image": image.name,
+            "class_names": result.class_names,
+            "shares": result.shares(),
+            "ignored": IGNORE_CLASS,
+            "geometry": to_dict(result.geometry),
+        }
         if self.out is None:
             return [Part(name, record)]
         palette = class_palette(background=result.has_background).tobytes()

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,18 +11,6 @@ Box = tuple[float, float, float, float]
 Margin = tuple[int, int]
 Row = tuple[float, float, float]
 Matrix = tuple[Row, Row, Row]
-
-# EXIF code -> affine map from the upright to the stored unit square: x' = a x + b y + c, ...
-_EXIF_TRANSFORMS: dict[int, tuple[Row, Row]] = {
-    1: ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0)),
-    2: ((-1.0, 0.0, 1.0), (0.0, 1.0, 0.0)),
-    3: ((-1.0, 0.0, 1.0), (0.0, -1.0, 1.0)),
-    4: ((1.0, 0.0, 0.0), (0.0, -1.0, 1.0)),
-    5: ((0.0, 1.0, 0.0), (1.0, 0.0, 0.0)),
-    6: ((0.0, 1.0, 0.0), (-1.0, 0.0, 1.0)),
-    7: ((0.0, -1.0, 1.0), (-1.0, 0.0, 1.0)),
-    8: ((0.0, -1.0, 1.0), (1.0, 0.0, 0.0)),
-}
 
 _WHOLE = 0.985  # share from which a photo counts as seen: crops to whole patches lose less
 
@@ -37,15 +24,14 @@ class Geometry:
 
     Args:
         matrix: Homogeneous matrix that maps a point (x, y, 1) of the input to the upright image.
-            Only scalings, translations, flips and rotations by multiples of 90 degrees.
+            Only scalings, translations and flips.
         input_size: Height and width of the network's input.
         image_size: Height and width of the upright image.
         region: Left, top, right, bottom of the part of the image that is visible to the network.
-        orientation: EXIF orientation of the image file, 1 to 8.
 
     Raises:
-        ValueError: If a size is below 1, the orientation is invalid, a value is not finite, or the
-            matrix has a shear or a rotation by another angle.
+        ValueError: If a size is below 1, a value is not finite, or the matrix has a shear or a
+            rotation.
 
     Example:
         >>> geometry = Geometry.identity((480, 640)).resized((240, 320)).cropped(8, 48, (224, 224))
@@ -60,36 +46,27 @@ class Geometry:
     input_size: tuple[int, int]
     image_size: tuple[int, int]
     region: Box
-    orientation: int = 1
 
     def __post_init__(self) -> None:
-        """Check the sizes, the orientation, the region and the matrix."""
+        """Check the sizes, the region and the matrix."""
         if min(*self.input_size, *self.image_size) < 1:
             raise ValueError(
                 "sizes must be at least 1 x 1 pixel, "
                 f"got input {self.input_size}, image {self.image_size}"
             )
-        if self.orientation not in _EXIF_TRANSFORMS:
-            raise ValueError(f"an EXIF orientation is 1 to 8, got {self.orientation}")
         values = [*self.region, *(value for row in self.matrix for value in row)]
         if not all(map(math.isfinite, values)):
             raise ValueError(f"matrix and region must be finite, got {self.matrix}, {self.region}")
         (a, b, _), (c, d, _), last_row = self.matrix
-        # A box must stay a box: `_transform_box` maps two of its corners.
-        axes_kept = a and d and not (b or c)
-        axes_swapped = b and c and not (a or d)
-        if not (axes_kept or axes_swapped) or last_row != (0, 0, 1):
-            raise ValueError(
-                "the matrix must consist of scales, shifts, flips and quarter turns, "
-                f"got {self.matrix}"
-            )
+        if not (a and d) or b or c or last_row != (0, 0, 1):
+            raise ValueError(f"the matrix must scale, move and flip, got {self.matrix}")
 
     @classmethod
-    def identity(cls, size: tuple[int, int], orientation: int = 1) -> "Geometry":
+    def identity(cls, size: tuple[int, int]) -> "Geometry":
         """Return the geometry of an upright image without preprocessing."""
         height, width = size
         unit: Matrix = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
-        return cls(unit, size, size, (0.0, 0.0, float(width), float(height)), orientation)
+        return cls(unit, size, size, (0.0, 0.0, float(width), float(height)))
 
     def resized(self, size: tuple[int, int]) -> "Geometry":
         """Return the geometry after resizing the input, with a separate scale for each axis."""
@@ -260,70 +237,6 @@ class Geometry:
         top_left, bottom_right = boxes.new_tensor(self.region).view(2, 2)
         corners = torch.stack([points.amin(1), points.amax(1)], 1)
         return corners.clamp(top_left, bottom_right).flatten(1)
-
-    def to_stored(self) -> "Geometry":
-        """Return the geometry relative to the stored pixels, before the EXIF orientation.
-
-        Example:
-            >>> Geometry.identity((4, 6), orientation=6).to_stored().image_size
-            (6, 4)
-        """
-        height, width = self.image_size
-        rows = _EXIF_TRANSFORMS[self.orientation]
-        axes_swapped = bool(rows[0][1])
-        size = (width, height) if axes_swapped else self.image_size
-        # upright pixels -> unit square -> EXIF transform -> stored pixels
-        (a, b, c), (d, e, f) = rows
-        to_stored: Matrix = (
-            (a * size[1] / width, b * size[1] / height, c * size[1]),
-            (d * size[0] / width, e * size[0] / height, f * size[0]),
-            (0.0, 0.0, 1.0),
-        )
-        box = _transform_box(to_stored, self.region)
-        matrix = _matrix_product(to_stored, self.matrix)
-        return replace(self, matrix=matrix, image_size=size, region=box, orientation=1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the geometry as plain lists and numbers that JSON can represent.
-
-        Example:
-            >>> Geometry.identity((2, 3)).to_dict()["image_size"]
-            [2, 3]
-        """
-        return {
-            "matrix": [list(row) for row in self.matrix],
-            "input_size": list(self.input_size),
-            "image_size": list(self.image_size),
-            "region": list(self.region),
-            "orientation": self.orientation,
-        }
-
-    @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> "Geometry":
-        """Return the geometry from the dictionary of `to_dict`.
-
-        Raises:
-            ValueError: If a key is missing or a value is invalid.
-
-        Example:
-            >>> start = Geometry.identity((2, 3)).flipped()
-            >>> Geometry.from_dict(start.to_dict()) == start
-            True
-        """
-        try:
-            a, b, c = ((float(x), float(y), float(z)) for x, y, z in plain["matrix"])
-            y, x = plain["input_size"]
-            height, width = plain["image_size"]
-            left, top, right, bottom = map(float, plain["region"])
-            return cls(
-                (a, b, c),
-                (int(y), int(x)),
-                (int(height), int(width)),
-                (left, top, right, bottom),
-                int(plain["orientation"]),
-            )
-        except (KeyError, OverflowError, TypeError, ValueError) as error:
-            raise ValueError(f"not a geometry as to_dict writes it: {error!r}") from error
 
     def _after(
         self, scale_x: float, shift_x: float, scale_y: float, shift_y: float, size: tuple[int, int]

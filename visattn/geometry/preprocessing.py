@@ -3,7 +3,6 @@
 Transforms are recognized by their class names.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ from visattn.geometry.affine import Geometry
 Size = tuple[int, int]
 Sides = int | Sequence[int]
 
-IDENTITY_TRANSFORMS = frozenset((
+_COLORS = frozenset((
     # types and layouts of torchvision
     "ConvertImageDtype", "Identity", "ObjectDetection", "PILToTensor", "ToDtype", "ToImage",
     "ToPILImage", "ToPureTensor", "ToTensor",
@@ -29,7 +28,7 @@ IDENTITY_TRANSFORMS = frozenset((
 ))  # fmt: skip
 """Transforms that do not move pixels."""
 
-FLIPS = {"RandomHorizontalFlip": False, "RandomVerticalFlip": True}
+_FLIPS = {"RandomHorizontalFlip": False, "RandomVerticalFlip": True}
 """Transforms that may flip an image, and whether vertically."""
 
 
@@ -56,13 +55,13 @@ class UnsupportedTransform:
         raise ValueError(self.reason)
 
 
-def crop_or_pad(geometry: Geometry, top: int, left: int, size: Size) -> Geometry:
+def _crop_or_pad(geometry: Geometry, top: int, left: int, size: Size) -> Geometry:
     """Return the geometry after cropping to a window, with padding where it exceeds the input.
 
     Negative `top` and `left` pad there.
 
     Example:
-        >>> crop_or_pad(Geometry.identity((5, 7)), -1, 2, (7, 3)).region
+        >>> _crop_or_pad(Geometry.identity((5, 7)), -1, 2, (7, 3)).region
         (2.0, 0.0, 5.0, 5.0)
     """
     y, x = geometry.input_size
@@ -101,7 +100,7 @@ def _resize(geometry: Geometry, size: Sides | None, max_size: int | None = None)
 def _center_crop(geometry: Geometry, size: Sides) -> Geometry:
     y, x = geometry.input_size
     height, width = _pair(size)
-    return crop_or_pad(geometry, _crop_offset(y, height), _crop_offset(x, width), (height, width))
+    return _crop_or_pad(geometry, _crop_offset(y, height), _crop_offset(x, width), (height, width))
 
 
 def _crop_offset(length: int, target: int) -> int:
@@ -113,7 +112,7 @@ def _crop_offset(length: int, target: int) -> int:
 def _pad(geometry: Geometry, padding: Sides) -> Geometry:
     left, top, right, bottom = _padding_widths(padding)
     y, x = geometry.input_size
-    return crop_or_pad(geometry, -top, -left, (y + top + bottom, x + left + right))
+    return _crop_or_pad(geometry, -top, -left, (y + top + bottom, x + left + right))
 
 
 def _padding_widths(padding: Sides) -> tuple[int, int, int, int]:
@@ -143,7 +142,7 @@ def _weights_preset(step: Any, geometry: Geometry) -> Geometry:
     return _center_crop(resized, step.crop_size) if hasattr(step, "crop_size") else resized
 
 
-DETERMINISTIC_TRANSFORMS: dict[str, Callable[[Any, Geometry], Geometry]] = {
+_MOVES: dict[str, Callable[[Any, Geometry], Geometry]] = {
     "Resize": lambda step, geometry: _resize(geometry, step.size, step.max_size),
     "CenterCrop": lambda step, geometry: _center_crop(geometry, step.size),
     "CenterCropOrPad": lambda step, geometry: _center_crop(geometry, step.size),
@@ -153,103 +152,49 @@ DETERMINISTIC_TRANSFORMS: dict[str, Callable[[Any, Geometry], Geometry]] = {
     "ImageClassification": _weights_preset,
     "SemanticSegmentation": _weights_preset,
 }
-"""Deterministic transforms: functions of the step and the geometry before it."""
-
-
-def _random_crop(step: Any, geometry: Geometry, params: Any) -> Geometry:
-    """Crop to a window of the padded input; only v2 transforms return the padding widths."""
-    if isinstance(params, dict):
-        left, top = params["padding"][:2]
-        return crop_or_pad(geometry, params["top"] - top, params["left"] - left, _pair(step.size))
-    y, x = geometry.input_size
-    height, width = _pair(step.size)
-    left, top, right, bottom = _padding_widths(step.padding or 0)
-    if step.pad_if_needed:
-        # torchvision pads both sides by all that is missing, so twice what is needed.
-        left += max(width - x - left - right, 0)
-        top += max(height - y - top - bottom, 0)
-    return crop_or_pad(geometry, params[0] - top, params[1] - left, (height, width))
-
-
-def _resized_crop(step: Any, geometry: Geometry, params: Any) -> Geometry:
-    sides = ("top", "left", "height", "width")
-    window = [params[side] for side in sides] if isinstance(params, dict) else params
-    top, left, height, width = window
-    return geometry.cropped(top, left, (height, width)).resized(_pair(step.size))
-
-
-RANDOM_TRANSFORMS: dict[str, Callable[[Any, Geometry, Any], Geometry]] = {
-    "RandomCrop": _random_crop,
-    "RandomResizedCrop": _resized_crop,
-    "RandomResizedCropAndInterpolation": _resized_crop,
-    "RandomCropOrPad": lambda step, geometry, params: crop_or_pad(
-        geometry, params[0], params[1], _pair(step.size)
-    ),
-    "RandomPad": lambda _, geometry, params: _pad(geometry, params),
-    "RandomZoomOut": lambda _, geometry, params: _pad(geometry, params["padding"]),
-    "ResizeKeepRatio": lambda _, geometry, params: geometry.resized(_pair(params)),
-    "RandomResize": lambda _, geometry, params: _resize(geometry, params["size"]),
-    "RandomShortestSize": lambda _, geometry, params: geometry.resized(_pair(params["size"])),
-    "ScaleJitter": lambda _, geometry, params: geometry.resized(_pair(params["size"])),
-}
-"""Random transforms: functions of the step, the geometry before it and the sampled parameters."""
+"""Transforms that move pixels: functions of the step and the geometry before it."""
 
 
 # Classes with the same names in other packages may work differently.
 _PACKAGES = ("torchvision.transforms.", "timm.data.", "visattn.geometry.")
-_CONTAINERS = ("RandomApply", "RandomChoice", "RandomOrder")
 _MANUAL_GEOMETRY = (
-    "leave it out, or describe the steps explicitly, as in "
+    "use the evaluation transform, or describe the steps, as in "
     "Geometry.identity(size).resized(...).cropped(...), and pass the geometry to the map: "
     "attention_map.with_geometry(geometry)"
 )
 
 
-def geometry_of_transform(transform: object, size: Size, orientation: int = 1) -> Geometry:
+def geometry_of_transform(transform: object, size: Size) -> Geometry:
     """Return the geometry of an image under a deterministic transform of torchvision or timm.
 
     Args:
         transform: A transform, or several in a `Compose`, `nn.Sequential` or list. Transforms
             that only change colors are ignored.
         size: Height and width of the upright image.
-        orientation: EXIF orientation of the image file.
 
     Raises:
-        ValueError: If a transform is unknown or random; for random transforms use
-            `transform_with_geometry`.
+        ValueError: If a transform is unknown or random.
 
     Example:
         >>> from torchvision.transforms import v2
         >>> geometry_of_transform(v2.Resize((5, 10)), (10, 20)).input_size
         (5, 10)
     """
-    geometry = Geometry.identity(size, orientation)
+    geometry = Geometry.identity(size)
     for step in _steps(transform):
-        geometry = _deterministic_geometry(step, geometry)
+        geometry = _after(step, geometry)
     return geometry
 
 
-def transform_with_geometry(
-    transform: object, image: Any, orientation: int = 1
-) -> tuple[Any, Geometry]:
-    """Apply a transform, random ones included, and return its output and geometry.
-
-    The random parameters are the same as without this function; they are recorded while the steps
-    run. After a resize with `nearest` interpolation, the geometry of a tensor may be off by up to
-    half a pixel of the network's input.
+def transform_with_geometry(transform: object, image: Any) -> tuple[Any, Geometry]:
+    """Apply a deterministic transform, and return its output and geometry.
 
     Args:
-        transform: A transform of torchvision or timm, or several in a `Compose`, `nn.Sequential`
-            or list.
+        transform: As for `geometry_of_transform`.
         image: Upright image: a Pillow image, or a tensor whose last axes are rows and columns.
-        orientation: EXIF orientation of the image file.
-
-    Returns:
-        The transformed image, and its geometry.
 
     Raises:
-        TypeError: If the image or the output of a step is neither a Pillow image nor a tensor.
-        ValueError: If a step is unknown, or its output has an unexpected size.
+        ValueError: If a step is unknown or random, or its output has an unexpected size.
 
     Example:
         >>> from torchvision.transforms import v2
@@ -258,10 +203,12 @@ def transform_with_geometry(
         >>> geometry.to_image(torch.tensor([[0.0, 0.0]]))
         tensor([[7., 0.]])
     """
-    geometry = Geometry.identity(_size_of(image, "the image"), orientation)
+    geometry = Geometry.identity(_size_of(image))
     for step in _steps(transform):
-        image, geometry = _apply_step(step, image, geometry)
-        if (size := _size_of(image, f"the output of {_class_name(step)}")) != geometry.input_size:
+        # Before the step runs, so that an unsupported one is refused with its reason.
+        geometry = _after(step, geometry)
+        image = step(image)
+        if (size := _size_of(image)) != geometry.input_size:
             raise ValueError(
                 f"{_class_name(step)} must give {geometry.input_size} (height, width), "
                 f"gave {size}: its version is not supported; {_MANUAL_GEOMETRY}"
@@ -294,73 +241,24 @@ def _class_name(step: object) -> str:
     return str(getattr(step, "__qualname__", type(step).__name__))
 
 
-def _size_of(image: Any, source: str) -> Size:
+def _size_of(image: Any) -> Size:
     """Return the height and width of a tensor or a Pillow image."""
-    if isinstance(image, Tensor) and image.ndim >= 2:
+    if isinstance(image, Tensor):
         return int(image.shape[-2]), int(image.shape[-1])
-    if not isinstance(image, Tensor) and isinstance(size := getattr(image, "size", 0), tuple):
-        width, height = cast("Size", size)
-        return height, width
-    raise TypeError(
-        f"{source} must be an image of Pillow or a tensor [..., y, x], got {type(image).__name__}"
-    )
+    width, height = image.size
+    return height, width
 
 
-def _apply_step(step: Any, image: Any, geometry: Geometry) -> tuple[Any, Geometry]:
-    """Return the image and the geometry after a single step."""
+def _after(step: Any, geometry: Geometry) -> Geometry:
+    """Return the geometry after a step."""
     name = _known_name(step)
-    if name in FLIPS:
-        output = step(image)  # the same object if it does not flip
-        return output, geometry if output is image else geometry.flipped(vertical=FLIPS[name])
-    if name in RANDOM_TRANSFORMS:
-        output, params = _run_recorded(step, image)
-        if params is None:
-            return output, geometry
-        return output, RANDOM_TRANSFORMS[name](step, geometry, params)
-    # Before the step runs, so that an unsupported one is refused with its reason.
-    after = _deterministic_geometry(step, geometry)
-    return step(image), after
-
-
-def _run_recorded(step: Any, image: Any) -> tuple[Any, Any]:
-    """Return the output of a random step and its sampled parameters, None if it was skipped."""
-    name = "make_params" if hasattr(step, "make_params") else "get_params"
-    step_copy = copy.copy(step)  # the original step is not modified
-    sample = getattr(step, name)
-    params = list[Any]()
-
-    def record_params(*inputs: Any, **options: Any) -> Any:
-        params.append(sample(*inputs, **options))
-        return params[-1]
-
-    # The step looks its method up on itself, where an attribute comes before the class's method.
-    vars(step_copy)[name] = record_params
-    output = step_copy(image)
-    return output, params[-1] if params else None
-
-
-def _deterministic_geometry(step: Any, geometry: Geometry) -> Geometry:
-    """Return the geometry after a deterministic step."""
-    name = _known_name(step)
-    if name in IDENTITY_TRANSFORMS or (name in _CONTAINERS and _only_identity_steps(step)):
+    if name in _COLORS:
         return geometry
-    if name in FLIPS and step.p in (0, 1):
-        return geometry.flipped(vertical=FLIPS[name]) if step.p else geometry
-    if name in DETERMINISTIC_TRANSFORMS and not _is_random_resize(step):
-        return DETERMINISTIC_TRANSFORMS[name](step, geometry)
-    if name in FLIPS or name in RANDOM_TRANSFORMS:
-        raise ValueError(
-            f"{name} is random, so its geometry is unknown before it runs; use the evaluation "
-            "transform, or run it with visattn.geometry.transform_with_geometry"
-        )
-    raise ValueError(f"unsupported transform {_class_name(step)}; {_MANUAL_GEOMETRY}")
-
-
-def _is_random_resize(step: Any) -> bool:
-    """Return whether a resize of timm samples a random scale or aspect ratio."""
-    return any(getattr(step, f"random_{name}_prob", 0) for name in ("scale", "aspect"))
-
-
-def _only_identity_steps(container: Any) -> bool:
-    steps = _steps(list(container.transforms))
-    return all(_known_name(step) in IDENTITY_TRANSFORMS for step in steps)
+    if name in _FLIPS and step.p in (0, 1):
+        return geometry.flipped(vertical=_FLIPS[name]) if step.p else geometry
+    # A resize of timm may sample a scale or an aspect ratio.
+    random = [getattr(step, f"random_{kind}_prob", 0) for kind in ("scale", "aspect")]
+    if name in _MOVES and not any(random):
+        return _MOVES[name](step, geometry)
+    reason = "unsupported" if name == "" or not name.startswith("Random") else "random"
+    raise ValueError(f"the transform {_class_name(step)} is {reason}; {_MANUAL_GEOMETRY}")

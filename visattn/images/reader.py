@@ -34,7 +34,7 @@ from visattn.images.rgb import from_array, to_rgb
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file, printable_name
 from visattn.io.sources import Location
-from visattn.results.records import read_array
+from visattn.results.map_files import read_array
 
 MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
 MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory

@@ -62,19 +62,18 @@ class ResizeSpec:
                 f"got {self.shorter} with {self.mode}"
             )
 
-    def geometry(self, size: tuple[int, int], orientation: int = 1) -> Geometry:
+    def geometry(self, size: tuple[int, int]) -> Geometry:
         """Return the geometry of an image of this size after `resize_to_input`.
 
         Args:
             size: Height and width of the upright image.
-            orientation: EXIF orientation of the stored image.
 
         Example:
             >>> ResizeSpec((224, 224)).geometry((448, 640)).region
             (96.0, 0.0, 544.0, 448.0)
         """
         resized, canvas, padding, crop = _resize_steps(size, self)
-        geometry = Geometry.identity(size, orientation).resized(resized)
+        geometry = Geometry.identity(size).resized(resized)
         if canvas != resized:
             geometry = geometry.padded(*padding, canvas)
         return geometry if canvas == self.size else geometry.cropped(*crop, self.size)
@@ -95,7 +94,7 @@ def resize_to_input(
         (torch.Size([3, 224, 224]), [108.86, 30.0, 529.27, 450.0])
     """
     pixels = resize_rgb(Image.fromarray(image.pixels), resize)
-    return pixels, resize.geometry(image.size, image.orientation)
+    return pixels, resize.geometry(image.size)
 
 
 def resize_channels(
@@ -128,9 +127,7 @@ def resize_channels(
     padded = torch.tensor(fill).view(-1, 1, 1).expand(len(values), *canvas).clone()
     padded[:, top : top + rows, left : left + columns] = resized
     top, left = crop
-    return padded[:, top : top + height, left : left + width], resize.geometry(
-        image.size, image.orientation
-    )
+    return padded[:, top : top + height, left : left + width], resize.geometry(image.size)
 
 
 def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]:

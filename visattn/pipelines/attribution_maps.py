@@ -252,7 +252,6 @@ def _common_info(
         model=explained.info.name,
         signed=signed,
         more=more,
-        written=("options", "signed", "empty"),
     )
     return common | _layer_info(explained, method, options.get("layer"))
 

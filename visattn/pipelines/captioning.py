@@ -282,7 +282,8 @@ def _score(caption: Caption, phrase: Phrase) -> GroundedPhrase:
     geometry = caption.maps.geometry
     on_input = () if geometry is None else phrases_to_input([phrase], geometry)
     for result in score_phrases(normalize_maps(caption.maps.values), on_input):
-        return grounded._replace(
+        return replace(
+            grounded,
             correctness=result.word_correctness,
             baseline=result.baseline,
             pointed=result.pointing_hit,

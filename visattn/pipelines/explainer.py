@@ -79,7 +79,7 @@ def sequence_maps(
         maps = WORD_METHODS[method](model, images, **options, **method_args)
     else:
         maps = [scan.maps for scan in glimpses(model, images, **options, **method_args)]
-    common = MapInfo(method, dict(method_args), written=("options", "signed", "empty"))
+    common = MapInfo(method, dict(method_args))
     return [
         replace(m, info=m.info | replace(common, empty=empty_map_reason(m.values))) for m in maps
     ]

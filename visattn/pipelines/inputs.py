@@ -247,7 +247,7 @@ def _apply_transform(
         source: Any = Image.fromarray(image.pixels)
         if image.values is not None:
             source = torch.from_numpy(image.values).movedim(2, 0)
-        output, geometry = transform_with_geometry(transform, source, image.orientation)
+        output, geometry = transform_with_geometry(transform, source)
         if not isinstance(output, Tensor) or output.ndim != 3 or not output.is_floating_point():
             dtype = f"{output.dtype} " if isinstance(output, Tensor) else ""
             raise ValueError(

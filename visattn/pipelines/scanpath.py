@@ -19,7 +19,7 @@ from visattn.models.glimpses.glimpse_model import GlimpseModel
 from visattn.models.glimpses.retina import random_scanpaths, raster_scanpaths
 from visattn.recording.frozen import eval_mode
 from visattn.results.info import MapInfo
-from visattn.results.values import ScanPath, resolution_maps
+from visattn.results.values import ScanPath
 
 Policy = Literal["greedy", "sampled", "random", "raster", "saliency"]
 
@@ -126,7 +126,8 @@ def _scan_images(
             boxes=geometry.to_image(windows[row].double().view(-1, 2)).view(windows[row].shape),
             patches=patches[row],
             pixels=pixels[row],
-            maps=resolution_maps(windows[row], model.img_size, geometry, info),
+            geometry=geometry,
+            info=info,
             glimpses_per_label=model.num_glimpses_per_label if model.num_labels > 1 else None,
             end_class=model.end_class,
         )

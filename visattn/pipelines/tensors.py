@@ -154,4 +154,4 @@ def _geometry_on_photo(transform: Any, photo: LoadedImage, size: tuple[int, int]
             f"pixels; {steps} {geometry.input_size[0]} x {geometry.input_size[1]}: pass the steps "
             "that made the tensor, or leave out originals= to see maps on the tensor itself"
         )
-    return replace(geometry, orientation=photo.orientation)
+    return geometry

@@ -11,7 +11,7 @@ from .info import (
 from .kinds import (
     MapKind as MapKind,
 )
-from .records import (
+from .map_files import (
     read_saved_maps as read_saved_maps,
 )
 from .scale import (

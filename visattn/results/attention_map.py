@@ -1,6 +1,6 @@
 """Attention maps: weights on a grid, with the geometry that places them on the image."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -15,11 +15,11 @@ from visattn.results.display import shown
 from visattn.results.info import MapInfo
 from visattn.results.kinds import MapKind
 from visattn.results.map_boxes import BOX_THRESHOLD, MapBox, MapBoxes, part_boxes
-from visattn.results.saving import SavedAsJson
+from visattn.results.records import Result
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionMap(SavedAsJson):
+class AttentionMap(Result):
     """Attention weights on a grid, with what carries each cell to its place on the original image.
 
     `len`, indexing and iteration use the first axis. Labels, if any, name its entries: `maps[2]` is
@@ -74,46 +74,6 @@ class AttentionMap(SavedAsJson):
                 f"got {len(self.labels)} labels for values of shape {tuple(self.values.shape)}"
             )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the maps as values of JSON.
-
-        Example:
-            >>> maps = AttentionMap(torch.zeros(0, 2, 3), "decoder", "words")
-            >>> AttentionMap.from_dict(maps.to_dict()).values.shape
-            torch.Size([0, 2, 3])
-        """
-        return {
-            "site": self.site,
-            "kind": self.kind,
-            "words": list(self.labels),
-            **lists_of(self.values),
-            "geometry": self.place(),
-            "metadata": self.info.to_dict(),
-            **({"margin": list(self.margin)} if any(self.margin) else {}),
-        }
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "AttentionMap":
-        """Return maps from the values that `to_dict` has returned.
-
-        Args:
-            record: Values of JSON.
-
-        Raises:
-            KeyError: If an entry is missing.
-            ValueError: If the values are no maps.
-        """
-        top, left = record.get("margin", (0, 0))
-        return cls(
-            tensor_of(record),
-            record["site"],
-            record["kind"],
-            read_place(record["geometry"]),
-            MapInfo.from_dict(record["metadata"]),
-            tuple(record["words"]),
-            (int(top), int(left)),
-        )
-
     @classmethod
     def from_array(
         cls,
@@ -161,8 +121,7 @@ class AttentionMap(SavedAsJson):
         if channels is not None:
             tensor = _reduce_channels(tensor, channels)
         geometry = transform_geometry(transform, image_size)
-        # `info` may say otherwise: that values are signed although none is negative.
-        signed = MapInfo(signed=bool((tensor < 0).any()), written=("signed",))
+        signed = MapInfo(signed=bool((tensor < 0).any()))
         return cls(tensor, site, kind, geometry, signed | (info or MapInfo()), labels)
 
     def to_attributions(
@@ -233,16 +192,6 @@ class AttentionMap(SavedAsJson):
         return shown(self)
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """`info` as plain values for JSON, by the keys of records.
-
-        Example:
-            >>> AttentionMap(torch.eye(2), "x", "gradient", info=MapInfo(target=3)).metadata
-            {'target': 3}
-        """
-        return self.info.to_dict()
-
-    @property
     def _map_ndim(self) -> int:
         return 1 if self.kind == "channel" else 2
 
@@ -265,10 +214,6 @@ class AttentionMap(SavedAsJson):
     def __iter__(self) -> Iterator["AttentionMap"]:
         """Iterate over the maps of the first axis."""
         return (self[index] for index in range(len(self)))
-
-    def place(self) -> dict[str, Any] | None:
-        """Return the geometry as plain values for JSON; None if it is unknown."""
-        return None if self.geometry is None else self.geometry.to_dict()
 
     @property
     def input_geometry(self) -> Geometry | None:
@@ -344,15 +289,15 @@ class AttentionMap(SavedAsJson):
                 f"the map must have a geometry to be resized to the image, {self.site} has none; "
                 "call with_geometry(geometry) first"
             )
-        # Axes are resampled one by one, as no geometry mixes them: it scales, moves, flips, or
-        # turns by 90 degrees. An image 8 wide, the middle of which (x from 2 to 6) became an input
-        # 2 wide, and a map of two cells with the values 0 and 1:
+        # Axes are resampled one by one, as no geometry mixes them: it scales, moves or flips. An
+        # image 8 wide, the middle of which (x from 2 to 6) became an input 2 wide, and a map of
+        # two cells with the values 0 and 1:
         #
         #     pixel of the image    0    1    2    3     4     5    6    7
         #     x of its center       0.5  1.5  2.5  3.5   4.5   5.5  6.5  7.5
         #     in cells                        0.25 0.75  1.25  1.75
         #     value                 nan  nan  0    0.25  0.75  1    nan  nan
-        (xx, xy, x0), (yx, yy, y0), _ = self.geometry.matrix
+        (scale_x, _, x0), (_, scale_y, y0), _ = self.geometry.matrix
         rows, columns = size or self.geometry.image_size
         image_y, image_x = self.geometry.image_size
         y = _centers(rows, image_y)
@@ -360,17 +305,12 @@ class AttentionMap(SavedAsJson):
         left, top, right, bottom = self.geometry.region
         visible = ((y >= top) & (y <= bottom))[:, None] & ((x >= left) & (x <= right))
         visible &= left < right and top < bottom
-        values = self.values
-        grid_y, grid_x = values.shape[-2:]
+        grid_y, grid_x = self.values.shape[-2:]
         height, width = self.geometry.input_size
-        if xy:  # rotated by 90 degrees: the x of the image is the y of the grid
-            values = values.transpose(-1, -2)
-            down = (y - y0) / yx * grid_x / width
-            along = (x - x0) / xy * grid_y / height
-        else:
-            down = (y - y0) / yy * grid_y / height
-            along = (x - x0) / xx * grid_x / width
-        values = _resample(values, down, along, smooth=smooth)
+        down = (y - y0) / scale_y * grid_y / height
+        along = (x - x0) / scale_x * grid_x / width
+        values = _resample_axis(self.values, along, -1, smooth=smooth)
+        values = _resample_axis(values, down, -2, smooth=smooth)
         return values.masked_fill_(~visible.to(values.device), torch.nan)  # a new tensor
 
     def boxes(
@@ -481,38 +421,6 @@ def resample_to_input(
     return fine.reshape(*maps.shape[:-2], *size)
 
 
-def lists_of(values: Float[Tensor, "*axes"]) -> dict[str, Any]:
-    """Return maps as entries of a record: `maps`, and `shape` where nested lists would lose it.
-
-    Example:
-        >>> lists_of(torch.zeros(0, 2, 3))
-        {'maps': [], 'shape': [0, 2, 3]}
-    """
-    shape = {} if values.numel() else {"shape": list(values.shape)}
-    return {"maps": values.tolist(), **shape}
-
-
-def tensor_of(record: Mapping[str, Any]) -> Float[Tensor, "*axes"]:
-    """Return the maps of a record, the inverse of `lists_of`.
-
-    Example:
-        >>> tensor_of({"maps": [[0.5, 1]]})
-        tensor([[0.5000, 1.0000]])
-    """
-    values = torch.tensor(record["maps"], dtype=torch.float32)
-    return values.reshape(record["shape"]) if "shape" in record else values
-
-
-def read_place(place: dict[str, Any] | None) -> Geometry | None:
-    """Return the geometry of a record; None for None.
-
-    Example:
-        >>> read_place(None) is None
-        True
-    """
-    return None if place is None else Geometry.from_dict(place)
-
-
 def truncate_text(text: str, max_length: int = 60) -> str:
     """Return a text as one line of at most `max_length` characters.
 
@@ -527,18 +435,6 @@ def truncate_text(text: str, max_length: int = 60) -> str:
 def _centers(count: int, length: int) -> Float[Tensor, " n"]:
     """Return the centers of `count` pixels that together span `length` pixels of the image."""
     return (torch.arange(count, dtype=torch.float64) + 0.5) * (length / count)
-
-
-def _resample(
-    values: Float[Tensor, "*axes y x"],
-    down: Float[Tensor, " y2"],
-    along: Float[Tensor, " x2"],
-    *,
-    smooth: bool,
-) -> Float[Tensor, "*axes y2 x2"]:
-    """Return a new tensor of the values at rows and columns in units of cells."""
-    values = _resample_axis(values, along, -1, smooth=smooth)
-    return _resample_axis(values, down, -2, smooth=smooth)
 
 
 def _resample_axis(

@@ -1,8 +1,6 @@
 """Captions with a map per word, and the annotated phrases in them."""
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,16 +8,9 @@ import torch
 from jaxtyping import UInt8
 
 from visattn.geometry.affine import Box
-from visattn.results.attention_map import (
-    AttentionMap,
-    lists_of,
-    read_place,
-    tensor_of,
-    truncate_text,
-)
+from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.display import shown
-from visattn.results.info import MapInfo
-from visattn.results.saving import SavedAsJson
+from visattn.results.records import UNSAVED, Result
 
 
 class Phrase(NamedTuple):
@@ -42,7 +33,8 @@ class Phrase(NamedTuple):
     """The words in lower case, joined by single spaces."""
 
 
-class GroundedPhrase(NamedTuple):
+@dataclass(frozen=True)
+class GroundedPhrase:
     """A phrase of a caption, its ground-truth boxes, and the scores of its attention."""
 
     first: int
@@ -66,7 +58,7 @@ NO_WORDS = "(no words)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Caption(SavedAsJson):
+class Caption(Result):
     """A caption with log-probability, gate and attention map of each word."""
 
     words: tuple[str, ...]
@@ -90,7 +82,7 @@ class Caption(SavedAsJson):
     the photo, where words also attend text and padding."""
     notes: str = ""
     """How the maps were made: method, layers, heads, controls; "" for the model's own attention."""
-    thumbnail: UInt8[np.ndarray, "y x 3"] | None = None
+    thumbnail: UInt8[np.ndarray, "y x 3"] | None = field(default=None, metadata=UNSAVED)
     """The photo at up to 640 pixels, for notebooks."""
     spaces: tuple[bool, ...] = ()
     """Whether white space stands before each word; () if it does before all."""
@@ -139,114 +131,7 @@ class Caption(SavedAsJson):
         maps = replace(self.maps, values=values, labels=())
         return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=maps, spaces=())
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record of the caption, its maps and alternatives as plain values for JSON.
-
-        Example:
-            >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words")
-            >>> record = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True).to_dict()
-            >>> record["caption"], record["maps"], record["geometry"]
-            ('7', [[[1.0, 1.0]]], None)
-        """
-        return {
-            "image": self.image,
-            **_caption_record(self),
-            "geometry": self.maps.place(),
-            "alternatives": [_caption_record(caption) for caption in self.alternatives],
-        }
-
     def to_arrays(self) -> dict[str, Any]:
-        """Return the caption as NumPy arrays; the keys of the second caption end in `_2`."""
-        arrays: dict[str, Any] = {}
-        for number, caption in enumerate((self, *self.alternatives), start=1):
-            suffix = "" if number == 1 else f"_{number}"
-            arrays |= {
-                f"maps{suffix}": caption.maps.values.numpy(),
-                f"words{suffix}": np.array(caption.words, dtype=np.str_),
-                f"gates{suffix}": np.array(caption.gates),
-                f"log_probs{suffix}": np.array(caption.log_probs),
-                f"score{suffix}": np.array(caption.score),
-            }
-        if self.maps.geometry is not None:
-            arrays["geometry"] = np.array(json.dumps(self.maps.geometry.to_dict()))
-        return arrays
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Caption":
-        """Return the caption of a record, without its thumbnail.
-
-        Args:
-            record: What `to_dict` returned, or the JSON file of `visattn caption`.
-
-        Example:
-            >>> maps = AttentionMap(torch.ones(1, 1, 2), "attend", "words")
-            >>> record = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True).to_dict()
-            >>> Caption.from_dict(record).words
-            ('7',)
-        """
-        alternatives = record.get("alternatives", ())
-        others = tuple(_read_caption(record, entry, ()) for entry in alternatives)
-        return _read_caption(record, record, others)
-
-
-def _read_caption(
-    record: Mapping[str, Any], entry: Mapping[str, Any], alternatives: tuple[Caption, ...]
-) -> Caption:
-    """Return a caption of a record: the best one, or an alternative."""
-    words = tuple(entry["words"])
-    info = MapInfo.from_dict({"image": record["image"], **entry["made"]})
-    place = read_place(record["geometry"])
-    return Caption(
-        words=words,
-        log_probs=tuple(entry["log_probs"]),
-        gates=tuple(entry["gates"]),
-        maps=AttentionMap(tensor_of(entry), entry["site"], entry["kind"], place, info, words),
-        score=entry["score"],
-        finished=entry["finished"],
-        alternatives=alternatives,
-        image=record["image"],
-        gate_symbol=entry.get("gate_symbol", _GATE),
-        notes=entry.get("notes", ""),
-        spaces=tuple(entry.get("spaces", ())),
-        phrases=tuple(map(_read_phrase, entry["phrases"])),
-    )
-
-
-def _read_phrase(entry: Mapping[str, Any]) -> GroundedPhrase:
-    boxes = tuple((left, top, right, bottom) for left, top, right, bottom in entry["boxes"])
-    correctness = tuple(entry["correctness"])
-    return GroundedPhrase(entry["first"], entry["words"], boxes, correctness, entry["baseline"],
-                          entry["pointed"])  # fmt: skip
-
-
-def _caption_record(caption: Caption) -> dict[str, Any]:
-    """Return what an alternative has as well as the caption itself."""
-    info = caption.maps.info.to_dict()
-    made = {name: value for name, value in info.items() if name != "image"}
-    # The name is written beside the caption already, unless the map is of another image.
-    if caption.maps.info.image != caption.image:
-        made["image"] = caption.maps.info.image
-    return {
-        "caption": caption.text,
-        "words": list(caption.words),
-        "log_probs": list(caption.log_probs),
-        "gates": list(caption.gates),
-        "finished": caption.finished,
-        "score": caption.score,
-        **({"gate_symbol": caption.gate_symbol} if caption.gate_symbol != _GATE else {}),
-        **({"spaces": list(caption.spaces)} if caption.spaces else {}),
-        **({"notes": caption.notes} if caption.notes else {}),
-        "site": caption.maps.site,
-        "kind": caption.maps.kind,
-        "made": made,
-        **lists_of(caption.maps.values),
-        "phrases": [
-            {
-                "text": " ".join(caption.words[phrase.first : phrase.first + phrase.words]),
-                **phrase._asdict(),
-                "boxes": [list(box) for box in phrase.boxes],
-                "correctness": list(phrase.correctness),
-            }
-            for phrase in caption.phrases
-        ],
-    }
+        """Return the maps of the captions: `maps`, and `maps_2` and so on of the alternatives."""
+        several = enumerate((self, *self.alternatives), start=1)
+        return {f"maps_{n}" if n > 1 else "maps": each.maps.values.numpy() for n, each in several}

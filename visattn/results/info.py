@@ -1,21 +1,15 @@
-"""Info of maps: typed fields of how they were made, and their form in records."""
+"""Info of maps: how they were made and what they explain."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from visattn.geometry.affine import Box
-
-_KEYS = {"class_name": "class"}  # of fields whose name in JSON is a keyword of Python
-_TEXTS = (
-    "method", "model", "image", "title", "note", "label", "class_name", "empty",
-    "places", "quantity", "policy",
-)  # fmt: skip
-_NUMBERS = ("score", "probability", "cosine")  # JSON has no NaN, records hold its name
+from visattn.results.records import Result
 
 
 @dataclass(frozen=True)
-class Thing:
+class Thing(Result):
     """What of an output a map explains: a pixel, a region, a box, a query or a token.
 
     Args:
@@ -24,8 +18,8 @@ class Thing:
         runs: Lengths of its runs of cells, outside and inside by turns, row by row.
 
     Example:
-        >>> Thing("pixel", point=(132, 52)).to_dict()
-        {'kind': 'pixel', 'x': 132, 'y': 52}
+        >>> Thing("pixel", point=(132, 52)).kind
+        'pixel'
     """
 
     kind: str
@@ -36,47 +30,9 @@ class Thing:
     grid: tuple[int, int] | None = None
     runs: tuple[int, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what is known of it as plain values for JSON."""
-        point = {} if self.point is None else {"x": self.point[0], "y": self.point[1]}
-        entries: dict[str, Any] = {
-            "index": self.index,
-            "part": self.part or None,
-            "box": None if self.box is None else list(self.box),
-            "grid": None if self.grid is None else list(self.grid),
-            "runs": None if self.grid is None else list(self.runs),
-        }
-        known = {key: value for key, value in entries.items() if value is not None}
-        return {"kind": self.kind, **point, **known}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Thing":
-        """Return the thing of a record.
-
-        Example:
-            >>> Thing.from_dict({"kind": "box", "box": [5, 5, 25, 25], "part": "score"}).box
-            (5, 5, 25, 25)
-        """
-        box = record.get("box")
-        grid = record.get("grid")
-        return cls(
-            str(record["kind"]),
-            (record["x"], record["y"]) if "x" in record else None,
-            record.get("index"),
-            str(record.get("part") or ""),
-            None if box is None else _box(box),
-            None if grid is None else (int(grid[0]), int(grid[1])),
-            tuple(record.get("runs", ())),
-        )
-
-
-def _box(values: Sequence[float]) -> Box:
-    left, top, right, bottom = values
-    return left, top, right, bottom
-
 
 @dataclass(frozen=True)
-class MapInfo:
+class MapInfo(Result):
     """How a map was made.
 
     What a method, a recorder or a pipeline says besides is in `more`. Maps of several texts have a
@@ -96,8 +52,8 @@ class MapInfo:
         label: Of one map out of several.
         target: Index of the explained class; None for none.
         class_name: Its name; "" if it is unknown.
-        score: Its score.
-        probability: Its probability.
+        score: Value of the model's output that is explained, such as the logit of the class.
+        probability: Probability of the class, from 0 to 1; None if the output has none.
         cosine: Cosine similarity of image and text.
         thing: The explained pixel, region, box, query or token.
         signed: Whether negative values count against the target.
@@ -109,16 +65,13 @@ class MapInfo:
         policy: Which policy placed the glimpses.
         seed: Its seed.
         outside: For each query, the share of its weight outside of the image.
-        more: Further entries, plain values by the keys that they have in JSON.
-        written: Keys that `to_dict` writes even if their values are the defaults.
-
-    Raises:
-        ValueError: If `more` has the key of a field.
+        more: Further entries, plain values.
 
     Example:
-        >>> info = MapInfo("gradcam", target=1, class_name="dog", score=2.5, written=("empty",))
-        >>> info.to_dict()
-        {'method': 'gradcam', 'target': 1, 'class': 'dog', 'score': 2.5, 'empty': ''}
+        >>> info = MapInfo("gradcam", target=1, class_name="dog", score=2.5)
+        >>> record = info.to_dict()
+        >>> record["class_name"], record["cosine"], MapInfo.from_dict(record) == info
+        ('dog', None, True)
     """
 
     method: str = ""
@@ -147,12 +100,6 @@ class MapInfo:
     seed: int | None = None
     outside: Sequence[float] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
-    written: tuple[str, ...] = field(default=(), compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse a second place for a field."""
-        if double := [key for key in self.more if key in _FIELDS]:
-            raise ValueError(f"more must not have the keys of fields, got {', '.join(double)}")
 
     def __or__(self, other: "MapInfo") -> "MapInfo":
         """Return what both say; where both say something, the other one counts.
@@ -161,21 +108,15 @@ class MapInfo:
             >>> MapInfo("gradcam", layer="layer3") | MapInfo(layer="layer4", score=2.5)
             MapInfo(method='gradcam', ..., layer='layer4', ..., score=2.5, ...)
         """
-        return MapInfo.from_dict({**self.to_dict(), **other.to_dict()})
+        names = [each.name for each in fields(self)]
+        known = {name: getattr(other, name) for name in names
+                 if getattr(other, name) != getattr(_UNKNOWN, name)}  # fmt: skip
+        return replace(self, **{**known, "more": {**self.more, **other.more}})
 
     @property
     def target_name(self) -> str:
         """Name of the explained class or its index; "" without one."""
         return self.class_name or ("" if self.target is None else f"class {self.target}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields that are known and `more` as plain values, by their keys in JSON."""
-        record: dict[str, Any] = {}
-        for key, name in _FIELDS.items():
-            value = getattr(self, name)
-            if key in self.written or value != _DEFAULTS[name]:
-                record[key] = value.to_dict() if isinstance(value, Thing) else value
-        return {**record, **self.more}
 
     @property
     def input_text(self) -> str:
@@ -197,40 +138,5 @@ class MapInfo:
         assumed = " (assumed)" * str(made.get("source", "")).startswith("assumed")
         return ", ".join(filter(None, parts)) + assumed
 
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "MapInfo":
-        """Return the info of a record.
 
-        Args:
-            record: What `to_dict` returned; unknown keys become `more`.
-
-        Example:
-            >>> record = {"method": "gradcam", "class": "", "score": None, "rows": "class"}
-            >>> info = MapInfo.from_dict(record)
-            >>> info.more, info.to_dict() == record
-            ({'rows': 'class'}, True)
-        """
-        values = {_FIELDS[key]: value for key, value in record.items() if key in _FIELDS}
-        # What is written although it is a default is written again: a record is returned as it was
-        # read.
-        written = tuple(key for key, name in _FIELDS.items() if key in record
-                        and record[key] in (_DEFAULTS[name], None))  # fmt: skip
-        for name, value in values.items():
-            if name in _TEXTS:
-                values[name] = "" if value is None else str(value)
-            elif name in _NUMBERS and isinstance(value, str):
-                values[name] = float(value)
-        if "options" in values:
-            values["options"] = dict(values["options"])
-        if values.get("thing") is not None:
-            values["thing"] = Thing.from_dict(values["thing"])
-        more = {key: value for key, value in record.items() if key not in _FIELDS}
-        return cls(**values, more=more, written=written)
-
-
-_FIELDS = {_KEYS.get(named.name, named.name): named.name for named in fields(MapInfo)
-           if named.name not in ("more", "written")}  # fmt: skip
-# Mappings, which have a factory instead of a default, are empty by default.
-_DEFAULTS = {
-    named.name: {} if named.default is MISSING else named.default for named in fields(MapInfo)
-}
+_UNKNOWN = MapInfo()

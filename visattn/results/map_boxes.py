@@ -2,20 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from visattn.geometry.affine import Box
+from visattn.results.records import Result
 
 BOX_THRESHOLD = 0.5
 """Share of the peak: of 0.1 to 0.8 the one with which most boxes of Grad-CAM fit the objects of
 photos, and that of `map_rle`."""
 
 
-class MapBox(NamedTuple):
+@dataclass(frozen=True)
+class MapBox:
     """The box around one connected part of a map."""
 
     box: Box
@@ -31,7 +33,7 @@ class MapBox(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MapBoxes:
+class MapBoxes(Result):
     """Boxes of one map or several, those of a map in descending order of their scores.
 
     Args:
@@ -61,30 +63,6 @@ class MapBoxes:
             [box.box for box in self.boxes if box.map_index == index]
             for index in range(self.num_maps)
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the boxes as plain values that JSON can represent.
-
-        Example:
-            >>> boxes = MapBoxes((MapBox((0, 0, 2, 1), 0.75, 0.5, "dog"),), 0.5, True, (3, 4))
-            >>> MapBoxes.from_dict(boxes.to_dict()) == boxes
-            True
-        """
-        return {
-            "threshold": self.threshold,
-            "relative": self.relative,
-            "image_size": list(self.image_size),
-            "num_maps": self.num_maps,
-            "boxes": [{**box._asdict(), "box": list(box.box)} for box in self.boxes],
-        }
-
-    @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> "MapBoxes":
-        """Return the boxes from the dictionary of `to_dict`."""
-        boxes = tuple(MapBox(**{**box, "box": tuple(box["box"])}) for box in plain["boxes"])
-        height, width = plain["image_size"]
-        rule = plain["threshold"], plain["relative"]
-        return cls(boxes, *rule, (height, width), plain["num_maps"])
 
 
 def part_boxes(

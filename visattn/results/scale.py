@@ -1,15 +1,16 @@
 """Color scales of maps: the values at the ends of the colormap, by rule."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from visattn.results.attention_map import AttentionMap
+from visattn.results.records import Result
 
 ScaleRule = Literal["image", "global", "percentile"]
 RULES: tuple[ScaleRule, ...] = ("image", "global", "percentile")
@@ -20,7 +21,7 @@ _NEARLY_ZERO = 1e-12  # below it, what is drawn is mostly rounding
 
 
 @dataclass(frozen=True)
-class MapScale:
+class MapScale(Result):
     """Color scale of a rendered map.
 
     Args:
@@ -85,21 +86,6 @@ class MapScale:
         both = self.rule == "percentile" and not self.signed
         lower = f"{_ordinal(100 - self.percentile)} and " if both else ""
         return f"clipped at the {lower}{_ordinal(self.percentile)} percentile"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values for JSON."""
-        return {**asdict(self), "values": None if self.values is None else list(self.values)}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "MapScale":
-        """Return the scale of a record.
-
-        Args:
-            record: What `to_dict` returned.
-        """
-        values = record["values"]
-        ends = None if values is None else (float(values[0]), float(values[1]))
-        return cls(**{**record, "values": ends})
 
 
 def format_end(value: float, *, below: bool = False, above: bool = False) -> str:

@@ -1,41 +1,26 @@
 """Results besides maps and captions: answers, scan paths, detections, segmentations."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Float64, UInt8
 from torch import Tensor
 
 from visattn.geometry.affine import Box, Geometry, Margin
-from visattn.results.attention_map import (
-    AttentionMap,
-    lists_of,
-    read_place,
-    tensor_of,
-    truncate_text,
-)
+from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.display import shown
 from visattn.results.info import MapInfo
-from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
-from visattn.results.records import pack_array, unpack_array
-from visattn.results.saving import SavedAsJson
-
-_OF_COMMAND = ("provenance", "card", "boxes")  # what commands add to records
-_OF_DETECTIONS = ("width", "height", "objects", "site", "maps", "shape", "points", "geometry",
-                  *_OF_COMMAND)  # fmt: skip
-_OF_SCAN_PATH = (
-    "class", "probability", "class_names", "labels", "glimpses_per_label", "end_class",
-    "glimpse_size", "num_scales", "locations", "boxes", "probabilities", "geometry", *_OF_COMMAND,
-)  # fmt: skip
-"""Keys of records beside which those of `MapInfo` stand."""
+from visattn.results.kinds import BACKGROUND
+from visattn.results.records import Result
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Answer(SavedAsJson):
+class Answer(Result):
     """The answer to a question about an image, with where the model looked."""
 
     question: str
@@ -66,61 +51,6 @@ class Answer(SavedAsJson):
         question = truncate_text(self.question, 80)
         maps = "no maps" if self.maps is None else f"{len(self.maps)} maps"
         return f"Answer({question!r}: {text!r}, {format_percent(probability)}, {maps})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return question, answers and maps as plain values for JSON.
-
-        Example:
-            >>> Answer("Red?", ("red",), (("yes", 0.9),), None).to_dict()["answers"]
-            [{'answer': 'yes', 'probability': 0.9}]
-        """
-        maps = self.maps
-        made: dict[str, Any] = {}
-        if maps is not None:
-            made = {"site": maps.site, "kind": maps.kind, "made": maps.info.to_dict()}
-        return {
-            "question": self.question,
-            "answers": [{"answer": text, "probability": share} for text, share in self.answers],
-            "words": list(self.words),
-            "unknown": list(self.unknown),
-            "notes": list(self.notes),
-            "hops": [] if maps is None else list(maps.labels),
-            **({"maps": None} if maps is None else lists_of(maps.values)),
-            "word_weights": None if self.word_weights is None else self.word_weights.tolist(),
-            "geometry": None if maps is None else maps.place(),
-            **made,
-            **({"image": self.image} if self.image else {}),
-        }
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Answer":
-        """Return the answer of a record.
-
-        Args:
-            record: What `to_dict` returned, or an entry of `questions` in a file of `visattn ask`.
-
-        Example:
-            >>> answer = Answer("Red?", ("red",), (("yes", 0.9),), None)
-            >>> Answer.from_dict(answer.to_dict()).text
-            'yes'
-        """
-        weights = record["word_weights"]
-        maps = None
-        if record["maps"] is not None:
-            maps = AttentionMap(
-                tensor_of(record), record["site"], record["kind"], read_place(record["geometry"]),
-                MapInfo.from_dict(record["made"]), tuple(record["hops"]),
-            )  # fmt: skip
-        return cls(
-            question=record["question"],
-            words=tuple(record["words"]),
-            answers=tuple((entry["answer"], entry["probability"]) for entry in record["answers"]),
-            maps=maps,
-            word_weights=None if weights is None else torch.tensor(weights),
-            unknown=tuple(record["unknown"]),
-            notes=tuple(record["notes"]),
-            image=record.get("image", ""),
-        )
 
 
 class ReadLabel(NamedTuple):
@@ -187,7 +117,7 @@ def format_percent(probability: float) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScanPath(SavedAsJson):
+class ScanPath(Result):
     """Locations, windows and predictions of a glimpse model on one image.
 
     Args:
@@ -198,20 +128,21 @@ class ScanPath(SavedAsJson):
             original image; outside the image the network sees the pad value.
         patches: Content of each window, as the network sees it.
         pixels: Input of the network.
-        maps: One map per glimpse, placed on the original: 1 where pixels of the input are seen at
-            full resolution, 1/2 where two by two are averaged, and so on; 0 elsewhere.
+        geometry: Geometry of the input on the original image.
+        info: Model, policy and seed.
         glimpses_per_label: Number of glimpses after which each label of a sequence is read; None
             for a model with a single label.
         end_class: Name of the class that ends a sequence.
     """
 
     class_names: tuple[str, ...]
-    probabilities: Float[Tensor, "t k"]
+    probabilities: Float64[Tensor, "t k"]
     locations: Float[Tensor, "t 2"]
-    boxes: Float[Tensor, "t s 4"]
+    boxes: Float64[Tensor, "t s 4"]
     patches: UInt8[Tensor, "t s c g g"]
     pixels: UInt8[Tensor, "c y x"]
-    maps: AttentionMap
+    geometry: Geometry
+    info: MapInfo = field(default_factory=MapInfo)
     glimpses_per_label: int | None = None
     end_class: str | None = None
 
@@ -250,80 +181,41 @@ class ScanPath(SavedAsJson):
             return {}
         return {label.glimpse: label.name for label in self.labels}
 
+    @cached_property
+    def maps(self) -> AttentionMap:
+        """A map per glimpse, placed on the original, of the resolution at which pixels are seen.
+
+        It is 1 where pixels of the input are seen as they are, 1/2 where two by two are averaged,
+        and so on; 0 elsewhere.
+
+        Example:
+            >>> boxes = torch.tensor([[[0.0, 0, 1, 2], [-1, 0, 3, 2]]], dtype=torch.float64)
+            >>> seen = torch.zeros(1, 2, 1, 2, 2, dtype=torch.uint8)
+            >>> place = Geometry.identity((2, 4))
+            >>> path = ScanPath(("a",), torch.ones(1, 1).double(), torch.zeros(1, 2), boxes, seen,
+            ...                 torch.zeros(1, 2, 4, dtype=torch.uint8), place)
+            >>> path.maps.values[0, 0]
+            tensor([1.0000, 0.5000, 0.5000, 0.0000])
+        """
+        # Boxes are windows of whole pixels of the input, in pixels of the image.
+        windows = self.geometry.to_input(self.boxes.view(-1, 2)).view(self.boxes.shape).round()
+        values = torch.zeros(len(windows), *self.geometry.input_size)
+        for scale in reversed(range(windows.shape[1])):  # the finest scale overwrites the others
+            boxes = windows[:, scale].long().clamp(min=0).tolist()
+            for value, (left, top, right, bottom) in zip(values, boxes, strict=True):
+                value[top:bottom, left:right] = 0.5**scale
+        labels = tuple(str(number) for number in range(1, len(windows) + 1))
+        return AttentionMap(values, "retina", "glimpse", self.geometry, self.info, labels)
+
     def until_end(self) -> "ScanPath":
         """Return the scan path up to the end of its sequence of labels."""
         count = self.labels[-1].glimpse + 1
-        maps = self.maps[:count] if len(self.maps) > count else self.maps
         return replace(
             self,
             probabilities=self.probabilities[:count],
             locations=self.locations[:count],
             boxes=self.boxes[:count],
             patches=self.patches[:count],
-            maps=maps,
-        )
-
-    def summary(self) -> dict[str, Any]:
-        """Return the scan path as plain values for JSON, without what the network sees."""
-        return {
-            "class": self.prediction,
-            "probability": self.probability,
-            "class_names": list(self.class_names),
-            "labels": [label._asdict() for label in self.labels],
-            "glimpses_per_label": self.glimpses_per_label,
-            "end_class": self.end_class,
-            **self.maps.info.to_dict(),
-            "glimpse_size": self.patches.shape[-1],
-            "num_scales": self.patches.shape[1],
-            "locations": self.locations.tolist(),
-            "boxes": self.boxes.tolist(),
-            "probabilities": self.probabilities.tolist(),
-            "geometry": self.maps.place(),
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scan path as values of JSON; patches and pixels as `pack_array` packs them."""
-        arrays = {"patches": self.patches, "pixels": self.pixels}
-        packed = {
-            key: pack_array(tensor.numpy()) for key, tensor in arrays.items() if tensor.numel()
-        }
-        return {**self.summary(), **packed}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "ScanPath":
-        """Return the scan path of a record.
-
-        Args:
-            record: What `to_dict` or `summary` returned, or the JSON file of `visattn glimpse`.
-                Without what the network sees, patches and pixels have no channels.
-
-        Raises:
-            ValueError: If an array is damaged, or the record has no geometry.
-        """
-        place = read_place(record["geometry"])
-        if place is None:
-            raise ValueError("a scan path needs the geometry of its input, which the record lacks")
-        boxes = torch.tensor(record["boxes"], dtype=torch.float64)
-        count, scales, _ = boxes.shape
-        side = record["glimpse_size"]
-        # The record has windows in pixels of the image, computed from whole pixels of the input.
-        windows = place.to_input(boxes.view(-1, 2)).view(boxes.shape).round()
-        arrays = {
-            "patches": torch.empty(count, scales, 0, side, side, dtype=torch.uint8),
-            "pixels": torch.empty(0, *place.input_size, dtype=torch.uint8),
-        }
-        arrays |= {key: torch.from_numpy(unpack_array(record[key]).copy())
-                 for key in arrays if key in record}  # fmt: skip
-        info = MapInfo.from_dict(_without(record, (*_OF_SCAN_PATH, *arrays)))
-        return cls(
-            class_names=tuple(record["class_names"]),
-            probabilities=torch.tensor(record["probabilities"], dtype=torch.float64),
-            locations=torch.tensor(record["locations"], dtype=torch.float32),
-            boxes=boxes,
-            maps=resolution_maps(windows, place.input_size, place, info),
-            glimpses_per_label=record["glimpses_per_label"],
-            end_class=record["end_class"],
-            **arrays,
         )
 
 
@@ -345,7 +237,7 @@ class DetectedObject:
 
 
 @dataclass(frozen=True, eq=False)
-class Detections(SavedAsJson):
+class Detections(Result):
     """The objects that queries of a detector found in one image, with what each query attended to.
 
     Args:
@@ -357,63 +249,9 @@ class Detections(SavedAsJson):
     objects: tuple[DetectedObject, ...]
     maps: AttentionMap
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return objects and maps as plain values for JSON.
-
-        Example:
-            >>> dog = DetectedObject("dog", 0.9, (5.0, 5.0, 20.0, 25.0), 7)
-            >>> place = Geometry.identity((30, 40))
-            >>> maps = AttentionMap(torch.ones(1, 3, 4), "decoder", "queries", place)
-            >>> record = Detections((dog,), maps).to_dict()
-            >>> record["width"], record["objects"][0]["class"]
-            (40, 'dog')
-        """
-        geometry = self.maps.geometry
-        height, width = (None, None) if geometry is None else geometry.image_size
-        return {
-            "width": width,
-            "height": height,
-            "objects": [
-                {
-                    "class": detected.label,
-                    "score": detected.score,
-                    "box": list(detected.box),
-                    "query": detected.query,
-                }
-                for detected in self.objects
-            ],
-            "site": self.maps.site,
-            **self.maps.info.to_dict(),
-            **lists_of(self.maps.values),
-            "geometry": self.maps.place(),
-        }
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Detections":
-        """Return the detections of a record.
-
-        Args:
-            record: What `to_dict` returned, or the JSON file of `visattn detect`.
-
-        Example:
-            >>> maps = AttentionMap(torch.ones(1, 3, 4), "decoder", "queries", labels=("dog",))
-            >>> dog = DetectedObject("dog", 0.9, (5.0, 5.0, 20.0, 25.0), 7)
-            >>> Detections.from_dict(Detections((dog,), maps).to_dict()).objects == (dog,)
-            True
-        """
-        objects = tuple(
-            DetectedObject(entry["class"], entry["score"], tuple(entry["box"]), entry["query"])
-            for entry in record["objects"]
-        )
-        info = MapInfo.from_dict(_without(record, _OF_DETECTIONS))
-        labels = tuple(detected.label for detected in objects)
-        maps = AttentionMap(tensor_of(record), record["site"], "queries",
-                            read_place(record["geometry"]), info, labels)  # fmt: skip
-        return cls(objects, maps)
-
 
 @dataclass(frozen=True, eq=False)
-class Segmentation(SavedAsJson):
+class Segmentation(Result):
     """The segmentation of one photo.
 
     Args:
@@ -441,48 +279,6 @@ class Segmentation(SavedAsJson):
         order = sorted(range(len(counts)), key=lambda number: -counts[number])
         return {self.class_names[n]: float(counts[n] / total) for n in order if counts[n]}
 
-    def summary(self) -> dict[str, Any]:
-        """Return classes, their shares and the geometry as plain values for JSON."""
-        return {
-            "class_names": list(self.class_names),
-            "shares": self.shares(),
-            "ignored": IGNORE_CLASS,
-            "geometry": self.geometry.to_dict(),
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the segmentation as values of JSON; labels as `pack_array` packs them."""
-        gates = [gate.to_dict() for gate in self.gates]
-        return {**self.summary(), "labels": pack_array(self.labels), "gates": gates}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> "Segmentation":
-        """Return the segmentation of a record.
-
-        Args:
-            record: What `to_dict` returned.
-
-        Raises:
-            ValueError: If the record has no label map, as those of `visattn segment`.
-
-        Example:
-            >>> labels = np.array([[0, 1]], np.uint8)
-            >>> result = Segmentation(labels, ("sky", "cat"), (), Geometry.identity((1, 2)))
-            >>> Segmentation.from_dict(result.to_dict()).shares()
-            {'sky': 0.5, 'cat': 0.5}
-        """
-        if "labels" not in record:
-            raise ValueError(
-                "the record has shares of classes, but not the class of each pixel: visattn "
-                "segment writes that to masks/NAME.png, and save of a Segmentation to its JSON file"
-            )
-        return cls(
-            labels=unpack_array(record["labels"]).copy(),
-            class_names=tuple(record["class_names"]),
-            gates=tuple(AttentionMap.from_dict(gate) for gate in record["gates"]),
-            geometry=Geometry.from_dict(record["geometry"]),
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class RecordedLayer:
@@ -504,28 +300,3 @@ class RecordedLayer:
     num_prefix_keys: int
     margin: Margin = (0, 0)
     shares: tuple[float, ...] = ()
-
-
-def _without(record: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key not in keys}
-
-
-def resolution_maps(
-    windows: Float[Tensor, "t s 4"], size: tuple[int, int], geometry: Geometry, info: MapInfo
-) -> AttentionMap:
-    """Return for each glimpse and pixel the resolution at which it is seen, in (0, 1].
-
-    Windows are those of the glimpses on the input, finest scale first.
-
-    Example:
-        >>> window = torch.tensor([[[0.0, 0, 1, 2], [-1, 0, 3, 2]]])
-        >>> resolution_maps(window, (2, 4), Geometry.identity((2, 4)), MapInfo()).values[0, 0]
-        tensor([1.0000, 0.5000, 0.5000, 0.0000])
-    """
-    values = torch.zeros(len(windows), *size)
-    for scale in reversed(range(windows.shape[1])):  # the finest scale overwrites the others
-        for value, box in zip(values, windows[:, scale].long().clamp(min=0).tolist(), strict=True):
-            left, top, right, bottom = box
-            value[top:bottom, left:right] = 0.5**scale
-    labels = tuple(str(number) for number in range(1, len(windows) + 1))
-    return AttentionMap(values, "retina", "glimpse", geometry, info, labels)

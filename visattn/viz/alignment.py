@@ -242,10 +242,7 @@ def alignment_figure(
 
 def _attention_per_column(maps: AttentionMap, size: tuple[int, int]) -> Float[np.ndarray, "t x"]:
     """Return the attention of the grid column at each pixel column; NaN where nothing was seen."""
-    rotated = maps.geometry is not None and maps.geometry.matrix[0][1] != 0
-    # If the network saw the photo turned, its columns are rows of the grid.
-    axis = -1 if rotated else -2  # of the grid, along the height of the image
-    sums = maps.values.sum(axis, keepdim=True).expand_as(maps.values)
+    sums = maps.values.sum(-2, keepdim=True).expand_as(maps.values)
     placed = replace(maps, values=sums).resize_to_image(size, smooth=False)
     columns = placed.nan_to_num(-1.0).amax(-2)  # equal in all rows that were seen
     return columns.masked_fill(columns < 0, torch.nan).numpy()

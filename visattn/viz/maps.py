@@ -474,10 +474,10 @@ def _supersampled_size(attention_map: AttentionMap, tile: tuple[int, int]) -> tu
         return tile
     # A map of 60 rows on a tile of 40 pixels is drawn in 60 rows first, or its peak could fall
     # between two pixels. How many of its cells an image of this height has follows from the height
-    # of a cell on the image; after a quarter turn the columns of the map run along it.
+    # of a cell on the image.
     (rows, columns), (height, width) = attention_map.values.shape, geometry.input_size
-    (xx, xy, _), (yx, yy, _), _ = geometry.matrix
+    (scale_x, *_), (_, scale_y, _), _ = geometry.matrix
     image_height, image_width = geometry.image_size
-    cells_y = image_height / (abs(yy or yx) * (height / rows if yy else width / columns))
-    cells_x = image_width / (abs(xx or xy) * (width / columns if xx else height / rows))
+    cells_y = image_height / (abs(scale_y) * height / rows)
+    cells_x = image_width / (abs(scale_x) * width / columns)
     return max(tile[0], round(cells_y)), max(tile[1], round(cells_x))

@@ -21,6 +21,7 @@ from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.results.kinds import SPECIAL_TOKENS
+from visattn.results.records import from_dict
 from visattn.viz import text
 
 Capsys = pytest.CaptureFixture[str]
@@ -109,8 +110,8 @@ def test_saved_arrays_match_the_library(weights: Path, images: Path, tmp_path: P
     assert record["gates"] == pytest.approx(known.gates)
     assert record["score"] == pytest.approx(known.score)
     assert record["finished"] is known.finished
-    torch.testing.assert_close(torch.tensor(record["maps"]), known.maps.values)
-    assert visattn.Geometry.from_dict(record["geometry"]) == known.maps.geometry
+    torch.testing.assert_close(torch.tensor(record["maps"]["values"]), known.maps.values)
+    assert from_dict(visattn.Geometry, record["maps"]["geometry"]) == known.maps.geometry
     assert record["image"] == str(images / "wide.jpg")
 
 
@@ -118,7 +119,7 @@ def test_each_word_has_a_map_that_sums_to_one(weights: Path, images: Path, tmp_p
     assert main(["caption", str(images), "--weights", str(weights), "--out", str(tmp_path)]) == 0
     for path in tmp_path.glob("*.json"):
         record = json.loads(path.read_text())
-        maps = np.array(record["maps"])
+        maps = np.array(record["maps"]["values"])
         assert len(maps) == len(record["words"]) == len(record["gates"])
         np.testing.assert_allclose(maps.sum(axis=(1, 2)), 1, atol=1e-5)
 
@@ -129,8 +130,8 @@ def test_geometry_maps_the_input_to_the_image(weights: Path, images: Path, tmp_p
     for fit in ("crop", "squash", "pad"):
         assert main([*words, "--resize-mode", fit, "--out", str(tmp_path / fit)]) == 0
         record = json.loads((tmp_path / fit / "tall.json").read_text())
-        assert record["geometry"]["image_size"] == [59, 29]
-        crops[fit] = record["geometry"]["region"]
+        assert record["maps"]["geometry"]["image_size"] == [59, 29]
+        crops[fit] = record["maps"]["geometry"]["region"]
     assert crops["squash"] == crops["pad"] == [0, 0, 29, 59]
     left, top, right, bottom = crops["crop"]
     assert (left, right) == (0, 29)
@@ -299,17 +300,12 @@ def test_other_candidates_are_shown_beside_the_best_caption(
     assert main(["caption", str(images / "wide.jpg"), *words]) == 0
     record = json.loads((tmp_path / "wide.json").read_text())
     every = [record, *record["alternatives"]]
-    assert len({each["caption"] for each in every}) == len(every) == count
+    assert len({" ".join(each["words"]) for each in every}) == len(every) == count
     with np.load(tmp_path / "wide.npz", allow_pickle=False) as arrays:
         for number, each in enumerate(every, start=1):
             end = "" if number == 1 else f"_{number}"
-            assert arrays[f"words{end}"].tolist() == each["words"]
-            np.testing.assert_allclose(arrays[f"maps{end}"], each["maps"])
-            np.testing.assert_allclose(arrays[f"gates{end}"], each["gates"])
-            np.testing.assert_allclose(arrays[f"log_probs{end}"], each["log_probs"])
-            assert arrays[f"score{end}"] == pytest.approx(each["score"])
-        assert json.loads(str(arrays["geometry"])) == record["geometry"]
-        assert f"words_{count + 1}" not in arrays
+            np.testing.assert_allclose(arrays[f"maps{end}"], each["maps"]["values"])
+        assert f"maps_{count + 1}" not in arrays
 
 
 def test_an_alignment_matrix_is_written_with_alignment(
@@ -339,12 +335,12 @@ def test_phrase_boxes_are_shown_and_scored(weights: Path, images: Path, tmp_path
     assert main(["caption", str(images), *words]) == 0
     record = json.loads((tmp_path / "wide.json").read_text())
     results = record["phrases"][0]
-    assert (results["text"], results["first"], results["boxes"]) == (
-        output,
+    assert (results["words"], results["first"], results["boxes"]) == (
+        1,
         0,
         [[0.0, 0.0, 1.0, 0.5]],
     )
-    top, middle, _ = np.array(record["maps"][0]).sum(axis=1).tolist()
+    top, middle, _ = np.array(record["maps"]["values"][0]).sum(axis=1).tolist()
     assert results["correctness"] == [pytest.approx(top + middle / 2, abs=1e-4)]
     assert '"boxes":[[0.0,0.0,1.0,0.5]]' in (tmp_path / "wide.html").read_text()
     assert json.loads((tmp_path / "tall.json").read_text())["phrases"] == []

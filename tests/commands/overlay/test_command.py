@@ -26,6 +26,7 @@ from visattn.models.vit import VisionTransformer
 from visattn.pipelines import inputs
 from visattn.pipelines.explainer import methods_for
 from visattn.results.attention_map import AttentionMap
+from visattn.results.records import from_dict
 from visattn.viz.heatmap import overlay
 
 Capsys = pytest.CaptureFixture[str]
@@ -107,8 +108,8 @@ def test_files_of_a_map_match_each_other_and_the_library(
     assert known.geometry is not None
     values = np.load(tmp_path / "out" / "wide.gradcam.npy")
     np.testing.assert_allclose(values, known.values, rtol=1e-5, atol=1e-7)
-    assert Geometry.from_dict(record["geometry"]) == known.geometry
-    assert (record["metadata"]["class"], record["metadata"]["target"], record["key"]) == (
+    assert from_dict(Geometry, record["geometry"]) == known.geometry
+    assert (record["info"]["class_name"], record["info"]["target"], record["key"]) == (
         "bee",
         1,
         "gradcam",
@@ -348,7 +349,7 @@ def test_layers_input_sizes_and_class_names_of_any_model(
         assert main([*line, "--out", str(out / "o"), "--resize-mode", "squash"]) == 0
         assert all(row.split("\t")[2] == "bee" for row in capsys.readouterr().out.splitlines())
         record = json.loads((out / "o" / "wide.gradcam.layer4.0.act2_run1.json").read_text())
-        assert (record["metadata"]["layer"], record["metadata"]["run"]) == ("layer4.0.act2", 1)
+        assert (record["info"]["layer"], record["info"]["more"]["run"]) == ("layer4.0.act2", 1)
         assert record["geometry"]["input_size"] == [64, 96]
         assert record["map_shape"] == [2, 3]
         assert (out / "o" / "wide.gradcam.layer2.png").is_file()
@@ -403,7 +404,7 @@ def test_the_passes_of_maps_also_give_the_probabilities(
     out = tmp_path / "out"
     assert run(photos, cnn, out, "--method", "gradcam", "layercam", "--batch-size", "2") == 0
     assert len(scores) == 2  # those of the last photo, after the analysis
-    record = json.loads((out / "deeper/dot.layercam.json").read_text())["metadata"]
+    record = json.loads((out / "deeper/dot.layercam.json").read_text())["info"]
     share = scores[0].softmax(1)[0, record["target"]]
     assert record["probability"] == float(share)
 
@@ -456,7 +457,7 @@ def test_images_of_many_channels_are_drawn_by_their_own_rule(
     named = ["--transform", f"{tmp_path}/net.py:steps"]
     assert main([*line, str(tmp_path / "c"), *named]) == 0
     made = [
-        json.loads((tmp_path / out / "bands.occlusion.json").read_text())["metadata"]
+        json.loads((tmp_path / out / "bands.occlusion.json").read_text())["info"]["more"]
         for out in ("b", "c")
     ]
     first, second = (each["preprocessing"] for each in made)
@@ -481,7 +482,9 @@ def test_several_classes_have_a_map_each(
     single = tmp_path / "single"
     assert run(photos, cnn, single, "--method", "gradcam", "--target", "ant") == 0
     alone = json.loads((single / "wide.gradcam.json").read_text())
-    made = [each["metadata"] for each in (record, alone)]
-    assert {made[0][key] == made[1][key] for key in ("class", "probability", "target")} == {True}
+    made = [each["info"] for each in (record, alone)]
+    assert {made[0][key] == made[1][key] for key in ("class_name", "probability", "target")} == {
+        True
+    }
     maps = (np.load(out / "wide.gradcam.class0.npy"), np.load(single / "wide.gradcam.npy"))
     np.testing.assert_allclose(*maps, atol=1e-6)

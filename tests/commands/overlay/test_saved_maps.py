@@ -14,6 +14,7 @@ from PIL import Image
 from visattn.cli import main
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
+from visattn.results.records import to_dict
 from visattn.viz.heatmap import overlay
 
 
@@ -130,7 +131,7 @@ def test_maps_of_visattn_caption_are_placed_by_their_geometry(
     caption = {
         "words": ["a", "dog"],
         "maps": [hot(0, 6).tolist(), hot(6, 0).tolist()],
-        "geometry": geometry.to_dict(),
+        "geometry": to_dict(geometry),
         "gates": [0.2, 0.9],
         "log_probs": [-0.1, -2.0],
     }
@@ -154,12 +155,12 @@ def test_arrays_of_npz_archives_are_read(run: Callable[..., list[Path]], tmp_pat
         (np.zeros((2, 15)), ["--map-shape", "4"], r"a grid of 4 x 4 does not fill \(2, 15\)"),
         (np.array([["a"]]), [], "maps must be numbers"),
         (np.array([[np.nan, 1.0]]), [], "maps must be finite"),
-        (np.array([[{}]], dtype=object), [], "without pickle"),
+        (np.array([[{}]], dtype=object), [], "allow_pickle=False"),
         ({"words": []}, [], "hold them under the key maps"),
         ({"maps": [[1, 2], [3]]}, [], r"maps\.json: .*inhomogeneous"),
-        ({"maps": [[1.0]], "geometry": {}}, [], "not a geometry as to_dict writes it"),
+        ({"maps": [[1.0]], "geometry": {}}, [], "not a geometry, TypeError"),
         (
-            {"maps": [[1.0]], "geometry": Geometry.identity((5, 7)).to_dict()},
+            {"maps": [[1.0]], "geometry": to_dict(Geometry.identity((5, 7)))},
             [],
             r"image of \(5, 7\) pixels, .* has \(97, 131\); give the same photo",
         ),

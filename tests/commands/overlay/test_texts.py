@@ -31,8 +31,8 @@ def test_overlay_draws_texts_on_one_scale(tmp_path: Path, capsys: Capsys) -> Non
     assert [row[1] for row in rows] == keys * 2
     assert rows[0][4] == rows[1][4] != rows[5][4]  # one scale for the texts of a photo
     record = json.loads((out / "a.legrad.text2.json").read_text())
-    assert record["metadata"]["class"] == "the sky"
-    assert abs(record["metadata"]["cosine"]) <= 1
+    assert record["info"]["class_name"] == "the sky"
+    assert abs(record["info"]["cosine"]) <= 1
     assert {"a.methods.png", "b.methods.png", "index.html"} <= {path.name for path in out.iterdir()}
     assert main([*words, *texts, "--method", "legrad", "--normalize", "global"]) == 0
     scaled = [line.split("\t")[4] for line in capsys.readouterr().out.splitlines()]

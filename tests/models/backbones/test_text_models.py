@@ -97,8 +97,8 @@ def test_texts_share_a_map_and_a_single_text_gives_a_plain_one() -> None:
     assert sky.values.shape == both.values.shape[1:]
     # CLIP's texts do not see their padding
     torch.testing.assert_close(both[1].values, sky.values, rtol=1e-3, atol=1e-6)
-    assert sky.metadata["class"] == "the sky"
-    assert sky.metadata["cosine"] == pytest.approx(both.metadata["cosine"][1], abs=1e-5)
+    assert sky.info.class_name == "the sky"
+    assert sky.info.cosine == pytest.approx(both.info.cosine[1], abs=1e-5)
 
 
 def refused(match: str, model: nn.Module, **arguments: Any) -> None:

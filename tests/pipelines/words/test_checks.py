@@ -86,7 +86,7 @@ def test_prompts_with_several_photos_are_refused(family: str) -> None:
      ("instructblip", "qformer")],
 )  # fmt: skip
 def test_maps_through_learned_queries_are_labelled(family: str, module: str) -> None:
-    [note] = greedy(family).caption().maps.metadata["placement"]
+    [note] = greedy(family).caption().maps.info.more["placement"]
     assert "learned queries" in note
     assert module in note
     assert note.endswith("an approximation")

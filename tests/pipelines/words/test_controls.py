@@ -11,7 +11,7 @@ def test_captions_of_one_word_are_untouched() -> None:
     assert len(replay.words) == 1
     plain, caption = replay.caption(), replay.caption(controls=Controls(relative=True))
     assert torch.equal(plain.maps.values, caption.maps.values)
-    assert caption.maps.metadata["untouched"]
+    assert caption.maps.info.more["untouched"]
     assert "compares words: this row is untouched" in caption.notes
     assert "relative to the other words" not in caption.notes
 

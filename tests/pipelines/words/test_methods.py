@@ -92,7 +92,7 @@ def test_layers_and_heads_select_attention_weights() -> None:
     ].detach()
     torch.testing.assert_close(chosen.flatten(1), rows, atol=2e-6, rtol=0)
     caption = with_word_maps(replay.caption(), ReplayedWords(replay), "relevance")
-    assert caption.maps.metadata["method"] == "relevance"
+    assert caption.maps.info.method == "relevance"
     assert caption.gates == replay.caption().gates
 
 

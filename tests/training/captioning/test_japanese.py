@@ -60,6 +60,6 @@ def test_japanese_captions_are_trained_and_drawn(
     explained = ["--method", "relevance", "--out", "out"]
     assert main(["caption", "photos/00.png", "--model", "run", *explained]) == 0
     record = json.loads(Path("out/00.json").read_text(encoding="utf-8"))
-    assert len(record["maps"]) == len(record["words"]) == len(record["log_probs"])
+    assert len(record["maps"]["values"]) == len(record["words"]) == len(record["log_probs"])
     assert "".join(record["words"]) == record["caption"].replace(" ", "")
     assert {"00.png", "00.html"} <= {path.name for path in Path("out").iterdir()}

@@ -54,12 +54,10 @@ def drawn(browser: Any) -> np.ndarray:
 
 GEOMETRIES = {
     "crop": ResizeSpec((224, 224)).geometry((211, 653)),
-    "tall crop": ResizeSpec((224, 160), shorter=170).geometry((653, 211), orientation=6),
+    "tall crop": ResizeSpec((224, 160), shorter=170).geometry((653, 211)),
     "squash": ResizeSpec((224, 224), mode="squash").geometry((211, 653)),
     "pad": ResizeSpec((224, 224), mode="pad").geometry((211, 653)),
     "mirror": ResizeSpec((224, 224)).geometry((211, 653)).flipped(),
-    "turned": ResizeSpec((224, 160)).geometry((653, 211), orientation=6).to_stored(),
-    "turned back": ResizeSpec((224, 160)).geometry((653, 211), orientation=5).to_stored(),
 }
 
 

@@ -1,6 +1,7 @@
 """Runs of `visattn caption` over images: search, maps of words, and the files of each image."""
 
 import argparse
+import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -56,7 +57,12 @@ class CaptionJob(ModelJob["Caption"]):
         """Return the record of an image, and its page, panel and arrays."""
         outlined = boxes_of(result.maps, self.args)
         entries = {} if outlined is None else {"boxes": outlined.to_dict()}
-        record = {**self._grounded(image, result).to_dict(), "image": image.name, **entries}
+        record = {
+            "caption": result.text,
+            **self._grounded(image, result).to_dict(),
+            "image": image.name,
+            **entries,
+        }
         if self.out is None:
             return [Part(name, record)]
         files = {f"{name}{end}": each for end, each in self._draw(name, image, result, outlined)}
@@ -67,7 +73,6 @@ class CaptionJob(ModelJob["Caption"]):
         self, name: str, image: "LoadedImage", result: "Caption", outlined: "MapBoxes | None"
     ) -> Iterator[tuple[str, bytes]]:
         """Yield endings and contents of the files of an image."""
-        from visattn.results.records import npz_bytes
         from visattn.viz.alignment import alignment_figure
         from visattn.viz.captions import caption_figure
         from visattn.viz.html.caption_page import caption_html
@@ -75,7 +80,11 @@ class CaptionJob(ModelJob["Caption"]):
         options = figure_options(self.args)
         panel = caption_figure(image, result, boxes=outlined, crop=self.args.cropped, **options)
         yield ".png", panel.to_bytes()
-        yield ".npz", npz_bytes(result.to_arrays())
+        import numpy as np
+
+        arrays = io.BytesIO()
+        np.savez_compressed(arrays, **result.to_arrays())
+        yield ".npz", arrays.getvalue()
         if self.args.alignment:
             matrix = alignment_figure(image, result, **options)
             yield ".alignment.png", matrix.to_bytes()

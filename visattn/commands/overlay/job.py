@@ -603,4 +603,4 @@ def _labeled(
     target = info.class_name or info.target
     explained = target is not None and METHODS[spec.method].needs_target
     label = str(target) if explained else spec.key
-    return boxes and replace(boxes, boxes=tuple(each._replace(label=label) for each in boxes))
+    return boxes and replace(boxes, boxes=tuple(replace(each, label=label) for each in boxes))

@@ -1,13 +1,13 @@
 """Files of a map of `visattn overlay`: its record, its array, the text of its card."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from visattn.commands.records import Record, plain_values
+from visattn.commands.records import Record
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -33,15 +33,13 @@ def map_record(
         attention_map: The map.
         scale: Its scale; None before all maps of the images are known.
     """
-    geometry = attention_map.geometry
+    described = attention_map.to_dict()
+    del described["values"]  # they are in the array
     return {
         "key": key,
         "image": image.name,
-        "kind": attention_map.kind,
-        "site": attention_map.site,
+        **described,
         "map_shape": list(attention_map.values.shape),
-        "geometry": None if geometry is None else geometry.to_dict(),
-        "metadata": plain_values(_finite(attention_map.info.to_dict())),
         "scale": None if scale is None else scale.to_dict(),
         "values": _summary(attention_map),
         "visattn": _version("visattn"),
@@ -53,7 +51,7 @@ def read_info(record: Record) -> "MapInfo":
     """Return method, target and further facts of a map from its record."""
     from visattn.results.info import MapInfo
 
-    return MapInfo.from_dict(record["metadata"])
+    return MapInfo.from_dict(record["info"])
 
 
 def encode_npy(attention_map: "AttentionMap") -> bytes:
@@ -71,20 +69,11 @@ def read_map(file: Path, record: Record) -> "AttentionMap":
     Raises:
         ValueError: If they are none.
     """
-    import torch
-
-    from visattn.geometry.affine import Geometry
     from visattn.results.attention_map import AttentionMap
-    from visattn.results.records import read_array
+    from visattn.results.map_files import read_array
 
     try:
-        return AttentionMap(
-            torch.from_numpy(read_array(file)),
-            record["site"],
-            record["kind"],
-            Geometry.from_dict(record["geometry"]),
-            read_info(record),
-        )
+        return AttentionMap.from_dict({**record, "values": read_array(file)})
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{file} and its record are no map ({error}); write them again with --overwrite"
@@ -112,17 +101,6 @@ def index_text(maps: "Sequence[AttentionMap]") -> str:
     own = not source.startswith(("assumed", PASSED_COLORS))
     parts = [target_line(maps[0]), ", ".join(titles), *failures, "" if own else info.input_text]
     return " \N{MIDDLE DOT} ".join(filter(None, parts))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    # True for NaN and infinity, which JSON does not have.
-    if isinstance(value, float) and value - value != 0:
-        return str(value)
-    return value
 
 
 def _peak(values: "Float[Tensor, 'y x']", geometry: "Geometry") -> tuple[float, float]:

@@ -169,7 +169,6 @@ def _box(text: str) -> str | tuple[float, ...]:
 
 
 _TEXT = ".text"
-_OF_TARGET = ("target", "class")  # keys that records have also for maps that explain no class
 
 
 @dataclass(frozen=True)
@@ -322,12 +321,10 @@ class MapRunner:
         probability = None
         if scores is not None and index is not None:
             probability = float(scores.shares[position, index])
-        described = MapInfo(probability=probability, written=("probability",))
+        described = MapInfo(probability=probability)
         if self.dense:
             return described
-        return described | MapInfo(
-            target=index, class_name=class_name(index, names), written=_OF_TARGET
-        )
+        return described | MapInfo(target=index, class_name=class_name(index, names))
 
     def _new_target(self, indices: Sequence[int] | None = None) -> "ClassTarget | None":
         """Return the target of a batch; None for a model without class scores, or several classes.
@@ -373,8 +370,7 @@ def _failed_map(image: "LoadedImage", spec: MapSpec, error: Exception) -> "Atten
     from visattn.results.info import MapInfo
 
     text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-    written = ("options", "signed")
-    info = MapInfo(spec.method, dict(spec.method_args), empty=text, failed=True, written=written)
+    info = MapInfo(spec.method, dict(spec.method_args), empty=text, failed=True)
     geometry = Geometry.identity(image.size)
     kind = METHODS[spec.method].kind
     return AttentionMap(torch.zeros(1, 1), spec.method, kind, geometry, info)
@@ -483,10 +479,9 @@ def _text_info(spec: MapSpec, texts: Sequence[str]) -> "MapInfo":
     """Return what is said of the text of a map."""
     from visattn.results.info import MapInfo
 
-    written = (*_OF_TARGET, "probability")
     if spec.target is None:  # the same for all texts
-        return MapInfo(written=(*written, "cosine"))
-    return MapInfo(target=spec.target, class_name=texts[spec.target], written=written)
+        return MapInfo()
+    return MapInfo(target=spec.target, class_name=texts[spec.target])
 
 
 def _default_method(supported: Sequence[str], of_texts: bool, layered: bool) -> str:

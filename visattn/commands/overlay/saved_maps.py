@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
     from visattn.images.reader import LoadedImage
     from visattn.results.attention_map import AttentionMap
-    from visattn.results.records import SavedMaps
+    from visattn.results.map_files import SavedMaps
     from visattn.viz.rendering import Figure
 
 
@@ -30,7 +30,7 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
         args: Options of `visattn overlay`; with `dry_run` nothing is written.
     """
     from visattn.images.reader import read_image
-    from visattn.results.records import read_saved_maps, reshape_maps
+    from visattn.results.map_files import read_saved_maps, reshape_maps
 
     photo = args.images[0]
     image = read_image(photo)
@@ -104,12 +104,13 @@ def _with_geometry(
     from visattn.geometry.affine import Geometry
     from visattn.images.resize import ResizeSpec, resize_to_input
     from visattn.results.attention_map import AttentionMap
+    from visattn.results.records import from_dict
 
     if saved.geometry is not None and args.resize_mode is None:
         try:
-            geometry = Geometry.from_dict(saved.geometry)
-        except ValueError as error:
-            raise ValueError(f"{args.maps}: {error}") from error
+            geometry = from_dict(Geometry, saved.geometry)
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
+            raise ValueError(f"{args.maps}: not a geometry, {error!r}") from error
         if geometry.image_size != image.size:
             raise ValueError(
                 f"{args.maps} belongs to an image of {geometry.image_size} pixels, {image.name} "

@@ -81,8 +81,7 @@ class CaptionedImages(Dataset[CaptionSample]):
 
     def geometry(self, index: int) -> Geometry:
         """Return the geometry of an image; only its header is read."""
-        size, orientation = read_size(self.photos[index])
-        return self.resize.geometry(size, orientation)
+        return self.resize.geometry(read_size(self.photos[index])[0])
 
 
 class CaptionedPhotos(CaptionedImages):

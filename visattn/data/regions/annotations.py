@@ -117,31 +117,13 @@ class AnnotatedImage:
             ValueError: If its size is not that of the annotations.
         """
         image = read_image(self.path)
-        self.check_size(image.size, image.orientation)
+        if image.size != self.size:
+            raise ValueError(
+                f"{self.path} is {image.size[1]} x {image.size[0]} pixels (width x height), but "
+                f"its annotations say {self.size[1]} x {self.size[0]}; they must be in the pixels "
+                "of the upright image, after its EXIF orientation"
+            )
         return image
-
-    def check_size(self, size: tuple[int, int], orientation: int) -> None:
-        """Refuse an image of another size than the annotations say.
-
-        Args:
-            size: Height and width of the upright image.
-            orientation: Its EXIF orientation.
-
-        Raises:
-            ValueError: If the sizes differ.
-        """
-        if size == self.size:
-            return
-        turned = (
-            f"; its EXIF orientation is {orientation}, and annotations are in the pixels of the "
-            "upright image: turn the pixels or the annotations"
-            if orientation != 1
-            else ""
-        )
-        raise ValueError(
-            f"{self.path} is {size[1]} x {size[0]} pixels (width x height), but its annotations "
-            f"say {self.size[1]} x {self.size[0]}{turned}"
-        )
 
     def masks(self) -> Iterator[Bool[Tensor, "y x"]]:
         """Yield the mask of each object at the size of the image, one at a time."""

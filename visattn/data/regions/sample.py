@@ -76,7 +76,7 @@ class RegionSample:
     ) -> Self:
         """Return the sample of an image at its own size."""
         pixels = torch.tensor(image.pixels).permute(2, 0, 1)
-        return cls(pixels, masks, boxes, Geometry.identity(image.size, image.orientation))
+        return cls(pixels, masks, boxes, Geometry.identity(image.size))
 
     def hflip(self) -> Self:
         """Return the sample flipped left to right."""

@@ -116,7 +116,7 @@ def find_image_tokens(
         for key, value in inputs.items()
         if isinstance(value, Tensor) and not value.is_floating_point()
     ]
-    key = (photo.size, photo.orientation, tuple(inputs[name].shape), process.fingerprint(),
+    key = (photo.size, tuple(inputs[name].shape), process.fingerprint(),
            tuple(integers))  # fmt: skip
     cache = _CACHE.setdefault(model, {})
     plain, normalized = process.pixels(name)
@@ -350,7 +350,7 @@ def _placed(
     probe: _Probe, candidates: Sequence[str], places: PixelPlaces, photo: LoadedImage
 ) -> ImageTokens | None:
     """Return the image tokens among the keys of some layers; None if there are none."""
-    geometry = Geometry.identity(photo.size, photo.orientation)
+    geometry = Geometry.identity(photo.size)
     for first in candidates:
         keys = probe.sources[first].keys
         if not keys.requires_grad:

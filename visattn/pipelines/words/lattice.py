@@ -342,7 +342,7 @@ def assemble_grid(
     matrix = ((x.pitch, 0.0, x.begin), (0.0, y.pitch, y.begin), (0.0, 0.0, 1.0))
     region = (max(x.begin, 0.0), max(y.begin, 0.0), min(x.end, float(width)),
               min(y.end, float(height)))  # fmt: skip
-    placed = Geometry(matrix, (y.count, x.count), geometry.image_size, region, geometry.orientation)
+    placed = Geometry(matrix, (y.count, x.count), geometry.image_size, region)
     return placed, cells, (y.count, x.count)
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,6 @@ def _caption_data(
         "score": caption.score,
         "finished": caption.finished,
         "maps": base64.b64encode(maps.astype("<f4").tobytes()).decode(),
-        "phrases": [phrase._asdict() for phrase in caption.phrases],
+        "phrases": [asdict(phrase) for phrase in caption.phrases],
         "boxes": boxes,
     }

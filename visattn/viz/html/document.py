@@ -237,8 +237,7 @@ class PageParts:
 
 def page_geometry(geometry: Geometry) -> dict[str, Any]:
     """Return what a page needs of a geometry."""
-    plain = geometry.to_dict()
-    return {key: plain[key] for key in _GEOMETRY_KEYS}
+    return {key: getattr(geometry, key) for key in _GEOMETRY_KEYS}
 
 
 def photo_page(

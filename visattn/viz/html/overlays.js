@@ -25,35 +25,28 @@ function axis(count, length, scale, shift, cells, input, [from, to], smooth) {
 
 /** How a grid lies on an image that is drawn `height` by `width` pixels large. */
 function placement(geometry, [rows, columns], height, width, smooth) {
-  const [[xx, xy, x0], [yx, yy, y0]] = geometry.matrix;
+  const [[scaleX, , x0], [, scaleY, y0]] = geometry.matrix;
   const [inputY, inputX] = geometry.input_size, [imageY, imageX] = geometry.image_size;
   const [left, top, right, bottom] = geometry.region;
   const visible = left < right && top < bottom;
   const spanX = visible ? [left, right] : [1, 0], spanY = visible ? [top, bottom] : [1, 0];
-  if (xy) { // a quarter turn: the image's x runs along the grid's y
-    return {
-      x: axis(width, imageX, xy, x0, rows, inputY, spanX, smooth),
-      y: axis(height, imageY, yx, y0, columns, inputX, spanY, smooth),
-      stepX: columns, stepY: 1, cellsX: rows,
-    };
-  }
   return {
-    x: axis(width, imageX, xx, x0, columns, inputX, spanX, smooth),
-    y: axis(height, imageY, yy, y0, rows, inputY, spanY, smooth),
-    stepX: 1, stepY: columns, cellsX: columns,
+    x: axis(width, imageX, scaleX, x0, columns, inputX, spanX, smooth),
+    y: axis(height, imageY, scaleY, y0, rows, inputY, spanY, smooth),
+    columns,
   };
 }
 
 /** Return what fills one row of pixels with the values of a grid; NaN where nothing was seen. */
 function sampler(values, place) {
-  const { x, y, stepX, stepY, cellsX } = place;
-  const line = new Float32Array(cellsX);
+  const { x, y, columns } = place;
+  const line = new Float32Array(columns);
   return (row, out) => {
     if (!y.seen[row]) return void out.fill(NaN);
-    const one = y.before[row] * stepY, other = y.after[row] * stepY, share = y.share[row];
-    for (let cell = 0; cell < cellsX; cell++) {
-      const first = values[one + cell * stepX];
-      line[cell] = first + share * (values[other + cell * stepX] - first);
+    const one = y.before[row] * columns, other = y.after[row] * columns, share = y.share[row];
+    for (let cell = 0; cell < columns; cell++) {
+      const first = values[one + cell];
+      line[cell] = first + share * (values[other + cell] - first);
     }
     for (let column = 0; column < out.length; column++) {
       const first = line[x.before[column]];

@@ -117,9 +117,9 @@ class Stage {
   /** Return the value of each map at a point of the image; none where nothing was seen. */
   under(point, maps, { smooth, grid, geometry }) {
     const column = Math.floor(point.x * this.painter.width), row = Math.floor(point.y * this.painter.height);
-    const { x, y, stepX, stepY } = this.place(smooth, grid, geometry);
+    const { x, y, columns } = this.place(smooth, grid, geometry);
     if (!(x.seen[column] && y.seen[row])) return null;
-    const at = (down, along) => y[down][row] * stepY + x[along][column] * stepX;
+    const at = (down, along) => y[down][row] * columns + x[along][column];
     const ends = [["before", "before"], ["before", "after"], ["after", "before"], ["after", "after"]];
     const shares = [(1 - x.share[column]) * (1 - y.share[row]), x.share[column] * (1 - y.share[row]),
       (1 - x.share[column]) * y.share[row], x.share[column] * y.share[row]];

@@ -1,0 +1,187 @@
+"""Files of maps from other programs: read without pickle, in bounded memory, or refused."""
+
+import io
+import json
+import os
+import resource
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from hypothesis.extra import numpy as shapes
+
+from visattn.geometry.affine import Geometry
+from visattn.results import map_files
+from visattn.results.attention_map import AttentionMap
+from visattn.results.captions import Caption
+from visattn.results.map_files import read_array, read_saved_maps, reshape_maps
+from visattn.results.records import to_dict
+
+MAPS = np.random.default_rng(2).random((2, 3, 5))
+
+
+class Trap:
+    """An object whose unpickling creates a directory."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, (str(self.mark),)
+
+
+def npy_bytes(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def npz_bytes(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return buffer.getvalue()
+
+
+def header(shape: str) -> bytes:
+    buffer = io.BytesIO()
+    fields: Any = {"descr": "<f4", "fortran_order": False, "shape": (3,)}
+    np.lib.format.write_array_header_1_0(buffer, fields)
+    return buffer.getvalue().replace(b"(3,)", shape.encode())
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz", "json"])
+def test_every_file_type_has_its_maps(ending: str, tmp_path: Path) -> None:
+    file = tmp_path / f"maps.{ending}"
+    other = {"maps": MAPS.tolist(), "tokens": ["a", 7], "gates": [0, 1]}
+    content = {
+        "npy": npy_bytes(MAPS),
+        "npz": npz_bytes(maps=npy_bytes(MAPS), other=npy_bytes(np.zeros(3))),
+        "json": json.dumps(other).encode(),
+    }
+    file.write_bytes(content[ending])
+    read = read_saved_maps(file)
+    np.testing.assert_array_equal(read.maps, MAPS)
+    if ending == "json":
+        assert (read.words, read.gates, read.geometry) == (["a", "7"], [0, 1], None)
+
+
+def test_our_maps_and_captions_are_read_with_words_and_geometry(tmp_path: Path) -> None:
+    place = Geometry.identity((11, 17))
+    values = torch.from_numpy(MAPS).float()
+    maps = AttentionMap(values, "head", "words", place, labels=("a", "dog"))
+    caption = Caption(("a", "dog"), (-0.1, -0.5), (1.0, 0.5), maps, -0.3, finished=True)
+    for result in (maps, caption):
+        result.save(tmp_path / "maps.json")
+        read = read_saved_maps(tmp_path / "maps.json")
+        np.testing.assert_array_equal(read.maps, values)
+        assert (read.words, read.geometry) == (["a", "dog"], to_dict(place))
+        assert read.gates == (None if result is maps else [1.0, 0.5])
+
+
+def test_rows_are_reshaped_to_their_grid() -> None:
+    rows = MAPS.reshape(2, 15)
+    np.testing.assert_array_equal(reshape_maps(rows, grid=(3, 5)), MAPS.astype(np.float32))
+    square = np.arange(32.0).reshape(2, 16)
+    np.testing.assert_array_equal(reshape_maps(square, words=2), square.reshape(2, 4, 4))
+    assert reshape_maps(square).shape == (1, 2, 16)  # without words, it is one map
+
+
+@pytest.mark.parametrize(
+    ("maps", "grid", "reason"),
+    [
+        (np.array([["a"]]), None, "must be numbers"),
+        (np.zeros((2, 0)), None, "must be numbers"),
+        (np.zeros((2, 3, 4, 5)), None, r"must be \[y, x\]"),
+        (np.zeros((2, 15)), (4, 4), r"4 x 4 does not fill \(2, 15\)"),
+        (np.array([[np.inf]]), None, "must be finite"),
+        (np.zeros((1001, 6)), (2, 3), "at most 1,000 maps can be drawn, got 1,001"),
+    ],
+)
+def test_invalid_maps_are_refused(maps: np.ndarray, grid: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        reshape_maps(maps, grid=grid)
+
+
+REFUSED = [
+    ("a.npy", b"", "a.npy: not a NumPy array"),
+    ("a.npy", header("(1000000000000,)"), "a.npy: not a NumPy array"),
+    ("a.npy", header("(2,3)") + bytes(9), "a.npy: not a NumPy array"),
+    ("a.npy", header("__import__('os').getcwd()"), "a.npy: not a NumPy array"),
+    ("a.npz", b"PK\x03\x04", "a.npz: "),
+    ("a.npz", npz_bytes(a=header("(1000000000000,)")), "not a NumPy array"),
+    ("a.npz", npz_bytes(a=npy_bytes(MAPS), b=npy_bytes(MAPS)), r"array named maps, got \['a', 'b'"),
+    ("a.json", b"{", "a.json: "),
+    ("a.json", b'{"words": []}', "under the key maps"),
+    ("a.json", b'{"maps": [[1]], "gates": ["x"]}', "could not convert"),
+    ("a.json", b'{"maps": [[1]], "words": "a dog"}', "words must be a list"),
+    ("a.txt", b"1", "must be a .npy, .npz or .json file, got a.txt"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "reason"), REFUSED)
+def test_damaged_and_hostile_files_are_refused_in_little_memory(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=reason):
+        read_saved_maps(tmp_path / name)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "bomb.npz"
+    file.write_bytes(npz_bytes(a=npy_bytes(np.zeros(10**6))))
+    assert file.stat().st_size < 10_000
+    with pytest.raises(ValueError, match="holds 1,000,000 values"):
+        read_array(file, max_values=999_999)
+    monkeypatch.setattr(map_files, "MAX_BYTES", 10**6)
+    with pytest.raises(ValueError, match="unpacks to 8,000,128 bytes, more than 1,000,000"):
+        read_array(file)
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    file, mark = tmp_path / "a.npz", tmp_path / "mark"
+    trap = npy_bytes(np.array([Trap(mark)]))
+    file.write_bytes(npz_bytes(maps=npy_bytes(np.arange(3)), other=trap))
+    assert read_array(file).tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        read_array(file, "other")
+    file.write_bytes(trap)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        read_array(file)
+    assert not mark.exists()
+    np.load(file, allow_pickle=True)
+    assert mark.exists()  # the trap works
+
+
+DTYPES = st.sampled_from(["<f8", "<f4", "<f2", "<i4", ">i2", "|u1", "|b1"])
+ARRAYS = DTYPES.flatmap(lambda dtype: shapes.arrays(dtype, shapes.array_shapes(min_side=0)))
+
+
+@given(ARRAYS, st.data())
+def test_arrays_are_read_as_numpy_wrote_them_and_damage_raises_only_value_error(
+    tmp_path_factory: pytest.TempPathFactory, array: np.ndarray, data: st.DataObject
+) -> None:
+    file = tmp_path_factory.mktemp("arrays") / "a"
+    array = np.asfortranarray(array) if data.draw(st.booleans()) else array
+    content = bytearray(npy_bytes(array))
+    content = bytearray(npz_bytes(x=bytes(content))) if data.draw(st.booleans()) else content
+    file.write_bytes(content)
+    loaded = read_array(file)
+    assert (loaded.dtype, loaded.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(loaded, array)
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=5)):
+        content[place] = data.draw(st.integers(0, 255))
+    file.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        read_array(file)
+    except ValueError as error:
+        assert "not a NumPy array" in str(error)  # noqa: PT017 (others propagate)
