@@ -6,7 +6,6 @@ from .attribution.dense_targets import (
     TokenTarget as TokenTarget,
 )
 from .blocks.registry import (
-    block_info as block_info,
     create_block as create_block,
     list_blocks as list_blocks,
     register_block as register_block,

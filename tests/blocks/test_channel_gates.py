@@ -1,58 +1,124 @@
-"""Channel gates against their equations as loops over plain numbers."""
+"""Gates of channels against timm and the equations of their papers, in float64."""
 
 import math
-from collections.abc import Sequence
 
 import pytest
 import torch
+from named_weights import fill
 from random_numbers import numbers
-from torch import Tensor
+from timm.layers.eca import EcaModule
+from timm.layers.global_context import GlobalContext as TimmGlobalContext
+from timm.layers.squeeze_excite import EffectiveSEModule, SEModule
+from torch import Tensor, nn
 
-from visattn.blocks.eca import eca_kernel_size
-from visattn.blocks.gct import gct_gate
-from visattn.blocks.global_context import global_context_transform
-
-
-def close(got: Tensor, wanted: Sequence[Sequence[float]]) -> None:
-    torch.testing.assert_close(got, torch.tensor(wanted, dtype=got.dtype), rtol=0, atol=1e-10)
+from visattn.blocks import ECA, GCT, SRM, EffectiveSE, GlobalContext, SqueezeExcite
+from visattn.recording.recorder import record
 
 
-def mapped(weight: list[list[float]], vector: list[float], bias: list[float]) -> list[float]:
-    return [
-        sum(w * v for w, v in zip(row, vector, strict=True)) + b
-        for row, b in zip(weight, bias, strict=True)
-    ]
+def of_timm(theirs: nn.Module, ours: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """Return both in float64, ours with the weights of theirs in the same order."""
+    fill(theirs.double())
+    shaped = zip(ours.double().state_dict().items(), theirs.state_dict().values(), strict=True)
+    ours.load_state_dict({name: new.reshape(old.shape) for (name, old), new in shaped})
+    return theirs, ours.eval()
+
+
+@pytest.mark.parametrize("channels", [8, 24, 64])
+def test_se_effective_se_and_eca_match_timm(channels: int) -> None:
+    x = 3 * numbers(3, channels, 5, 7)
+    for theirs, ours in (
+        of_timm(
+            SEModule(channels, rd_ratio=1 / 4, rd_divisor=1), SqueezeExcite(channels, reduction=4)
+        ),
+        of_timm(
+            SEModule(channels, rd_ratio=1 / 4, rd_divisor=1, bias=False),
+            SqueezeExcite(channels, reduction=4, bias=False),
+        ),
+        of_timm(EffectiveSEModule(channels), EffectiveSE(channels)),
+        of_timm(EcaModule(channels), ECA(channels)),
+        of_timm(EcaModule(None, kernel_size=9), ECA(channels, kernel_size=9)),
+    ):
+        torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-12)
 
 
 def test_eca_kernel_size_follows_the_formula() -> None:
-    widths = [16, 32, 64, 128, 256, 512, 1024, 2048]
-    assert [eca_kernel_size(width) for width in widths] == [3, 3, 3, 5, 5, 5, 5, 7]
-    assert [eca_kernel_size(width) for width in (1, 4, 7, 8, 24)] == [1, 1, 1, 3, 3]
-    with pytest.raises(ValueError, match="channels must be at least 1, got 0"):
-        eca_kernel_size(0)
+    widths = [1, 4, 7, 8, 24, 64, 128, 256, 1024, 2048]
+    sizes = [ECA(width).conv.kernel_size[0] for width in widths]
+    assert sizes == [1, 1, 1, 3, 3, 3, 5, 5, 5, 7]
 
 
-def test_zero_channels_have_a_finite_gate() -> None:
-    norms, ones = torch.zeros(2, 3, requires_grad=True), torch.ones(3)
-    gate = gct_gate(norms, ones, ones, ones)
-    gate.sum().backward()
-    assert gate.isfinite().all()
-    assert norms.grad is not None
-    assert norms.grad.isfinite().all()
+@pytest.mark.parametrize("training", [True, False])
+def test_srm_matches_the_equation(training: bool) -> None:
+    block, x = fill(SRM(3).double()).train(training), numbers(5, 3, 7, 11)
+    norm = {name: value.clone() for name, value in block.norm.state_dict().items()}
+    pixels = x.flatten(2)
+    variance = (pixels - pixels.mean(2, keepdim=True)).square().mean(2)
+    scores = block.weight[:, 0] * pixels.mean(2) + block.weight[:, 1] * (variance + 1e-5).sqrt()
+    mean, spread = norm["running_mean"], norm["running_var"]
+    if training:
+        mean, spread = scores.mean(0), scores.var(0, correction=0)
+    gate = (scores - mean) / (spread + block.norm.eps).sqrt() * norm["weight"] + norm["bias"]
+    expected = x / (1 + torch.exp(-gate))[:, :, None, None]
+    torch.testing.assert_close(block(x), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("hidden", [1, 2, 3, 5])
-def test_context_shift_matches_the_equation(hidden: int) -> None:
-    context, squeeze, excite = numbers(3, 7), numbers(hidden, 7, seed=1), numbers(7, hidden, seed=2)
-    scale, shift, b1 = (numbers(hidden, seed=seed) for seed in (3, 4, 5))
-    b2 = numbers(7, seed=6)
-    wanted: list[list[float]] = []
-    for row in context.tolist():
-        z = mapped(squeeze.tolist(), row, b1.tolist())
-        if hidden >= 3:
-            mean = sum(z) / hidden
-            deviation = math.sqrt(sum((v - mean) ** 2 for v in z) / hidden + 1e-5)
-            z = [(v - mean) / deviation for v in z]
-        z = [max(v * float(s) + float(t), 0.0) for v, s, t in zip(z, scale, shift, strict=True)]
-        wanted.append(mapped(excite.tolist(), z, b2.tolist()))
-    close(global_context_transform(context, squeeze, excite, scale, shift, b1, b2), wanted)
+def test_gct_matches_the_equation() -> None:
+    block, x = fill(GCT(5).double()), numbers(2, 5, 7, 11)
+    alpha, gamma, beta = (p.tolist() for p in (block.alpha, block.gamma, block.beta))
+    y = block(x)
+    for image, gated in zip(x, y, strict=True):
+        norms = [sum(v * v for v in channel.flatten().tolist()) for channel in image]
+        u = [a * math.sqrt(norm + 1e-5) for a, norm in zip(alpha, norms, strict=True)]
+        across = math.sqrt(sum(v * v for v in u) / 5 + 1e-5)
+        for c in range(5):
+            gate = 1 + math.tanh(gamma[c] * u[c] / across + beta[c])
+            torch.testing.assert_close(gated[c], image[c] * gate, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+def test_gct_and_global_context_start_as_the_exact_identity(kind: torch.dtype) -> None:
+    for scale in (0.0, 1e-4, 1.0, 1e4):
+        x = (scale * numbers(2, 24, 5, 7)).to(kind)
+        for block in (GCT(24), GlobalContext(24)):
+            assert torch.equal(block.to(kind)(x), x)
+
+
+def test_global_context_matches_timm() -> None:
+    theirs = TimmGlobalContext(64, fuse_add=True, fuse_scale=False, rd_ratio=1 / 8)
+    theirs, ours = of_timm(theirs, GlobalContext(64, reduction=8))
+    ours.norm.eps = 1e-6  # theirs
+    x = numbers(3, 64, 5, 7)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("channels", [1, 4, 16, 32])
+def test_added_context_matches_the_equation_at_any_width(channels: int) -> None:
+    """Layer norm over one or two hidden channels would remove the input."""
+    block, x = fill(GlobalContext(channels).double()), numbers(7, channels, 3, 5)
+    state = block.state_dict()
+    for image, y in zip(x, block(x), strict=True):
+        pixels = list(image.flatten(1).T)
+        weights = torch.stack([state["score.weight"][0] @ pixel for pixel in pixels]).softmax(0)
+        context = sum((w * pixel for w, pixel in zip(weights, pixels, strict=True)), pixels[0] * 0)
+        hidden = state["squeeze.weight"] @ context + state["squeeze.bias"]
+        hidden = (hidden * state["norm.weight"] + state["norm.bias"]).clamp_min(0)
+        added = state["excite.weight"] @ hidden + state["excite.bias"]
+        torch.testing.assert_close(y, image + added[:, None, None], rtol=0, atol=1e-12)
+
+
+def test_recorded_maps_are_what_the_features_are_weighted_by() -> None:
+    x = numbers(2, 8, 5, 7)
+    blocks: list[nn.Module] = [SqueezeExcite(8), EffectiveSE(8), ECA(8), SRM(8), GCT(8)]
+    for block in blocks:
+        with record(fill(block.double())) as recording:
+            y = block(x)
+        [gate] = recording.maps
+        assert gate.kind == "channel"
+        torch.testing.assert_close(y, x * gate.values[:, :, None, None])
+    context = fill(GlobalContext(8).double())
+    with record(context) as recording:
+        context(x)
+    [rows] = recording.maps
+    assert rows.values.shape == (2, 1, 5, 7)
+    total: Tensor = rows.values.sum((2, 3))
+    torch.testing.assert_close(total, torch.ones_like(total))

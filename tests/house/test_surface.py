@@ -20,7 +20,6 @@ ALLOWED = {
     "add_a_block.md: visattn.blocks.base.Block",
     "add_a_block.md: visattn.blocks.base.BlockInfo",
     "add_a_block.md: visattn.blocks.tap.Tap",
-    "add_a_block.md: visattn.functional.numerics.channel_means",
 }
 """What pages import by a module path: what a file of this package imports."""
 

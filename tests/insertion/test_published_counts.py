@@ -21,7 +21,6 @@ RESNET_50 = {
     "se": 28_088_024,
     "se without biases": 28_071_976,
     "cbam": 28_089_624,
-    "cbam as timm": 28_073_576,
     "eca": 25_557_118,
     "eca as released": 25_557_112,
     "gc": 28_105_032,
@@ -67,7 +66,6 @@ def released_eca(channels: int) -> nn.Module:
 
 FACTORIES: dict[str, Callable[[int], nn.Module]] = {
     "se without biases": partial(create_block, "se", bias=False),
-    "cbam as timm": partial(create_block, "cbam", bias=False),
     "eca as released": released_eca,
 }
 

@@ -1,4 +1,4 @@
-"""Equation, keys, output and maps of every block."""
+"""Keys, output and maps of every block."""
 
 import dataclasses
 
@@ -8,6 +8,7 @@ from kept_values import Keep
 from named_weights import fill, waves
 
 import visattn as va
+from visattn.blocks.registry import block_class, block_info
 
 
 @pytest.mark.parametrize("name", va.list_blocks())
@@ -18,7 +19,7 @@ def test_info_output_and_maps(name: str, keep: Keep) -> None:
     keep(
         f"blocks/{name}",
         {
-            "info": dataclasses.asdict(va.block_info(name)),
+            "info": dataclasses.asdict(block_info(block_class(name))),
             "state": {key: list(value.shape) for key, value in block.state_dict().items()},
             "output": output[:, ::5, ::3, ::3],
             "maps": {each.site: _few(each.values) for each in recording.maps},

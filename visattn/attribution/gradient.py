@@ -3,6 +3,7 @@
 from functools import partial
 from itertools import islice
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -19,7 +20,6 @@ from visattn.attribution.perturbation import (
 )
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
-from visattn.functional.numerics import gauss_legendre
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.model_info import ExplainedModel
 
@@ -170,7 +170,11 @@ def integrated_gradients(
     """
     baseline = baseline_image(images, explained.info, baselines)
     difference = images - baseline
-    alphas, weights = (values.to(images).view(-1, 1, 1, 1, 1) for values in gauss_legendre(n_steps))
+    points, weights = np.polynomial.legendre.leggauss(n_steps)  # of an integral from -1 to 1
+    alphas, weights = (
+        torch.from_numpy(values).to(images).view(-1, 1, 1, 1, 1)
+        for values in ((points + 1) / 2, weights / 2)
+    )
     total = torch.zeros_like(images)
     with frozen(explained.model):
         scorer, sizes = _chunks(explained, n_steps, internal_batch_size, images, target)

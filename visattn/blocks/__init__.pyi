@@ -1,85 +1,40 @@
-from .additive import (
-    AdditiveAttention as AdditiveAttention,
-)
-from .attention_gate import (
-    AttentionGate as AttentionGate,
-)
-from .bam import (
-    BAM as BAM,
-)
+from .additive import AdditiveAttention as AdditiveAttention
+from .attention_gate import AttentionGate as AttentionGate
+from .bam import BAM as BAM
 from .base import (
     Block as Block,
     BlockInfo as BlockInfo,
 )
-from .botnet import (
-    BoTNetAttention as BoTNetAttention,
-)
-from .cbam import (
-    CBAM as CBAM,
-)
-from .coordinate import (
-    CoordinateAttention as CoordinateAttention,
-)
-from .criss_cross import (
-    CrissCrossAttention as CrissCrossAttention,
-)
-from .danet import (
-    DANet as DANet,
-)
-from .double_attention import (
-    DoubleAttention as DoubleAttention,
-)
-from .eca import (
-    ECA as ECA,
-)
-from .gct import (
-    GCT as GCT,
-)
-from .global_context import (
-    GlobalContext as GlobalContext,
-)
-from .multi_head import (
-    MultiHeadAttention as MultiHeadAttention,
-)
-from .non_local import (
-    NonLocal as NonLocal,
-)
+from .botnet import BoTNetAttention as BoTNetAttention
+from .cbam import CBAM as CBAM
+from .coordinate import CoordinateAttention as CoordinateAttention
+from .criss_cross import CrissCrossAttention as CrissCrossAttention
+from .danet import DANet as DANet
+from .double_attention import DoubleAttention as DoubleAttention
+from .eca import ECA as ECA
+from .gct import GCT as GCT
+from .global_context import GlobalContext as GlobalContext
+from .multi_head import MultiHeadAttention as MultiHeadAttention
+from .non_local import NonLocal as NonLocal
 from .registry import (
     block_class as block_class,
-    block_info as block_info,
     create_block as create_block,
     list_blocks as list_blocks,
     register_block as register_block,
 )
-from .scse import (
-    SCSE as SCSE,
-)
-from .selective_kernel import (
-    SelectiveKernel as SelectiveKernel,
-)
-from .simam import (
-    SimAM as SimAM,
-)
+from .scse import SCSE as SCSE
+from .selective_kernel import SelectiveKernel as SelectiveKernel
+from .simam import SimAM as SimAM
 from .spatial_gate import (
     SpatialGate as SpatialGate,
     SpatialSE as SpatialSE,
 )
-from .spatial_transformer import (
-    SpatialTransformer as SpatialTransformer,
-)
-from .split_attention import (
-    SplitAttention as SplitAttention,
-)
+from .spatial_transformer import SpatialTransformer as SpatialTransformer
+from .split_attention import SplitAttention as SplitAttention
 from .squeeze_excite import (
     EffectiveSE as EffectiveSE,
     SqueezeExcite as SqueezeExcite,
 )
-from .srm import (
-    SRM as SRM,
-)
-from .tap import (
-    Tap as Tap,
-)
-from .triplet import (
-    TripletAttention as TripletAttention,
-)
+from .srm import SRM as SRM
+from .tap import Tap as Tap
+from .triplet import TripletAttention as TripletAttention

@@ -1,60 +1,36 @@
 """Bottleneck attention module (BAM)."""
 
-from typing import ClassVar, Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import (
-    Block,
-    BlockInfo,
-    check_choice,
-    reduced_channels,
-)
+from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
-from visattn.functional.numerics import channel_means
-
-CombineMode = Literal["add", "mul"]
-
-
-def bam_gate(
-    channel: Float[Tensor, "b c"], place: Float[Tensor, "b y x"], *, combine: CombineMode = "add"
-) -> Float[Tensor, "b c y x"]:
-    """Return the gate of BAM, in (0, 1), from channel and spatial logits.
-
-    Args:
-        combine: Whether the logits are added, as in the paper, or multiplied.
-
-    Example:
-        >>> bam_gate(torch.zeros(1, 1), torch.zeros(1, 1, 2))
-        tensor([[[[0.5000, 0.5000]]]])
-
-    Source:
-        Park et al. 2018, arXiv:1807.06514, equation 2.
-    """
-    by_channel = channel[:, :, None, None]
-    by_place = place[:, None]
-    score = by_channel + by_place if combine == "add" else by_channel * by_place
-    return score.sigmoid()
+from visattn.functional.numerics import fast_mean
 
 
 class BAM(Block):
-    """Bottleneck attention module: residual gate from the sum of channel and spatial scores (BAM).
+    """Bottleneck attention module: residual gate from the sum of channel and spatial scores.
+
+    With the sigmoid s, and convolutions that are followed by BN and relu but for the last::
+
+        y = x + x * s(Mc + Ms)
+        Mc = W2 relu(BN(W1 mean(x) + b1)) + b2
+        Ms = conv1(conv3(conv3(conv1(x)))), conv3 dilated
+
+    Batch normalization follows the hidden layers, as in the authors' code; in the paper it follows
+    the last layer of each branch. Training needs a batch of more than one image.
 
     Args:
         channels: Number of input channels.
         reduction: Reduction ratio of the hidden layers, which keep at least one channel.
-        dilation: Dilation of the two 3x3 convolutions of the spatial branch.
-        combine: Whether the scores are added, as in the paper, or multiplied, as in the
+        dilation: Dilation of the two 3 x 3 convolutions of the spatial branch.
+        combine: Whether the scores are added, as in the paper, or multiplied (`mul`), as in the
             authors' code and weights.
 
-    Raises:
-        ValueError: If the dilation is below 1 or there is no such combination; in training, if the
-            batch is a single image.
-
     Example:
-        >>> import torch
         >>> BAM(64)(torch.zeros(2, 64, 5, 7)).shape
         torch.Size([2, 64, 5, 7])
 
@@ -62,31 +38,19 @@ class BAM(Block):
         Park et al. 2018, arXiv:1807.06514, equations 1 to 4.
     """
 
-    info: ClassVar = BlockInfo(
-        name="bam",
-        kind="combined",
-        title="Bottleneck attention module (BAM)",
-        paper="Park et al. 2018, arXiv:1807.06514",
-        equation="y = x + x * s(Mc + Ms), Mc = W2 relu(BN(W1 mean(x) + b1)) + b2,\n"
-        "Ms = conv1(conv3(conv3(conv1 x))), each but the last with BN and relu, dilated 3 x 3",
-        parameters="3 C h + 18 h h + 13 h + C + 1, with h = max(1, C // reduction)",
-        deviations=(
-            "batch normalization follows the hidden layers, as in the authors' code; in the paper "
-            "it follows the last layer of each branch",
-            "combine='mul' multiplies the scores, as the authors' code does",
-            "it cannot be trained with a batch of one image, which has no variance",
-        ),
-    )
+    info = BlockInfo("bam", "combined", "Park et al. 2018, arXiv:1807.06514")
 
     def __init__(
-        self, channels: int, *, reduction: int = 16, dilation: int = 4, combine: CombineMode = "add"
+        self,
+        channels: int,
+        *,
+        reduction: int = 16,
+        dilation: int = 4,
+        combine: Literal["add", "mul"] = "add",
     ) -> None:
-        super().__init__(channels)
-        check_choice("combine", combine, get_args(CombineMode))
-        if dilation < 1:
-            raise ValueError(f"dilation must be at least 1, got {dilation}")
-        hidden = reduced_channels(channels, reduction)
-        self.combine: CombineMode = combine
+        super().__init__()
+        hidden = max(1, channels // reduction)
+        self.multiply = {"add": False, "mul": True}[combine]
         self.channel = nn.Sequential(
             nn.Linear(channels, hidden),
             nn.BatchNorm1d(hidden),
@@ -101,11 +65,11 @@ class BAM(Block):
         )
         self.tap = Tap("gate")
 
-    def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Return x + x * gate."""
-        channel = self.channel(channel_means(x))
-        spatial = self.spatial(x).squeeze(1)
-        return torch.addcmul(x, x, self.tap(bam_gate(channel, spatial, combine=self.combine)))
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+        """Return the features plus the gated features."""
+        channel, spatial = self.channel(fast_mean(x, (2, 3)))[:, :, None, None], self.spatial(x)
+        scores = channel * spatial if self.multiply else channel + spatial
+        return torch.addcmul(x, x, self.tap(scores.sigmoid()))
 
 
 def _conv_bn_relu(conv: nn.Conv2d) -> tuple[nn.Module, ...]:

@@ -1,11 +1,9 @@
 """Non-local block."""
 
-from typing import ClassVar
-
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, reduced_channels
+from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
 from visattn.functional.attention import dot_product_attention
 
@@ -13,9 +11,13 @@ from visattn.functional.attention import dot_product_attention
 class NonLocal(Block):
     """Non-local block: self-attention over all positions with a residual connection.
 
-    The embedded Gaussian version. Initialized as the identity (the weight of its normalization is
-    zero). Costs 2 n² h MACs for n positions, in addition to its convolutions. Training needs more
-    than one position in the batch.
+    The embedded Gaussian version, over positions i and j::
+
+        y_i = x_i + BN(Wz sum_j softmax_j((Wq x_i) . (Wk x_j)) Wv x_j)
+
+    Initialized as the identity (the weight of BN is zero). Costs 2 n² h MACs for n positions, in
+    addition to its convolutions. Keys and values are not pooled (the paper's optional subsampling).
+    Training needs more than one position in the batch.
 
     Args:
         channels: Number of input channels.
@@ -24,6 +26,7 @@ class NonLocal(Block):
             does not.
 
     Example:
+        >>> import torch
         >>> x = torch.randn(2, 8, 5, 7)
         >>> torch.equal(NonLocal(8)(x), x)
         True
@@ -32,22 +35,11 @@ class NonLocal(Block):
         Wang et al. 2018, arXiv:1711.07971, equations 4 and 6, section 4.1.
     """
 
-    info: ClassVar = BlockInfo(
-        name="nonlocal",
-        kind="self_attention",
-        title="Non-local block",
-        paper="Wang et al. 2018, arXiv:1711.07971",
-        equation="y_i = x_i + BN(Wz sum_j softmax_j((Wq x_i) . (Wk x_j)) Wv x_j), gamma of BN 0",
-        parameters="4 C h + 3 h + 3 C, with h = max(1, C // reduction)",
-        deviations=(
-            "no pooling of keys and values (the paper's optional subsampling trick)",
-            "scale=True divides the scores by sqrt(h); the paper does not",
-        ),
-    )
+    info = BlockInfo("nonlocal", "self_attention", "Wang et al. 2018, arXiv:1711.07971")
 
     def __init__(self, channels: int, *, reduction: int = 2, scale: bool = False) -> None:
-        super().__init__(channels)
-        hidden = reduced_channels(channels, reduction)
+        super().__init__()
+        hidden = max(1, channels // reduction)
         self.query = nn.Conv2d(channels, hidden, 1)
         self.key = nn.Conv2d(channels, hidden, 1)
         self.value = nn.Conv2d(channels, hidden, 1)
@@ -57,13 +49,11 @@ class NonLocal(Block):
         self.scale = hidden**-0.5 if scale else 1.0
         self.tap = Tap("tokens")
 
-    def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the features plus the normalized attention output."""
-        queries, keys, values = (
-            projection(x).flatten(2).mT for projection in (self.query, self.key, self.value)
-        )
+        q, k, v = (conv(x).flatten(2).mT for conv in (self.query, self.key, self.value))
         output, weights = dot_product_attention(
-            queries, keys, values, scale=self.scale, need_weights=self.tap.wanted
+            q, k, v, scale=self.scale, need_weights=self.tap.wanted
         )
         if weights is not None:
             self.tap.grid = (x.shape[2], x.shape[3])

@@ -1,29 +1,29 @@
 """Spatial gates: the spatial gate of CBAM and spatial squeeze-and-excitation (sSE)."""
 
-from typing import ClassVar, get_args
-
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.base import Block, BlockInfo, check_choice, check_odd
+from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
-from visattn.functional.gates import PoolOrder, cbam_spatial_gate, spatial_squeeze_gate
+from visattn.functional.numerics import fast_amax
 
 
 class SpatialGate(Block):
-    """Spatial gate of CBAM: convolution over the channel-wise maximum and mean.
+    """Spatial gate of CBAM: convolution over the maximum and the mean of the channels.
+
+    With the sigmoid s::
+
+        y = x * s(BN(conv_k([max_c x; mean_c x])))
+
+    Batch normalization is that of the authors' code; the paper has none. Its weight is initialized
+    with 1, in the authors' networks with 0, a gate of 0.5; its momentum is 0.1, theirs 0.01.
 
     Args:
-        channels: Width of a feature; the block has the same parameters for all widths.
+        channels: Number of input channels, on which no parameter depends.
         kernel_size: Kernel size, odd.
-        norm: Whether the score is batch-normalized, as in the authors' code.
-        pool_order: Order of the pooled maps in the input of the convolution.
-
-    Raises:
-        ValueError: If the kernel size is even or the pooling order is unknown.
 
     Example:
-        >>> import torch
         >>> SpatialGate(64)(torch.zeros(1, 64, 5, 7)).shape
         torch.Size([1, 64, 5, 7])
 
@@ -31,51 +31,32 @@ class SpatialGate(Block):
         Woo et al. 2018, arXiv:1807.06521, equation 3.
     """
 
-    info: ClassVar = BlockInfo(
-        name="spatial",
-        kind="spatial",
-        title="Spatial gate of CBAM",
-        paper="Woo et al. 2018, arXiv:1807.06521",
-        equation="y = x * s(BN(conv_k([max_c x; mean_c x])))",
-        parameters="2 k k + 2; 2 k k with norm=False",
-        deviations=(
-            "batch normalization as in the authors' code; norm=False for the paper, which has none",
-            "its weight is initialized with 1; in the authors' networks with 0, a gate of 0.5",
-            "its momentum is 0.1; in the authors' code 0.01",
-        ),
-    )
+    info = BlockInfo("spatial", "spatial", "Woo et al. 2018, arXiv:1807.06521")
 
-    def __init__(
-        self,
-        channels: int,
-        *,
-        kernel_size: int = 7,
-        norm: bool = True,
-        pool_order: PoolOrder = "max_mean",
-    ) -> None:
-        super().__init__(channels)
-        check_odd("kernel_size", kernel_size)
-        check_choice("pool_order", pool_order, get_args(PoolOrder))
-        self.pool_order: PoolOrder = pool_order
+    def __init__(self, channels: int, *, kernel_size: int = 7) -> None:  # noqa: ARG002
+        super().__init__()
         self.conv = nn.Conv2d(2, 1, kernel_size, padding=kernel_size // 2, bias=False)
-        self.norm = nn.BatchNorm2d(1) if norm else None
+        self.norm = nn.BatchNorm2d(1)
         self.tap = Tap("gate")
 
-    def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the features scaled by the spatial gate."""
-        gate = cbam_spatial_gate(x, self.conv.weight, order=self.pool_order, norm=self.norm)
-        return x * self.tap(gate)[:, None]
+        pools = torch.stack((fast_amax(x, 1), x.mean(1)), 1)
+        gate = self.norm(self.conv(pools)).sigmoid()
+        return x * self.tap(gate.squeeze(1))[:, None]
 
 
 class SpatialSE(Block):
-    """Spatial squeeze-and-excitation: spatial gate by a 1x1 convolution (sSE).
+    """Spatial squeeze-and-excitation: spatial gate by a 1 x 1 convolution (sSE).
+
+    With the sigmoid s::
+
+        y = x * s(w . x)
 
     Args:
         channels: Number of input channels.
-        bias: Whether the convolution has a bias.
 
     Example:
-        >>> import torch
         >>> SpatialSE(64)(torch.zeros(1, 64, 5, 7)).shape
         torch.Size([1, 64, 5, 7])
 
@@ -83,22 +64,14 @@ class SpatialSE(Block):
         Roy et al. 2018, arXiv:1803.02579, section 2.2 (sSE).
     """
 
-    info: ClassVar = BlockInfo(
-        name="sse",
-        kind="spatial",
-        title="Channel squeeze, spatial excitation (sSE)",
-        paper="Roy et al. 2018, arXiv:1803.02579",
-        equation="y = x * s(w . x)",
-        parameters="C",
-        deviations=("bias=True adds a bias, as in several ports: C + 1 parameters",),
-    )
+    info = BlockInfo("sse", "spatial", "Roy et al. 2018, arXiv:1803.02579")
 
-    def __init__(self, channels: int, *, bias: bool = False) -> None:
-        super().__init__(channels)
-        self.squeeze = nn.Conv2d(channels, 1, 1, bias=bias)
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(channels, 1, 1, bias=False)
         self.tap = Tap("gate")
 
-    def attend(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the features scaled by the spatial gate."""
-        gate = spatial_squeeze_gate(x, self.squeeze.weight.flatten(), self.squeeze.bias)
-        return x * self.tap(gate)[:, None]
+        gate = self.squeeze(x).sigmoid()
+        return x * self.tap(gate.squeeze(1))[:, None]

@@ -70,23 +70,6 @@ def _check_indices(indices: tuple[int, ...], count: int, noun: str) -> list[int]
     return [index % count for index in indices]
 
 
-def refuse_scripting() -> None:
-    """Refuse `torch.jit.script` of a block.
-
-    Raises:
-        TypeError: Always.
-
-    Example:
-        >>> refuse_scripting()
-        Traceback (most recent call last):
-        TypeError: torch.jit.script cannot compile attention blocks of visattn: ...
-    """
-    raise TypeError(
-        "torch.jit.script cannot compile attention blocks of visattn: use torch.export.export, or "
-        "torch.jit.trace, whose outputs are equal"
-    )
-
-
 class Tap(nn.Module):
     """Identity module that passes attention weights, so that forward hooks can record them.
 
@@ -161,10 +144,6 @@ class Tap(nn.Module):
         finally:
             handle.remove()
             self.requests.remove(asked)
-
-    def __prepare_scriptable__(self) -> None:
-        """Refuse `torch.jit.script`, which calls this first."""
-        refuse_scripting()
 
     def forward(self, weights: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Return the weights unchanged."""

@@ -11,7 +11,6 @@ from torch.nn.functional import interpolate
 
 from visattn.blocks.attention_gate import AttentionGate
 from visattn.blocks.registry import block_class, create_block
-from visattn.functional.gates import resize_bilinear
 from visattn.models.base import DenseModel, ImageEncoder, Images, parse_block_name
 
 
@@ -145,7 +144,8 @@ class UNet(DenseModel):
         for level, skip in zip(self.levels, skips, strict=True):
             x, gate = level(x, skip)
             gates += [] if gate is None else [gate]
-        return UNetOutput(resize_bilinear(self.head(x), self.img_size), tuple(gates))
+        logits = interpolate(self.head(x), self.img_size, mode="bilinear")
+        return UNetOutput(logits, tuple(gates))
 
 
 def _num_cells(grid: Float[Tensor, "b c y x"]) -> int:

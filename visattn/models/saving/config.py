@@ -11,7 +11,6 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 import visattn.models
-from visattn.blocks.registry import is_registered
 from visattn.models.configurable import CLASSES, Configurable
 from visattn.models.saving.weight_files import check_weight_types, describe_mismatch, shapes_of
 
@@ -171,7 +170,6 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
         raise ValueError(
             "a config may not set pretrained or weights: its weights are stored beside it"
         )
-    _check_blocks(known_class.__name__, arguments)
     built = {key: _from_plain(value) for key, value in arguments.items()}
     try:
         model = known_class(**{key: value for key, value in built.items() if key in parameters})
@@ -209,16 +207,6 @@ def restore_model(
     check_weight_types(model.state_dict(), weights, source)
     model.load_state_dict(weights)
     return model.eval()
-
-
-def _check_blocks(name: str, arguments: Mapping[Any, Any]) -> None:
-    """Refuse blocks that are not registered: loading a config imports nothing."""
-    for block in (arguments.get("block"), arguments.get("stem_block")):
-        if isinstance(block, str) and not is_registered(block):
-            raise ValueError(
-                f"the {name} uses the block {block!r}, which is not registered: import its class "
-                "and call va.register_block(Class) with that name before loading"
-            )
 
 
 def _to_plain(value: object) -> Any:
