@@ -50,22 +50,3 @@ def causal_mask(
     queries = torch.arange(num_queries, device=device).unsqueeze(-1)
     offset = torch.arange(num_keys, device=device) - queries
     return offset <= (num_keys - num_queries if alignment == "lower_right" else 0)
-
-
-def key_mask(mask: Bool[Tensor, "*b n m"], attention: str) -> Bool[Tensor, "*b m"]:
-    """Return the single row of a mask that is shared by all queries.
-
-    Raises:
-        ValueError: If the mask has one row per query, as a causal mask has.
-
-    Example:
-        >>> key_mask(torch.tensor([[True, False]]), "linformer_attention")
-        tensor([ True, False])
-    """
-    if mask.shape[-2] != 1:
-        raise ValueError(
-            f"the mask of {attention} must be one row of keys, [..., 1, {mask.shape[-1]}], because "
-            f"it combines keys before comparing them with queries, got {list(mask.shape)}; for a "
-            "causal mask use visattn.functional.dot_product_attention"
-        )
-    return mask.squeeze(-2)

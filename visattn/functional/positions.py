@@ -1,7 +1,7 @@
-"""Positions: sines and cosines, learned embeddings, scores of relative positions."""
+"""Positions: sines and cosines, learned embeddings."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -75,75 +75,3 @@ def _sincos(size: int, frequencies: Float[Tensor, " f"]) -> Float[Tensor, "{size
     places = torch.arange(size, device=frequencies.device, dtype=torch.float32)
     angles = places[:, None] * frequencies
     return torch.cat((angles.sin(), angles.cos()), -1)
-
-
-def relative_position_index(
-    size: int, max_offset: int, *, device: torch.device | None = None
-) -> Int[Tensor, "size size"]:
-    """Return the index of each query (dim 0) and key (dim 1) into a table of relative positions.
-
-    Index `max_offset` is offset 0. Larger offsets are clipped, so that a table fits every size. The
-    table has 2 · max_offset + 1 rows.
-
-    Raises:
-        ValueError: If size is below 1, or max_offset below 0.
-
-    Example:
-        >>> relative_position_index(4, 2)
-        tensor([[2, 3, 4, 4], [1, 2, 3, 4], [0, 1, 2, 3], [0, 0, 1, 2]])
-
-    Source:
-        Shaw et al. 2018, arXiv:1803.02155, section 3.2.
-    """
-    if size < 1 or max_offset < 0:
-        raise ValueError(
-            "size must be at least 1 and max_offset at least 0, "
-            f"got size={size}, max_offset={max_offset}"
-        )
-    places = torch.arange(size, device=device)
-    return (places - places[:, None]).clamp(-max_offset, max_offset) + max_offset
-
-
-def relative_position_scores(
-    queries: Float[Tensor, "*b y x d"],
-    rows: Float[Tensor, "r d"],
-    columns: Float[Tensor, "s d"],
-) -> Float[Tensor, "*b y*x y*x"]:
-    """Return relative position scores: query · (row offset embedding + column offset embedding).
-
-    The scores are not scaled. They take n (y + x) d multiplications for n = y x positions, and n²
-    numbers.
-
-    Args:
-        rows: Embeddings of vertical offsets, upwards first; an odd number.
-        columns: Embeddings of horizontal offsets, leftwards first; an odd number.
-
-    Raises:
-        ValueError: If a table has an even number of rows.
-
-    Example:
-        >>> queries = torch.ones(2, 1, 1)  # a grid of two rows and one column
-        >>> relative_position_scores(queries, torch.tensor([[-1.0], [0], [5]]), torch.zeros(1, 1))
-        tensor([[ 0.,  5.],
-                [-1.,  0.]])
-
-    Source:
-        Srinivas et al. 2021, arXiv:2101.11605, figure 4; Ramachandran et al. 2019,
-        arXiv:1906.05909, equation 3. Deviation: larger offsets are clipped.
-    """
-    across = _offset_vectors(queries.shape[-2], columns)
-    down = _offset_vectors(queries.shape[-3], rows)
-    # q · (r + s) = q · r + q · s: one product per row offset and one per column offset are added,
-    # instead of one per pair of cells.
-    by_column = torch.einsum("...yxd,xwd->...yxw", queries, across)
-    by_row = torch.einsum("...yxd,yud->...yxu", queries, down)
-    scores = by_row.unsqueeze(-1) + by_column.unsqueeze(-2)
-    return scores.flatten(-2).flatten(-3, -2)
-
-
-def _offset_vectors(size: int, table: Float[Tensor, "r d"]) -> Float[Tensor, "size size d"]:
-    if table.shape[0] % 2 == 0:
-        raise ValueError(
-            f"a table of relative positions must have an odd number of rows, got {table.shape[0]}"
-        )
-    return table[relative_position_index(size, table.shape[0] // 2, device=table.device)]
