@@ -13,8 +13,8 @@ import torch
 import visattn as va
 from visattn.commands.options import CommandParser
 from visattn.io.atomic import atomic_replace, atomic_write
-from visattn.models.saving.checkpoint import read_model
-from visattn.models.saving.runs import run_checkpoint
+from visattn.models.card import model_card
+from visattn.models.model_files import run_checkpoint
 
 BUNDLED = Path(va.__file__).parent / "models" / "bundled"
 SUMMARIES = {
@@ -75,9 +75,10 @@ def round_weights(checkpoint: Path) -> None:
 def bundle(run: Path, folder: Path) -> None:
     """Write the model of a run and its card into a folder."""
     file = folder / f"{run.name}.safetensors"
-    model = read_model(run_checkpoint(run))
-    card = va.ModelCard.from_run(run, f"{SUMMARIES[run.name]}\n\n{ORIGIN}", license="apache-2.0")
-    atomic_write(file.with_suffix(".md"), card.to_markdown(model, run.name))
+    model = va.load(run_checkpoint(run))
+    summary = f"{SUMMARIES[run.name]}\n\n{ORIGIN}"
+    card = model_card(model, run.name, summary=summary, license="apache-2.0", run=run)
+    atomic_write(file.with_suffix(".md"), card)
     va.save(model.half(), file)
     print(f"{file}: {file.stat().st_size / 1e6:.2f} MB")
 

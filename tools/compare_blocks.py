@@ -37,7 +37,7 @@ import yaml
 from visattn.cli import main as visattn
 from visattn.commands.options import CommandParser
 from visattn.models.resnet import STAGES, AttentionResNet
-from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving import load
 from visattn.training.run_dir import next_run_dir
 
 METRICS = ("accuracy", "calibration_error")
@@ -140,7 +140,7 @@ def train_row(
     for command in (["fit", "--run", str(run)], ["test", "--ckpt_path", str(last)]):
         if visattn([*command, *options, *extra]) != 0:
             raise RuntimeError(f"{row.name} with seed {seed} failed in {command[0]}; see above")
-    model = read_model(last)
+    model = load(last)
     return {
         "row": row.name,
         "seed": seed,

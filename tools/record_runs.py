@@ -28,7 +28,7 @@ from docs.run_rows import ROOT, RUNS, quoting, read_runs, renewed
 from visattn.cli import main as visattn
 from visattn.commands.options import CommandParser
 from visattn.io.atomic import atomic_write
-from visattn.models.saving.runs import find_run, run_config
+from visattn.models.model_files import find_run, run_config
 from visattn.training.callbacks.run_record import RUN_RECORD, changes
 from visattn.training.cli.arguments import config_digest, find_config
 

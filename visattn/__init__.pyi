@@ -26,13 +26,9 @@ from .insertion.insertion import (
     insert as insert,
     remove as remove,
 )
-from .models.saving.card import (
-    ModelCard as ModelCard,
-)
-from .models.saving.load import (
+from .models.saving import (
     load as load,
     load_blocks as load_blocks,
-    load_model as load_model,
     save as save,
     save_blocks as save_blocks,
 )

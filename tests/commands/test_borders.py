@@ -32,7 +32,7 @@ def test_deep_json_is_refused_everywhere(tmp_path: Path) -> None:
     assert named_value(f"a={DEEP}") == ("a", DEEP)
     (tmp_path / "config.json").write_text(DEEP)
     with pytest.raises(ValueError, match="nested too deeply"):
-        va.load_model(f"hf:{tmp_path}")
+        va.load(f"hf:{tmp_path}")
 
 
 def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:

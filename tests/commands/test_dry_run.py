@@ -108,16 +108,16 @@ def test_nothing_is_written_without_an_output_folder(capsys: Capsys) -> None:
 
 
 def test_a_dry_run_downloads_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
-    from visattn.models.saving import load as model_io
-
     requested: list[bool] = []
-    real = model_io.load_model
+    from visattn.models import saving
+
+    real = saving.load
 
     def spy(*args: object, pretrained: bool, **options: object) -> object:
         requested.append(pretrained)
         return real(*args, pretrained=pretrained, **options)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(model_io, "load_model", spy)
+    monkeypatch.setattr(saving, "load", spy)
     words = ["overlay", "photos", "--model", "timm:test_resnet", "--pretrained", "--dry-run"]
     assert main([*words, "--method", "gradcam", "--out", "a"]) == 0
     assert requested == [False]

@@ -1,22 +1,19 @@
 """`visattn export` converts a training checkpoint to a safetensors file."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 import visattn
 from visattn.cli import main
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.saving.card import ModelCard
-from visattn.models.saving.config import model_config
+from visattn.models.config import model_config
 from visattn.results.kinds import SPECIAL_TOKENS
 
 Capsys = pytest.CaptureFixture[str]
@@ -82,7 +79,7 @@ def test_a_damaged_checkpoint_is_refused(content: bytes, tmp_path: Path, capsys:
     (tmp_path / "bad.ckpt").write_bytes(content)
     words = ["export", str(tmp_path / "bad.ckpt"), "--out", str(tmp_path / "m.safetensors")]
     assert main(words) == 1
-    assert "bad.ckpt is damaged or no checkpoint" in capsys.readouterr().err
+    assert "bad.ckpt is damaged, or holds code" in capsys.readouterr().err
 
 
 class Payload:
@@ -146,17 +143,3 @@ def test_a_foreign_file_is_not_replaced(saved: Path, tmp_path: Path, capsys: Cap
     assert "m.safetensors exists: choose another --out" in capsys.readouterr().err
     assert file.read_bytes() == b"another model"
     assert main(["export", str(saved), "--out", str(file), "--overwrite"]) == 0
-
-
-def test_a_card_replaces_no_files_but_those_beside_its_model(tmp_path: Path) -> None:
-    Image.new("RGB", (7, 5)).save(tmp_path / "photo.png")
-    model, card = SmallEncoder((24, 24), channels=8), ModelCard("A.", image=tmp_path / "photo.png")
-    (tmp_path / "m.png").write_bytes(b"mine")
-    with pytest.raises(FileExistsError, match=r"would replace m\.md or m\.png"):
-        visattn.save(model, tmp_path / "m.safetensors", card=card)
-    assert not (tmp_path / "m.safetensors").exists()
-    visattn.save(model, tmp_path / "m.safetensors", card=ModelCard("Without image."))
-    assert (tmp_path / "m.png").read_bytes() == b"mine"
-    for text in ("One.", "Two."):
-        visattn.save(model, tmp_path / "m.safetensors", card=replace(card, summary=text))
-        assert text in (tmp_path / "m.md").read_text()

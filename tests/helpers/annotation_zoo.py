@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import save
 
 from visattn.commands.overlay.map_files import read_map
 from visattn.commands.records import ResultFolder
@@ -21,8 +20,6 @@ from visattn.data.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
 from visattn.geometry.affine import Geometry
-from visattn.io.safe_text import read_json
-from visattn.models.backbones.huggingface import huggingface_transform, names_other_attention
 from visattn.results.map_files import read_saved_maps, reshape_maps
 from visattn.results.records import from_dict, to_dict
 
@@ -163,16 +160,6 @@ def _features(path: Path) -> object:
     return FeatureHeader.read(path.parent)
 
 
-def _hub_config(path: Path) -> object:
-    """The checks before transformers reads a config."""
-    config = read_json(path)
-    (path.parent / "model.safetensors").write_bytes(WEIGHTS)
-    names_other_attention(config)
-    if isinstance(config, dict):
-        huggingface_transform(config.get("processor", {}))
-    return config
-
-
 def _record(path: Path) -> object:
     """A record of a map from a stranger: it is used, or made again."""
     path.replace(path.parent / "a.gradcam.json")
@@ -184,12 +171,6 @@ def _record(path: Path) -> object:
     return read_map(path.parent / "a.gradcam.npy", record)
 
 
-WEIGHTS = save({"w": np.zeros((7, 5), np.float32)})
-HUB_CONFIG: Any = {
-    "architectures": ["ViTForImageClassification"], "num_hidden_layers": 2, "hidden_size": 24,
-    "vision_config": {"depths": [1, 2], "attn_implementation": "sdpa"},
-    "processor": {"size": {"height": 5, "width": 7}, "image_mean": [0.5], "image_std": [0.5]},
-}  # fmt: skip
 RECORD: Any = {
     "provenance": {
         "command": "overlay", "image": "a.png", "settings": {}, "files": ["a.gradcam.npy"],
@@ -229,7 +210,6 @@ KINDS: dict[str, Kind] = {
     "idx classes": Kind(
         "a", idx(np.arange(5, dtype=np.uint8)), lambda path: read_idx_shape(path, 1)
     ),
-    "hub config": Kind("config.json", written(HUB_CONFIG), _hub_config),
     "map record": Kind("a.json", written(RECORD), _record),
     "features": Kind("a.json", written(FEATURES), _features),
 }

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from visattn.models.base import SmallEncoder
-from visattn.models.saving.config import model_config
+from visattn.models.config import model_config
 
 MODEL = SmallEncoder((16, 24), channels=8)
 

@@ -14,9 +14,9 @@ from torch import nn
 import visattn
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.config import model_config
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.resnet import AttentionResNet
-from visattn.models.saving.config import model_config
 from visattn.results.kinds import SPECIAL_TOKENS
 
 CONFIG = """\

@@ -76,7 +76,7 @@ from PIL import Image
 from visattn.cli import main
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.models.saving.load import save
+from visattn.models.saving import save
 from visattn.results.kinds import SPECIAL_TOKENS
 
 photo, model = {str(tmp_path / "a.png")!r}, {str(tmp_path / "a.safetensors")!r}

@@ -21,7 +21,7 @@ from kept_values import EXACT, Keep
 from loss_log import LOSSES
 
 from visattn.cli import main
-from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving import load
 
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {
@@ -106,7 +106,7 @@ def test_config_is_tested_with_the_arguments_of_its_training(fitted: Fitted) -> 
     """The checkpoint has the averaged weights, and they are loaded."""
     recipe, arguments, run, _ = fitted
     last = run / "checkpoints" / "last.ckpt"
-    saved, model = torch.load(last), read_model(last)
+    saved, model = torch.load(last), load(last)
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     assert all(torch.equal(saved["state_dict"][name], tensor) for name, tensor in weights.items())
     averaged = bool(re.search(r"class_path: \S*EMA", recipe.config.read_text()))

@@ -69,7 +69,7 @@ def test_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = run / "config.yaml"  # loads as it is; to train on, without what left (CHANGELOG.md)
     monkeypatch.setattr("sys.argv", ["visattn"])
     monkeypatch.chdir(tmp_path)
-    assert type(va.load_model(f"run:{run}").model).__name__ == "ShowAttendTell"
+    assert type(va.load(run)).__name__ == "ShowAttendTell"
     lines = config.read_text().splitlines(keepends=True)
     left = ("timeout:", "progress_seconds:")
     config.write_text("".join(line for line in lines if not line.startswith(left)))

@@ -9,7 +9,7 @@ from model_examples import EXAMPLES
 from named_weights import fill
 from net_cases import outputs
 
-from visattn.models.saving.config import model_config
+from visattn.models.config import model_config
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -1,6 +1,5 @@
 """Attribution maps of models on images of any size."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,11 @@ from torchvision.transforms import Resize, ToTensor
 import visattn as va
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS
-from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.loaded import Loaded, mark
 from visattn.models.resnet import AttentionResNet
 from visattn.models.vit import VisionTransformer
 from visattn.pipelines.caption_words import WORD_METHODS
@@ -178,22 +177,24 @@ def test_loaded_models_bring_their_preprocessing_and_class_names(tmp_path: Any) 
     photo = np.random.default_rng(0).integers(0, 256, (61, 83, 3), np.uint8)
     classifier = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
     va.save(classifier, tmp_path / "classifier.safetensors")
-    loaded = va.load_model(tmp_path / "classifier.safetensors")
+    loaded = va.load(tmp_path / "classifier.safetensors")
     assert va.methods_for(loaded) == va.methods_for(classifier)
     [heatmap] = va.explain(loaded, photo, "input_gradient", "dog")
     [expected] = va.explain(classifier.eval(), photo, "input_gradient", "dog")
     torch.testing.assert_close(heatmap.values, expected.values)
     captioner = ShowAttendTell((*SPECIAL_TOKENS, "red"), SmallEncoder((24, 24), channels=8))
     va.save(captioner, tmp_path / "captioner.safetensors")
-    loaded = va.load_model(tmp_path / "captioner.safetensors")
+    loaded = va.load(tmp_path / "captioner.safetensors")
     [caption] = va.caption(loaded, photo, max_length=2)
     assert caption.text == va.caption(captioner, photo, max_length=2)[0].text
     assert len(va.explain(loaded, photo, "words", max_length=2)) == 1
-    named = LoadedModel(timm.create_model("resnet10t", num_classes=2).eval(), None, ("a", "b"), "")
-    [heatmap] = va.explain(named, photo, "input_gradient", "b")
+    network = timm.create_model("resnet10t", num_classes=2).eval()
+    [heatmap] = va.explain(
+        mark(network, Loaded(class_names=("a", "b"))), photo, "input_gradient", "b"
+    )
     assert heatmap.info.class_name == "b"
-    halved = replace(named, transform=transforms.Compose([Resize((32, 32)), ToTensor()]))
-    [heatmap] = va.explain(halved, photo, "input_gradient")
+    halved = transforms.Compose([Resize((32, 32)), ToTensor()])
+    [heatmap] = va.explain(mark(network, Loaded(transform=halved)), photo, "input_gradient")
     assert heatmap.values.shape == (32, 32)
 
 

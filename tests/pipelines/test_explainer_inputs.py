@@ -11,7 +11,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 from visattn.models import RecurrentAttentionModel
-from visattn.models.backbones.pretrained import LoadedModel
+from visattn.models.loaded import Loaded, mark
 from visattn.pipelines import Explainer, explain
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (53, 71, 3), dtype=np.uint8)
@@ -60,7 +60,6 @@ def test_no_argument_is_ignored() -> None:
         (vit(), "gradcam", {"processor": "anything"}, "processor= must be an image .* got str"),
         (vit(), "gradcam", {"processor": steps}, "got Compose; .* passed as transform="),
         (vit(), "gradcam", {"processor": processor(), "transform": steps}, "pass only one of them"),
-        (vit(), "gradcam", {"processor": processor(do_pad=True)}, "step do_pad is not supported"),
         (vit(), "gradcam", {"transform": processor(), "resize_mode": "pad"}, "pass only one"),
         (vit(), "gradcam", {"transform": processor(), "img_size": 32}, "pass only one"),
         (glimpses, "glimpses", {"processor": processor()}, "takes no target, transform, img_size"),
@@ -68,7 +67,7 @@ def test_no_argument_is_ignored() -> None:
         (glimpses, "glimpses", {"img_size": 24}, "takes no target, transform, img_size"),
         (glimpses, "glimpses", {"class_names": ["a", "b"]}, "takes no target, transform, img_size"),
         (vit(), "gradcam", {"text": "a cat", "class_names": ["a"]}, "text= explains .* no target"),
-        (vit(), "gradcam", {"text": "a cat"}, "need a model with a text tower"),
+        (vit(), "gradcam", {"text": "a cat"}, "needs a model with a text tower"),
     ]
     for model, method, options, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -81,7 +80,7 @@ def test_another_size_keeps_the_colors_of_a_loaded_model() -> None:
         v2.PILToTensor(), v2.Resize((40, 40)), v2.ToDtype(torch.float32, scale=True),
         v2.Normalize([0.1] * 3, [0.2] * 3),
     ])  # fmt: skip
-    loaded = LoadedModel(model, steps, ("a", "b", "c"), "random")
+    loaded = mark(model, Loaded("random", ("a", "b", "c"), steps))
     photo = np.full((40, 40, 3), 255, np.uint8)
     sizes: tuple[dict[str, Any], ...] = ({}, {"img_size": 32}, {"resize_mode": "squash"})
     for options in sizes:
@@ -89,7 +88,7 @@ def test_another_size_keeps_the_colors_of_a_loaded_model() -> None:
         torch.testing.assert_close(inputs, torch.full_like(inputs, (1 - 0.1) / 0.2))
     twice = v2.Compose([*steps.transforms, v2.Normalize([0.0] * 3, [0.2] * 3)])
     with pytest.raises(ValueError, match=r"another way than by one mean and std.*pass transform="):
-        Explainer(LoadedModel(model, twice, (), "random"), img_size=32)
+        Explainer(mark(model, Loaded(transform=twice)), img_size=32)
 
 
 def network(first: nn.Module, outputs: int, *last: nn.Module) -> nn.Sequential:

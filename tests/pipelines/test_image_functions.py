@@ -28,7 +28,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 @pytest.fixture(scope="module")
 def expected(cnn: str) -> list[va.AttentionMap]:
-    return va.explain(va.load_model(cnn), PHOTOS, "gradcam", batch_size=2)
+    return va.explain(va.load(cnn), PHOTOS, "gradcam", batch_size=2)
 
 
 def check(batch: Any, expected: list[va.AttentionMap]) -> None:

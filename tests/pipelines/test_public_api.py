@@ -17,10 +17,9 @@ from visattn.images.resize import ResizeMode
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.config import model_config
 from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.models.saving.config import model_config
-from visattn.models.saving.load import load, save
-from visattn.models.saving.weight_files import write_safetensors
+from visattn.models.saving import load, save
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.scanpath import glimpses
 from visattn.recording.recorder import Recording
@@ -347,36 +346,3 @@ def test_loaded_models_match_the_saved_ones(name: str, tmp_path: Path) -> None:
         size: Any = original.img_size
         images = torch.randint(256, (2, 3, *size), dtype=torch.uint8)
     assert torch.equal(original.eval()(images), loaded(images))
-
-
-def test_only_visattn_models_are_saved(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"can be described and saved, got Linear; .*\.state_dict\(\)"
-    ):
-        save(nn.Linear(2, 3), tmp_path / "m.safetensors")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_nan_weights_in_files_are_refused_by_name(tmp_path: Path) -> None:
-    encoder = SmallEncoder((24, 40), channels=8)
-    save(encoder, tmp_path / "whole.safetensors")
-    torch.nn.init.constant_(encoder.get_parameter("refine.1.0.weight"), float("nan"))
-    save(encoder, tmp_path / "broken.safetensors")
-    load(tmp_path / "whole.safetensors")
-    with pytest.raises(ValueError, match=r"broken.*NaN or infinity in refine\.1\.0\.weight: "):
-        load(tmp_path / "broken.safetensors")
-
-
-def test_weights_must_match_the_stored_config(tmp_path: Path) -> None:
-    encoder, path = SmallEncoder((24, 24), channels=8), tmp_path / "m.safetensors"
-    other = model_config(SmallEncoder((24, 24), channels=12))
-    write_safetensors(path, encoder.state_dict(), other)
-    with pytest.raises(ValueError, match="its weights do not fit its model config"):
-        load(path)
-    incomplete = dict(list(encoder.state_dict().items())[1:])
-    write_safetensors(path, incomplete, model_config(encoder))
-    with pytest.raises(ValueError, match="do not fit"):
-        load(path)
-    write_safetensors(path, {}, {"class": "os.system", "arguments": {"command": "true"}})
-    with pytest.raises(ValueError, match="names one of .*SmallEncoder"):
-        load(path)

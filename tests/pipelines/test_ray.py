@@ -86,7 +86,7 @@ def test_a_killed_worker_and_a_lost_node_leave_a_row_per_photo(
     assert (tmp_path / "removed").exists()
     table = dataset.dataset(tmp_path / "maps").to_table()
     assert sorted(table["id"].to_pylist()) == photos
-    expected = va.explain(va.load_model(model), photos, "gradcam", batch_size=1)
+    expected = va.explain(va.load(model), photos, "gradcam", batch_size=1)
     for row in table.to_pylist():
         heatmap = expected[photos.index(row["id"])]
         assert json.loads(row["map"])["maps"] == heatmap.values.tolist()

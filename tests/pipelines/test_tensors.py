@@ -1,6 +1,5 @@
 """Tensors that are prepared already, and images of any number of channels."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,16 +114,17 @@ def test_pixels_of_a_channel_are_followed(dtype: Any, high: float, channels: int
     array = np.zeros((*SIZE, channels), dtype)
     array[*BLOCK, -1] = high
     mean, std = (0, 3000) if dtype is np.int16 else (0, 1)
-    model = va.load_model(Reader(channels), mean=mean, std=std)
+    model = Reader(channels)
+    explainer = va.Explainer(model, img_size=SIZE, mean=mean, std=std)
     for method in ("input_x_gradient", "occlusion", "rise", "gradcam"):
         options = {
             "gradcam": {"layer": "features"},
             "rise": {"num_masks": 200, "score_type": "logits"},
         }.get(method, {})
-        [heatmap] = va.explain(model, array, method, 1, img_size=SIZE, **options)
+        [heatmap] = explainer.explain(array, method, 1, **options)
         placed = heatmap.resize_to_image()
         assert float(placed[BLOCK].mean()) > 1.1 * float(placed.mean()), method
-    assert "itti_koch" not in va.methods_for(model, img_size=SIZE)
+    assert "itti_koch" not in explainer.methods()
     last = va.read_image(array, display=channels - 1)
     assert np.argwhere(last.pixels[..., 0] == 255).min(0).tolist() == [24, 8]
     assert va.overlay(last, heatmap).size == SIZE[::-1]
@@ -161,8 +161,9 @@ def test_what_is_assumed_is_said_once(
     lines = [line for line in capsys.readouterr().err.splitlines() if "assumed" in line]
     assert len(lines) == 1
     assert "for Reader: mean and std of ImageNet, 224 x 224 pixels, the shorter" in lines[0]
-    known = va.load_model(model, mean=(0.1, 0.2, 0.3), std=0.5)
-    [heatmap] = va.explain(known, photo, "input_gradient", 1, img_size=32, resize_mode="squash")
+    colors: Any = {"mean": (0.1, 0.2, 0.3), "std": 0.5}
+    known = va.Explainer(model, img_size=32, resize_mode="squash", **colors)
+    [heatmap] = known.explain(photo, "input_gradient", 1)
     assert "assumed" not in capsys.readouterr().err
     made = heatmap.info.more["preprocessing"]
     assert made == {
@@ -171,16 +172,15 @@ def test_what_is_assumed_is_said_once(
         "source": "mean= and std=",
     }  # fmt: skip
     with pytest.raises(ValueError, match="mean and std belong together"):
-        va.explain(va.load_model(model, mean=0.5), photo, "input_gradient", 1)
+        va.Explainer(model, mean=0.5)
 
 
-def test_a_transform_is_loaded_by_its_name(tmp_path: Path) -> None:
-    (tmp_path / "steps.py").write_text(
-        "from torchvision.transforms import v2\nimport torch\n"
-        "def build(): return v2.Compose([v2.Resize(40), v2.CenterCrop((40, 56)), v2.ToImage(),\n"
-        "    v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.5])])\n"
-    )
-    loaded = va.load_model(Reader(3), transform=f"{tmp_path}/steps.py:build", mean=0.75, std=0.25)
-    [heatmap] = va.explain(loaded, np.zeros((80, 112, 3), np.uint8), "input_gradient", 1)
+def test_mean_and_std_take_the_place_of_those_of_a_transform() -> None:
+    steps = v2.Compose([
+        v2.Resize(40), v2.CenterCrop((40, 56)), v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.5]),
+    ])  # fmt: skip
+    explainer = va.Explainer(Reader(3), transform=steps, mean=0.75, std=0.25)
+    [heatmap] = explainer.explain(np.zeros((80, 112, 3), np.uint8), "input_gradient", 1)
     made = heatmap.info.more["preprocessing"]
     assert (made["size"], made["mean"], made["std"]) == ([40, 56], [0.75], [0.25])

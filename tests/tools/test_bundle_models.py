@@ -9,7 +9,7 @@ from tool_modules import tool_module
 
 import visattn as va
 from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
-from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving import load
 
 
 def test_a_run_becomes_a_rounded_model_with_a_card(
@@ -20,7 +20,7 @@ def test_a_run_becomes_a_rounded_model_with_a_card(
     add_run(run, ShowAttendTell((*SPECIAL_TOKENS, "red"), SmallEncoder((24, 40), channels=8)))
     (run / "config.yaml").write_text("seed_everything: 0\n")
     (run / "test.json").write_text('{"test/caption_accuracy": 0.5}')
-    before = read_model(run / "checkpoints" / "best.ckpt").state_dict()
+    before = load(run / "checkpoints" / "best.ckpt").state_dict()
     main = tool_module("bundle_models").main
     assert main(["round", str(run)]) == 0
     assert main(["bundle", str(run), "--out", str(out)]) == 0

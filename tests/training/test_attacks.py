@@ -146,7 +146,7 @@ def test_untrusted_blocks_are_not_imported(
         "builtins.eval",
         "torch.load",
         "evilmod.function",
-        "visattn.models.saving.weight_files.os.system",
+        "visattn.models.saving.os.system",
     ],
 )
 def test_untrusted_functions_are_not_imported(name: str, refused: Refused, evil: Path) -> None:
@@ -179,14 +179,14 @@ def test_nothing_is_downloaded(refused: Refused, spy: Spy, tmp_path: Path) -> No
     for address in (here, "s3://bucket/x.yaml"):
         assert "there is no config" in refused(None, "--config", address)
         message = refused(None, "--ckpt_path", address, code=1)
-        assert f"{address} lies on another machine" in message
+        assert "No such file" in message
     for address in (here, "memory://x.yaml"):
         assert address in refused(None, "--model", address)
         assert address in refused({"model": address})
     encoder = {"class_path": "TimmEncoder", "init_args": {"img_size": [96, 64]}}
     over = {"model": {"init_args": {"captioner": {"init_args": {"encoder": encoder}}}}}
     encoder["init_args"] |= {"name": "test_resnet", "weights": here}  # type: ignore[operator]
-    assert "lies on another machine" in refused(over, code=1)
+    assert "No such file" in refused(over, code=1)
     for name in ("hf-hub:evil/model", f"local-dir:{tmp_path}", here):
         encoder["init_args"] |= {"name": name, "weights": None}  # type: ignore[operator]
         assert "unknown timm model" in refused(over, code=1)

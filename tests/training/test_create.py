@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from visattn.models.saving.runs import checkpoint_run
+from visattn.models.model_files import checkpoint_run
 from visattn.training.run_dir import (
     ScoreWriter,
     create_run_dir,

@@ -12,7 +12,7 @@ import torch
 from rank_commands import TWO_RANKS, environment, run_commands, run_on_two_ranks
 from task_configs import write_task_configs
 
-from visattn.models.saving.checkpoint import read_checkpoint
+from visattn.training.checkpoint import read_checkpoint
 
 # CIDEr-D warns about small sets of images; SCST trains in eval mode, without dropout.
 pytestmark = [

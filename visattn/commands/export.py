@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from visattn.commands.files import create_folder
 from visattn.commands.options import (
@@ -15,12 +14,7 @@ from visattn.commands.options import (
 )
 from visattn.commands.output_option import output_name
 from visattn.commands.streams import activity, print_row
-from visattn.models.saving.bundled import is_model_name
-from visattn.models.saving.hub import parse_hub_name
-from visattn.models.saving.runs import checkpoint_run, find_run, run_checkpoint
-
-if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
-    from visattn.models.saving.card import ModelCard
+from visattn.models.model_files import checkpoint_run, find_run, parse_hub_name, run_checkpoint
 
 _DESCRIPTION = """\
 Convert a training checkpoint to one safetensors file with the weights, the model's configuration
@@ -28,7 +22,7 @@ and its preprocessing. Loading this file executes no code. Training is resumed f
 not from this file.
 
 --out hf://USER/NAME[@BRANCH] uploads the file to the Hugging Face hub, with a card of the training
-config, the scores of visattn test, and an example image."""
+config and the scores of visattn test."""
 
 _NO_SOURCE = """\
 name what to export: --run FOLDER, for the best checkpoint of a run, or a checkpoint:
@@ -61,7 +55,6 @@ def build_parser() -> argparse.ArgumentParser:
     add_overwrite(parser, "a file")
     hub = parser.add_argument_group("card and repository on the hub")
     hub.add_argument("--summary", default="", metavar="TEXT", help="first sentences of the card")
-    hub.add_argument("--image", type=Path, metavar="FILE", help="example image on the card")
     hub.add_argument("--license", default="", metavar="ID", help="license, such as apache-2.0")
     hub.add_argument("--private", action="store_true", help="make a new repository private")
     return parser
@@ -75,13 +68,14 @@ def main(argv: Sequence[str]) -> int:
         parser.error(_NO_SOURCE)
     if args.out is None and args.run is None:
         parser.error("--out FILE.safetensors is missing")
-    on_hub = parse_hub_name(args.out or "") is not None
-    hub_options = [name for name in ("summary", "image", "license", "private") if vars(args)[name]]
+    on_hub = (args.out or "").startswith("hf://")
+    hub_options = [name for name in ("summary", "license", "private") if vars(args)[name]]
     if hub_options and not on_hub:
         parser.error(f"--{hub_options[0]} belongs to --out hf://USER/NAME")
     if args.out is not None and not on_hub and Path(args.out).suffix != ".safetensors":
         parser.error(f"--out must end in .safetensors, got {args.out}")
     if on_hub:
+        parse_hub_name(args.out)
         refuse_without(parser, args, ["overwrite"], "a file, --out FILE")
     checkpoint, out = _input_and_output(args)
     if not on_hub:
@@ -90,29 +84,18 @@ def main(argv: Sequence[str]) -> int:
         if file.exists() and not args.overwrite:
             raise FileExistsError(f"{file} exists: choose another --out, or pass --overwrite")
     with activity("loading the model") as shown:
-        from visattn.models.saving.checkpoint import read_model
-        from visattn.models.saving.load import save
+        from visattn.models.card import model_card
+        from visattn.models.saving import load, save
 
-        model = read_model(checkpoint)
+        model = load(checkpoint)
         shown.show(f"exporting to {out}")
-        if on_hub:
-            save(model, out, card=_card(args, checkpoint), private=args.private)
-        else:
-            save(model, out)
+        options = {"summary": args.summary, "license": args.license}
+        run = checkpoint_run(checkpoint)
+        card = model_card(model, str(out), run=run, **options) if on_hub else None
+        save(model, out, card=card, private=args.private)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print_row(out, f"{type(model).__name__}, {parameters:,} parameters")
     return 0
-
-
-def _card(args: argparse.Namespace, checkpoint: Path) -> "ModelCard":
-    """Return the card of the run; without config for checkpoints outside of a run."""
-    from visattn.models.saving.card import ModelCard
-
-    options = {"image": args.image, "license": args.license}
-    run = checkpoint_run(checkpoint)
-    if any(run.glob("config*.yaml")):
-        return ModelCard.from_run(run, args.summary, **options)
-    return ModelCard(args.summary, **options)
 
 
 def _input_and_output(args: argparse.Namespace) -> tuple[Path, Path | str]:
@@ -121,7 +104,7 @@ def _input_and_output(args: argparse.Namespace) -> tuple[Path, Path | str]:
         run = find_run(args.run)
         return run_checkpoint(run), args.out or run / _NAME
     checkpoint = args.checkpoint
-    if checkpoint.suffix == ".safetensors" or is_model_name(checkpoint):
+    if checkpoint.suffix != ".ckpt" and not checkpoint.is_dir():
         raise ValueError(f"{checkpoint} is exported already, or no checkpoint: it ends in .ckpt")
     if checkpoint.is_dir():
         raise ValueError(f"{checkpoint} is a folder; export the folder of a run with --run")

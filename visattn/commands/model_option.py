@@ -7,7 +7,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from visattn.commands.options import (
     MODEL,
@@ -19,12 +19,11 @@ from visattn.commands.options import (
 )
 from visattn.io.safe_text import parse_json, print_message, short_repr
 from visattn.io.sources import Source
-from visattn.models.saving.runs import find_run, run_checkpoint
+from visattn.models.model_files import bundled_models, find_model, find_run, run_checkpoint
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from visattn.models.backbones.pretrained import LoadedModel
     from visattn.recording.model_info import ExplainedModel
 
 
@@ -57,7 +56,7 @@ def weights_origin(weights: str) -> str | dict[str, str]:
     """Return the origin of the weights of a model, for records of results.
 
     Args:
-        weights: As `LoadedModel.weights` names them.
+        weights: As `Loaded.weights` names them.
 
     Returns:
         `random` or `pretrained`; for a file, a folder, a model that comes with visattn or one of
@@ -73,16 +72,12 @@ def weights_origin(weights: str) -> str | dict[str, str]:
         >>> weights_origin("random"), weights_origin(str(file))
         ('random', {'file': 'a.safetensors', 'sha256': 'ba7816bf8f01cfea'})
     """
-    from visattn.models.saving.bundled import find_bundled_model, list_bundled_models
-    from visattn.models.saving.hub import MODEL_FILE, download_file, parse_hub_name
-
     path = Path(weights)
-    name = Path(weights).name
-    if on_hub := parse_hub_name(weights):
-        path = download_file(on_hub, MODEL_FILE)
-        name = weights
-    elif not path.exists() and weights in list_bundled_models():
-        path = find_bundled_model(weights)
+    name = path.name
+    if weights.startswith("hf://"):
+        path, name = find_model(weights), weights
+    elif not path.exists() and weights in bundled_models():
+        path = find_model(weights)
         name = path.name
     if path.is_dir():
         files = (
@@ -115,7 +110,7 @@ def user_code_digest(model: str) -> str:
         >>> user_code_digest(f"{file}:Net"), user_code_digest("timm:resnet18")
         ('ba7816bf8f01cfea', '')
     """
-    from visattn.models.backbones.user_code import user_code_file
+    from visattn.models.backbones.names import user_code_file
 
     file = user_code_file(model)
     if file is None:
@@ -224,7 +219,8 @@ def resolve_model(
     if args.run is not None and (args.model is not None or args.weights is not None):
         parser.error("--run cannot be combined with --model or --weights: pass one model")
     if args.run is not None:
-        args.model = f"run:{args.run}"
+        run_checkpoint(find_run(args.run))
+        args.model = str(args.run)
         args.run = None
     elif args.model is None:
         args.model = args.weights
@@ -236,15 +232,8 @@ def resolve_model(
         return
     if args.weights is not None and is_transformers(args.model):
         parser.error(f"--weights has no use beside --model {args.model}: pass one model")
-    kind, _, rest = args.model.partition(":")
-    path = Path(rest if kind == "run" else args.model).expanduser()
-    if kind == "run" or path.is_dir():
-        run_checkpoint(find_run(path))
-    elif path.suffix == ".ckpt":
-        raise ValueError(
-            f"{args.model} is a training checkpoint: pass the folder of its run with --run, or "
-            "convert it with visattn export"
-        )
+    if Path(args.model).expanduser().is_dir():
+        find_model(args.model)
 
 
 def is_transformers(model: str) -> bool:
@@ -324,26 +313,28 @@ def load_trained_model(
         ValueError: If the file is damaged, holds no visattn model or one of another kind, or the
             device is not available.
     """
-    from visattn.models.saving.load import load_model
+    from visattn.models.loaded import loaded_with
+    from visattn.models.saving import load
 
-    loaded = load_model(args.model, weights=args.weights)
-    _report_notes(loaded, args)
-    model = loaded.model
+    model = load(args.model, weights=args.weights)
+    _report_notes(model, args)
+    weights = loaded_with(model).weights
     if not isinstance(model, kind):
-        origin = args.model if loaded.weights == "random" else loaded.weights
+        origin = args.model if weights == "random" else weights
         raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
             f"{origin} holds a {type(model).__name__}, which is not {name}"
         )
     move_to_device(model, args.device)
-    return model, loaded.weights
+    return model, weights
 
 
-def _report_notes(loaded: "LoadedModel", args: argparse.Namespace) -> None:
+def _report_notes(model: "nn.Module", args: argparse.Namespace) -> None:
     """Print what the user of a model must know, unless it does not matter for these images."""
-    from visattn.models.saving.bundled import list_bundled_models
+    from visattn.models.loaded import loaded_with
 
+    loaded = loaded_with(model)
     # The models that come with visattn are trained on scenes that it draws.
-    if loaded.weights in list_bundled_models() and _are_drawn_scenes(args):
+    if loaded.weights in bundled_models() and _are_drawn_scenes(args):
         return
     for note in loaded.notes:
         print_message(note)
@@ -369,13 +360,13 @@ def model_settings(args: argparse.Namespace, weights: str) -> dict[str, Any]:
 
     Args:
         args: Options of `add_model`, after `resolve_model`.
-        weights: Origin of its weights, as `LoadedModel.weights` names it.
+        weights: Origin of its weights, as `Loaded.weights` names it.
 
     Raises:
         OSError: If a file cannot be read.
     """
     spec = args.model
-    is_file = Path(spec.removeprefix("run:")).expanduser().exists()
+    is_file = Path(spec).expanduser().exists()
     return {
         "model": Path(spec).name if is_file else spec,
         "code": user_code_digest(spec),
@@ -407,9 +398,17 @@ def _passed_preprocessing(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def load_explained_model(
-    args: argparse.Namespace, *, dense: bool = False
-) -> "tuple[LoadedModel, ExplainedModel]":
+class Explained(NamedTuple):
+    """The model of `--model`, as attribution methods see it."""
+
+    model: "ExplainedModel"
+    transform: Any
+    """Its preprocessing; None if its size, mean and std suffice."""
+    weights: str
+    """Origin of the weights."""
+
+
+def load_explained_model(args: argparse.Namespace, *, dense: bool = False) -> Explained:
     """Return the model of `--model` on its device, and its analysis for attribution methods.
 
     Args:
@@ -422,7 +421,12 @@ def load_explained_model(
             is a captioner.
     """
     from visattn.attribution.explained_model import analyze_model, describe_model
+    from visattn.models.backbones.huggingface import image_model, image_transform
+    from visattn.models.backbones.names import load_object
+    from visattn.models.backbones.text_models import text_classifier
     from visattn.models.captioning.captioner import Captioner
+    from visattn.models.loaded import loaded_with, mark
+    from visattn.models.saving import load
     from visattn.pipelines.colors import (
         Colors,
         fixed_size,
@@ -434,54 +438,40 @@ def load_explained_model(
     resized = args.input_size or getattr(args, "resize_mode", None)
     if resized and args.transform:
         raise ValueError("--transform resizes images: --input-size and --resize-mode have no use")
-    loaded = load_any_model(args)
-    if isinstance(loaded.model, Captioner):
+    kwargs = dict(args.model_args)
+    model = load(args.model, weights=args.weights, pretrained=args.pretrained, model_kwargs=kwargs)
+    _report_notes(model, args)
+    if isinstance(model, Captioner):
         raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
-            f"{args.model} holds a {type(loaded.model).__name__}, which has no class scores: use "
+            f"{args.model} holds a {type(model).__name__}, which has no class scores: use "
             "visattn caption to show the attention of its words"
         )
-    analyze = describe_model if dense else analyze_model
-    class_names = None if args.classes is None else loaded.class_names
+    if getattr(args, "text", None):
+        if args.classes is not None:
+            raise ValueError("the texts are the classes of the model: --classes has no use")
+        model = text_classifier(model, args.text)
+    elif (whole := model) is not (model := image_model(model)):
+        print_message(f"only the vision tower of {type(whole).__name__} is used")
+        model = mark(model, loaded_with(whole))
+    move_to_device(model, args.device)
+    loaded = loaded_with(model)
+    transform = image_transform(loaded) if args.transform is None else load_object(args.transform)
     passed = None
-    if loaded.mean is not None or loaded.std is not None:
-        passed = passed_colors(loaded.model, loaded.mean, loaded.std)
+    if args.mean is not None or args.std is not None:
+        passed = passed_colors(model, args.mean, args.std)
     channels = None if passed is None else passed.count
-    size = fixed_size(loaded.transform) if args.transform else args.input_size
-    explained = analyze(loaded.model, size, class_names, channels)
-    if resized and loaded.transform is not None:  # only its colors are kept
-        explained = Colors(*transform_colors(loaded.transform)).of(explained)
-        loaded = replace(loaded, transform=None)
+    size = fixed_size(transform) if args.transform else args.input_size
+    names = None if args.classes is None else read_class_names(args.classes)
+    explained = (describe_model if dense else analyze_model)(model, size, names, channels)
+    if resized and transform is not None:  # only its colors are kept
+        explained = Colors(*transform_colors(transform)).of(explained)
+        transform = None
     if passed is not None:
         explained = passed.of(explained)
-        if loaded.transform is not None:
-            loaded = replace(loaded, transform=recolored(loaded.transform, passed))
+        transform = None if transform is None else recolored(transform, passed)
     if not explained.class_names:
         explained = replace(explained, class_names=loaded.class_names)
-    return loaded, explained
-
-
-def load_any_model(args: argparse.Namespace) -> "LoadedModel":
-    """Return the model of `--model`, of whichever library, on its device.
-
-    Args:
-        args: Options of `add_model` with `builds`.
-    """
-    from visattn.models.saving.load import load_model
-
-    loaded = load_model(
-        args.model,
-        weights=args.weights,
-        pretrained=args.pretrained,
-        model_kwargs=dict(args.model_args) or None,
-        text=getattr(args, "text", None),
-        class_names=None if args.classes is None else read_class_names(args.classes),
-        mean=args.mean,
-        std=args.std,
-        transform=args.transform,
-    )
-    _report_notes(loaded, args)
-    move_to_device(loaded.model, args.device)
-    return loaded
+    return Explained(explained, transform, loaded.weights)
 
 
 def move_to_device(model: "nn.Module", device: str) -> None:

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 from visattn.commands.options import CommandParser
 from visattn.commands.streams import print_summaries
-from visattn.models.saving.bundled import find_bundled_model, list_bundled_models
+from visattn.io.messages import did_you_mean
+from visattn.models.model_files import BUNDLED, bundled_models
 
 _DESCRIPTION = """\
 List the trained models that come with visattn, or print the card of one: data, training config,
-test scores, limits. They are small and know drawn scenes only."""
+test scores, limits. They are small and know synthetic scenes only."""
 
 _EPILOG = """\
 va.load(NAME) loads a model; --weights NAME uses it in a command:
@@ -44,8 +45,10 @@ def main(argv: Sequence[str]) -> int:
     """
     args = build_parser().parse_args(argv)
     if args.name is not None:
-        card = find_bundled_model(args.name).with_suffix(".md")
-        print(card.read_text(encoding="utf-8"), end="")
+        if args.name not in bundled_models():
+            hint = did_you_mean(args.name, bundled_models())
+            raise FileNotFoundError(f"no model is named {args.name!r}; {hint}")
+        print((BUNDLED / f"{args.name}.md").read_text(encoding="utf-8"), end="")
         return 0
-    print_summaries(list_bundled_models())
+    print_summaries(bundled_models())
     return 0

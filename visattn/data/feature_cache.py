@@ -36,7 +36,7 @@ from visattn.io.atomic import atomic_write
 from visattn.io.messages import format_names
 from visattn.io.safe_text import decode_utf8, parse_json, printable_name, read_bytes_bounded
 from visattn.models.base import ImageEncoder
-from visattn.models.saving.config import model_config
+from visattn.models.config import model_config
 
 FORMAT = "visattn-features-1"
 RECORDS = "features.bin"

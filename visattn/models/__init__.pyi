@@ -1,6 +1,3 @@
-from .backbones.pretrained import (
-    LoadedModel as LoadedModel,
-)
 from .backbones.text_models import (
     TextPromptClassifier as TextPromptClassifier,
 )
@@ -32,6 +29,10 @@ from .captioning.show_attend_tell import (
 from .captioning.transformer import (
     TransformerCaptioner as TransformerCaptioner,
 )
+from .config import (
+    build_model as build_model,
+    model_config as model_config,
+)
 from .detr import (
     DETR as DETR,
 )
@@ -45,17 +46,9 @@ from .glimpses.ram import (
 from .resnet import (
     AttentionResNet as AttentionResNet,
 )
-from .saving.card import (
-    ModelCard as ModelCard,
-)
-from .saving.config import (
-    build_model as build_model,
-    model_config as model_config,
-)
-from .saving.load import (
+from .saving import (
     load as load,
     load_blocks as load_blocks,
-    load_model as load_model,
     save as save,
     save_blocks as save_blocks,
 )

@@ -13,7 +13,6 @@ from visattn.images.reader import ImageLike, LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
 from visattn.io.messages import did_you_mean, format_names
-from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.vqa.model import VQAModel
 from visattn.recording.frozen import eval_mode
 from visattn.recording.probe_cache import feature_margin
@@ -28,7 +27,7 @@ _STRANGE = 1 / 3  # share of unknown words from which on a question is of anothe
 
 @torch.no_grad()
 def ask(
-    model: nn.Module | LoadedModel,
+    model: nn.Module,
     images: Iterable[ImageLike] | ImageLike,
     questions: Sequence[str] | str,
     *,
@@ -41,7 +40,7 @@ def ask(
     `visattn.caption(model, images, prompt=QUESTION, processor=...)`.
 
     Args:
-        model: A trained model that answers questions, as `load` or `load_model` returns it.
+        model: A trained model that answers questions, as `load` returns it.
         images: One image or several, or folders, as for `visattn.caption`.
         questions: One question or several; each goes with each image.
         num_answers: Largest number of answers that are returned for a question.
@@ -69,7 +68,6 @@ def ask(
         >>> answer.words, answer.maps.labels, answer.maps.values.shape
         (('what', 'color'), ('layer 1', 'layer 2', 'layer 3'), torch.Size([3, 2, 3]))
     """
-    model = model.model if isinstance(model, LoadedModel) else model
     texts = [questions] if isinstance(questions, str) else list(questions)
     if not texts:
         raise ValueError("there must be at least one question, got none")

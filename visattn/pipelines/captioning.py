@@ -19,10 +19,10 @@ from visattn.images.reader import ImageLike, make_thumbnail
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
 from visattn.metrics.ptb_tokenizer import word_spaces
-from visattn.models.backbones.pretrained import LoadedModel
 from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.transformer import TransformerCaptioner
+from visattn.models.loaded import loaded_with
 from visattn.recording.frozen import eval_mode
 from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap
@@ -32,7 +32,7 @@ from visattn.results.info import MapInfo
 
 @torch.no_grad()
 def caption(
-    model: nn.Module | LoadedModel,
+    model: nn.Module,
     images: Iterable[ImageLike] | ImageLike,
     *,
     beam_size: int = 5,
@@ -56,8 +56,8 @@ def caption(
     The training mode of the model and the random state are restored.
 
     Args:
-        model: A trained captioner, as `load` or `load_model` returns it; or a model of transformers
-            that generates text from images, with its `processor`.
+        model: A trained captioner, as `load` returns it; or a model of transformers that generates
+            text from images.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size; or
             folders, searched as `visattn caption` does. With a folder, files that cannot be read
             are skipped with a warning.
@@ -73,7 +73,7 @@ def caption(
             default as the model is configured. Only for models with hard attention.
         seed: Seed of sampled places (32 bits). They do not depend on the batch of the image.
         processor: For models of transformers: the processor, or a pair of image processor and
-            tokenizer.
+            tokenizer; by default that which the model was loaded with.
         prompt: For models of transformers: an instruction, the beginning of the caption, or chat
             messages; or a list of them, one per photo.
         generate_kwargs: For models of transformers: options of `generate` (`max_new_tokens`,
@@ -107,8 +107,7 @@ def caption(
     Source:
         Vinyals et al. 2015, arXiv:1411.4555, section 3.1, for the beam search.
     """
-    if isinstance(model, LoadedModel):
-        model = model.model
+    processor = loaded_with(model).processor if processor is None else processor
     if not isinstance(model, Captioner):
         own = {"beam_size": beam_size != 5, "num_captions": num_captions != 1,
                "max_length": max_length != 30, "min_length": min_length != 1,

@@ -72,7 +72,7 @@ def detect(
     The training mode is restored.
 
     Args:
-        model: A trained detector, as `load_model` returns it.
+        model: A trained detector, as `load` returns it.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
         threshold: Smallest score of a detection.
         max_detections: Largest number of detections per image.

@@ -14,11 +14,15 @@ from visattn.attribution.targets import Target, TargetLike
 from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode
 from visattn.io.messages import did_you_mean
-from visattn.models.backbones.huggingface import is_image_processor
-from visattn.models.backbones.pretrained import LoadedModel
+from visattn.models.backbones.huggingface import (
+    image_model,
+    image_transform,
+    is_image_processor,
+)
 from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.glimpses.glimpse_model import GlimpseModel
+from visattn.models.loaded import loaded_with
 from visattn.pipelines.attribution_maps import (
     compute_class_maps,
     compute_maps,
@@ -89,9 +93,10 @@ class Explainer:
     """Explains a model with several methods on images that are prepared once.
 
     Args:
-        model: A classifier of visattn, timm, torchvision or Hugging Face, or any other network; a
-            result of `load_model`, whose preprocessing and class names are then used; or a result
-            of `analyze_model`, which is then not repeated.
+        model: A classifier of visattn, timm, torchvision or Hugging Face, or any other network; of
+            one that `visattn.load` returned, its preprocessing and class names are used, and of a
+            vision-language model its vision tower. Or a result of `analyze_model`, which is then
+            not repeated.
         img_size: Height and width of its input, or both in one number; by default that of the
             transform, or the one that the model states.
         class_names: Names of the classes, in their order or by index, of a model without names.
@@ -125,7 +130,7 @@ class Explainer:
 
     def __init__(
         self,
-        model: nn.Module | LoadedModel | ExplainedModel,
+        model: nn.Module | ExplainedModel,
         *,
         img_size: int | tuple[int, int] | None = None,
         class_names: ClassNames | None = None,
@@ -148,19 +153,19 @@ class Explainer:
         if text is not None:
             _refuse_arguments("text=", class_names)
             network = model if isinstance(model, nn.Module) else model.model
-            model = text_classifier(network, [text] if isinstance(text, str) else text, processor)
+            texts = [text] if isinstance(text, str) else text
+            model = text_classifier(network, texts, processor)
         if isinstance(model, ExplainedModel) and class_names is not None:
             raise ValueError("an analyzed model has its class names already, got class_names too")
-        loaded = model if isinstance(model, LoadedModel) else None
-        if isinstance(model, LoadedModel):
-            class_names = class_names or model.class_names or None
-            if mean is None and std is None:
-                mean, std = model.mean, model.std
-            model = model.model
+        own_transform = None
+        if isinstance(model, nn.Module):
+            loaded = loaded_with(model)
+            class_names = class_names or loaded.class_names or None
+            model, own_transform = image_model(model), image_transform(loaded)
         if transform is not None:
             transform = followed_transform(transform)
-        elif loaded is not None and img_size is None and resize_mode is None:
-            transform = loaded.transform
+        elif img_size is None and resize_mode is None:
+            transform = own_transform
         self._explained = model if isinstance(model, ExplainedModel) else None
         self.model = model.model if isinstance(model, ExplainedModel) else model
         self.class_names = class_names
@@ -169,9 +174,8 @@ class Explainer:
         self.resize_mode: ResizeMode | None = resize_mode
         self.dense = dense
         self._colors: Colors | None = None
-        if transform is None and loaded is not None and loaded.transform is not None:
-            # Only its size is replaced.
-            self._colors = Colors(*transform_colors(loaded.transform))
+        if transform is None and own_transform is not None:  # only its size is replaced
+            self._colors = Colors(*transform_colors(own_transform))
         if mean is not None or std is not None:
             self._colors = passed_colors(self.model, mean, std)
             if transform is not None:
@@ -502,7 +506,7 @@ class Explainer:
 
 
 def explain(
-    model: nn.Module | LoadedModel,
+    model: nn.Module,
     images: Iterable[ImageLike] | ImageLike,
     method: str | Sequence[str] = "rollout",
     target: Targets = None,
@@ -527,7 +531,7 @@ def explain(
     also `glimpses`; these return one map per word or glimpse.
 
     Args:
-        model: Model to explain, or a result of `load_model`.
+        model: Model to explain.
         images: One image or several: files, bytes, PIL images or arrays `[y, x, c]`, of any size;
             also of other channels than photos, for a model that takes as many; or folders,
             archives, tables and URLs, of which all photos are explained. Or a tensor
@@ -596,7 +600,7 @@ def explain(
 
 
 def methods_for(
-    model: nn.Module | LoadedModel,
+    model: nn.Module,
     *,
     img_size: int | tuple[int, int] | None = None,
     target: Target | None = None,
@@ -604,7 +608,7 @@ def methods_for(
     """Return the names of the methods that fit a model.
 
     Args:
-        model: Model to explain, or a result of `load_model`.
+        model: Model to explain.
         img_size: Height and width of its input, or both in one number; None for what it states.
         target: A function of the output, if one will be passed: then class scores are not needed.
 

@@ -11,18 +11,17 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import nn
 
 from visattn.images.reader import LoadedImage, read_image
 from visattn.images.sources import photo_source
-from visattn.models.backbones.pretrained import LoadedModel
-from visattn.models.saving.load import load_model
+from visattn.models.loaded import loaded_with
+from visattn.models.saving import load
 from visattn.pipelines.captioning import caption
 from visattn.pipelines.explainer import Explainer
-from visattn.pipelines.words.language_model import load_word_model
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 
@@ -39,7 +38,7 @@ class ImageFunction(ABC):
     that cannot be used is an error of the first batch.
 
     Args:
-        model: Name of a model, as `load_model` takes it. A model in memory would be copied to all
+        model: Name of a model, as `load` takes it. A model in memory would be copied to all
             workers.
         image: Column of the photos: bytes, paths, URLs, arrays `[y, x, 3]`, PIL images, or cells
             with `bytes` as `datasets` stores them. Paths are those of the worker.
@@ -79,14 +78,13 @@ class ImageFunction(ABC):
     def build(self) -> Callable[[list[LoadedImage]], Sequence[Any]]:
         """Load the model; return what computes the results of photos."""
 
-    def load(self) -> LoadedModel:
+    def load(self) -> nn.Module:
         """Return the model on its device."""
-        loaded = load_model(self.model, pretrained=self.pretrained)
-        if loaded.weights == "random":
+        model = load(self.model, pretrained=self.pretrained)
+        if loaded_with(model).weights == "random":
             text = f"the weights of {self.model} are random: pretrained=True loads trained ones"
             warnings.warn(text, stacklevel=2)
-        loaded.model.to(self.device)
-        return loaded
+        return model.to(self.device)
 
     @abstractmethod
     def cells(self, result: Any) -> dict[str, Any]:
@@ -128,7 +126,7 @@ class MapImages(ImageFunction):
     `AttentionMap.from_dict(json.loads(cell))` restores the map, and `error`.
 
     Args:
-        model: Name of a model, as `load_model` takes it.
+        model: Name of a model, as `load` takes it.
         method: Name of a method.
         target: Class index or name; None for the predicted class.
         options: `image`, `device` and `pretrained`; `img_size`, `resize_mode` and `batch_size` of
@@ -190,7 +188,7 @@ class CaptionImages(ImageFunction):
     `Caption.from_dict(json.loads(cell))` restores words and maps, and `error`.
 
     Args:
-        model: Name of a captioner, as `load_model` takes it, or `hf:DIRECTORY` of transformers.
+        model: Name of a captioner, as `load` takes it.
         options: `image` and `device`; and those of `visattn.caption`.
 
     Raises:
@@ -207,12 +205,8 @@ class CaptionImages(ImageFunction):
 
     def build(self) -> Callable[[list[LoadedImage]], list[Caption]]:
         """Load the captioner; return what captions photos."""
-        if not self.model.startswith("hf:") or self.model.startswith("hf://"):
-            loaded = self.load()
-            return lambda images: caption(loaded, images, **self.options)
-        model, processor, _ = load_word_model(Path(self.model[3:]).expanduser())
-        model.to(self.device)
-        return lambda images: caption(model, images, processor=processor, **self.options)
+        model = self.load()
+        return lambda images: caption(model, images, **self.options)
 
     def cells(self, result: Caption) -> dict[str, Any]:
         """Return text, score and the whole result."""

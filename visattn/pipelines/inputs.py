@@ -127,7 +127,7 @@ def _say_assumed(info: ModelInfo, resize_mode: ResizeMode | None) -> None:
     if assumed and resize_mode is None and info.library == "other":
         assumed.append("the shorter side resized and the center cropped")
     text = (
-        f"assumed for {info.name}: {', '.join(assumed)}; other values: load_model(..., mean=, "
+        f"assumed for {info.name}: {', '.join(assumed)}; other values: va.Explainer(..., mean=, "
         "std=, transform=), img_size=, resize_mode=, or --mean, --std, --transform, --input-size, "
         "--resize-mode"
     )

@@ -40,7 +40,7 @@ def glimpses(
     and the image.
 
     Args:
-        model: A trained glimpse model, as `load_model` returns it.
+        model: A trained glimpse model, as `load` returns it.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
         policy: The mean of the learned policy (`greedy`), samples of it (`sampled`) as in
             training, or a baseline: `random` locations, a `raster`, the peaks of `saliency`.

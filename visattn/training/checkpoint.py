@@ -6,15 +6,19 @@ normalized state is one of three that Lightning resumes without loss: some batch
 completed; the same, and a validation is due; an epoch is completed.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning import Trainer
 from lightning.fabric.plugins import TorchCheckpointIO
+from torch import Tensor
 
 from visattn.io.atomic import atomic_replace
+from visattn.io.messages import format_names
+from visattn.models.weights import read_torch
 
 _SPANS = ("total", "current")  # of Lightning's counts: the run, and the epoch or validation
 
@@ -175,4 +179,96 @@ def check_resumable(checkpoint: Mapping[str, Any], source: object) -> None:
         raise ValueError(
             f"{source} cannot be resumed from: it has no {', '.join(missing)}; name a checkpoint "
             "that visattn fit wrote"
+        )
+
+
+class Progress(NamedTuple):
+    """How far training had come; the larger one is the later one."""
+
+    step: int
+    """Optimizer steps."""
+    batches: int
+    """Training batches; several of them may share a step."""
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a checkpoint holds: plain values and weights; nothing in it is executed.
+
+    Raises:
+        ValueError: If the file is damaged, or is no checkpoint of visattn's.
+    """
+    checkpoint = read_torch(Path(path))
+    described = checkpoint.get("visattn") if isinstance(checkpoint, dict) else None
+    if not (isinstance(described, dict) and "state_dict" in checkpoint):
+        raise ValueError(f"{path} is no checkpoint of visattn's; `visattn fit` writes them")
+    return checkpoint
+
+
+def read_progress(path: str | os.PathLike[str]) -> Progress:
+    """Return how far training had come when a checkpoint was written; its weights are not read."""
+    checkpoint = read_torch(Path(path), mmap=True)
+    step: Any = checkpoint.get("global_step") if isinstance(checkpoint, dict) else None
+    if type(step) is not int or step < 0:
+        raise ValueError(f"{path} is no checkpoint of training: it does not say its step")
+    try:
+        batches = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["ready"]
+    except (LookupError, TypeError):
+        batches = 0
+    return Progress(step, batches if type(batches) is int else 0)
+
+
+def read_recorded_score(path: str | os.PathLike[str], key: str) -> float | None:
+    """Return the score that a checkpoint says it was kept for, or None if it does not say one.
+
+    The callback that kept it saves its state under `key`.
+    """
+    try:
+        score = read_torch(Path(path), mmap=True)["callbacks"][key]["best_model_score"]
+    except (LookupError, TypeError):
+        return None
+    return float(score) if isinstance(score, Tensor) and score.numel() == 1 else None
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return whether all tensors are free of NaN and infinity.
+
+    Example:
+        >>> all_finite([torch.ones(3), torch.tensor([1e38, -1e38])])
+        True
+        >>> all_finite([torch.ones(3), torch.tensor([0.0, torch.nan])])
+        False
+    """
+    floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    if not floating:
+        return True
+    # The largest absolute value is NaN or infinite if any is, and a GPU is waited for only once.
+    largest = torch.nn.utils.get_total_norm(floating, norm_type=torch.inf)
+    return bool(largest.isfinite())
+
+
+def check_weights_before_saving(state: Mapping[str, Tensor], parameters: Collection[str]) -> None:
+    """Refuse to save weights that are not finite, so that earlier checkpoints stay.
+
+    Args:
+        state: Weights and buffers by name.
+        parameters: Names of the parameters. Buffers, such as attention masks, may be infinite, but
+            for running statistics.
+
+    Raises:
+        FloatingPointError: If a tensor holds NaN, or a parameter infinity.
+
+    Example:
+        >>> check_weights_before_saving({"mask": torch.tensor([-torch.inf])}, {})
+    """
+    names = [
+        name
+        for name, tensor in state.items()
+        if not all_finite([tensor])
+        and (name in parameters or "running_" in name or bool(tensor.isnan().any()))
+    ]
+    if names:
+        raise FloatingPointError(
+            f"{format_names(names, 5)} {'is' if len(names) == 1 else 'are'} not finite, so nothing "
+            "is saved, and earlier checkpoints are kept. Lower the learning rate, or clip "
+            "gradients (--trainer.gradient_clip_val)"
         )

@@ -15,8 +15,12 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from visattn.images.encoding import encode_png
 from visattn.io.atomic import atomic_write
-from visattn.models.saving.checkpoint import Progress, read_checkpoint, read_progress
-from visattn.training.checkpoint import check_resumable
+from visattn.training.checkpoint import (
+    Progress,
+    check_resumable,
+    read_checkpoint,
+    read_progress,
+)
 
 
 class ResumePoint(NamedTuple):

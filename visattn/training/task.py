@@ -14,16 +14,11 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from visattn.data.loading.loader import StatefulDataLoader
-from visattn.models.saving.checkpoint import read_model
-from visattn.models.saving.config import model_config
-from visattn.models.saving.weight_files import (
-    check_weights_before_saving,
-    describe_mismatch,
-    find_mismatch,
-    shapes_of,
-)
+from visattn.models.config import model_config
+from visattn.models.saving import load
+from visattn.models.weights import describe_mismatch
 from visattn.training.callbacks.guards import unscale_gradients
-from visattn.training.checkpoint import normalize_loop_state
+from visattn.training.checkpoint import check_weights_before_saving, normalize_loop_state
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.metrics import Evaluation
 from visattn.training.optim import OptimConfig
@@ -219,7 +214,7 @@ class Task(LightningModule, ABC):
             FileNotFoundError: If there is none.
             ValueError: If it is no checkpoint, or is of another model.
         """
-        model = read_model(checkpoint)
+        model = load(checkpoint)
         saved = {name: getattr(model, name, None) for name in self.saved_names}
         check_same(saved, self.model, self.saved_names)
         weights = {f"model.{name}": value for name, value in model.state_dict().items()}
@@ -298,11 +293,9 @@ class Task(LightningModule, ABC):
         try:
             return super().load_state_dict(state_dict, strict=strict, assign=assign)
         except RuntimeError as error:
-            expected, shapes = shapes_of(self.state_dict()), shapes_of(state_dict)
-            fits = not any(find_mismatch(expected, shapes))
             raise ValueError(
                 "the checkpoint does not fit the model that the config and the command line "
-                f"describe: {error if fits else describe_mismatch(expected, shapes)}"
+                f"describe: {describe_mismatch(self.state_dict(), state_dict) or error}"
             ) from error
 
 

@@ -381,7 +381,7 @@ def test_nonfinite_weights_are_reported_and_not_drawn(
     visattn.save(model, tmp_path / "m.safetensors")
     words = ("--method", "gradcam")
     assert run(photos, tmp_path / "m.safetensors", tmp_path / "o", *words) == 1
-    assert "holds NaN or infinity in " in capsys.readouterr().err
+    assert "NaN" in capsys.readouterr().err
 
 
 def test_the_passes_of_maps_also_give_the_probabilities(

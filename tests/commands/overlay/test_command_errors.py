@@ -78,7 +78,7 @@ def test_invalid_requests_end_with_a_message(
     [
         ("timm:resnet81", "unknown timm model 'resnet81'; did you mean resnet18"),
         ("torchvision:vit_b_61", "did you mean vit_b_16"),
-        ("resnet18", "did you mean timm:resnet18"),
+        ("resnet18", "no model is named 'resnet18'; a model is named by"),
         ("no.safetensors", "no.safetensors"),
         ("hf:nowhere", "nowhere must be a directory"),
     ],

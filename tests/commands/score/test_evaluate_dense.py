@@ -15,7 +15,7 @@ from visattn.commands.score.evaluate_maps import DenseMapEvaluator, QueryObject,
 from visattn.data.regions.readers import read_coco_images
 from visattn.images.reader import read_image
 from visattn.models import SmallEncoder
-from visattn.models.saving.load import save
+from visattn.models.saving import save
 from visattn.models.unet import UNet
 from visattn.pipelines.explainer import Explainer
 

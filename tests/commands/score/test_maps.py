@@ -14,7 +14,7 @@ from visattn.cli import main
 from visattn.commands.model_option import file_digest
 from visattn.commands.score.evaluate_maps import MapEvaluator
 from visattn.models.resnet import AttentionResNet
-from visattn.models.saving.load import save
+from visattn.models.saving import save
 
 Capsys = pytest.CaptureFixture[str]
 CNN = ["--model", "timm:test_resnet"]

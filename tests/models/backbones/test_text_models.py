@@ -23,6 +23,7 @@ from tests.helpers.image_text_models import (
 )
 from visattn.models import TextPromptClassifier
 from visattn.models.backbones.text_models import text_classifier
+from visattn.models.loaded import loaded_with
 from visattn.pipelines.explainer import Explainer
 
 TEXTS = ["a red ball", "the sky"]
@@ -41,8 +42,8 @@ def saved(folder: Path, family: str) -> str:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_of_a_directory_are_those_of_the_library(tmp_path: Path, family: str) -> None:
     build, processor = FAMILIES[family]
-    loaded = visattn.load_model(saved(tmp_path, family), text=TEXTS)
-    batch = Explainer(loaded).prepare(PHOTO)
+    explainer = Explainer(visattn.load(saved(tmp_path, family)), text=TEXTS)
+    batch, scorer = explainer.prepare(PHOTO), explainer.model
     theirs = processor()(images=Image.fromarray(PHOTO), return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(batch.inputs, theirs, rtol=0, atol=2e-2)  # one gray level of 255
     padding = {"padding": "max_length", "max_length": CONTEXT} if family == "siglip" else {}
@@ -51,14 +52,14 @@ def test_logits_of_a_directory_are_those_of_the_library(tmp_path: Path, family: 
         tokens = tiny_tokenizer()([text], return_tensors="pt", **padding)
         output = build()(pixel_values=batch.inputs, input_ids=tokens["input_ids"])
         expected.append(output.logits_per_image)
-    computed = loaded.model(batch.inputs)
+    computed = scorer(batch.inputs)
     torch.testing.assert_close(computed, torch.cat(expected, 1), rtol=1e-4, atol=1e-5)
-    scorer: Any = loaded.model
+    assert isinstance(scorer, TextPromptClassifier)
     cosine = scorer.cosine_of(computed)
     assert bool((cosine.abs() <= 1).all())
     shares = scorer.probabilities(computed)
     assert (family == "clip") == bool(torch.isclose(shares.sum(), torch.tensor(1.0)))
-    assert loaded.class_names == tuple(TEXTS)
+    assert scorer.class_names == tuple(TEXTS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -120,25 +121,17 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do() -> None:
     refused("VisionTransformer has none", tower, text="a", processor=tokenizer)
 
 
-def test_directories_and_names_that_lack_something_are_refused(tmp_path: Path) -> None:
+def test_a_directory_without_tokenizer_or_image_processor(tmp_path: Path) -> None:
     tiny_clip().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"has no tokenizer.*processor\.save_pretrained"):
-        visattn.load_model(f"hf:{tmp_path}", text=TEXTS)
-    with pytest.raises(ValueError, match="timm has vision towers only"):
-        visattn.load_model("timm:vit_tiny_patch16_224", text=TEXTS)
-    with pytest.raises(ValueError, match=r"open_clip:NAME compares images with texts"):
-        visattn.load_model("open_clip:ViT-B-32")
-    with pytest.raises(FileNotFoundError, match=r"config\.json"):
-        visattn.load_model(f"hf:{tmp_path / 'none'}", text=TEXTS)
-
-
-def test_directory_without_image_processor_says_what_is_assumed(tmp_path: Path) -> None:
-    tiny_clip().save_pretrained(tmp_path)
+    model = visattn.load(f"hf:{tmp_path}")
+    refused("need the tokenizer of CLIPModel: pass processor=", model, text="a ball")
     tiny_tokenizer().save_pretrained(tmp_path)
-    loaded = visattn.load_model(f"hf:{tmp_path}", text=TEXTS)
-    assert loaded.transform is None
-    assert "has no preprocessor_config.json" in loaded.notes[0]
-    assert loaded.model.img_size == (SIZE, SIZE)
+    model = visattn.load(f"hf:{tmp_path}")
+    [note] = loaded_with(model).notes
+    assert "processor" in note
+    classifier = text_classifier(model, TEXTS, tiny_tokenizer())
+    assert loaded_with(classifier).transform is None  # the defaults of its kind
+    assert classifier.img_size == (SIZE, SIZE)
 
 
 class EncodesBoth(nn.Module):
@@ -168,14 +161,14 @@ class EncodesBoth(nn.Module):
 
 def test_models_like_those_of_open_clip_are_wrapped_by_their_functions() -> None:
     model = EncodesBoth().eval()
-    loaded = text_classifier(model, TEXTS)
-    assert (loaded.model.img_size, loaded.model.mean) == ((48, 48), (0.4, 0.5, 0.6))
+    scorer = text_classifier(model, TEXTS)
+    assert (scorer.img_size, scorer.mean) == ((48, 48), (0.4, 0.5, 0.6))
     images = torch.randn(2, 3, 48, 48)
     texts = model.encode_text(model.tokenizer(TEXTS))
     expected = torch.cosine_similarity(model.encode_image(images)[:, None], texts, dim=-1)
-    computed = loaded.model(images)
+    computed = scorer(images)
     torch.testing.assert_close(computed, expected * model.logit_scale.exp(), rtol=1e-4, atol=1e-5)
-    fitting = visattn.methods_for(loaded)
+    fitting = visattn.methods_for(scorer)
     assert {"attention", "rollout", "relevance", "legrad", "gradcam"} <= {*fitting}
     [attention] = visattn.explain(model, PHOTO, "attention", text="the sky")
     assert attention.values.shape == (3, 3)
@@ -186,9 +179,9 @@ def test_models_like_those_of_open_clip_are_wrapped_by_their_functions() -> None
 def test_open_clip_itself_gives_its_logits_and_preprocessing() -> None:
     library: Any = pytest.importorskip("open_clip")
     torch.manual_seed(0)
-    loaded = visattn.load_model("open_clip:ViT-S-32", text=TEXTS)
-    network: Any = loaded.model.network
-    batch = Explainer(loaded).prepare(PHOTO)
+    network: Any = visattn.load("open_clip:ViT-S-32")
+    explainer = Explainer(network, text=TEXTS)
+    batch = explainer.prepare(PHOTO)
     _, _, theirs = library.create_model_and_transforms("ViT-S-32", pretrained_text=False)
     torch.testing.assert_close(batch.inputs[0], theirs(Image.fromarray(PHOTO)), rtol=0, atol=1e-5)
     with torch.no_grad():
@@ -196,10 +189,10 @@ def test_open_clip_itself_gives_its_logits_and_preprocessing() -> None:
         tokens = tokenizer(TEXTS)
         images, texts, scale = network(batch.inputs, tokens)[:3]
         torch.testing.assert_close(
-            loaded.model(batch.inputs), scale * images @ texts.T, rtol=1e-4, atol=1e-4
+            explainer.model(batch.inputs), scale * images @ texts.T, rtol=1e-4, atol=1e-4
         )
     with pytest.raises(ValueError, match="at most 77 tokens"):
-        visattn.load_model("open_clip:ViT-S-32", text=["word " * 100])
+        Explainer(network, text=["word " * 100])
 
 
 def test_a_classifier_of_texts_checks_its_embeddings() -> None:

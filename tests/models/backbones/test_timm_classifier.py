@@ -11,7 +11,7 @@ from torch import Tensor
 
 from visattn.blocks.base import Block
 from visattn.models.backbones.timm_classifier import TimmClassifier
-from visattn.models.saving.config import model_config, restore_model
+from visattn.models.config import build_model, model_config
 from visattn.training.parameters import parameters_by_part
 
 NAME, CLASSES = "test_resnet", ("daisy", "rose", "tulip")
@@ -68,7 +68,8 @@ def test_trained_model_is_rebuilt_without_its_weight_file(file: Path, images: Te
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.01
-    again = restore_model(model_config(model), model.state_dict(), source="memory")
+    again = build_model(model_config(model)).eval()
+    again.load_state_dict(model.state_dict())
     assert isinstance(again, TimmClassifier)
     assert again.class_names == CLASSES
     assert torch.equal(again(images), model(images))

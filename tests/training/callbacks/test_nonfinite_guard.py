@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
-from visattn.models.saving.weight_files import check_weights_before_saving
 from visattn.training.callbacks.guards import SkipNonFiniteSteps
+from visattn.training.checkpoint import check_weights_before_saving
 from visattn.training.task import Task
 
 pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step`")

@@ -22,8 +22,8 @@ from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
-from visattn.models.saving.checkpoint import read_model
-from visattn.models.saving.config import build_model, model_config
+from visattn.models.config import build_model, model_config
+from visattn.models.saving import load
 from visattn.results.kinds import UNKNOWN
 from visattn.training.captioning import evaluation, task as captioning
 from visattn.training.captioning.data import ScenesDataModule
@@ -336,7 +336,7 @@ def test_task_built_in_python_saves_loads_and_resumes(tmp_path: Path) -> None:
 
     trainer(tmp_path, saver(), max_epochs=1, max_steps=-1).fit(first, scenes)
     path = tmp_path / "last.ckpt"
-    model = read_model(path)
+    model = load(path)
     assert model_config(model) == model_config(first.model)
     assert all(
         torch.equal(saved, weight)

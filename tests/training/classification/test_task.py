@@ -17,9 +17,9 @@ from visattn.cli import main
 from visattn.commands.model_option import file_digest
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.resnet import AttentionResNet
-from visattn.models.saving.checkpoint import read_model, read_progress
-from visattn.models.saving.load import load
 from visattn.models.vit import VisionTransformer
+from visattn.models.saving import load
+from visattn.training.checkpoint import read_progress
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.optim import OptimConfig
 
@@ -225,7 +225,7 @@ def test_exported_file_has_the_class_names(run: Path, tmp_path: Path) -> None:
     assert main(["export", str(checkpoint), "--out", str(file)]) == 0
     model: Any = load(file)
     assert model.class_names == DIGITS
-    trained = read_model(checkpoint)
+    trained = load(checkpoint)
     images = torch.randint(256, (2, 1, 28, 28), dtype=torch.uint8)
     assert torch.equal(model(images), trained(images))
 
@@ -236,7 +236,7 @@ def test_maps_of_a_run_record_its_checkpoint(
     monkeypatch.chdir(tmp_path)
     Image.new("L", (40, 30), 99).save("digit.png")
     arguments = ["overlay", "digit.png", "--method", "gradcam", "--out", "maps", "--model"]
-    assert main([*arguments, f"run:{run}"]) == 0
+    assert main([*arguments, str(run)]) == 0
     record = json.loads(Path("maps/digit.gradcam.json").read_text())
     assert record["provenance"]["settings"]["weights"] == {
         "file": "best.ckpt",
@@ -250,10 +250,10 @@ def test_run_and_pretrained_exclude_each_other(
     monkeypatch.chdir(tmp_path)
     Image.new("L", (40, 30), 99).save("digit.png")
     arguments = ["overlay", "digit.png", "--method", "gradcam", "--out", "maps", "--model"]
-    assert main([*arguments, f"run:{run}", "--pretrained"]) == 1
-    assert f"run:{run} brings its own" in capsys.readouterr().err
-    assert main([*arguments, f"run:{run.parent / 'rum'}"]) == 1
-    assert f"there is {run}" in capsys.readouterr().err
+    assert main([*arguments, str(run), "--pretrained"]) == 1
+    assert f"{run} brings its own" in capsys.readouterr().err
+    assert main([*arguments, str(run.parent / "rum")]) == 1
+    assert "no model is named" in capsys.readouterr().err
 
 
 def test_checkpoint_with_other_classes_is_refused(run: Path) -> None:

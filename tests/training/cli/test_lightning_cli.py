@@ -16,9 +16,8 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from visattn.cli import main
-from visattn.models.saving.checkpoint import read_model
-from visattn.models.saving.config import model_config
-from visattn.models.saving.load import load
+from visattn.models.config import model_config
+from visattn.models.saving import load
 from visattn.pipelines.captioning import caption
 from visattn.training.captioning.data import ScenesDataModule
 from visattn.training.cli.lightning_cli import TrainingCLI
@@ -65,7 +64,7 @@ def test_export_then_load_then_caption(
     checkpoint, file = run / "checkpoints" / "best.ckpt", tmp_path / "m.safetensors"
     assert main(["export", str(checkpoint), "--out", str(file)]) == 0
     model: Any = load(file)
-    trained = read_model(checkpoint)
+    trained = load(checkpoint)
     assert model_config(model) == model_config(trained)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, trained.state_dict()[name])
@@ -130,7 +129,7 @@ def test_random_weights_are_not_scored(
         capsys.readouterr().err
     )
     assert main([word, "--config", str(tiny), "--ckpt_path", "nowhere.ckpt"]) == 1
-    assert "no checkpoint at nowhere.ckpt" in capsys.readouterr().err
+    assert "nowhere.ckpt: No such file" in capsys.readouterr().err
 
 
 def test_the_command_line_beats_the_checkpoint(
@@ -240,8 +239,8 @@ def test_a_run_starts_from_the_weights_of_another(tiny: Path, copy: Path, tmp_pa
     words = ["fit", "--config", str(tiny), "--run", str(folder), "--init_from", str(start)]
     rest = ["--model.optim.optimizer", "torch.optim.SGD", "--model.optim.optimizer.lr", "0"]
     assert main([*words, *rest, "--trainer.max_steps", "1"]) == 0
-    weights = dict(read_model(start).named_parameters())
-    for name, value in read_model(folder / "checkpoints" / "last.ckpt").named_parameters():
+    weights = dict(load(start).named_parameters())
+    for name, value in load(folder / "checkpoints" / "last.ckpt").named_parameters():
         assert torch.equal(value, weights[name]), name
     # The start is read once: neither a resumed run nor its scores need it any more.
     start.unlink()
@@ -370,5 +369,5 @@ def test_a_checkpoint_runs_nothing(
 ) -> None:
     torch.save({**torch.load(copy), "extra": Trap(tmp_path / "mark")}, copy)
     assert main([word, "--config", str(tiny), "--ckpt_path", str(copy)]) == 1
-    assert "damaged or no checkpoint" in capsys.readouterr().err
+    assert "is damaged, or holds code" in capsys.readouterr().err
     assert not (tmp_path / "mark").exists()

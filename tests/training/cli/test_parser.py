@@ -19,7 +19,7 @@ Capsys = pytest.CaptureFixture[str]
     ("arguments", "code", "message"),
     [
         (["--data.colors", "[mauve]"], 1, "colors must be chosen from red"),
-        (["--init_from", "nowhere.ckpt"], 1, "visattn: no checkpoint at nowhere.ckpt"),
+        (["--init_from", "nowhere.ckpt"], 1, "no model is named 'nowhere.ckpt'"),
         (["--trainer.accelerator", "none"], 1, "visattn: You selected an invalid accelerator"),
         (["--model", "ClassificationTask"], 2, "the following arguments are required: classifier"),
     ],
@@ -97,7 +97,7 @@ def test_only_listed_modules_are_trusted() -> None:
     for path in (
         "torch.utils.data.DataLoader",
         "subprocess.Popen",
-        "visattn.models.saving.weight_files.json.JSONDecoder",  # reached through visattn
+        "visattn.models.saving.json.JSONDecoder",  # reached through visattn
         "timm.optim.Lion",
         "lightning.fabric.Fabric",
         "torchmetricsevil.X",

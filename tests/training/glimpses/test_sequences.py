@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
-from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving import load
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.glimpses.evaluation import ErrorPerGlimpse, SequenceError, digit_scanpaths
 from visattn.training.glimpses.losses import label_targets
@@ -247,6 +247,6 @@ def test_resumed_run_is_bit_identical(root: Path, tmp_path: Path) -> None:
     assert again.trainer.global_step == whole.trainer.global_step == 12
     assert [name for name, value in expected.items() if not torch.equal(value, actual[name])] == []
     images = digits(root).open_dataset("test")[[0, 1, 2]].images
-    restored = read_model(tmp_path / "last.ckpt")
+    restored = load(tmp_path / "last.ckpt")
     assert isinstance(restored, DRAM)
     assert restored(images).shape == (3, 3, 11)

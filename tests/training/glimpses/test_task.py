@@ -15,7 +15,7 @@ from torch.optim import SGD
 
 from visattn.data.classification.datasets import InMemoryImages, LabeledBatch, LabeledImages
 from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.models.saving.checkpoint import read_model
+from visattn.models.saving import load
 from visattn.results.kinds import Split
 from visattn.training.callbacks.ema import EMA
 from visattn.training.classification.data import ClassificationDataModule
@@ -344,7 +344,7 @@ def test_model_is_restored_from_a_checkpoint(tmp_path: Path) -> None:
     saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
     task = build_task({"init_location": "center"})
     trainer(tmp_path, saver).fit(task, BrightRows())
-    model = read_model(tmp_path / "last.ckpt")
+    model = load(tmp_path / "last.ckpt")
     assert isinstance(model, RecurrentAttentionModel)
     images = BrightRows().open_dataset("test")[[0, 1, 2]].images
     assert torch.equal(model(images), task.model.eval()(images))

@@ -14,9 +14,9 @@ from visattn.cli import main
 from visattn.data.regions.segmentation import SceneSegmentation
 from visattn.data.scenes.dataset import Scenes
 from visattn.models.base import SmallEncoder
-from visattn.models.saving.checkpoint import read_model, read_progress
-from visattn.models.saving.load import load
+from visattn.models.saving import load
 from visattn.models.unet import UNet
+from visattn.training.checkpoint import read_progress
 from visattn.training.optim import OptimConfig
 from visattn.training.segmentation.task import SegmentationTask
 
@@ -159,7 +159,7 @@ def test_a_run_is_trained_resumed_tested_and_exported(
     assert main([*fit, "--run", str(parts), "--ckpt_path", str(last)]) == 0
     record = json.loads((parts / "run.json").read_text())["fit"]
     assert (record["sessions"], record["steps"]) == (2, read_progress(last).step)
-    model = read_model(whole / "checkpoints" / "last.ckpt")
+    model = load(whole / "checkpoints" / "last.ckpt")
     assert isinstance(model, UNet)
     assert model.class_names == tuple(NAMES)
     assert main(["test", "--config", str(config), "--run", str(whole)]) == 0
@@ -177,7 +177,7 @@ def test_a_run_is_trained_resumed_tested_and_exported(
     assert main(["export", "--run", str(whole), "--out", str(out)]) == 0
     again = load(out)
     images = torch.zeros(1, 3, 24, 24, dtype=torch.uint8)
-    best = read_model(whole / "checkpoints" / "best.ckpt")
+    best = load(whole / "checkpoints" / "best.ckpt")
     assert torch.equal(again(images), best(images))
 
 

@@ -181,19 +181,21 @@ class TransformersJob(CaptionJob):
 
     def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
         """Return a model of transformers that generates text from images, and its processor."""
+        from visattn.models.loaded import loaded_with
+        from visattn.models.saving import load
         from visattn.pipelines.words.checks import check_captioner
-        from visattn.pipelines.words.language_model import load_word_model
 
         options = {"dtype": self.args.dtype, "device_map": self.args.device_map}
         loading = {name: value for name, value in options.items() if value is not None}
-        model, processor, notes = load_word_model(directory, **loading)
+        model = load(self.args.model, model_kwargs=loading)
+        loaded = loaded_with(model)
         try:
             check_captioner(model)
         except TypeError as error:
             raise ValueError(f"{directory} cannot caption images: {error}") from error
-        for note in notes:
-            print_message(note)
-        return model, processor
+        for note in loaded.notes:  # the processor is missing
+            raise ValueError(note)
+        return model, loaded.processor
 
     def notes(self) -> list[str]:
         """Return the memory of attention."""

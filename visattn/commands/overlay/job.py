@@ -140,7 +140,7 @@ class OverlayJob(Job[ImageMaps]):
     def load(self) -> "tuple[nn.Module, str]":
         """Load the model, for the methods of the command line."""
         self._runner = MapRunner(self.args)
-        return self._runner.loaded.model, self.args.model
+        return self._runner.explained.model, self.args.model
 
     def notes(self) -> list[str]:
         """Return the methods."""

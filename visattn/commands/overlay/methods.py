@@ -229,7 +229,8 @@ class MapRunner:
         torch.manual_seed(0)  # random weights are the same in every run
         self.dense = dense_target(args)
         is_dense = self.dense is not None
-        self.loaded, self.explained = load_explained_model(args, dense=is_dense)
+        self.loaded = load_explained_model(args, dense=is_dense)
+        self.explained = self.loaded.model
         info = self.explained.info
         self.explainer = Explainer(
             self.explained,

@@ -34,7 +34,7 @@ def overlay_videos(args: argparse.Namespace) -> int:
     files = [f"{stem}{end}" for stem, *_ in jobs for end in (".mp4", ".png")]
     check_no_overwrite(args.out, files, videos)
     if args.dry_run:
-        reads = [f"{len(videos)} videos", describe_model(runner.loaded.model, args.model)]
+        reads = [f"{len(videos)} videos", describe_model(runner.explained.model, args.model)]
         return print_dry_run(reads, args.out, files)
     if runner.loaded.weights == "random":
         print_message("the weights are random: the maps have no meaning")

@@ -432,7 +432,8 @@ def _build_evaluator(args: argparse.Namespace) -> "tuple[MapEvaluator, str]":
     schedule = PerturbationSchedule(steps=args.steps)
     args.pretrained = args.pretrained and not args.dry_run  # a dry run downloads nothing
     dense = args.target in _DENSE
-    loaded, explained = load_explained_model(args, dense=dense)
+    loaded = load_explained_model(args, dense=dense)
+    explained = loaded.model
     if loaded.weights == "random" and not args.dry_run:
         print_message("the weights are random: the scores have no meaning")
     options: dict[str, Any] = {"resize_mode": args.resize_mode}

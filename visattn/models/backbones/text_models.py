@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,16 +12,10 @@ from torch.nn.functional import normalize
 
 from visattn.attribution.model_defaults import default_mean_std
 from visattn.io.messages import did_you_mean
-from visattn.models.backbones.huggingface import (
-    huggingface_preprocessing,
-    own_code_notes,
-    processor_transform,
-    read_huggingface_model,
-)
-from visattn.models.backbones.pretrained import LoadedModel
+from visattn.models.backbones.huggingface import image_transform, is_image_processor
 from visattn.models.base import NormalizedInput
-from visattn.models.saving.weight_files import check_loaded_weights
-from visattn.recording.frozen import frozen
+from visattn.models.loaded import Loaded, loaded_with, mark
+from visattn.models.weights import load_weights
 from visattn.recording.model_config import parse_image_size, vision_config
 
 
@@ -142,161 +135,95 @@ def check_texts(texts: Sequence[str]) -> None:
         raise ValueError(f"each text must be given once, got {repeated[0]!r} more than once")
 
 
-_TOKENIZER_FILES = (
-    "tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model",
-    "sentencepiece.bpe.model",
-)  # fmt: skip
 _LONG = 4096  # tokens; longer texts fit no tower
-_NO_TEXT = (
-    "--text and text= need a model with a text tower (CLIP, SigLIP, ALIGN, ... of Hugging Face, or "
-    "open_clip)"
-)
 
 
-def load_text_model(spec: str, texts: Sequence[str], *, weights: Path | None = None) -> LoadedModel:
-    """Load an image-text model as a classifier of texts.
-
-    The spec is `hf:DIRECTORY`, as `save_pretrained` of model and processor writes it, or
-    `open_clip:NAME`, an architecture of open_clip, whose weights are in a file.
-
-    Raises:
-        FileNotFoundError: If the directory or file does not exist.
-        ImportError: If the library is not installed.
-        ValueError: If the model has no text tower, the directory has no tokenizer, or a text has
-            more tokens than the text tower takes.
-    """
-    check_texts(texts)
-    kind, _, name = spec.partition(":")
-    if kind == "hf":
-        if weights:
-            raise ValueError(f"weights belong to open_clip:NAME; {spec} brings its own")
-        return _load_huggingface(Path(name).expanduser(), texts)
-    if kind == "open_clip":
-        return _load_open_clip(name, texts, weights)
-    hint = ""
-    if kind == "timm":
-        hint = (
-            "; timm has vision towers only: load the same weights as hf:DIRECTORY or "
-            "open_clip:NAME, or build a visattn.models.TextPromptClassifier from the tower and "
-            "text embeddings of your own"
-        )
-    raise ValueError(f"{_NO_TEXT}, named hf:DIRECTORY or open_clip:NAME; got {spec!r}{hint}")
-
-
-def text_classifier(model: nn.Module, texts: Sequence[str], processor: Any = None) -> LoadedModel:
-    """Return an image-text model in memory as a classifier of texts, with its preprocessing.
+def text_classifier(
+    model: nn.Module, texts: Sequence[str], processor: Any = None
+) -> TextPromptClassifier:
+    """Return an image-text model as a classifier of texts, with its preprocessing.
 
     Args:
-        model: A model of Hugging Face with `get_image_features` and `get_text_features`, or any
+        model: A model of transformers with `get_image_features` and `get_text_features`, or any
             module with `encode_image` and `encode_text`, such as those of open_clip.
         texts: Texts to compare images with.
-        processor: Processor of Hugging Face, or its tokenizer; for open_clip the tokenizer, a
-            function from a list of texts to token ids. Not needed if the model has a `tokenizer`.
+        processor: Processor of transformers, or its tokenizer; for open_clip the tokenizer, a
+            function from a list of texts to token ids. By default that which the model was loaded
+            with, or its attribute `tokenizer`.
 
     Raises:
-        TypeError: If texts are not a list of strings, or the processor is of another kind.
+        TypeError: If texts are not a list of strings.
         ValueError: If the model has no text tower or no tokenizer, or a text has more tokens than
             the text tower takes.
     """
     check_texts(texts)
-    processor = getattr(model, "tokenizer", None) if processor is None else processor
-    has_text_tower = hasattr(model, "get_text_features") or hasattr(model, "encode_text")
-    if processor is None and has_text_tower:
+    loaded = loaded_with(model)
+    own = loaded.processor or getattr(model, "tokenizer", None)
+    processor = own if processor is None else processor
+    is_clip = hasattr(model, "encode_image") and hasattr(model, "encode_text")
+    if not is_clip and not hasattr(model, "get_text_features"):
         raise ValueError(
+            "text= needs a model with a text tower (CLIP, SigLIP, ALIGN, ... of transformers, or "
+            f"open_clip), but {type(model).__name__} has none"
+        )
+    tokenizer = processor[1] if isinstance(processor, tuple) else processor
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    if not callable(tokenizer):
+        raise ValueError(  # noqa: TRY004 (none was passed)
             f"texts need the tokenizer of {type(model).__name__}: pass processor=, the processor "
             "or tokenizer that belongs to its weights"
         )
-    if hasattr(model, "get_image_features") and hasattr(model, "get_text_features"):
-        tokenizer = getattr(processor, "tokenizer", processor)
-        images = getattr(processor, "image_processor", None)
-        transform = None if images is None else processor_transform(images)
-        return _huggingface_classifier(model, texts, tokenizer, transform)
-    if hasattr(model, "encode_image") and hasattr(model, "encode_text"):
-        return _clip_classifier(model, texts, processor)
-    raise ValueError(f"{_NO_TEXT}, but {type(model).__name__} has none")
+    build = _of_open_clip if is_clip else _of_transformers
+    if is_image_processor(processor):
+        loaded = Loaded(loaded.weights, processor=processor)
+    classifier, transform = build(model, texts, tokenizer, image_transform(loaded))
+    mark(classifier, Loaded(loaded.weights, tuple(texts), transform))
+    return classifier
 
 
-def _load_huggingface(directory: Path, texts: Sequence[str]) -> LoadedModel:
-    library, config, model = read_huggingface_model(directory)
-    if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
-        raise ValueError(f"{_NO_TEXT}, but {directory} holds a {type(model).__name__}")
-    check_loaded_weights(model, directory)
-    notes = own_code_notes(config)
-    tokenizer = _read_tokenizer(library, directory)
-    transform = huggingface_preprocessing(library, directory, model, notes)
-    loaded = _huggingface_classifier(model, texts, tokenizer, transform)
-    return replace(loaded, weights=str(directory), notes=tuple(notes))
+_Built = tuple[TextPromptClassifier, Any]
 
 
-def _read_tokenizer(library: Any, directory: Path) -> Any:
-    if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
-        raise ValueError(
-            f"{directory} has no tokenizer ({', '.join(_TOKENIZER_FILES[:3])}, ...), which texts "
-            "need: write it there with processor.save_pretrained(DIRECTORY), or copy the files of "
-            "the processor beside the weights"
-        )
-    try:
-        return library.AutoTokenizer.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:
-        raise ValueError(
-            f"the tokenizer in {directory} cannot be built: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _huggingface_classifier(
-    model: nn.Module,
-    texts: Sequence[str],
-    tokenizer: Any,
-    transform: Callable[..., Any] | None,
-) -> LoadedModel:
+def _of_transformers(
+    model: nn.Module, texts: Sequence[str], tokenizer: Any, transform: Any
+) -> _Built:
     config = cast("Any", model).config
-    if not callable(tokenizer):
-        raise TypeError(f"processor must be a processor or tokenizer, got {type(tokenizer)}")
     tokens = _tokenize(tokenizer, texts, config)
-    with frozen(model), torch.no_grad():
-        features = _pooled(cast("Any", model).get_text_features(**tokens), "get_text_features")
-    sizes = parse_image_size(getattr(vision_config(config), "image_size", None) or 224)
+    with torch.no_grad():
+        features = _pooled(cast("Any", model.eval()).get_text_features(**tokens))
+    size = parse_image_size(getattr(vision_config(config), "image_size", None) or 224)
     mean, std = default_mean_std(str(config.model_type))
-    if transform is not None:
-        sizes, mean, std = _transform_summary(transform, sizes, mean, std)
 
     def embed(network: nn.Module, images: Tensor) -> Tensor:
-        output = cast("Any", network).get_image_features(pixel_values=images)
-        return _pooled(output, "get_image_features")
+        return _pooled(cast("Any", network).get_image_features(pixel_values=images))
 
+    colors = {"img_size": size, "mean": mean, "std": std, **_input_of(transform, size)}
     name = str(config.model_type)
-    classifier = TextPromptClassifier(
-        model, embed, texts, features, img_size=sizes, mean=mean, std=std, name=name, **_head(model)
+    return (
+        TextPromptClassifier(model, embed, texts, features, name=name, **colors, **_head(model)),
+        transform,
     )
-    return LoadedModel(classifier.eval(), transform, tuple(texts), "in memory")
 
 
-def _pooled(output: Any, name: str) -> Float[Tensor, "b d"]:
+def _pooled(output: Any) -> Float[Tensor, "b d"]:
     """Return embeddings from the output of `get_image_features` or `get_text_features`."""
-    features = output if isinstance(output, Tensor) else getattr(output, "pooler_output", None)
-    if not isinstance(features, Tensor) or features.ndim != 2:
-        got = list(features.shape) if isinstance(features, Tensor) else type(output).__name__
-        raise ValueError(f"{name} must return one embedding per row, [b, d], got {got}")
-    return features
+    return output if isinstance(output, Tensor) else output.pooler_output
 
 
 def _tokenize(tokenizer: Any, texts: Sequence[str], config: Any) -> dict[str, Tensor]:
     """Return the inputs of the text tower; texts that are too long are refused."""
     text_config = getattr(config, "text_config", config)
+    kind = str(getattr(text_config, "model_type", ""))
     positions = int(getattr(text_config, "max_position_embeddings", 0) or _LONG)
     # RoBERTa counts positions from the number of the padding token + 1 on: those before are unused.
-    if "roberta" in str(getattr(text_config, "model_type", "")):
+    if "roberta" in kind:
         positions -= int(getattr(text_config, "pad_token_id", 1) or 1) + 1
     limit = min(positions, int(getattr(tokenizer, "model_max_length", _LONG)))
     for text, ids in zip(texts, tokenizer(list(texts), verbose=False)["input_ids"], strict=True):
         _check_length(text, len(ids), limit)
     # SigLIP reads the last position, so that its texts are padded to full length
-    full = str(getattr(text_config, "model_type", "")).startswith("siglip")
-    padding: dict[str, Any] = (
-        {"padding": "max_length", "max_length": limit} if full else {"padding": len(texts) > 1}
-    )
+    full = kind.startswith("siglip")
+    padding: Any = {"padding": "max_length", "max_length": limit} if full else {"padding": True}
     tokens = tokenizer(list(texts), return_tensors="pt", **padding)
     names = ("input_ids",) if full else ("input_ids", "attention_mask", "token_type_ids")
     return {name: tokens[name] for name in names if name in tokens}
@@ -313,68 +240,45 @@ def _check_length(text: str, count: int, limit: int) -> None:
 def _head(model: nn.Module) -> dict[str, Any]:
     """Return how a model makes logits of the cosine, as options of `TextPromptClassifier`."""
     bias = getattr(model, "logit_bias", None)
-    temperature = getattr(model, "temperature", None)
     scale = 1.0
     if isinstance(logarithm := getattr(model, "logit_scale", None), Tensor):
         scale = float(logarithm.detach().exp())
-    elif temperature is not None:
+    elif (temperature := getattr(model, "temperature", None)) is not None:
         scale = 1 / float(torch.as_tensor(temperature).detach())
-    return {
-        "logit_scale": scale,
-        "logit_bias": 0.0 if bias is None else float(bias.detach()),
-        "sigmoid": bias is not None,
-    }
+    offset = 0.0 if bias is None else float(bias.detach())
+    return {"logit_scale": scale, "logit_bias": offset, "sigmoid": bias is not None}
 
 
-def _transform_summary(
-    transform: Any,
-    size: tuple[int, int],
-    mean: Sequence[float],
-    std: Sequence[float],
-) -> tuple[tuple[int, int], Sequence[float], Sequence[float]]:
-    """Return image size, mean and std that a transform produces."""
+def _input_of(transform: Any, size: tuple[int, int]) -> dict[str, Any]:
+    """Return image size, mean and std that a transform produces, where it says them."""
     from torchvision.transforms import v2  # slow to import
 
-    for step in transform.transforms:
-        if isinstance(step, v2.Normalize):
-            mean = step.mean
-            std = step.std
-    on_tensors = v2.Compose(transform.transforms[1:])  # after the conversion of the image
-    output = on_tensors(torch.zeros(3, 2 * size[0], 2 * size[1], dtype=torch.uint8))
-    return (output.shape[-2], output.shape[-1]), mean, std
+    steps = getattr(transform, "transforms", None)
+    if not steps:
+        return {}
+    output = v2.Compose(steps[1:])(torch.zeros(3, 2 * size[0], 2 * size[1], dtype=torch.uint8))
+    colors = [{"mean": each.mean, "std": each.std} for each in steps if hasattr(each, "mean")]
+    return {"img_size": tuple(output.shape[-2:]), **(colors[-1] if colors else {})}
 
 
-def _load_open_clip(name: str, texts: Sequence[str], weights: Path | None) -> LoadedModel:
+def load_open_clip(name: str, weights: Path | None) -> nn.Module:
+    """Return a model of open_clip with its tokenizer."""
     try:
         library: Any = importlib.import_module("open_clip")
     except ImportError as error:
         raise ImportError("open_clip models need open_clip: pip install open_clip_torch") from error
     if name not in library.list_models():
-        raise ValueError(
-            f"unknown open_clip model {name!r}; {did_you_mean(name, library.list_models())}"
-        )
-    if weights and not weights.is_file():
-        raise FileNotFoundError(f"no weights at {weights}")
-    model = library.create_model(
-        name, pretrained=str(weights) if weights else None, pretrained_text=False
-    )
-    if weights:
-        check_loaded_weights(model, weights)
-    loaded = _clip_classifier(model, texts, library.get_tokenizer(name), name)
-    return replace(loaded, weights=str(weights or "random"))
+        hint = did_you_mean(name, library.list_models())
+        raise ValueError(f"unknown open_clip model {name!r}; {hint}")
+    model = library.create_model(name, pretrained=None, pretrained_text=False)
+    notes = load_weights(model, weights).notes if weights else ()
+    tokenizer = library.get_tokenizer(name)
+    return mark(model, Loaded(str(weights or "random"), processor=tokenizer, notes=notes))
 
 
-def _clip_classifier(
-    model: nn.Module, texts: Sequence[str], tokenizer: Any, name: str = ""
-) -> LoadedModel:
-    """Return a model with `encode_image` and `encode_text` as a classifier of texts."""
-    if not callable(tokenizer):
-        raise TypeError(
-            "processor must be a tokenizer, a function from a list of texts to token ids; got "
-            f"{type(tokenizer).__name__}"
-        )
-    with frozen(model), torch.no_grad():
-        features = cast("Any", model).encode_text(_clip_tokens(tokenizer, texts))
+def _of_open_clip(model: nn.Module, texts: Sequence[str], tokenizer: Any, transform: Any) -> _Built:
+    with torch.no_grad():
+        features = cast("Any", model.eval()).encode_text(_clip_tokens(tokenizer, texts))
     visual = getattr(model, "visual", model)
     size = parse_image_size(getattr(visual, "image_size", None) or 224)
     defaults = default_mean_std("clip")
@@ -388,11 +292,11 @@ def _clip_classifier(
         img_size=size,
         mean=mean,
         std=std,
-        name=name or type(model).__name__,
+        name=type(model).__name__,
         **_head(model),
     )
-    transform = _clip_transform(getattr(visual, "preprocess_cfg", None) or {}, size, mean, std)
-    return LoadedModel(classifier.eval(), transform, tuple(texts), "in memory")
+    config = getattr(visual, "preprocess_cfg", None) or {}
+    return classifier, transform or _clip_transform(config, size, mean, std)
 
 
 def _clip_tokens(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "t n"]:
@@ -415,20 +319,11 @@ def _clip_transform(
     """Return the preprocessing of an open_clip model: its config, or that of CLIP."""
     from torchvision.transforms import InterpolationMode, v2  # slow to import
 
-    mode = config.get("resize_mode", "shortest")
-    filters = {"bicubic": InterpolationMode.BICUBIC, "bilinear": InterpolationMode.BILINEAR}
-    interpolation = filters.get(str(config.get("interpolation", "bicubic")))
-    if mode not in ("shortest", "squash") or interpolation is None:
-        raise ValueError(
-            f"the preprocessing {mode!r} with filter {config.get('interpolation')!r} is not "
-            "supported: pass a torchvision transform instead"
-        )
-    if mode == "squash":
-        steps: list[Any] = [v2.Resize(size, interpolation)]
-    elif size[0] == size[1]:
-        steps = [v2.Resize(size[0], interpolation), v2.CenterCrop(size)]
-    else:
-        raise ValueError(f"images of {size[0]} x {size[1]} cannot be cropped: pass a transform")
-    return v2.Compose(
-        [*steps, v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
-    )
+    mode = InterpolationMode(config.get("interpolation", "bicubic"))
+    steps: list[Any] = [v2.Resize(size, mode)]
+    if config.get("resize_mode", "shortest") == "shortest" and size[0] == size[1]:
+        steps = [v2.Resize(size[0], mode), v2.CenterCrop(size)]
+    elif config.get("resize_mode", "shortest") != "squash":
+        raise ValueError("the preprocessing of the model is not followed: pass transform=")
+    steps += [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
+    return v2.Compose(steps)

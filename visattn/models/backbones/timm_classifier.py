@@ -1,7 +1,7 @@
 """timm classifiers by name, and loading of weight files into them."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, cast
@@ -14,18 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from visattn.insertion.insertion import insert
 from visattn.io.messages import did_you_mean
 from visattn.models.base import ImageClassifier, parse_block_name
-from visattn.models.saving.hub import plain_download_errors
-from visattn.models.saving.state_dicts import TensorDict, read_state_dict, strip_prefix
-from visattn.models.saving.weight_files import (
-    Shapes,
-    check_loaded_weights,
-    check_weight_types,
-    describe_mismatch,
-    find_mismatch,
-    shapes_of,
-)
+from visattn.models.weights import TensorDict, load_weights
 
-_FEW = 4  # tensors that one argument changes
 _HEAD = re.compile(r"(^|\.)(head|fc|classifier|last_linear)(\.fc|\.l)?\.weight$")
 # These arguments make timm load files by itself or return other outputs than one grid.
 _RESERVED_ARGUMENTS = (
@@ -48,7 +38,6 @@ def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bo
     """Create a timm model without its classifier.
 
     Raises:
-        ConnectionError: If pretrained weights cannot be downloaded.
         ValueError: If the name is unknown, or the model does not take an argument.
     """
     import timm  # slow to import
@@ -62,104 +51,22 @@ def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bo
             "weights=FILE for weights, and stage=NUMBER for a stage"
         )
     try:
-        with plain_download_errors(f"timm:{name}"):
-            return timm.create_model(name, pretrained=pretrained, **{"num_classes": 0, **arguments})
+        return timm.create_model(name, pretrained=pretrained, **{"num_classes": 0, **arguments})
     except TypeError as error:
         raise ValueError(f"{name} does not take these arguments: {error}") from error
 
 
 def load_timm_weights(
     model: nn.Module, name: str, file: Path, arguments: Mapping[str, Any]
-) -> tuple[str, ...]:
+) -> None:
     """Load weights into a timm model, converting keys of the original repository if needed.
 
-    If the model has no classifier, that of the file is ignored. The arguments are those with which
-    the model was created. For the result see `load_weights`.
+    If the model has no classifier, that of the file is left out. The arguments are those with which
+    the model was created.
     """
-    ignored_prefixes = () if getattr(model, "num_classes", 1) else _classifier_prefixes(model)
+    ignored = () if getattr(model, "num_classes", 1) else _classifier_prefixes(model)
     convert = partial(convert_with_timm, name, arguments)
-    return load_weights(model, file, ignored_prefixes=ignored_prefixes, convert=convert)
-
-
-def load_weights(
-    model: nn.Module,
-    file: Path,
-    *,
-    ignored_prefixes: tuple[str, ...] = (),
-    convert: Callable[[TensorDict], TensorDict] | None = None,
-) -> tuple[str, ...]:
-    """Load weights from a file or folder into a model.
-
-    Args:
-        model: Model to load the weights into.
-        file: File, as in `read_state_dict`; batch counters may be missing.
-        ignored_prefixes: Prefixes of keys that are ignored.
-        convert: Converts a state dict that does not fit to the keys and shapes of the model.
-
-    Returns:
-        What was removed or converted, in sentences.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If it holds no weights, they do not fit or hold NaN, or the path is remote.
-    """
-    expected = _shapes(model.state_dict())
-    tensors, notes = _read_weights(expected, file, ignored_prefixes, convert)
-    shapes = _shapes(tensors, ignored_prefixes)
-    if any(find_mismatch(expected, shapes)):
-        raise ValueError(_mismatch_message(model, expected, shapes, file))
-    weights = {name: tensors[name] for name in shapes}
-    check_weight_types(model.state_dict(), weights, file)
-    model.load_state_dict(weights, strict=False)
-    check_loaded_weights(model, file)
-    return notes
-
-
-def _read_weights(
-    expected: Shapes,
-    file: Path,
-    ignored_prefixes: tuple[str, ...] = (),
-    convert: Callable[[TensorDict], TensorDict] | None = None,
-) -> tuple[TensorDict, tuple[str, ...]]:
-    """Return the tensors of a file by the keys of a model, converted if they do not fit as is."""
-    state = strip_prefix(read_state_dict(file), expected)
-    if convert and any(find_mismatch(expected, _shapes(state.tensors, ignored_prefixes))):
-        try:
-            tensors = convert(dict(state.tensors))
-        except Exception:  # noqa: BLE001 - a conversion may fail in any way on foreign weights
-            return state.tensors, state.notes
-        return tensors, (*state.notes, "timm converted the weights from their original keys")
-    return state.tensors, state.notes
-
-
-def classes_of_weights(
-    model: nn.Module, file: Path, convert: Callable[[TensorDict], TensorDict] | None = None
-) -> int | None:
-    """Return the number of classes of weights that fit a model but for its classifier.
-
-    The arguments are those of `load_weights`.
-
-    Returns:
-        None for weights that fit, or that differ in anything else.
-
-    Example:
-        >>> from torchvision.models import squeezenet1_1
-        >>> file = getfixture("tmp_path") / "squeezenet.pth"
-        >>> torch.save(squeezenet1_1(num_classes=7).state_dict(), file)
-        >>> classes_of_weights(squeezenet1_1(), file)
-        7
-    """
-    expected = _shapes(model.state_dict())
-    shapes = _shapes(_read_weights(expected, file, convert=convert)[0])
-    missing, unexpected, reshaped = find_mismatch(expected, shapes)
-    if missing or unexpected or not reshaped:
-        return None
-    pairs = [(expected[name], shapes[name]) for name in reshaped]
-    # A head has a row for each class, that of a detector also four for its box.
-    if any(own[1:] != its[1:] or not its for own, its in pairs):
-        return None
-    ratios = {own[0] / its[0] for own, its in pairs}
-    return min(its[0] for _, its in pairs) if len(ratios) == 1 else None
+    load_weights(model, file, ignored_prefixes=ignored, convert=convert)
 
 
 def _classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
@@ -190,36 +97,6 @@ def convert_with_timm(name: str, arguments: Mapping[str, Any], state: TensorDict
         **{**arguments, "num_classes": classes},
     )
     return model.state_dict()
-
-
-def _shapes(tensors: TensorDict, ignored_prefixes: tuple[str, ...] = ()) -> Shapes:
-    return shapes_of({k: v for k, v in tensors.items() if not k.startswith(ignored_prefixes)})
-
-
-def _mismatch_message(model: nn.Module, expected: Shapes, shapes: Shapes, file: Path) -> str:
-    """Describe which weights do not fit, and the likely reason."""
-    config = cast("dict[str, Any]", getattr(model, "pretrained_cfg", {}))
-    return (
-        f"{file} does not fit {config.get('architecture', type(model).__name__)}: "
-        f"{describe_mismatch(expected, shapes)}; {_likely_reason(expected, shapes)}"
-    )
-
-
-def _likely_reason(expected: Shapes, shapes: Shapes) -> str:
-    """Return why the weights probably do not fit, and what to do."""
-    reshaped = find_mismatch(expected, shapes).reshaped
-    if not set(expected) & set(shapes):
-        return "no key matches: the weights are of another architecture or another library"
-    for name in reshaped if len(reshaped) <= _FEW else ():
-        shape = shapes[name]
-        target = expected[name]
-        if len(shape) == len(target) == 2 and shape[1:] == target[1:]:
-            return f"the weights are for {shape[0]} classes: set num_classes={shape[0]}"
-        if len(shape) == len(target) == 4 and shape[0] == target[0] and shape[2:] == target[2:]:
-            return f"the weights are for images with {shape[1]} channels: set in_chans={shape[1]}"
-        if "pos" in name:
-            return "the weights are for another image size: set img_size"
-    return "check the name and the arguments of the model"
 
 
 Init = Literal["identity", "paper"]

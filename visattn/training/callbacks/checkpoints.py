@@ -11,9 +11,13 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import distributed
 
 from visattn.io.atomic import remove_partial_files
-from visattn.models.saving.checkpoint import read_progress, read_recorded_score
 from visattn.training.callbacks.guards import GracefulExit, SignalHandler
-from visattn.training.checkpoint import is_accumulation_complete, validates_after_batch
+from visattn.training.checkpoint import (
+    is_accumulation_complete,
+    read_progress,
+    read_recorded_score,
+    validates_after_batch,
+)
 from visattn.training.run_dir import set_aside
 from visattn.training.task import Task
 

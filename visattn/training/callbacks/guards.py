@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from visattn.models.saving.weight_files import all_finite
+from visattn.training.checkpoint import all_finite
 
 _MESSAGE = b"\nvisattn: stopping after this step; send the signal again to stop at once\n"
 

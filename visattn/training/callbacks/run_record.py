@@ -20,8 +20,8 @@ from lightning import Callback, LightningModule, Trainer
 from visattn import __version__
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import parse_json
-from visattn.models.saving.checkpoint import read_progress
 from visattn.training.callbacks.checkpoints import BestCheckpoint
+from visattn.training.checkpoint import read_progress
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 RUN_RECORD = "run.json"

@@ -15,7 +15,7 @@ from visattn.functional.captions import caption_loss
 from visattn.metrics.ptb_tokenizer import join_words
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.models.captioning.transformer import TransformerCaptioner
-from visattn.models.saving.config import build_model, model_config
+from visattn.models.config import build_model, model_config
 from visattn.results.captions import Phrase
 from visattn.results.kinds import END
 from visattn.training.captioning.metrics import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from visattn.io.messages import did_you_mean
-from visattn.models.saving.runs import checkpoint_run, find_run, run_checkpoint, run_config
+from visattn.models.model_files import checkpoint_run, find_run, run_checkpoint, run_config
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 

@@ -21,8 +21,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from visattn import training
 from visattn.io.atomic import remove_partial_files
 from visattn.io.safe_text import print_text
-from visattn.models.saving.checkpoint import read_checkpoint, read_progress
-from visattn.models.saving.runs import checkpoint_run, run_config
+from visattn.models.model_files import checkpoint_run, run_config
 from visattn.training.callbacks.checkpoints import (
     BestCheckpoint,
     LastCheckpoint,
@@ -33,7 +32,12 @@ from visattn.training.callbacks.guards import ExitOnSignal, SkipNonFiniteSteps
 from visattn.training.callbacks.lightning_callbacks import prepare_callbacks
 from visattn.training.callbacks.progress import StepBar
 from visattn.training.callbacks.run_record import RunRecorder, changes
-from visattn.training.checkpoint import AtomicCheckpointIO, check_resumable
+from visattn.training.checkpoint import (
+    AtomicCheckpointIO,
+    check_resumable,
+    read_checkpoint,
+    read_progress,
+)
 from visattn.training.cli.arguments import expand_env_vars
 from visattn.training.cli.checks import check_trainer, score_table
 from visattn.training.cli.parser import Parser, configure_jsonargparse, report_user_errors

@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from visattn.io.safe_text import print_message
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
-from visattn.models.saving.config import model_classes
+from visattn.models.config import model_classes
 
 _trusted_before: set[str] = set()
 

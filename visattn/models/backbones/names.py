@@ -1,0 +1,223 @@
+"""Models of other libraries and of your own code by name: `timm:NAME`, `FILE.py:NAME`, ..."""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from visattn.io.messages import did_you_mean
+from visattn.models.backbones.timm_classifier import (
+    check_single_source,
+    convert_with_timm,
+    create_timm_backbone,
+)
+from visattn.models.loaded import Loaded, mark
+from visattn.models.weights import Weights, classes_of, fitted_weights, load_weights
+
+_LIBRARIES = ("timm", "torchvision", "hf", "open_clip")
+
+
+def load_named(
+    spec: str, weights: Path | None, *, pretrained: bool, model_kwargs: dict[str, Any]
+) -> nn.Module | None:
+    """Return the model of a library or of user code; None for another name.
+
+    The arguments are those of `visattn.load`.
+    """
+    check_single_source(weights, pretrained=pretrained)
+    kind, _, name = spec.partition(":")
+    if kind == "timm":
+        return _timm_model(name, weights, model_kwargs, pretrained=pretrained)
+    if kind == "torchvision":
+        return _torchvision_model(name, weights, model_kwargs, pretrained=pretrained)
+    if is_user_code(spec) and not pretrained:
+        with user_object(spec) as named:
+            build = partial(_same, named) if isinstance(named, nn.Module) else named
+            model, read = _with_weights(build, weights, model_kwargs)
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"{spec} must build an nn.Module, got {type(model).__name__}")
+        names = getattr(model, "class_names", None) or getattr(model, "classes", None)
+        names = names if isinstance(names, list | tuple) else ()
+        return mark(model, _loaded(weights, spec, read, unique_names([*map(str, names)])))
+    return None
+
+
+def _same(model: nn.Module) -> nn.Module:
+    return model
+
+
+def _loaded(
+    weights: Path | None, origin: str, read: Weights, class_names: Sequence[str], **more: Any
+) -> Loaded:
+    """Return what is known of a model: the class names packed beside its weights come first."""
+    names = read.class_names or class_names
+    return Loaded(str(weights or origin), tuple(names), notes=read.notes, **more)
+
+
+def _with_weights(
+    build: Callable[..., nn.Module], weights: Path | None, arguments: Mapping[str, Any], **how: Any
+) -> tuple[nn.Module, Weights]:
+    """Build a model with weights, of as many classes as these have where none are asked for."""
+    if weights is None:
+        return build(**arguments), Weights({})
+    takes = inspect.signature(build).parameters.get("num_classes")
+    # Before the weights are compared with a model that asks for a number, any will do.
+    required = takes is not None and takes.default is takes.empty
+    model = build(**({"num_classes": 2} if required else {}) | arguments)
+    if takes and "num_classes" not in arguments:
+        own = model.state_dict()
+        if count := classes_of(own, fitted_weights(own, weights, **how).tensors):
+            model = build(**{**arguments, "num_classes": count})
+    return model, load_weights(model, weights, **how)
+
+
+def _timm_model(
+    name: str, weights: Path | None, arguments: dict[str, Any], *, pretrained: bool
+) -> nn.Module:
+    """Return a timm model; keys of weights are converted from where they were first published."""
+
+    def build(num_classes: int | None = None, **more: Any) -> nn.Module:
+        more["num_classes"] = num_classes  # None: as many as the pretrained model has
+        return create_timm_backbone(name, more, pretrained=pretrained)
+
+    convert = partial(convert_with_timm, name, arguments)
+    model, read = _with_weights(build, weights, arguments, convert=convert)
+    origin = "pretrained" if pretrained else "random"
+    return mark(model, _loaded(weights, origin, read, _imagenet_names(model)))
+
+
+def _torchvision_model(
+    name: str, weights: Path | None, arguments: dict[str, Any], *, pretrained: bool
+) -> nn.Module:
+    """Return a torchvision model, with the preprocessing and classes of its default weights."""
+    from torchvision import models as zoo  # slow to import
+
+    dense = [*zoo.list_models(zoo.segmentation), *zoo.list_models(zoo.detection)]
+    known = [*zoo.list_models(zoo), *dense]
+    if name not in known:
+        hint = did_you_mean(name, known, otherwise="torchvision.models.list_models() lists all")
+        raise ValueError(f"unknown torchvision model {name!r}; {hint}")
+    default: Any = zoo.get_model_weights(name).DEFAULT  # type: ignore[attr-defined]
+    arguments = {"weights": default if pretrained else None, **arguments}
+    if name in dense and not pretrained:
+        arguments.setdefault("weights_backbone", None)  # nothing is downloaded
+
+    classes = unique_names(default.meta["categories"])
+    built: list[int] = []
+
+    def build(num_classes: int = len(classes), **more: Any) -> nn.Module:
+        built.append(num_classes)
+        return zoo.get_model(name, num_classes=num_classes, **more)
+
+    model, read = _with_weights(build, weights, arguments)
+    same = built[-1] == len(classes)
+    transform = None if "image_size" in arguments else default.transforms()
+    origin = "pretrained" if pretrained else "random"
+    return mark(model, _loaded(weights, origin, read, classes * same, transform=transform))
+
+
+def unique_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return unique class names: repeated names get their index appended.
+
+    Example:
+        >>> unique_names(["crane", "cat", "crane"])
+        ('crane (0)', 'cat', 'crane (2)')
+    """
+    counts = Counter(names)
+    return tuple(f"{n} ({i})" if counts[n] > 1 else n for i, n in enumerate(names))
+
+
+def _imagenet_names(model: nn.Module) -> tuple[str, ...]:
+    """Return the class names of the ImageNet variant with the number of classes of a timm model."""
+    from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset  # slow to import
+    from torchvision.models import ResNet18_Weights
+
+    subset = infer_imagenet_subset({"num_classes": getattr(model, "num_classes", 0)})
+    if subset == "imagenet-1k":  # torchvision's names are shorter
+        return unique_names(ResNet18_Weights.DEFAULT.meta["categories"])
+    described = ImageNetInfo(subset).label_descriptions() if subset else []
+    return unique_names([str(name).split(",")[0] for name in described])
+
+
+def is_user_code(spec: str) -> bool:
+    """Return whether a name is that of user code, `FILE.py:NAME` or `package.module:NAME`.
+
+    Example:
+        >>> [is_user_code(spec) for spec in ("net.py:Net", "torch.nn:Identity", "timm:resnet18")]
+        [True, True, False]
+    """
+    where, _, name = spec.rpartition(":")
+    if where in ("", *_LIBRARIES) or where.endswith(".py"):
+        return where.endswith(".py")
+    if not all(map(str.isidentifier, [*where.split("."), *name.split(".")])):
+        return False
+    with _importable(""):  # a name that no module has is probably a typing error
+        return importlib.util.find_spec(where.split(".")[0]) is not None
+
+
+def user_code_file(spec: str) -> Path | None:
+    """Return the source file of user code; None for another name."""
+    if not is_user_code(spec):
+        return None
+    where = spec.rpartition(":")[0]
+    if where.endswith(".py"):
+        return Path(where).expanduser()
+    with _importable(""):
+        module = importlib.util.find_spec(where)
+    return Path(module.origin) if module and module.origin and module.has_location else None
+
+
+def load_object(spec: str) -> Any:
+    """Return an object of user code, or what a class or function of it returns; code is run."""
+    with user_object(spec) as named:
+        return named() if inspect.isclass(named) or inspect.isroutine(named) else named
+
+
+@contextmanager
+def user_object(spec: str) -> Iterator[Any]:
+    """Import an object of user code; the modules beside it can be imported meanwhile.
+
+    Raises:
+        ValueError: If there is no such name.
+    """
+    where, _, name = spec.rpartition(":")
+    file = Path(where).expanduser().resolve()
+    with _importable(str(file.parent) if where.endswith(".py") else ""):
+        value: Any = _import_file(file) if where.endswith(".py") else importlib.import_module(where)
+        for attribute in name.split("."):
+            if not hasattr(value, attribute):
+                raise ValueError(f"{where} has no {name!r}; {did_you_mean(attribute, dir(value))}")
+            value = getattr(value, attribute)
+        yield value
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
+    """Add a folder to the import path, as for a script; "" is the working directory."""
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _import_file(file: Path) -> ModuleType:
+    spec: Any = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(file.stem, module)
+    sys.modules[file.stem] = module  # dataclasses look up their module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.modules[file.stem] = before
+    return module

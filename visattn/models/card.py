@@ -1,0 +1,64 @@
+"""Model cards: the page of a model on the Hugging Face hub, in Markdown."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from visattn.io.safe_text import read_json
+from visattn.models.config import model_config
+from visattn.models.model_files import run_config
+
+# What a model does, by the name that the hub gives the task.
+_TASKS = {
+    "Captioner": "image-to-text",
+    "VQAModel": "visual-question-answering",
+    "DETR": "object-detection",
+    "UNet": "image-segmentation",
+    "ImageClassifier": "image-classification",
+    "ImageEncoder": "image-feature-extraction",
+}
+
+
+def model_card(
+    model: nn.Module,
+    name: str,
+    *,
+    summary: str = "",
+    license: str = "",  # noqa: A002 (the hub's name)
+    run: Path | None = None,
+) -> str:
+    """Return the card of a model: what it does, how it is loaded, built, trained and scored.
+
+    Args:
+        model: The model.
+        name: With which `visattn.load` loads it.
+        summary: What it does, what it was trained on, and what it cannot do.
+        license: Identifier of the license of the weights, such as `apache-2.0`.
+        run: Folder of the run, whose config and test scores are on the card.
+    """
+    task = next(_TASKS[each.__name__] for each in type(model).__mro__ if each.__name__ in _TASKS)
+    config = json.dumps(_without_long_lists(model_config(model)), indent=1, ensure_ascii=False)
+    front = ["---", "library_name: visattn", f"pipeline_tag: {task}"]
+    front += [f"license: {license}"] if license else []
+    lines = [*front, "tags:", "- visattn", "- attention", "---", "", f"# {name}", "", summary, ""]
+    lines += ["```python", "import visattn as va", "", f'model = va.load("{name}")', "```", ""]
+    lines += ["## Model", "", "```json", config, "```", ""]
+    if run is not None and (run / "test.json").is_file():
+        scores = read_json(run / "test.json").items()
+        rows = [f"| {key} | {value:.4g} |" for key, value in scores if isinstance(value, float)]
+        lines += ["## Test scores", "", "| score | value |", "|---|---|", *rows, ""]
+    if run is not None and any(run.glob("config*.yaml")):
+        text = run_config(run).read_text(encoding="utf-8").splitlines()
+        settings = [line for line in text if not line.endswith(": null")]
+        lines += ["## Training config", "", "```yaml", *settings, "```", ""]
+    return "\n".join([*lines, f"Written by visattn {version('visattn')}.", ""])
+
+
+def _without_long_lists(value: Any) -> Any:
+    """Return a config with the number of words or classes in place of long lists."""
+    if isinstance(value, dict):
+        return {key: _without_long_lists(each) for key, each in value.items()}
+    return f"{len(value)} values" if isinstance(value, list) and len(value) > 12 else value

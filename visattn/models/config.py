@@ -1,0 +1,136 @@
+"""Configs of models: class and constructor arguments, as plain values without code.
+
+    {"class": "ShowAttendTell", "arguments": {"words": [...], "encoder": {"class": ...}}}
+
+Only classes of visattn, and those of modules that the user imports or trusts, are built from one.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from torch import nn
+
+import visattn.models
+from visattn.io.trusted_modules import TRUST_VARIABLE, is_trusted_module, user_trusted_modules
+from visattn.models.configurable import CLASSES, Configurable
+
+ModelConfig = dict[str, Any]
+
+
+def model_classes() -> dict[str, type[Configurable]]:
+    """Return the classes of visattn that a config may name."""
+    public = [getattr(visattn.models, name) for name in dir(visattn.models)]
+    return {value.__name__: value for value in public if _can_be_built(value)}
+
+
+def _can_be_built(value: Any) -> bool:
+    of_models = isinstance(value, type) and issubclass(value, Configurable)
+    return of_models and not inspect.isabstract(value)
+
+
+def model_class(name: str, run: str = "") -> type[Configurable]:
+    """Return the class that a config names.
+
+    Args:
+        name: Of a class of visattn, or of a subclass of its bases that is defined elsewhere.
+        run: Config of the run, as YAML, which says in which module that is.
+
+    Raises:
+        ValueError: If there is no such class, or its module is not trusted.
+    """
+    own = CLASSES.get(name) if name not in dir(visattn.models) else getattr(visattn.models, name)
+    if own is None:
+        named = re.findall(rf"class_path: ([\w.]+)\.{re.escape(name)}\s", run)
+        for module in named or user_trusted_modules():
+            if is_trusted_module(module):
+                importlib.import_module(module)
+        own = CLASSES.get(name)
+    if not _can_be_built(own):
+        raise ValueError(
+            f"the class of the model is {name!r}, which is not one of visattn: import its module "
+            f"first, or trust it, as in {TRUST_VARIABLE}=my_module"
+        )
+    return cast("type[Configurable]", own)
+
+
+def model_config(model: nn.Module) -> ModelConfig:
+    """Return class and constructor arguments of a model as plain values.
+
+    Raises:
+        ValueError: If no config can name its class.
+    """
+    name = type(model).__name__
+    if not isinstance(model, Configurable) or model_class(name) is not type(model):
+        raise ValueError(
+            f"a {name} is not a model of visattn: save its weights, torch.save(model.state_dict(), "
+            "'weights.pth'), and load them with the code that builds it, va.load('FILE.py:NAME', "
+            "weights='weights.pth')"
+        )
+    arguments = model.saved_arguments().items()
+    return {"class": name, "arguments": {key: _to_plain(value) for key, value in arguments}}
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, tuple | list | nn.ModuleList):
+        return [_to_plain(each) for each in cast("list[Any]", value)]
+    if isinstance(value, Mapping):
+        return {str(key): _to_plain(each) for key, each in value.items()}
+    return model_config(value) if isinstance(value, nn.Module) else value
+
+
+# Arguments that are gone, and what 0.1.0 wrote for what a model does today, if not false or None.
+_GONE: dict[str, Any] = {
+    "ffn_layer": "mlp",
+    "attn_type": "full",
+    "pos_embed_prefix": True,
+    "pos_interpolation": "timm",
+    "norm_eps": 1e-6,
+    "queries": "learned",
+    "cross_attention": "dense",
+    "class_probability": "softmax",
+    "feedback": "none",
+    "pos_embed": "sincos",
+    "position": "residual",
+    "shortcut": "projection",
+}
+# Of these the names and shapes of the weights say it, or nothing reads them.
+_UNUSED = (
+    "window_size", "class_token", "use_fc_norm", "num_points", "max_length", "stem_kwargs", "stages",
+)  # fmt: skip
+
+
+def build_model(config: ModelConfig, run: str = "") -> nn.Module:
+    """Build a model from its config, with random weights; nothing is downloaded.
+
+    Raises:
+        ValueError: If its class is not known, or an argument has a value that is gone.
+
+    Example:
+        >>> from visattn.models import SmallEncoder
+        >>> build_model(model_config(SmallEncoder((24, 24), channels=8))).img_size
+        (24, 24)
+    """
+    known = model_class(str(config["class"]), run)
+    names = [*known.argument_names(), *known.SETTINGS]
+    arguments = dict(config["arguments"])
+    for key in set(arguments) - set(names):
+        value = arguments.pop(key)
+        if key not in _UNUSED and (value or key in _GONE) and value != _GONE.get(key):
+            raise ValueError(f"{key}={value!r} of {known.__name__} is not known to this version")
+    if arguments.get("pretrained") or arguments.get("weights"):  # would be downloaded or read
+        raise ValueError("a config may not set pretrained or weights: its weights are beside it")
+    built = {key: _from_plain(value, run) for key, value in arguments.items()}
+    settings = {key: built.pop(key) for key in known.SETTINGS if key in built}
+    model = known(**built)
+    for key, value in settings.items():
+        setattr(model, key, value)
+    return cast("nn.Module", model)
+
+
+def _from_plain(value: Any, run: str) -> Any:
+    if isinstance(value, list):
+        return tuple(_from_plain(each, run) for each in value)
+    return build_model(value, run) if isinstance(value, dict) and "class" in value else value

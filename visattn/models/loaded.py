@@ -1,0 +1,41 @@
+"""What a model that was loaded by name brings beside its weights."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Origin, preprocessing and class names of a model; `loaded_with(model)` returns them.
+
+    Args:
+        weights: `random`, `pretrained`, or the file or name that they come from.
+        class_names: Unique names of the classes, or () if unknown.
+        transform: Preprocessing of PIL images; None if the size, mean and std of the model suffice.
+        processor: Processor of transformers, or tokenizer of open_clip.
+        notes: What was removed, converted or assumed, in sentences.
+    """
+
+    weights: str = "in memory"
+    class_names: tuple[str, ...] = ()
+    transform: Any = None
+    processor: Any = None
+    notes: tuple[str, ...] = ()
+
+
+def mark(model: nn.Module, loaded: Loaded) -> nn.Module:
+    """Keep with a model how it was loaded, and return it in evaluation mode."""
+    model.visattn_loaded = loaded  # type: ignore[assignment]
+    return model.eval()
+
+
+def loaded_with(model: nn.Module) -> Loaded:
+    """Return what `visattn.load` kept with a model; of a model in memory nothing is known.
+
+    Example:
+        >>> loaded_with(nn.Linear(2, 3)).weights
+        'in memory'
+    """
+    return getattr(model, "visattn_loaded", Loaded())
