@@ -68,14 +68,15 @@ def main(argv: Sequence[str]) -> int:
         parser.error(_NO_SOURCE)
     if args.out is None and args.run is None:
         parser.error("--out FILE.safetensors is missing")
-    on_hub = (args.out or "").startswith("hf://")
+    out = args.out or ""
+    on_hub = out.startswith("hf://")
     hub_options = [name for name in ("summary", "license", "private") if vars(args)[name]]
     if hub_options and not on_hub:
         parser.error(f"--{hub_options[0]} belongs to --out hf://USER/NAME")
     if args.out is not None and not on_hub and Path(args.out).suffix != ".safetensors":
         parser.error(f"--out must end in .safetensors, got {args.out}")
     if on_hub:
-        parse_hub_name(args.out)
+        parse_hub_name(out)
         refuse_without(parser, args, ["overwrite"], "a file, --out FILE")
     checkpoint, out = _input_and_output(args)
     if not on_hub:

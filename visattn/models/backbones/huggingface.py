@@ -64,7 +64,7 @@ def _read_model(library: Any, directory: Path, loading: dict[str, Any]) -> nn.Mo
         raise ValueError(
             f"transformers has no model {architectures[0]}; code of the directory is not executed"
         )
-    config_class = getattr(model_class, "config_class", None) or library.AutoConfig
+    config_class: Any = getattr(model_class, "config_class", None) or library.AutoConfig
     config = config_class.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     config._attn_implementation = None  # noqa: SLF001 (a config may name code on the hub)
     model, report = model_class.from_pretrained(

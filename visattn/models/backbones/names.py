@@ -72,7 +72,8 @@ def _with_weights(
     takes = inspect.signature(build).parameters.get("num_classes")
     # Before the weights are compared with a model that asks for a number, any will do.
     required = takes is not None and takes.default is takes.empty
-    model = build(**({"num_classes": 2} if required else {}) | arguments)
+    first: dict[str, Any] = {"num_classes": 2} if required else {}
+    model = build(**{**first, **arguments})
     if takes and "num_classes" not in arguments:
         own = model.state_dict()
         if count := classes_of(own, fitted_weights(own, weights, **how).tensors):
