@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import visattn as va
 from visattn.functional.positions import sincos_pos_embed
-from visattn.models.saving.config import model_config, restore_model
+from visattn.models.config import build_model, model_config
 from visattn.models.vit import (
     _STEMS,
     Attention,
@@ -173,7 +173,8 @@ def test_every_variant_other_sizes_training_and_config_roundtrip(name: str) -> N
     scores = model.eval()(images)
     assert scores.shape == (2, 5)
     assert model(noise(1, 3, 40, 16)).isfinite().all()
-    again = restore_model(model_config(model), model.state_dict(), source="memory")
+    again = build_model(model_config(model)).eval()
+    again.load_state_dict(model.state_dict())
     assert torch.equal(again(images), scores)
 
 

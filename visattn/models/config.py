@@ -98,7 +98,8 @@ _GONE: dict[str, Any] = {
 }
 # Of these the names and shapes of the weights say it, or nothing reads them.
 _UNUSED = (
-    "window_size", "class_token", "use_fc_norm", "num_points", "max_length", "stem_kwargs", "stages",
+    "window_size", "class_token", "use_fc_norm", "num_points", "max_length", "stem_kwargs",
+    "stages",
 )  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from visattn.cli import main
 from visattn.commands.model_option import file_digest
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.resnet import AttentionResNet
-from visattn.models.vit import VisionTransformer
 from visattn.models.saving import load
+from visattn.models.vit import VisionTransformer
 from visattn.training.checkpoint import read_progress
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.optim import OptimConfig
