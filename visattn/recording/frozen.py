@@ -1,27 +1,110 @@
-"""Contexts in which a model is run and then restored: evaluation mode, frozen, unrounded."""
+"""A model while it is explained: in evaluation mode, frozen, uncompiled, by one thread at a time."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils import checkpoint
 
 from visattn.functional.numerics import without_autocast
 from visattn.geometry.affine import Geometry
 from visattn.insertion.sites import modes_restored
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
+_RECOMPUTING = ("with_cp", "memory_efficient")  # mmdetection, and DenseNet of torchvision
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "AveragedModel")
+_LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+_LOCKS_GUARD = Lock()
+
+
+@contextmanager
+def exclusive(model: nn.Module) -> Iterator[None]:
+    """Let one thread at a time explain a model, or another one that it shares modules with.
+
+    What is switched meanwhile (modes, `requires_grad`) all threads see. A thread that holds the
+    lock enters again.
+
+    Example:
+        >>> model = nn.Sequential(nn.ReLU())
+        >>> with exclusive(model), exclusive(model[0]):
+        ...     pass
+    """
+    with _LOCKS_GUARD:
+        modules = list(model.modules())
+        locks = {id(lock): lock for each in modules if (lock := _LOCKS.get(each))}
+        if not locks:
+            locks[0] = RLock()
+        first = next(iter(locks.values()))
+        for module in modules:
+            _LOCKS.setdefault(module, first)
+    with ExitStack() as stack:
+        for number in sorted(locks):  # in one order, so that no two threads wait for each other
+            stack.enter_context(locks[number])
+        yield
+
+
+@contextmanager
+def plain(model: nn.Module) -> Iterator[None]:
+    """Let a model call its modules one by one, and each of them once; nobody else explains it.
+
+    Compiled modules run uncompiled: hooks do not reach into them. Gradient checkpointing is off: a
+    block that runs again in the backward pass runs without the hooks of the forward pass. Its flags
+    are attributes of modules (`grad_checkpointing` of timm, `gradient_checkpointing` of Hugging
+    Face, `use_checkpoint`, `with_cp`, `memory_efficient`). All is as before afterwards.
+
+    Example:
+        >>> model = nn.Identity()
+        >>> model.grad_checkpointing = True
+        >>> with plain(model):
+        ...     model.grad_checkpointing
+        False
+        >>> model.grad_checkpointing
+        True
+    """
+    with exclusive(model):
+        before: list[tuple[dict[str, Any], str, Any]] = []
+        for module in model.modules():
+            attributes = vars(module)
+            for name, value in attributes.items():
+                recomputes = value is True and ("checkpoint" in name or name in _RECOMPUTING)
+                if recomputes or (name == "_compiled_call_impl" and value is not None):
+                    before.append((attributes, name, value))
+            if type(module).__name__ == "OptimizedModule":
+                before.append((attributes, "forward", attributes["forward"]))
+        try:
+            for attributes, name, value in before:
+                eager = attributes["_modules"]["_orig_mod"] if name == "forward" else None
+                attributes[name] = eager or (False if value is True else None)
+            yield
+        finally:
+            for attributes, name, value in before:
+                attributes[name] = value
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside `torch.compile`, `DataParallel` and the like.
+
+    Example:
+        >>> unwrapped(nn.DataParallel(nn.ReLU()))
+        ReLU()
+    """
+    while True:
+        if type(model).__name__ == "OptimizedModule":
+            model = cast("nn.Module", model._orig_mod)
+        elif type(model).__name__ in _WRAPPERS:
+            model = cast("nn.Module", model.module)
+        else:
+            return model
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode, and restore the mode of each of its modules afterwards.
 
-    Gradient checkpointing is switched off meanwhile (see `without_checkpointing`).
+    It is `plain` meanwhile.
 
     Example:
         >>> model = torch.nn.Dropout().train()
@@ -31,7 +114,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         >>> model.training
         True
     """
-    with modes_restored(model), without_checkpointing(model):
+    with plain(model), modes_restored(model):
         yield
 
 
@@ -51,13 +134,13 @@ def frozen(model: nn.Module) -> Iterator[None]:
         >>> model.training, model.weight.requires_grad
         (True, True)
     """
-    states = [(weight, weight.requires_grad) for weight in model.parameters()]
     with (
+        eval_mode(model),
         _random_state_kept(model),
         torch.inference_mode(mode=False),
         torch.enable_grad(),
-        eval_mode(model),
     ):
+        states = [(weight, weight.requires_grad) for weight in model.parameters()]
         try:
             for weight, _ in states:
                 weight.requires_grad = False
@@ -76,7 +159,7 @@ def without_grad(model: nn.Module) -> Iterator[None]:
         ...     torch.is_grad_enabled()
         False
     """
-    with _random_state_kept(model), torch.no_grad(), eval_mode(model):
+    with eval_mode(model), _random_state_kept(model), torch.no_grad():
         yield
 
 
@@ -122,149 +205,6 @@ def with_grad(images: Tensor) -> Tensor:
         True
     """
     return images.detach().clone().requires_grad_()
-
-
-HALF = (torch.float16, torch.bfloat16)
-_NARROWING = frozenset({Tensor.half, Tensor.bfloat16})
-_LOOKUPS = frozenset({F.embedding, torch.embedding})
-_ATTRIBUTES = frozenset(
-    {"__get__", "__set__", "__setitem__", "__getitem__", "size", "dim", "numel"}
-)
-
-Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-
-
-def in_float32(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """Return a call of a torch function on float32 copies of its 16-bit tensors.
-
-    It is for a torch-function mode that hears all calls of a model: weights are copied one at a
-    time, while a function reads them, and what the model computes from them stays in float32.
-
-    Example:
-        >>> half = torch.ones(2, dtype=torch.float16)
-        >>> add, args, kwargs = in_float32(torch.add, (half, 2**-20), {})
-        >>> add(*args, **kwargs).dtype
-        torch.float32
-    """
-    name = getattr(func, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__")
-    first = args[0] if args else None
-    if name in _ATTRIBUTES or (in_place and isinstance(first, Tensor) and first.dtype in HALF):
-        return func, args, kwargs
-    if func in _NARROWING:
-        return Tensor.float, args, {}
-    if func in _LOOKUPS:  # copies the chosen rows alone
-        return (lambda *a, **k: _wide(func(*a, **k))), args, kwargs
-    return func, _wide(args), _wide(kwargs)
-
-
-def _wide(value: Any) -> Any:
-    """Return a nested value with 16-bit tensors in float32, and float32 for 16-bit types."""
-    if isinstance(value, Tensor):
-        return value.float() if value.dtype in HALF else value
-    if isinstance(value, torch.dtype):
-        return torch.float32 if value in HALF else value
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(map(_wide, value))
-    if isinstance(value, Mapping):
-        return {key: _wide(item) for key, item in value.items()}
-    return value
-
-
-_FLAG_NAMES = ("with_cp",)
-_GENERATORS = (
-    "_checkpoint_without_reentrant_generator",
-    "_checkpoint_without_reentrant_generator_impl",  # torch 2.15 and later
-)
-
-
-@contextmanager
-def without_checkpointing(model: nn.Module) -> Iterator[None]:
-    """Let a model keep its activations for the backward pass instead of computing them again.
-
-    A block that runs again in the backward pass runs without the hooks and interceptors of the
-    forward pass. And a model that checkpoints may call the layers of a stage one by one, so that
-    the hooks of the stage never run. So attributes of modules that switch checkpointing on
-    (`grad_checkpointing` of timm, `gradient_checkpointing` of Hugging Face, `use_checkpoint`,
-    `with_cp`) are false meanwhile, and `torch.utils.checkpoint` calls its function directly.
-
-    Example:
-        >>> model = nn.Identity()
-        >>> model.grad_checkpointing = True
-        >>> with without_checkpointing(model):
-        ...     model.grad_checkpointing
-        False
-        >>> model.grad_checkpointing
-        True
-    """
-    flags = [
-        (module, name)
-        for module in model.modules()
-        for name, value in vars(module).items()
-        if value is True and ("checkpoint" in name or name in _FLAG_NAMES)
-    ]
-    try:
-        for module, name in flags:
-            setattr(module, name, False)
-        with _direct_calls.active():
-            yield
-    finally:
-        for module, name in flags:
-            setattr(module, name, True)
-
-
-class _DirectCalls:
-    """Makes `torch.utils.checkpoint` call its function directly, also in code that imported it.
-
-    Threads share the module, so the last one to leave restores it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._count = 0
-        self._originals: dict[str, Any] = {}
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        with self._lock:
-            self._count += 1
-            if self._count == 1:
-                self._replace()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._count -= 1
-                if self._count == 0:
-                    self._set(self._originals)
-
-    def _replace(self) -> None:
-        replacements: dict[str, Any] = dict.fromkeys(_GENERATORS, _keep_activations)
-        replacements["CheckpointFunction"] = _ReentrantCall
-        names = [name for name in replacements if hasattr(checkpoint, name)]
-        self._originals = {name: getattr(checkpoint, name) for name in names}
-        self._set({name: replacements[name] for name in names})
-
-    @staticmethod
-    def _set(functions: dict[str, Any]) -> None:
-        for name, function in functions.items():
-            setattr(checkpoint, name, function)
-
-
-def _keep_activations(*_: Any, **__: Any) -> Iterator[None]:
-    """Run around the function of a checkpoint without reentrance; do nothing before and after."""
-    yield
-
-
-class _ReentrantCall:
-    """In place of the autograd function of a checkpoint with reentrance."""
-
-    @staticmethod
-    def apply(function: Callable[..., Any], _: bool, *args: Any) -> Any:
-        return function(*args)
-
-
-_direct_calls = _DirectCalls()
 
 
 def internal_transform(model: nn.Module) -> Any:

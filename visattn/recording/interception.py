@@ -41,13 +41,15 @@ PROJECTIONS = frozenset({F.linear, torch.conv2d, torch.conv1d})
 _PROBES = threading.local()
 
 
-def this_run() -> tuple[int, int]:
-    """Return the thread, and the number of `probing` blocks that it is in.
+def this_run() -> tuple[int, int, int]:
+    """Return the thread, the backward pass (-1 for none), and how many `probing` blocks it is in.
 
     Whoever listens to a model hears runs of the same kind alone: neither those of other threads,
-    which share the model, nor probe runs that begin while it listens.
+    which share the model, nor what gradient checkpointing runs again in a backward pass, nor probe
+    runs that begin while it listens.
     """
-    return threading.get_ident(), getattr(_PROBES, "depth", 0)
+    backward = torch._C._current_graph_task_id()  # noqa: SLF001
+    return threading.get_ident(), backward, getattr(_PROBES, "depth", 0)
 
 
 @contextmanager

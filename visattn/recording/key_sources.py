@@ -1,6 +1,6 @@
 """Keys of all attention layers of a model, and the hidden states that they are made from."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from visattn.recording.frozen import HALF, in_float32
 from visattn.recording.interception import Running, running_modules
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 _CROSS_ATTENTION = ("encoder_hidden_states", "key_value_states", "cross_attention_states")
 _SELF_ATTENTION = ("inputs_embeds", "hidden_states")
-_CONVOLUTIONS = frozenset({torch.conv1d, torch.conv2d, torch.conv3d})
-_ACTIVATIONS = frozenset({F.silu, F.gelu, F.relu, torch.relu, torch.tanh, Tensor.relu, Tensor.tanh})
-_PRODUCTS = frozenset({torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__})
 _MASKED = -1e4  # scores below are masked
 _MIXTURES = 8
 
@@ -66,8 +62,6 @@ class KeySources(TorchFunctionMode):
         full_precision: Whether 16-bit models compute in float32.
         last: Given a layer and its source, whether the layers after it need no graph.
         trace: Whether to find the linear layers that keys are projected with.
-        share_zeros: Whether all zeros of a tensor are one in memory, which a model cannot write
-            into.
     """
 
     def __init__(
@@ -79,7 +73,6 @@ class KeySources(TorchFunctionMode):
         full_precision: bool = False,
         last: Callable[[str, KeySource], bool] | None = None,
         trace: bool = False,
-        share_zeros: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -90,11 +83,9 @@ class KeySources(TorchFunctionMode):
         self.stack: list[Running] = []
         self.sources: dict[str, KeySource] = {}
         self.trace = trace
-        self.share_zeros = share_zeros
         self._linear: dict[int, Tensor] = {}
         self._projections: set[int] = set()
         self._ended = False
-        self._zeros: dict[int, Tensor] = {}
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -106,16 +97,12 @@ class KeySources(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run a torch function; without its attention, if it is one."""
-        # What is skipped is most of a language model: linear layers, whose outputs are zeros that
-        # take no memory, products with such zeros, and activations of them.
         kwargs, call = kwargs or {}, self.stack[-1] if self.stack else None
-        if self._zeros and (zeros := self._product(func, args)) is not None:
-            return zeros
         if call is not None and func is F.linear:
             weight = args[1] if len(args) > 1 else kwargs["weight"]
             if id(weight) in self.skip:
                 states = args[0] if args else kwargs["input"]
-                return self._zeros_like(states, (*states.shape[:-1], weight.shape[0]))
+                return states.new_zeros(*states.shape[:-1], weight.shape[0])
             if self.trace:
                 with torch.no_grad():
                     func, args, kwargs = in_float32(func, args, kwargs)
@@ -125,30 +112,9 @@ class KeySources(TorchFunctionMode):
         with torch.no_grad() if self._ended else nullcontext():
             if self.full_precision:
                 func, args, kwargs = in_float32(func, args, kwargs)
-            if func in _CONVOLUTIONS and (patches := convolve_patches(args, kwargs)) is not None:
-                return patches
             if call is None:
                 return func(*args, **kwargs)
             return self._attention(call, func, args, kwargs)
-
-    def _zeros_like(self, states: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return zeros, of which memory has a single one unless the model writes into them."""
-        if not self.share_zeros:
-            return states.new_zeros(shape)
-        zeros = states.new_zeros(1).expand(shape)
-        self._zeros[id(zeros)] = zeros  # alive, so that no other tensor has its id
-        return zeros
-
-    def _product(self, func: Any, args: tuple[Any, ...]) -> Tensor | None:
-        """Return zeros that a product with zeros gives, or an activation of them; else None."""
-        if func in _ACTIVATIONS and args and id(args[0]) in self._zeros:
-            return args[0]
-        if func not in _PRODUCTS or not any(id(arg) in self._zeros for arg in args):
-            return None
-        tensors = [arg for arg in args if isinstance(arg, Tensor)]
-        if len({tensor.dtype for tensor in tensors}) > 1:
-            return None
-        return self._zeros_like(tensors[0], torch.broadcast_shapes(*(t.shape for t in tensors)))
 
     def _attention(
         self, call: Running, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -157,7 +123,7 @@ class KeySources(TorchFunctionMode):
             query, key, value = _query_key_value(args, kwargs)
             self._add(call, query.shape[-2], key.shape[-2], key)
             if self.zero_attention:
-                return self._zeros_like(query, (*query.shape[:-1], value.shape[-1]))
+                return query.new_zeros(*query.shape[:-1], value.shape[-1])
         elif func is F.multi_head_attention_forward and self.zero_attention:
             query = args[0] if args else kwargs["query"]
             return torch.zeros_like(query), None
@@ -199,47 +165,51 @@ class KeySources(TorchFunctionMode):
         return frozenset(set(self._linear) - self._projections)
 
 
-def convolve_patches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Return a convolution of patches that do not overlap as a matrix product, else None.
+HALF = (torch.float16, torch.bfloat16)
+_NARROWING = frozenset({Tensor.half, Tensor.bfloat16})
+_LOOKUPS = frozenset({F.embedding, torch.embedding})
+_ATTRIBUTES = frozenset(
+    {"__get__", "__set__", "__setitem__", "__getitem__", "size", "dim", "numel"}
+)
 
-    Its gradient is several times as fast as that of a convolution on the CPU.
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+def in_float32(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """Return a call of a torch function on float32 copies of its 16-bit tensors.
+
+    It is for a torch-function mode that hears all calls of a model: weights are copied one at a
+    time, while a function reads them, and what the model computes from them stays in float32.
 
     Example:
-        >>> x, weight = torch.randn(2, 3, 4, 6), torch.randn(5, 3, 2, 3)
-        >>> patches = convolve_patches((x, weight), {"stride": (2, 3)})
-        >>> torch.allclose(patches, torch.conv2d(x, weight, stride=(2, 3)), atol=1e-5)
-        True
-        >>> convolve_patches((x, weight), {"stride": 1}) is None
-        True
+        >>> half = torch.ones(2, dtype=torch.float16)
+        >>> add, args, kwargs = in_float32(torch.add, (half, 2**-20), {})
+        >>> add(*args, **kwargs).dtype
+        torch.float32
     """
-    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-    pixels = arguments["input"]
-    weight = arguments["weight"]
-    bias = arguments.get("bias")
-    kernel = weight.shape[2:]
-    stride, padding, dilation = (
-        (option,) * len(kernel) if isinstance(option, int) else option
-        for option in (arguments.get(name, default) for name, default in
-                     (("stride", 1), ("padding", 0), ("dilation", 1)))
-    )  # fmt: skip
-    # [b, c, 4, 6] with a kernel of 2 x 3: axes [b, c, 2, 2, 2, 3], cells and what is inside a cell
-    # alternating; cells first, the inside joined with the channels, is one row per patch.
-    whole = pixels.ndim == weight.ndim and not any(
-        side % size for side, size in zip(pixels.shape[2:], kernel, strict=True)
-    )
-    plain = all(step == 1 for step in dilation) and arguments.get("groups", 1) == 1
-    if not (whole and plain and tuple(stride) == tuple(kernel)):
-        return None
-    if padding != "valid" and any(width != 0 for width in padding):
-        return None
-    for axis, size in enumerate(kernel):
-        pixels = pixels.unflatten(2 + 2 * axis, (-1, size))
-    axes = len(kernel)
-    cells = range(2, 2 + 2 * axes, 2)
-    inner = range(3, 3 + 2 * axes, 2)
-    patches = pixels.permute(0, *cells, 1, *inner).flatten(1 + axes)
-    return F.linear(patches, weight.flatten(1), bias).movedim(-1, 1)
+    name = getattr(func, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    first = args[0] if args else None
+    if name in _ATTRIBUTES or (in_place and isinstance(first, Tensor) and first.dtype in HALF):
+        return func, args, kwargs
+    if func in _NARROWING:
+        return Tensor.float, args, {}
+    if func in _LOOKUPS:  # copies the chosen rows alone
+        return (lambda *a, **k: _wide(func(*a, **k))), args, kwargs
+    return func, _wide(args), _wide(kwargs)
+
+
+def _wide(value: Any) -> Any:
+    """Return a nested value with 16-bit tensors in float32, and float32 for 16-bit types."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in HALF else value
+    if isinstance(value, torch.dtype):
+        return torch.float32 if value in HALF else value
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(map(_wide, value))
+    if isinstance(value, Mapping):
+        return {key: _wide(item) for key, item in value.items()}
+    return value
 
 
 def _key_rows(keys: Tensor, *, scores: bool) -> tuple[Tensor, Tensor | None]:

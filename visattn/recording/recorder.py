@@ -16,7 +16,7 @@ from visattn.blocks.tap import RecordRequest, Tap
 from visattn.io.messages import format_names
 from visattn.recording.attention_call import ALL, AttentionCall, fused_kernels
 from visattn.recording.cell_strides import CellStrides
-from visattn.recording.frozen import without_checkpointing
+from visattn.recording.frozen import plain
 from visattn.recording.interception import (
     Running,
     attention_calls,
@@ -86,7 +86,8 @@ def record(
     softmax whose result is multiplied with values, and `torch.nn.MultiheadAttention` are
     intercepted. The first run with an image of some size adds a probe run that locates the tokens.
     Every map is compared with the output of its layer. Attention with unknown token positions, or
-    not among positions, is listed in `unsupported`. Gradient checkpointing is off inside the block.
+    not among positions, is listed in `unsupported`. Inside the block the model runs uncompiled and
+    without gradient checkpointing, and no other thread records or explains it.
 
     Args:
         model: The model.
@@ -101,7 +102,7 @@ def record(
             last bits. It requires all queries and heads.
 
     Raises:
-        ValueError: If the model has no attention that can be recorded, is compiled or scripted, has
+        ValueError: If the model has no attention that can be recorded, is scripted, has
             no such layers, tokens or heads, or a layer cannot record single ones; if weights over
             tokens have no grid or do not reproduce the output of their layer; or if the block ends
             without any map.
@@ -125,8 +126,7 @@ def record(
         (heads,) if isinstance(heads, int) else None if heads is None else tuple(heads),
         differentiable,
     )
-    # A layer that runs again in the backward pass would be recorded twice, or in one pass only.
-    with without_checkpointing(model), _Recorder(model, request, layers).recording() as recording:
+    with plain(model), _Recorder(model, request, layers).recording() as recording:
         yield recording
 
 
@@ -165,36 +165,23 @@ def check_supports_hooks(model: nn.Module) -> None:
     """Check that the attention of a model can be intercepted.
 
     Raises:
-        ValueError: If it is compiled or scripted, or uses attention kernels that cannot be
-            intercepted.
+        ValueError: If it is scripted, or uses attention kernels that cannot be intercepted.
 
     Example:
         >>> check_supports_hooks(nn.Linear(1, 1))
     """
-    check_not_compiled(model)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(
+                "the model must not be scripted to be recorded, but "
+                f"{name or 'the model'} is; record the original model"
+            )
     for name, kernel in fused_kernels(model).items():
         raise ValueError(
             "the attention implementation must be 'sdpa' or 'eager' to be recorded, got "
             f"{kernel!r} in {name or 'the model'}; call set_attn_implementation('sdpa') or "
             "'eager' on it first"
         )
-
-
-def check_not_compiled(model: nn.Module) -> None:
-    """Check that the modules of a model run one by one.
-
-    Raises:
-        ValueError: If it is compiled or scripted.
-    """
-    for name, module in model.named_modules():
-        compiled = getattr(module, "_compiled_call_impl", None) is not None
-        wrapped = type(module).__name__ == "OptimizedModule"
-        scripted = isinstance(module, torch.jit.ScriptModule)
-        if compiled or wrapped or scripted:
-            raise ValueError(
-                "the model must be neither compiled nor scripted to be recorded, but "
-                f"{name or 'the model'} is; record the original model"
-            )
 
 
 class _Recorder:

@@ -215,22 +215,15 @@ def _sources(
     )
     grad = torch.is_grad_enabled()
 
-    def collected(*, share_zeros: bool) -> dict[str, KeySource]:
-        sources = KeySources(model, skip=skip, full_precision=True, last=last,
-                             share_zeros=share_zeros)  # fmt: skip
-        with (
-            frozen(model),
-            torch.set_grad_enabled(grad),
-            torch.autocast(device, enabled=False),
-            sources.collecting(),
-        ):
-            model(**inputs)
-        return sources.sources
-
-    try:
-        return collected(share_zeros=True)
-    except RuntimeError:  # the model writes into the output of a layer
-        return collected(share_zeros=False)
+    sources = KeySources(model, skip=skip, full_precision=True, last=last)
+    with (
+        frozen(model),
+        torch.set_grad_enabled(grad),
+        torch.autocast(device, enabled=False),
+        sources.collecting(),
+    ):
+        model(**inputs)
+    return sources.sources
 
 
 def _text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
