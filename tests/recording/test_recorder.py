@@ -1,5 +1,7 @@
 """Recording of maps: order, metadata, selected rows, errors, no leaks."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -113,14 +115,19 @@ def test_tokens_without_a_grid_raise_an_error(kind: MapKind) -> None:
     assert recording.maps[0].values.shape == (2, 3, 5, 7)
 
 
-def test_compiled_models_raise_an_error() -> None:
-    compiled = torch.compile(GateAndWords())
-    nested = nn.Sequential(GateAndWords())
-    nested[0].compile()
-    for model in (compiled, nested):
-        assert isinstance(model, nn.Module)
-        with pytest.raises(ValueError, match="neither compiled nor scripted"), record(model):
-            pass
+def test_compiled_models_run_uncompiled_inside_and_compiled_again_afterwards() -> None:
+    def backend(*_: object) -> Any:
+        raise AssertionError("it was compiled")
+
+    wrapper: Any = torch.compile(GateAndWords(), backend=backend)
+    in_place = nn.Sequential(GateAndWords())
+    in_place[0].compile(backend=backend)
+    for model in (wrapper, in_place):
+        with record(model) as recording:
+            model(torch.rand(1, 1, 2, 2))
+        assert [item.kind for item in recording.maps] == ["gate", "words"]
+        with pytest.raises(Exception, match="it was compiled"):
+            model(torch.rand(1, 1, 2, 2))
 
 
 class Attention(nn.Module):

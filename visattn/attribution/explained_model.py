@@ -13,7 +13,7 @@ from visattn.attribution.targets import Target
 from visattn.blocks.tap import Tap
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.feature_pooling import ScoreTracer
-from visattn.recording.frozen import unrounded
+from visattn.recording.frozen import unrounded, unwrapped
 from visattn.recording.model_config import (
     ClassNames,
     channels_error,
@@ -69,8 +69,8 @@ def analyze_model(
         channels: Number of channels of its images; by default that of its first convolution.
 
     Raises:
-        ValueError: If the model does not run on images of that size, is compiled or scripted, or
-            there is not one name for each class.
+        ValueError: If the model does not run on images of that size, or there is not one name for
+            each class.
 
     Example:
         >>> from torch import nn
@@ -84,6 +84,7 @@ def analyze_model(
           features   1 layer
             1  3 x 5, [b c y x]
     """
+    model = unwrapped(model)
     defaults, names = _defaults(model, input_size, class_names, channels)
     info = _measured_info(model, defaults, len(names))
     # A single score separates two classes by its sign.

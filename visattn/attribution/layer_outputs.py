@@ -14,6 +14,7 @@ from torch.nn.functional import grid_sample
 from visattn.attribution.targets import Target, check_one_per_image
 from visattn.recording.feature_layers import first_tensor, has_layout, to_grid
 from visattn.recording.frozen import frozen, internal_geometry
+from visattn.recording.interception import in_this_run
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
 
 _NEAR = 0.9  # of a power of two: cells whose last row or column exceeds the canvas
@@ -73,7 +74,7 @@ def intercept_layer(
         calls.last = calls.count
         return _replace_part(output, first[0], function(first[1]))
 
-    handle = explained.model.get_submodule(layer.site).register_forward_hook(hook)
+    handle = explained.model.get_submodule(layer.site).register_forward_hook(in_this_run(hook))
     try:
         yield calls
     finally:
@@ -185,7 +186,7 @@ def _leaves(explained: ExplainedModel, layer: FeatureLayer) -> Iterator[list[Ten
             yield leaves
         return
     module = explained.model.get_submodule(layer.site)
-    handle = module.register_forward_hook(replace_levels)
+    handle = module.register_forward_hook(in_this_run(replace_levels))
     try:
         yield leaves
     finally:

@@ -17,6 +17,7 @@ from visattn.attribution.layer_weights import (
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target, target_values
 from visattn.recording.frozen import frozen, with_grad
+from visattn.recording.interception import in_this_run
 from visattn.recording.model_info import ExplainedModel, ModelInfo
 from visattn.recording.recorder import record_sites
 
@@ -110,7 +111,9 @@ class _Tokens:
 
         with ExitStack() as hooks:
             for block in blocks:
-                hooks.callback(block.register_forward_hook(hook, with_kwargs=True).remove)
+                hooks.callback(
+                    block.register_forward_hook(in_this_run(hook), with_kwargs=True).remove
+                )
             result = run()
         if len(outputs) != len(blocks):
             raise ValueError(f"each block of {self.name} must run once, got {len(outputs)} runs")
@@ -220,7 +223,7 @@ def _own_score(
     given[index] = None
     site = layers[-1 if pool else index].site
     # before the hooks of others, which may collect the outputs of blocks
-    handle = blocks[index].register_forward_hook(hook, prepend=True)
+    handle = blocks[index].register_forward_hook(in_this_run(hook), prepend=True)
     try:
         with (
             _returning(blocks, given),

@@ -20,6 +20,7 @@ from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.pipelines.captioning import attention_site, caption
 from visattn.pipelines.word_source import WordGrids, with_word_maps
 from visattn.recording.frozen import frozen
+from visattn.recording.interception import in_this_run
 from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
@@ -321,7 +322,7 @@ def _stored_weights(sites: Sequence[WordSite]) -> Iterator[Stored]:
     """Store site, whether it attends to the image, and the weights of each attention call."""
     stored: Stored = []
     handles = [
-        site.module.register_forward_hook(_hook(stored, site.name, cross=site.cross))
+        site.module.register_forward_hook(in_this_run(_hook(stored, site.name, cross=site.cross)))
         for site in sites
     ]
     try:
@@ -336,7 +337,7 @@ def _stored_projection(model: Captioner) -> Iterator[list[Tensor]]:
     """Store the projected features `1 n c`, the values that the decoder reads."""
     stored: list[Tensor] = []
     projection = model.get_submodule("decoder.feature_proj")
-    handle = projection.register_forward_hook(lambda *call: stored.append(call[-1]))
+    handle = projection.register_forward_hook(in_this_run(lambda *call: stored.append(call[-1])))
     try:
         yield stored
     finally:

@@ -12,6 +12,7 @@ from visattn.recording.feature_layers import (
     to_grid,
 )
 from visattn.recording.frozen import first_weight, frozen, unrounded, with_grad
+from visattn.recording.interception import in_this_run
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
 from visattn.recording.outputs import output_tensors
 from visattn.recording.probe_cache import kept
@@ -86,7 +87,7 @@ def _run(explained: ExplainedModel) -> tuple[list[tuple[str, Tensor]], Tensor]:
             if first is not None and alone and _is_candidate(module, first[1], info.input_size):
                 outputs.append((site, first[1]))
 
-        return module.register_forward_hook(store)
+        return module.register_forward_hook(in_this_run(store))
 
     handles = [hook(name, module) for name, module in explained.model.named_modules() if name]
     random = torch.Generator().manual_seed(0)

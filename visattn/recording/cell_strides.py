@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Margin
+from visattn.recording.interception import in_this_run
 from visattn.recording.token_grid import Grid
 
 _STRIDED = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.ConvTranspose2d)
@@ -42,11 +43,12 @@ class CellStrides:
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator["CellStrides"]:
         """Note the strides of the maps that the model computes in the block."""
+        note = in_this_run(self._note)
         with ExitStack() as stack:
             for module in model.modules():
                 if isinstance(module, _STRIDED):
                     # before the hooks of blocks that were inserted behind it
-                    handle = module.register_forward_hook(self._note, prepend=True)
+                    handle = module.register_forward_hook(note, prepend=True)
                     stack.callback(handle.remove)
             yield self
 

@@ -18,6 +18,7 @@ from visattn.recording.frozen import (
     unrounded,
     without_grad,
 )
+from visattn.recording.interception import in_this_run
 from visattn.recording.model_info import ExplainedModel, FeatureLayer, FeatureLayout, ModelInfo
 from visattn.recording.probe_cache import cell_margin, kept
 from visattn.recording.token_grid import Grid, covers, fits
@@ -229,7 +230,7 @@ def _block_outputs(
 
     images = _block_images(explained)
     with without_grad(explained.model):
-        handle = explained.model.get_submodule(site).register_forward_hook(hook)
+        handle = explained.model.get_submodule(site).register_forward_hook(in_this_run(hook))
         try:
             for batch in images.split(1 if resizes else len(images)):
                 outputs.append([])

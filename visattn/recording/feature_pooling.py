@@ -22,7 +22,7 @@ from visattn.recording.gradient_graph import (
     num_positions,
     preserves_rows,
 )
-from visattn.recording.interception import probing
+from visattn.recording.interception import in_this_run, probing
 from visattn.recording.model_info import FeatureLayer
 from visattn.recording.outputs import (
     OutputLayout,
@@ -204,7 +204,7 @@ class ScoreTracer:
             if self.layouts:
                 stack.enter_context(tracer.tracing())
             for site, module in self.model.named_modules():
-                hook = self._output_hook(site, run)
+                hook = in_this_run(self._output_hook(site, run))
                 stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
             output = self.forward(with_grad(image))
         run.calls = tracer.calls

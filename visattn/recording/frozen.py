@@ -1,4 +1,4 @@
-"""A model while it is explained: in evaluation mode, frozen, uncompiled, by one thread at a time."""
+"""A model while it is explained: in evaluation mode, frozen, uncompiled, one thread at a time."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -15,7 +15,9 @@ from visattn.insertion.sites import modes_restored
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 _RECOMPUTING = ("with_cp", "memory_efficient")  # mmdetection, and DenseNet of torchvision
-_WRAPPERS = ("DataParallel", "DistributedDataParallel", "AveragedModel")
+_WRAPPERS = {"OptimizedModule": "_orig_mod"} | dict.fromkeys(
+    ("DataParallel", "DistributedDataParallel", "AveragedModel"), "module"
+)
 _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 _LOCKS_GUARD = Lock()
 
@@ -91,13 +93,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
         >>> unwrapped(nn.DataParallel(nn.ReLU()))
         ReLU()
     """
-    while True:
-        if type(model).__name__ == "OptimizedModule":
-            model = cast("nn.Module", model._orig_mod)
-        elif type(model).__name__ in _WRAPPERS:
-            model = cast("nn.Module", model.module)
-        else:
-            return model
+    while (name := _WRAPPERS.get(type(model).__name__)) is not None:
+        model = getattr(model, name)
+    return model
 
 
 @contextmanager

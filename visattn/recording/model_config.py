@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from visattn.recording.frozen import first_weight, without_grad
+from visattn.recording.interception import in_this_run
 from visattn.recording.probe_cache import forward_function
 
 ClassNames = Sequence[str] | Mapping[int, str] | Mapping[str, str]
@@ -100,7 +101,7 @@ def channels_error(model: nn.Module, size: tuple[int, int], channels: int) -> st
     with ExitStack() as stack:
         for site, module in model.named_modules():
             if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-                stack.callback(module.register_forward_pre_hook(hook(site)).remove)
+                stack.callback(module.register_forward_pre_hook(in_this_run(hook(site))).remove)
         # Without a batch axis, a volume network takes a batch of one for the channels of a volume.
         works = runs(model, channels, size)
     if works and not any(isinstance(module, nn.Conv3d) for _, module, _ in entered):

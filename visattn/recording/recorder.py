@@ -102,10 +102,9 @@ def record(
             last bits. It requires all queries and heads.
 
     Raises:
-        ValueError: If the model has no attention that can be recorded, is scripted, has
-            no such layers, tokens or heads, or a layer cannot record single ones; if weights over
-            tokens have no grid or do not reproduce the output of their layer; or if the block ends
-            without any map.
+        ValueError: If the model has no attention that can be recorded, no such layers, tokens or
+            heads, or a layer cannot record single ones; if weights over tokens have no grid or do
+            not reproduce the output of their layer; or if the block ends without any map.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Sigmoid(), Tap("gate"))
@@ -165,14 +164,15 @@ def check_supports_hooks(model: nn.Module) -> None:
     """Check that the attention of a model can be intercepted.
 
     Raises:
-        ValueError: If it is scripted, or uses attention kernels that cannot be intercepted.
+        TypeError: If it is scripted.
+        ValueError: If it uses attention kernels that cannot be intercepted.
 
     Example:
         >>> check_supports_hooks(nn.Linear(1, 1))
     """
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(
+            raise TypeError(
                 "the model must not be scripted to be recorded, but "
                 f"{name or 'the model'} is; record the original model"
             )
