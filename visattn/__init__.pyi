@@ -17,6 +17,7 @@ from .geometry.affine import (
     Geometry as Geometry,
 )
 from .images.reader import (
+    ImageError as ImageError,
     read_image as read_image,
 )
 from .insertion.cost import (

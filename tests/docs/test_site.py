@@ -26,9 +26,9 @@ def written_pages() -> list[Path]:
 
 
 def snippets(page: Path) -> list[str]:
-    """Return the Python snippets of a page; those marked `data` need files or a cluster."""
+    """Return the Python snippets of a page; marked ones need files, a cluster or FastAPI."""
     blocks = FENCED.findall(page.read_text())
-    return [text for language, mark, text in blocks if language == "python" and "data" not in mark]
+    return [text for language, mark, text in blocks if language == "python" and not mark.strip()]
 
 
 PAGES = [page for page in written_pages() if snippets(page)]

@@ -1,0 +1,55 @@
+"""The service of the guide answers photos in threads, and refuses what is none."""
+
+import io
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import visattn as va
+
+fastapi = pytest.importorskip("fastapi")
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "in_a_service.md"
+
+
+def png(seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (80 + seed, 60, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png")
+    return file.getvalue()
+
+
+def test_the_guide_answers_each_request_with_the_map_of_its_photo() -> None:
+    from fastapi.testclient import TestClient
+
+    [code] = re.findall(
+        r"^```python service\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE
+    )
+    service: dict[str, object] = {}
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    try:
+        exec(code.replace(", pretrained=True", ""), service)
+    finally:
+        torch.set_num_threads(threads)
+    explainer = service["explainer"]
+    assert isinstance(explainer, va.Explainer)
+    photos = [png(seed) for seed in range(6)]
+    with TestClient(service["app"]) as client, ThreadPoolExecutor(3) as pool:  # pyright: ignore[reportArgumentType]
+        answers = [*pool.map(lambda photo: client.post("/map", content=photo), photos)]
+        for photo, answer in zip(photos, answers, strict=True):
+            assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
+            [heatmap] = explainer.explain(photo, "gradcam")
+            with Image.open(io.BytesIO(answer.content)) as drawn:
+                assert np.array_equal(np.asarray(drawn), np.asarray(va.overlay(photo, heatmap)))
+        for url, body, status in (
+            ("/map", b"no photo", 415),
+            ("/map", photos[0][:200], 415),
+            ("/map", bytes(11 * 2**20), 413),
+            ("/map?method=rollout", photos[0], 422),
+        ):
+            assert client.post(url, content=body).status_code == status
