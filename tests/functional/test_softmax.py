@@ -150,7 +150,7 @@ class Kernels(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3), (2, 3, 5)])
 def test_fused_kernel_runs_without_need_weights(lead: tuple[int, ...]) -> None:
     query, keys, _ = inputs(*lead, dtype=torch.float32)
     for shape in (None, (5, 11), (*lead, 1, 11), (*lead[-1:], 5, 11)):

@@ -203,11 +203,15 @@ def dot_product_attention(
         added = allowed if added is None else torch.where(allowed, added, -torch.inf)
     # Kernels are fused for four dimensions and contiguous rows.
     rows = (part if part.stride(-1) == 1 else part.contiguous() for part in (query, keys, values))
-    parts = (part[(None,) * (4 - part.ndim)] for part in rows)
-    added = None if added is None else added[(None,) * (4 - added.ndim)]
-    output = scaled_dot_product_attention(*parts, attn_mask=added, scale=scale)
+    if added is not None:
+        added = _in_four_dims(added.expand(*query.shape[:-2], *added.shape[-2:]))
+    output = scaled_dot_product_attention(*map(_in_four_dims, rows), attn_mask=added, scale=scale)
     output = output.reshape(*query.shape[:-1], values.shape[-1])
     return output if empty is None else output.masked_fill(empty, 0.0), None
+
+
+def _in_four_dims(part: Tensor) -> Tensor:
+    return part.flatten(0, -4) if part.ndim > 4 else part[(None,) * (4 - part.ndim)]
 
 
 def _attention_by_rows(
