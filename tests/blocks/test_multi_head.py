@@ -8,7 +8,6 @@ from random_numbers import numbers
 from torch import nn
 
 from visattn.blocks.multi_head import MultiHeadAttention
-from visattn.functional.masks import causal_mask, length_mask
 from visattn.recording.recorder import record
 
 
@@ -27,7 +26,7 @@ def twins() -> tuple[MultiHeadAttention, nn.MultiheadAttention]:
 
 
 QUERY, KEYS, VALUES = numbers(2, 11, 12), numbers(2, 13, 12, seed=1), numbers(2, 13, 12, seed=2)
-UNEVEN = causal_mask(11, 13, alignment="upper_left")  # all rows and all columns differ
+UNEVEN = torch.ones(11, 13).tril().bool()  # all rows and all columns differ
 PADDING = torch.tensor([[False] * 9 + [True] * 4, [False] * 4 + [True] * 9])
 
 
@@ -72,7 +71,7 @@ def test_fully_padded_rows_are_zero_with_finite_gradients(need_weights: bool) ->
     attend, theirs = twins()
     for bias in (attend.out.bias, theirs.out_proj.bias):
         bias.data.zero_()
-    mask = length_mask(torch.tensor([0, 13]), 13)
+    mask = (torch.arange(13) < torch.tensor([0, 13])[:, None])[:, None]
     output, weights = attend(QUERY, KEYS, VALUES, mask=mask, need_weights=need_weights)
     assert (output[0] == 0).all()
     assert (output[1] != 0).all()

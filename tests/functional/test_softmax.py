@@ -10,8 +10,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from visattn.functional.attention import dot_product_attention, masked_softmax
-from visattn.functional.masks import causal_mask, length_mask
+from visattn.functional.attention import (
+    additive_scores,
+    dot_product_attention,
+    masked_softmax,
+)
 
 BOTH = pytest.mark.parametrize("need_weights", [False, True])
 
@@ -31,8 +34,9 @@ def random_mask() -> Tensor:
 @BOTH
 def test_matches_torch_attention(need_weights: bool) -> None:
     query, keys, values = inputs(2, 3)
-    mask = causal_mask(5, 11, alignment="upper_left") | (numbers(5, 11) > 1)
-    for given_mask in (None, mask, mask & length_mask(torch.tensor([[9], [4]]), 11)):
+    mask = torch.ones(5, 11).tril().bool() | (numbers(5, 11) > 1)
+    padding = torch.arange(11) < torch.tensor([9, 4])[:, None, None, None]
+    for given_mask in (None, mask, mask & padding):
         for scale in (None, 0.3):
             expected = scaled_dot_product_attention(
                 query, keys, values, attn_mask=given_mask, scale=scale
@@ -188,3 +192,13 @@ def test_output_has_gradients_for_the_weights() -> None:
     assert weights is not None
     (gradient,) = torch.autograd.grad(output.sum(), weights)
     torch.testing.assert_close(gradient, values.sum(-1)[:, None].expand(2, 5, 11))
+
+
+def test_additive_scores_match_the_equation_and_share_keys() -> None:
+    query, keys, vector = numbers(2, 3, 7), numbers(2, 11, 7, seed=1), numbers(7, seed=2)
+    scores = additive_scores(query, keys, vector)
+    for b, n, m in ((0, 0, 0), (0, 2, 10), (1, 1, 5)):
+        expected = vector @ torch.tanh(query[b, n] + keys[b, m])
+        torch.testing.assert_close(scores[b, n, m], expected)
+    shared = additive_scores(query.expand(3, 2, 3, 7), keys[None], vector)
+    torch.testing.assert_close(shared, scores.expand(3, 2, 3, 11))

@@ -38,3 +38,5 @@ from .squeeze_excite import (
 from .srm import SRM as SRM
 from .tap import Tap as Tap
 from .triplet import TripletAttention as TripletAttention
+
+__all__: list[str]

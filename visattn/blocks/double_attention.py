@@ -55,8 +55,8 @@ class DoubleAttention(Block):
         features = at_least_float32(self.feature(x).flatten(2))  # [b h n]
         gather = at_least_float32(self.gather(x).flatten(2)).softmax(2)  # [b k n]
         distribute = at_least_float32(self.distribute(x).flatten(2)).softmax(1)
-        self.gather_tap(gather.unflatten(2, grid).to(x.dtype))
-        self.distribute_tap(distribute.unflatten(2, grid).to(x.dtype))
+        self.gather_tap(gather.to(x.dtype).unflatten(2, grid))
+        self.distribute_tap(distribute.to(x.dtype).unflatten(2, grid))
         with without_autocast(x.device):
             output = features @ gather.mT @ distribute
-        return x + self.project(output.unflatten(2, grid).to(x.dtype))
+        return x + self.project(output.to(x.dtype).unflatten(2, grid))

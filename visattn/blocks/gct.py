@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
-from visattn.functional.numerics import at_least_float32
+from visattn.functional.numerics import channel_norms
 
 
 class GCT(Block):
@@ -42,7 +42,7 @@ class GCT(Block):
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the features scaled by the channel gate."""
-        norm = at_least_float32(x).norm(dim=(2, 3))
+        norm = channel_norms(x)
         embedding = self.alpha * (norm.square() + 1e-5).sqrt()
         scale = (embedding.square().mean(1, keepdim=True) + 1e-5).rsqrt()
         gate = 1 + torch.tanh(self.gamma * embedding * scale + self.beta)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
-from visattn.functional.numerics import at_least_float32, fast_mean
+from visattn.functional.numerics import at_least_float32, channel_norms, fast_mean
 
 
 class SRM(Block):
@@ -45,7 +45,7 @@ class SRM(Block):
         exact = at_least_float32(x)
         mean = fast_mean(exact, (2, 3))
         # A difference and a norm: on a CPU ten times as fast as torch.var.
-        norm = (exact - mean[:, :, None, None]).norm(dim=(2, 3))
+        norm = channel_norms(exact - mean[:, :, None, None])
         std = (norm.square() / (x.shape[2] * x.shape[3]) + 1e-5).sqrt()
         styles = torch.stack((mean, std), 2).to(x.dtype)
         gate = self.norm((styles * self.weight).sum(2)).sigmoid().to(x.dtype)

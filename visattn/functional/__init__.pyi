@@ -1,11 +1,7 @@
 from .attention import (
     additive_scores as additive_scores,
-    concat_scores as concat_scores,
     dot_product_attention as dot_product_attention,
     dot_product_attention_weights as dot_product_attention_weights,
-    dot_scores as dot_scores,
-    general_scores as general_scores,
-    location_scores as location_scores,
     masked_softmax as masked_softmax,
 )
 from .beams import (

@@ -1,47 +1,11 @@
-"""Attention: score functions, and softmax with masks.
-
-Scores have one row per query, so that a softmax over the last axis gives attention weights.
-"""
+"""Softmax attention with masks (boolean, True = may attend), and additive scores."""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from visattn.functional.numerics import at_least_float32, without_autocast
-
-
-def dot_scores(
-    query: Float[Tensor, "*b n d"], keys: Float[Tensor, "*#b m d"]
-) -> Float[Tensor, "*b n m"]:
-    """Return the dot product of each query with each key.
-
-    Example:
-        >>> dot_scores(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
-        tensor([[11.,  2.]])
-
-    Source:
-        Luong et al. 2015, arXiv:1508.04025, section 3.1, dot.
-    """
-    return query @ keys.mT
-
-
-def general_scores(
-    query: Float[Tensor, "*b n d"], keys: Float[Tensor, "*#b m e"], weight: Float[Tensor, "d e"]
-) -> Float[Tensor, "*b n m"]:
-    """Return bilinear ("general") scores: query · weight · key.
-
-    Queries and keys may have different dimensions.
-
-    Example:
-        >>> weight = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-        >>> general_scores(torch.tensor([[1.0, 2.0]]), torch.tensor([[9.0, 3.0, 4.0]]), weight)
-        tensor([[11.]])
-
-    Source:
-        Luong et al. 2015, arXiv:1508.04025, section 3.1, general.
-    """
-    return dot_scores(query @ weight, keys)
 
 
 def additive_scores(
@@ -68,67 +32,6 @@ def additive_scores(
         equation 4.
     """
     return torch.tanh(query.unsqueeze(-2) + keys.unsqueeze(-3)) @ vector
-
-
-def concat_scores(
-    query: Float[Tensor, "*b n d"],
-    keys: Float[Tensor, "*#b m e"],
-    weight: Float[Tensor, "hidden d_plus_e"],
-    vector: Float[Tensor, " hidden"],
-) -> Float[Tensor, "*b n m"]:
-    """Return concat scores: vector · tanh(weight · [query; key]).
-
-    Since the layer is linear, queries and keys are projected separately: these are additive scores
-    with both weights in one matrix.
-
-    Args:
-        query: Queries.
-        keys: Keys.
-        weight: Weight of the layer; its first columns belong to the query.
-        vector: Score vector v.
-
-    Example:
-        >>> weight = torch.tensor([[1.0, -1.0]])
-        >>> concat_scores(torch.ones(1, 1), torch.ones(2, 1), weight, torch.ones(1))
-        tensor([[0., 0.]])
-
-    Source:
-        Luong et al. 2015, arXiv:1508.04025, section 3.1, concat.
-    """
-    from_query, from_key = weight.split((query.shape[-1], keys.shape[-1]), -1)
-    return additive_scores(linear(query, from_query), linear(keys, from_key), vector)
-
-
-def location_scores(
-    query: Float[Tensor, "*b n d"], weight: Float[Tensor, "most d"], keys: int
-) -> Float[Tensor, "*b n m"]:
-    """Return location-based scores, which depend on the query only and not on the keys.
-
-    Args:
-        query: Queries.
-        weight: One row per key position, up to the maximum number of keys.
-        keys: Number of keys. Padding must be masked afterwards.
-
-    Example:
-        >>> location_scores(torch.ones(1, 2), torch.tensor([[1.0, 1.0], [2.0, 0.0], [9.0, 9.0]]), 2)
-        tensor([[2., 2.]])
-
-    Source:
-        Luong et al. 2015, arXiv:1508.04025, section 3.1, location.
-    """
-    return linear(query, weight[:keys])
-
-
-def context_vector(
-    weights: Float[Tensor, "*b n"], values: Float[Tensor, "*#b n d"]
-) -> Float[Tensor, "*b d"]:
-    """Return the context vector: the weighted sum of the values.
-
-    Example:
-        >>> context_vector(torch.tensor([0.25, 0.75]), torch.tensor([[0.0, 4.0], [4.0, 0.0]]))
-        tensor([3., 1.])
-    """
-    return (weights.unsqueeze(-2) @ values).squeeze(-2)
 
 
 def masked_softmax(
@@ -226,7 +129,7 @@ def _attention_by_rows(
     training step of DANet takes 1.7 times as long with torch's, its inference 2.6 times.
     """
     # A graph with a free number of queries has no loop over them.
-    parts = [query] if torch.compiler.is_compiling() else query.split(256, -2)
+    parts = [query] if torch.compiler.is_compiling() else torch.split(query, 256, -2)
     outputs = [
         dot_product_attention_weights(part, keys, scale=scale).to(values.dtype) @ values
         for part in parts

@@ -118,15 +118,10 @@ def tent_pool(x: Float[Tensor, "b c y x"], *, num_cells: int = 4) -> Float[Tenso
     The weights decrease linearly to the centers of the neighboring cells and sum to 1. A cell
     without pixels in reach gives 0.
 
-    Raises:
-        ValueError: If there are no cells.
-
     Example:
         >>> tent_pool(torch.tensor([[[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]]]), num_cells=2)[0, 0, 0]
         tensor([2.2500, 4.7500])
     """
-    if num_cells < 1:
-        raise ValueError(f"num_cells must be at least 1, got {num_cells}")
     down, across = (_tents(x.shape[axis], num_cells, like=x) for axis in (2, 3))
     return torch.einsum("bcyx,yi,xj->bcij", x, down, across)
 

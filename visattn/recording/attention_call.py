@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from visattn.functional.attention import dot_product_attention_weights
-from visattn.functional.masks import causal_mask
 
 Rows = slice | list[int]
 ALL = slice(None)
@@ -169,7 +168,7 @@ class FusedCall(AttentionCall):
         if mask is not None and mask.dtype != torch.bool:
             self.bias = mask  # a mask of numbers is added to the scores
         elif given.get("is_causal"):  # torch refuses it beside a mask
-            self.mask = causal_mask(*self.shape[2:], alignment="upper_left", device=query.device)
+            self.mask = query.new_ones(self.shape[2:], dtype=torch.bool).tril()
         else:
             self.mask = mask
         self.scale = given.get("scale")

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
-from visattn.functional.attention import context_vector, masked_softmax
+from visattn.functional.attention import masked_softmax
 from visattn.models.base import ImageEncoder
 from visattn.models.vqa.model import AnswerOutput, GridTokens, QuestionGroups, VQAModel, answer_head
 from visattn.models.vqa.question_encoders import (
@@ -147,9 +147,9 @@ class ControlUnit(nn.Module):
         # A control is a mean of word vectors and nothing else, so that its weights say all of it.
         joined = self.join(torch.cat((control, query), -1))
         # w . (joined * word), for all words: the weight is folded into the control, not the words
-        scores = context_vector(joined * self.score.weight[0], question.words.mT)
+        scores = ((joined * self.score.weight[0])[:, None] @ question.words.mT).squeeze(1)
         weights = masked_softmax(scores, question.mask)
-        return context_vector(weights, question.words), weights
+        return (weights[:, None] @ question.words).squeeze(1), weights
 
 
 class ReadUnit(nn.Module):
