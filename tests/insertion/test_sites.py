@@ -81,10 +81,10 @@ class Turned(nn.Module):
 
 RELU = nn.ReLU()
 TWICE = nn.Sequential(nn.Conv2d(3, 5, 1), RELU, nn.Conv2d(5, 7, 1), RELU)
-CHOICES = r"position is 'residual', 'stage_end', a pattern of module names such as '\*'"
+CHOICES = "position is 'residual', .* names of modules such as 'layer.'.* begin with 0, 1"
 CASES: list[tuple[nn.Module, Position, str]] = [
     (residual_net(), "residuals", f"no module 'residuals'; did you mean residual.* {CHOICES}"),
-    (residual_net(), "*.bn3", r"no site for position='\*.bn3': no module matches"),
+    (residual_net(), "*.bn3", r"there is no module '\*.bn3'; did you mean"),
     (residual_net(), ["1.bn7"], "there is no module '1.bn7'; did you mean 1.bn2"),
     (residual_net(), [], "no site for position=.*no module matches"),
     (residual_net(), lambda name, module: False, "no module matches"),
@@ -93,8 +93,12 @@ CASES: list[tuple[nn.Module, Position, str]] = [
     (nn.Sequential(nn.ReLU(), Pair()), "1", "1: it returns no tensor"),
     (TWICE, "residual", f"no module returns the residual branch of an addition; {CHOICES}"),
     (TWICE, "1", r"1: it runs with \[5, 7\] channels"),
-    (hollow(resnet50), "stage_end", r"feature_info of timm, which .*ResNet lacks; .*'layer\*'"),
-    (nn.Sequential(nn.Conv2d(3, 8, 1), Turned()), "1", r"shape \[2, 8, 8, 8\], whose .* ambiguous"),
+    (
+        hollow(resnet50),
+        "stage_end",
+        "feature_info of timm, which .*ResNet lacks; .*such as 'layer.'",
+    ),
+    (nn.Sequential(nn.Conv2d(3, 8, 1), Turned()), "1", r"\[2, 8, 8, 8\], whose .* ambiguous"),
 ]
 
 

@@ -1,6 +1,7 @@
 """Parameters and multiply-accumulate operations (MACs) of a model and its attention blocks."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +16,7 @@ from visattn.insertion.with_block import WithBlock, plain_modules
 
 @dataclass(frozen=True)
 class SiteCost:
-    """Cost of the blocks at one site; without a name, that of everything else.
-
-    Args:
-        macs: Multiply-accumulate operations per image.
-    """
+    """Cost of the blocks at one site, or of the rest; MACs are per image."""
 
     site: str
     blocks: str
@@ -32,7 +29,6 @@ class ModelSummary:
     """Cost of a model: everything that is not attention first, then each site."""
 
     rows: tuple[SiteCost, ...]
-    image_shape: tuple[int, ...]
 
     @property
     def num_parameters(self) -> int:
@@ -45,25 +41,24 @@ class ModelSummary:
         return sum(row.macs for row in self.rows)
 
     def __str__(self) -> str:
-        """Return the table and what is counted."""
+        """Return a table."""
         rows = [*self.rows, SiteCost("in all", "", self.num_parameters, self.macs)]
-        cells = [("site", "blocks", "parameters", "MACs")]
-        cells += [
-            (r.site or "(the rest)", r.blocks, f"{r.num_parameters:,}", f"{r.macs:,}") for r in rows
-        ]
-        a, b, c, d = (max(map(len, column)) for column in zip(*cells, strict=True))
-        lines = [f"{i:<{a}}  {j:<{b}}  {k:>{c}}  {m:>{d}}" for i, j, k, m in cells]
+        a, b = (
+            max(map(len, column))
+            for column in zip(*((r.site, r.blocks) for r in rows), strict=True)
+        )
+        lines = [f"{'site':<{a}}  {'blocks':<{b}}  {'parameters':>13}  {'MACs per image':>16}"]
         lines += [
-            f"for one image of {' x '.join(map(str, self.image_shape))}. MACs are multiplications "
-            "and additions",
-            "(half as many as FLOPs) of convolutions, linear layers and attention, as counted by",
-            "torch.utils.flop_counter; gates, norms, activations and pools are not counted.",
+            f"{r.site:<{a}}  {r.blocks:<{b}}  {r.num_parameters:>13,}  {r.macs:>16,}" for r in rows
         ]
         return "\n".join(lines)
 
 
 def summary(model: nn.Module, example: Example | None = None) -> ModelSummary:
     """Return parameters and MACs of a model, per block and in total; any device, also `meta`.
+
+    MACs are half the FLOPs of `torch.utils.flop_counter`: those of convolutions, linear layers and
+    attention. Gates, norms, activations and pools are not counted.
 
     Args:
         model: Model with or without blocks, inserted or its own; or a single block.
@@ -74,11 +69,11 @@ def summary(model: nn.Module, example: Example | None = None) -> ModelSummary:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False))
         >>> x = torch.zeros(1, 3, 5, 7)
         >>> _ = insert(model, "se", position="0", example=x, reduction=4)
-        >>> print(str(summary(model, x)).partition("for one")[0])
-        site        blocks  parameters   MACs
-        (the rest)                 216  3,240
-        0           se              43     32
-        in all                     259  3,272
+        >>> print(summary(model, x))
+        site        blocks     parameters    MACs per image
+        (the rest)                    216             3,240
+        0           se                 43                32
+        in all                        259             3,272
     """
     example = default_example(model) if example is None else example
     blocks: dict[str, tuple[str, nn.Module]] = {}
@@ -88,33 +83,29 @@ def summary(model: nn.Module, example: Example | None = None) -> ModelSummary:
             blocks[name] = " + ".join(module.visattn.names), module.visattn
         elif not inside and (own := block_name(module)):
             blocks[name] = own, module
-    counter = FlopCounterMode(display=False)
-    macs = dict.fromkeys(blocks, 0)
+    counter, macs = FlopCounterMode(display=False), dict.fromkeys(blocks, 0)
 
-    def count(name: str, sign: int) -> Callable[..., None]:
+    def counting(name: str, sign: int) -> Callable[..., None]:
         def hook(*_: object) -> None:  # what was counted until it returned, less until it started
             macs[name] += sign * counter.get_total_flops() // 2
 
         return hook
 
-    hooks = [module.register_forward_pre_hook(count(n, -1)) for n, (_, module) in blocks.items()]
-    hooks += [module.register_forward_hook(count(n, 1)) for n, (_, module) in blocks.items()]
-    try:
-        with torch.no_grad(), modes_restored(model), counter:
+    with torch.no_grad(), modes_restored(model), ExitStack() as stack:
+        for name, (_, module) in blocks.items():
+            stack.callback(module.register_forward_pre_hook(counting(name, -1)).remove)
+            stack.callback(module.register_forward_hook(counting(name, 1)).remove)
+        with counter:
             run_model(model, example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    shapes = [x.shape for x in tree_leaves(example) if isinstance(x, Tensor)]
-    images = isinstance(example, list) and len(shapes[0]) == 3
-    batch, image_shape = (len(shapes), shapes[0]) if images else (shapes[0][0], shapes[0][1:])
+    first = next(x for x in tree_leaves(example) if isinstance(x, Tensor))
+    batch = len(example) if isinstance(example, list) and first.ndim == 3 else len(first)
     rows = [
         SiteCost(name or "(the model)", kind, _count_parameters(module), macs[name] // batch)
         for name, (kind, module) in blocks.items()
     ]
     rest = _count_parameters(model) - sum(row.num_parameters for row in rows)
     others = counter.get_total_flops() // 2 // batch - sum(row.macs for row in rows)
-    return ModelSummary((SiteCost("", "", rest, others), *rows), tuple(image_shape))
+    return ModelSummary((SiteCost("(the rest)", "", rest, others), *rows))
 
 
 def _count_parameters(module: nn.Module) -> int:

@@ -1,7 +1,9 @@
 """Attention blocks inserted into a network, removed from it, and trained alone."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,7 +20,6 @@ from visattn.insertion.sites import (
     Site,
     default_example,
     find_sites,
-    matches,
     modes_restored,
     run_model,
 )
@@ -106,27 +107,30 @@ def insert(
         example = default_example(model)
     specs = [block] if isinstance(block, str) or callable(block) else block
     modules = plain_modules(model)
-    inserted = {
-        site: _match_host(_build(specs, site, options, identity=init == "identity"), model, site)
-        for site in find_sites(model, position, example)
-    }
-    for site, blocks in inserted.items():
+    inserted: dict[Site, WithBlock] = {}
+    for site in find_sites(model, position, example):
         host = modules[site.name]
-        _replace(model, host, WithBlock(host, blocks.train(host.training)))
+        weights = [*host.parameters(), *model.parameters()]
+        like = next((weight for weight in weights if weight.is_floating_point()), torch.zeros(1))
+        blocks = _build(specs, site, options, identity=init == "identity")
+        blocks.to(like.device, like.dtype).train(host.training)
+        inserted[site] = WithBlock(host, blocks)
     try:
+        for host in inserted.values():
+            _replace(model, host.host, host)
         _check_calls(model, inserted, example)
         if freeze:
             freeze_except_blocks(model, trainable)
     except BaseException:
-        remove(model, position=[site.name for site in inserted])
+        for host in inserted.values():
+            _replace(model, host, host.host)
         raise
-    all_blocks = nn.ModuleList(inserted.values())
-    scales = [name for name, _ in all_blocks.named_parameters() if name.endswith("_scale")]
+    added = [p for host in inserted.values() for p in host.visattn.named_parameters()]
     return Insertion(
-        blocks=next(iter(inserted.values())).names,
+        blocks=next(iter(inserted.values())).visattn.names,
         sites=tuple(inserted),
-        num_parameters=sum(p.numel() for p in all_blocks.parameters()),
-        num_identity_scales=len(scales),
+        num_parameters=sum(parameter.numel() for _, parameter in added),
+        num_identity_scales=sum(name.endswith("_scale") for name, _ in added),
     )
 
 
@@ -165,19 +169,9 @@ def _build(
 
 def _unique_name(block: nn.Module, taken: Mapping[str, nn.Module]) -> str:
     """Return a name that a child module may have."""
-    name = re.sub(
-        r"\W", "_", (block_name(block) or type(block).__name__).rpartition(".")[2].lower()
-    )
-    name = f"{name}_block" if hasattr(nn.Module, name) else name
+    name = (block_name(block) or type(block).__name__).rpartition(".")[2].lower()
     count = sum(re.fullmatch(rf"{name}\d*", other) is not None for other in taken)
     return f"{name}{count + 1}" if count else name
-
-
-def _match_host(blocks: InsertedBlock, model: nn.Module, site: Site) -> InsertedBlock:
-    """Return blocks on the device of their host, with its dtype."""
-    weights = [*model.get_submodule(site.name).parameters(), *model.parameters()]
-    like = next((weight for weight in weights if weight.is_floating_point()), torch.zeros(1))
-    return blocks.to(like.device, like.dtype)
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
@@ -188,48 +182,30 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
             children[name] = new
 
 
-def _check_calls(
-    model: nn.Module, inserted: Mapping[Site, InsertedBlock], example: Example
-) -> None:
+def _check_calls(model: nn.Module, inserted: Mapping[Site, WithBlock], example: Example) -> None:
     """Run the model and raise unless every block runs as often as its site did."""
-    calls: list[object] = []
+    calls = Counter[Site]()
 
-    def called(block: object, *_: object) -> None:
-        calls.append(block)
+    def counting(site: Site) -> Callable[..., None]:
+        return lambda *_: calls.update([site])
 
-    hooks = [blocks.register_forward_hook(called) for blocks in inserted.values()]
-    try:
-        with torch.no_grad(), modes_restored(model):
-            run_model(model, example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for site, blocks in inserted.items():
-        if calls.count(blocks) != site.num_calls:
+    with torch.no_grad(), modes_restored(model), ExitStack() as stack:
+        for site, host in inserted.items():
+            stack.callback(host.visattn.register_forward_hook(counting(site)).remove)
+        run_model(model, example)
+    for site in inserted:
+        if calls[site] != site.num_calls:
             raise ValueError(
                 f"no block can be inserted after {site.name}: it ran {site.num_calls} times, the "
-                f"block {calls.count(blocks)} times; the model reaches it by more than its name"
+                f"block {calls[site]} times; the model reaches it by more than its name"
             )
 
 
-def remove(
-    model: nn.Module,
-    block: str | type[nn.Module] | None = None,
-    *,
-    position: str | Sequence[str] | None = None,
-) -> list[str]:
-    """Remove inserted blocks from a model, and return their sites.
+def remove(model: nn.Module) -> list[str]:
+    """Remove all inserted blocks from a model, and return their sites.
 
-    Without its last block the model is as before: modules, names, hooks, order and modes, and what
-    `freeze=True` froze.
-
-    Args:
-        model: Model with inserted blocks.
-        block: The blocks that are removed, by name or class; all of a site if None.
-        position: Sites: a pattern of module names or a list of names; all if None.
-
-    Raises:
-        ValueError: If there are no such blocks.
+    The model is then as before: modules, names, hooks, order and modes, and what `freeze=True`
+    froze.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3))
@@ -242,31 +218,10 @@ def remove(
         )
     """
     hosts = {n: m for n, m in plain_modules(model).items() if isinstance(m, WithBlock)}
-    removed: list[str] = []
-    for site, host in hosts.items():
-        here = position is None or (
-            matches(site, position) if isinstance(position, str) else site in position
-        )
-        blocks = dict(host.visattn.named_children()) if here else {}
-        chosen = [name for name, module in blocks.items() if _is_kind(name, module, block)]
-        removed += [site] * bool(chosen)
-        for name in chosen:
-            delattr(host.visattn, name)
-            delattr(host.visattn, f"{name}_scale")
-        if not host.visattn.names:
-            _replace(model, host, host.host)
-    if not removed:
-        listed = ", ".join(f"{n} ({' + '.join(m.visattn.names)})" for n, m in hosts.items())
-        raise ValueError(f"there are no such blocks to remove; the model has {listed or 'none'}")
-    if not any(isinstance(module, WithBlock) for module in model.modules()):
-        _unfreeze(model)
-    return removed
-
-
-def _is_kind(name: str, module: nn.Module, block: str | type[nn.Module] | None) -> bool:
-    if isinstance(block, type):
-        return isinstance(module, block)
-    return block in (None, name, block_name(module))
+    for host in hosts.values():
+        _replace(model, host, host.host)
+    _unfreeze(model)
+    return list(hosts)
 
 
 # ------------------------------------------------------------------ training of blocks alone
@@ -305,21 +260,19 @@ def freeze_except_blocks(model: nn.Module, trainable: Sequence[str] = ()) -> lis
     trained = trained_tensors(model, trainable)
     kept = {id(tensor) for tensor in trained.values()}
     _unfreeze(model)
-    blocks = [module for module in model.modules() if isinstance(module, InsertedBlock)]
-    inside = {id(module) for block in blocks for module in block.modules()}
     for module in model.modules():
         own = dict(module.named_parameters(recurse=False))
-        own_buffers = {id(buffer) for buffer in module.buffers(recurse=False)}
-        frozen = {n: p for n, p in own.items() if p.requires_grad and id(p) not in kept}
-        for parameter in frozen.values():
-            parameter.requires_grad = False
-            parameter.grad = None  # an optimizer would still apply a gradient from before
         for parameter in own.values():
             if id(parameter) in kept:
                 parameter.requires_grad = True
+        frozen = [n for n, p in own.items() if p.requires_grad and id(p) not in kept]
+        for name in frozen:
+            own[name].requires_grad = False
+            own[name].grad = None  # an optimizer would still apply a gradient from before
         if frozen:  # names, so that a copy of the model can be unfrozen, too
-            vars(module)[_FROZEN] = tuple(frozen)
-        if _has_statistics(module) and id(module) not in inside and not (own_buffers <= kept):
+            vars(module)[_FROZEN] = frozen
+        statistics = {id(buffer) for buffer in _statistics(module)}
+        if not statistics <= kept:
             # First of all hooks, since that of `spectral_norm` updates its vectors in training.
             module.register_forward_pre_hook(_stay_in_eval, prepend=True)
     return [name for name, tensor in trained.items() if tensor.requires_grad]
@@ -363,10 +316,8 @@ def check_all_saved(model: nn.Module, trainable: Sequence[str]) -> None:
     missing = sorted(set(trained) - set(trained_tensors(model, trainable)))
     if missing:
         raise ValueError(
-            "trainable must name all that was trained beside the blocks, but "
-            f"{', '.join(missing[:3])} {'is' if len(missing) == 1 else 'are'} not frozen and would "
-            f"be missing in the file; pass the names that insert got, such as "
-            f"{[missing[0].rpartition('.')[0] or missing[0]]!r}"
+            f"{', '.join(missing[:3])} are not frozen and would be missing in the file: pass "
+            f"trainable={[missing[0].rpartition('.')[0] or missing[0]]!r}, as insert got it"
         )
 
 
@@ -381,13 +332,13 @@ def _names_it(pattern: str, name: str) -> bool:
     return any(fnmatchcase(".".join(parts[:n]), pattern) for n in range(1, len(parts) + 1))
 
 
-def _has_statistics(module: nn.Module) -> bool:
-    """Return whether a module changes buffers of its own while it is trained, as norms do."""
+def _statistics(module: nn.Module) -> list[Tensor]:
+    """Return the buffers of its own that a module changes while it is trained, as norms do."""
     own = dict(module.named_buffers(recurse=False))
     leaf = not any(True for _ in module.children())
-    return any(name.startswith("running_") for name in own) or (
-        leaf and any(buffer.is_floating_point() for buffer in own.values())
-    )
+    return [
+        b for n, b in own.items() if n.startswith("running_") or (leaf and b.is_floating_point())
+    ]
 
 
 def _stay_in_eval(module: nn.Module, _: object) -> None:

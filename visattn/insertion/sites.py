@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -47,7 +47,7 @@ def find_sites(model: nn.Module, position: Position, example: Example) -> list[S
 
     Args:
         position: As for `visattn.insert`. Of the modules that a pattern or a function matches,
-            those that return no feature map are skipped.
+            those that cannot hold a block are skipped.
 
     Raises:
         ValueError: If there is no such site, or a named one cannot hold a block.
@@ -61,41 +61,34 @@ def find_sites(model: nn.Module, position: Position, example: Example) -> list[S
     run = _Run(example)
     with torch.no_grad(), modes_restored(model), ExitStack() as stack:
         for name, module in modules.items():
-            stack.callback(module.register_forward_pre_hook(run.entering(name)).remove)
-            stack.callback(module.register_forward_hook(run.leaving(name)).remove)
+            stack.callback(module.register_forward_hook(run.hook(name)).remove)
         with run:
             run_model(model, example)
-    names = _select_names(model, modules, position, run.branches)
-    order = {name: number for number, name in enumerate(run.outputs)}
-    sites, skipped = list[Site](), list[str]()
-    skips = callable(position) or _is_pattern(position)
-    for name in sorted(set(names), key=lambda name: order.get(name, -1)):
-        try:
-            site = _make_site(name, modules[name], run.outputs.get(name, []))
-        except _NoFeatureMapError as error:
-            if not skips:
-                raise
-            skipped.append(str(error))
-        else:
-            sites += [site] * (not skips or site.grid != (1, 1))
+    names = set(_select_names(model, modules, position, run.branches))
+    order = [*(name for name in modules if name not in run.outputs), *run.outputs]
+    found = [_make_site(n, modules[n], run.outputs.get(n, [])) for n in order if n in names]
+    sites = [site for site in found if isinstance(site, Site)]
+    reasons = [site for site in found if isinstance(site, str)]
+    if callable(position) or (
+        isinstance(position, str) and any(sign in position for sign in "*?[")
+    ):
+        sites = [site for site in sites if site.grid != (1, 1)]
+    elif reasons:
+        raise ValueError(reasons[0])
     if not sites:
-        reason = "; ".join(skipped[:3]) or "no module matches"
+        reason = "; ".join(reasons[:3]) or "no module matches"
         raise ValueError(f"there is no site for position={position!r}: {reason}")
     return sites
-
-
-# ------------------------------------------------------------------ selection
 
 
 def _select_names(
     model: nn.Module, modules: Mapping[str, nn.Module], position: Position, branches: list[str]
 ) -> Iterable[str]:
     """Return the names of the modules at a position."""
-    numbered = [re.sub(r"\d+", "*", name) for name in modules if re.search(r"\d", name)]
-    pattern = max(numbered, key=lambda n: (-n.count("."), numbered.count(n)), default="layer*")
+    outer = ", ".join(name for name, _ in model.named_children())
     choices = (
-        "position is 'residual', 'stage_end', a pattern of module names such as "
-        f"{pattern!r}, a list of names, or a function of name and module"
+        "position is 'residual', 'stage_end', a function of name and module, or names of modules "
+        f"such as 'layer?' or 'layer[34].*.bn2'; here they begin with {outer}"
     )
     if position == "residual":
         if not branches:
@@ -104,27 +97,23 @@ def _select_names(
     if position == "stage_end":
         stages = cast("Any", getattr(model, "feature_info", None))
         if not stages:
+            kind = type(model).__name__
             raise ValueError(
-                "stage_end is read from the feature_info of timm, which this "
-                f"{type(model).__name__} lacks; {choices}"
+                f"stage_end is the feature_info of timm, which {kind} lacks; {choices}"
             )
         # The stem is no stage: blocks such as BAM stand after stages of units.
         ends = [str(stage["module"]) for stage in stages]
         return [name for name in ends if not name.startswith(("act1", "conv_stem", "stem"))]
     if callable(position):
         return [name for name, module in modules.items() if name and position(name, module)]
-    if _is_pattern(position):
-        return [name for name in modules if name and matches(name, cast("str", position))]
-    names = [position] if isinstance(position, str) else position
-    for name in names:
-        if name not in modules:
-            hint = did_you_mean(name, ["residual", "stage_end", *modules], cutoff=0.5, otherwise="")
-            raise ValueError(f"there is no module {name!r}; {hint} {choices}")
+    names: list[str] = []
+    for pattern in [position] if isinstance(position, str) else position:
+        matching = [name for name in modules if name and matches(name, pattern)]
+        if not matching:
+            hint = did_you_mean(pattern, ["residual", "stage_end", *modules], otherwise="")
+            raise ValueError(f"there is no module {pattern!r}; {hint} {choices}")
+        names += matching
     return names
-
-
-def _is_pattern(position: Position) -> bool:
-    return isinstance(position, str) and any(sign in position for sign in "*?[")
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -140,62 +129,47 @@ def matches(name: str, pattern: str) -> bool:
     return re.fullmatch(regex, name) is not None
 
 
-class _NoFeatureMapError(ValueError):
-    """A module returns no feature map."""
+_Call = tuple[tuple[int, ...], bool | None]
+"""The shape that a module returned, and whether it is channels-last, if that is known."""
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What a module returned in one call."""
-
-    shape: tuple[int, ...]
-    channels_last: bool | None
-    """None if it cannot be known."""
-
-
-def _make_site(name: str, host: nn.Module, outputs: Sequence[_Call]) -> Site:
-    """Return the site after a module, or raise why it cannot hold a block."""
-    said = f"no block can be inserted after {name}: it "
-    shapes = [output.shape for output in outputs]
+def _make_site(name: str, host: nn.Module, calls: Sequence[_Call]) -> Site | str:
+    """Return the site after a module, or why it cannot hold a block."""
+    said = f"no block can be inserted after {name}: it"
     if isinstance(host, WithBlock):
-        raise ValueError(  # noqa: TRY004 - the type of the argument is right
-            f"{said}has {' and '.join(host.visattn.names)}; remove(model) removes it"
-        )
-    if not outputs or any(len(shape) != 4 for shape in shapes):
-        returned = f"returns {list(shapes[0]) or 'no tensor'}" if shapes else "does not run"
-        raise _NoFeatureMapError(f"{said}{returned}, not features [batch, channels, height, width]")
-    last = outputs[0].channels_last
+        return f"{said} has {' and '.join(host.visattn.names)}; remove(model) removes it"
+    if not calls:
+        return f"{said} does not run"
+    shape, last = calls[0]
+    if any(len(shape) != 4 for shape, _ in calls):
+        returned = list(shape) or "no tensor"
+        return f"{said} returns {returned}, not features [batch, channels, height, width]"
     if last is None:
-        raise ValueError(
-            f"{said}returns features of shape {list(shapes[0])}, whose channel axis is ambiguous; "
-            "pass an example of another size or aspect ratio"
-        )
-    widths = {shape[3 if last else 1] for shape in shapes}
-    grid = shapes[0][1:3] if last else shapes[0][2:4]
+        return f"{said} returns {list(shape)}, whose channels are ambiguous: pass another example"
+    widths = {shape[3 if last else 1] for shape, _ in calls}
     if len(widths) > 1:
-        raise _NoFeatureMapError(f"{said}runs with {sorted(widths)} channels")
-    return Site(name, widths.pop(), (grid[0], grid[1]), last, len(outputs))
-
-
-# ------------------------------------------------------------------ the run
+        return f"{said} runs with {sorted(widths)} channels"
+    height, width = shape[1:3] if last else shape[2:]
+    return Site(name, widths.pop(), (height, width), last, len(calls))
 
 
 def default_example(model: nn.Module) -> Tensor:
-    """Return a blank input of a model that tells its size: of timm, of torchvision, or of visattn.
+    """Return a blank input of a model that tells its size: of timm, visattn or torchvision.
 
     Raises:
         ValueError: If the model does not tell it.
     """
-    config = cast("Any", getattr(model, "pretrained_cfg", None) or {})
-    size = config.get("input_size")
-    if size is None and hasattr(model, "img_size"):
-        size = (len(cast("Any", model).mean), *cast("Any", model).img_size)
-    if size is None and type(model).__module__.startswith("torchvision.models"):
+    told = cast("Any", model)
+    if config := getattr(told, "pretrained_cfg", None):
+        size = config["input_size"]
+    elif hasattr(told, "img_size"):
+        size = (len(told.mean), *told.img_size)
+    elif type(model).__module__.startswith("torchvision.models"):
         size = (3, 224, 224)
-    if size is None:
+    else:
+        kind = type(model).__name__
         raise ValueError(
-            f"{type(model).__name__} does not tell the size of its input: pass an example, such as "
-            "example=torch.zeros(1, 3, 224, 224)"
+            f"{kind} does not tell its input: pass example=torch.zeros(1, 3, 224, 224)"
         )
     return next(model.parameters()).new_zeros(1, *size)
 
@@ -211,8 +185,7 @@ def modes_restored(model: nn.Module) -> Generator[None]:
     """Put a model into evaluation mode; restore the mode of each of its modules afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
-        if any(mode for _, mode in modes):
-            model.eval()
+        model.eval()
         yield
     finally:
         for module, mode in modes:
@@ -241,10 +214,12 @@ _PASS_ON = frozenset(
     {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__", "permute", "movedim"}
     | {"transpose", "contiguous", "to", "clone", "dropout"}
 )
-_CHANNELS_FIRST = ("conv2d", "conv_transpose2d", "batch_norm", "group_norm", "instance_norm")
-_RESHAPES = frozenset(
-    {"reshape", "view", "flatten", "unflatten", "transpose", "swapaxes", "movedim", "unfold"}
-)
+# Whether features are channels-last after a function; None if their shape must tell it.
+_LAYOUTS: dict[str, bool | None] = {
+    **dict.fromkeys(("conv2d", "conv_transpose2d", "batch_norm", "group_norm"), False),
+    "linear": True,
+    **dict.fromkeys(("permute", "transpose", "movedim", "reshape", "view", "unflatten"), None),
+}
 
 
 class _Run(TorchFunctionMode):
@@ -265,38 +240,31 @@ class _Run(TorchFunctionMode):
         self.outputs: dict[str, list[_Call]] = {}
         self.branches: list[str] = []
         self._origins = cast("MutableMapping[Tensor, _Origin]", WeakTensorKeyDictionary())
-        self._running: list[str] = []
         # Leaf modules that only pass features on: dropout, scaling, permutation.
         self._passing_on = set[str]()
         tensors = [x for x in tree_leaves(example) if isinstance(x, Tensor)]
         self._origins.update((x, _Origin(0, channels_last=False)) for x in tensors)
-        self._image = next((tuple(x.shape[2:]) for x in tensors if x.ndim == 4), None)
+        self._image = next((x.shape[2:] for x in tensors if x.ndim == 4), None)
 
-    def entering(self, name: str) -> Callable[..., None]:
-        """Return the forward pre-hook of a module."""
-        return lambda *_: self._running.append(name)
-
-    def leaving(self, name: str) -> Callable[..., None]:
+    def hook(self, name: str) -> Callable[..., None]:
         """Return the forward hook of a module."""
 
         def leave(module: nn.Module, inputs: object, output: object) -> None:
-            self._running.pop()
-            if not isinstance(output, Tensor):
-                self.outputs.setdefault(name, []).append(_Call((), None))
+            calls = self.outputs.setdefault(name, [])
+            if not isinstance(output, Tensor) or not output.is_floating_point():
+                calls.append(((), None))
                 return
-            depths = [origin.depth for _, origin in self._tracked(inputs)]
             # What no traced function returned, such as foreign code, begins a line of its own.
+            depths = [origin.depth for _, origin in self._tracked(inputs)]
             origin = self._origins.get(output, _Origin(1 + max(depths, default=-1)))
             # A leaf whose output still counts as that of another module has only passed it on.
             if origin.modules and not any(True for _ in module.children()):
                 self._passing_on.add(name)
-            shape = tuple(output.shape) if output.is_floating_point() else ()
             last = origin.channels_last
-            if last is None and len(shape) == 4:
-                last = _infer_channels_last(shape, self._image)
-            self.outputs.setdefault(name, []).append(_Call(shape, last))
-            named = _Origin(origin.depth, (*origin.modules, name), origin.channels_last)
-            self._origins[output] = named
+            if last is None and output.ndim == 4:
+                last = _infer_channels_last(output.shape, self._image)
+            calls.append((tuple(output.shape), last))
+            self._origins[output] = replace(origin, modules=(*origin.modules, name))
 
         return leave
 
@@ -313,43 +281,24 @@ class _Run(TorchFunctionMode):
         if tracked:
             name, first = getattr(func, "__name__", ""), tracked[0][1]
             if name in _ADDITIONS and len(tracked) == 2:
-                self._note_addition(*tracked)
+                (x, short), (y, long) = sorted(tracked, key=lambda pair: pair[1].depth)
+                if x.ndim == 4 and x.shape == y.shape and short.depth < long.depth:
+                    made = [n for n in long.modules if n not in self._passing_on] or long.modules
+                    self.branches += made[-1:]
             origin = _Origin(
                 1 + max(origin.depth for _, origin in tracked),
                 first.modules if name in _PASS_ON and len(tracked) == 1 else (),
-                _channels_last_after(name, args, first.channels_last),
+                _LAYOUTS.get(name, first.channels_last),
             )
             for tensor in tree_leaves(result):
                 if isinstance(tensor, Tensor):
                     self._origins[tensor] = origin
         return result
 
-    def _note_addition(self, one: tuple[Tensor, _Origin], other: tuple[Tensor, _Origin]) -> None:
-        """Note the module at the end of a residual branch."""
-        (x, first), (y, second) = one, other
-        if x.ndim != 4 or x.shape != y.shape or first.depth == second.depth:
-            return
-        longer = max(first, second, key=lambda origin: origin.depth)
-        inside = f"{self._running[-1]}." if self._running and self._running[-1] else ""
-        hosts = [name for name in longer.modules if name.startswith(inside)]
-        made = [name for name in hosts if name not in self._passing_on] or hosts
-        self.branches += made[-1:]
-
     def _tracked(self, values: object) -> list[tuple[Tensor, _Origin]]:
         """Return the tensors that derive from the input, with their origins."""
         tensors = [x for x in tree_leaves(values) if isinstance(x, Tensor)]
         return [(x, self._origins[x]) for x in tensors if x in self._origins]
-
-
-def _channels_last_after(name: str, args: tuple[Any, ...], last: bool | None) -> bool | None:
-    """Return whether features are channels-last after a torch function; None if unknown."""
-    if name in _CHANNELS_FIRST or name == "linear":
-        return name == "linear"
-    if name == "permute":
-        axes = cast("Iterable[int]", args[1] if isinstance(args[1], (tuple, list)) else args[1:])
-        layouts: dict[tuple[int, ...], bool] = {(0, 2, 3, 1): True, (0, 3, 1, 2): False}
-        return layouts.get(tuple(axes))
-    return None if name in _RESHAPES else last
 
 
 def _infer_channels_last(shape: tuple[int, ...], image: tuple[int, ...] | None) -> bool | None:
