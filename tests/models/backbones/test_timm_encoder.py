@@ -1,5 +1,6 @@
 """timm backbones as encoders: features against timm, frozen stages, weight files."""
 
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from visattn.models.backbones.timm_encoder import TimmEncoder
+from visattn.models.backbones.timm_encoder import CHAINS, TimmEncoder, network_after
 from visattn.models.config import build_model, model_config
 
 RESNET, VIT, NHWC = "test_resnet", "test_vit", "test_mambaout"
@@ -135,25 +136,6 @@ def test_mobilenet_stages_match_the_paper() -> None:
     assert (encoder.channels, encoder.grid_size) == (1376, (14, 14))
 
 
-def test_differing_final_features_beside_stages_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Like timm's Hiera: with its first stage selected too, later layers are skipped."""
-    kind: Any = type(timm.create_model(RESNET))
-    original = kind.forward_intermediates
-
-    def half_the_way(self: nn.Module, *args: Any, **options: Any) -> Any:
-        final, grids = original(self, *args, **options)
-        return final + 1, grids
-
-    monkeypatch.setattr(kind, "forward_intermediates", half_the_way)
-    with pytest.raises(
-        ValueError, match=r"final features of test_resnet together .*; use stage -1"
-    ):
-        TimmEncoder(RESNET, img_size=(64, 64), stage=[1, None])
-    TimmEncoder(RESNET, img_size=(64, 64))
-
-
 def test_building_does_not_change_the_weights(weights: Path) -> None:
     encoder = TimmEncoder(RESNET, img_size=(64, 64), weights=str(weights), stage=[1, None])
     original = load_file(weights)
@@ -181,7 +163,8 @@ def test_config_roundtrip_with_several_stages() -> None:
         (RESNET, 0, False),
         (RESNET, 5, False),
         (RESNET, 4, True),
-        (VIT, 4, False),
+        (VIT, 4, False),  # tokens do not pass as one grid: nothing is cached
+        (NHWC, 2, False),
     ],
 )
 def test_frozen_parameters_never_receive_gradients(
@@ -371,48 +354,138 @@ def test_mismatching_weight_files_are_refused(tmp_path: Path, weights: Path) -> 
             TimmEncoder(RESNET, img_size=(64, 64), weights=str(file))
 
 
-@pytest.mark.parametrize(
-    ("features", "reason"),
-    [([torch.zeros(1)], "of several tensors"), (torch.zeros(1, 2, 3), "2, 3")],
-)
-def test_final_features_without_a_grid_are_refused(
-    features: Any, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind: Any = type(timm.create_model(RESNET))
-    monkeypatch.setattr(kind, "forward_features", lambda *_: features)
-    with pytest.raises(ValueError, match=rf"final features .*{reason}.*, not a grid; set stage"):
-        TimmEncoder(RESNET, img_size=(64, 64))
-    assert TimmEncoder(RESNET, img_size=(64, 64), stage=1).grid_size == (16, 16)
+CASES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    ("test_resnett", {}, ValueError, "unknown timm model 'test_resnett'; did you mean test_resnet"),
+    (RESNET, {"stage": 5}, IndexError, "out of range"),
+    (RESNET, {"stage": [3, -2]}, ValueError, r"distinct stages of 5, got \(3, -2\)"),
+    (RESNET, {"timm_kwargs": {"nonsense": 3}}, ValueError, "does not take these .*'nonsense'"),
+    (RESNET, {"timm_kwargs": {"checkpoint_path": "x"}}, ValueError, "may not contain checkpoint"),
+    (RESNET, {"pretrained": True, "weights": "x"}, ValueError, "set either pretrained or weights"),
+    ("vit_tiny_patch16_224", {"timm_kwargs": TINY_VIT}, AssertionError, "doesn't match model"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "reason"),
-    [
-        ("test_resnett", {}, "unknown timm model 'test_resnett'; did you mean test_resnet"),
-        ("hf-hub:someone/something", {}, "unknown timm model"),
-        (RESNET, {"stage": 5}, "test_resnet has 5 stages, got stage=5"),
-        (RESNET, {"stage": -6}, "has 5 stages"),
-        (RESNET, {"stage": []}, "one or several distinct stages of the 5 stages of test_resnet"),
-        (RESNET, {"stage": [3, -2]}, r"several distinct stages .*, got \(3, -2\)"),
-        (RESNET, {"stage": [None, None]}, "several distinct stages"),
-        (RESNET, {"stage": [3, None, 5]}, "has 5 stages, got stage=5"),
-        (
-            RESNET,
-            {"unfreeze_from_stage": 6},
-            "from 0 to 5 for test_resnet, whose stages end in act1",
-        ),
-        (RESNET, {"unfreeze_from_stage": -1}, "got -1"),
-        (RESNET, {"timm_kwargs": {"nonsense": 3}}, "does not take these arguments: .*'nonsense'"),
-        (RESNET, {"timm_kwargs": {"features_only": True}}, "may not contain features_only"),
-        (RESNET, {"timm_kwargs": {"checkpoint_path": "x"}}, "may not contain checkpoint_path"),
-        (
-            RESNET,
-            {"pretrained": True, "weights": "x"},
-            "set either pretrained or weights, not both",
-        ),
-        ("vit_tiny_patch16_224", {"timm_kwargs": TINY_VIT}, "does not accept images of .*img_size"),
-    ],
-)
-def test_invalid_options_are_refused(name: str, options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
+@pytest.mark.parametrize(("name", "options", "kind", "reason"), CASES)
+def test_refusals(name: str, options: dict[str, Any], kind: type[Exception], reason: str) -> None:
+    with pytest.raises(kind, match=reason):
         TimmEncoder(name, img_size=(64, 96), **options)
+
+
+# A network of each class, and a stage that another one ends before it.
+CNNS: dict[str, tuple[str, int]] = {
+    "ByobNet": ("test_byobnet", 2),
+    "ConvNeXt": ("test_convnext", 2),
+    "CspNet": ("cspresnet50", 3),
+    "EfficientNet": ("test_efficientnet", 3),
+    "GhostNet": ("ghostnet_050", 3),
+    "MobileNetV3": ("mobilenetv3_small_050", 2),
+    "NormFreeNet": ("test_nfnet", 2),
+    "RegNet": ("regnetx_002", 3),
+    "ResNet": (RESNET, 3),
+    "ResNetV2": ("resnetv2_18", 3),
+    "RexNet": ("rexnet_100", 3),
+    "VovNet": ("vovnet39a", 3),
+}
+
+
+def test_the_frozen_part_and_its_tail_compose_to_the_encoder_in_each_class_of_timm() -> None:
+    assert CNNS.keys() == CHAINS
+    for kind, (name, first) in CNNS.items():
+        options: dict[str, Any] = {"img_size": (64, 96)}
+        cut = TimmEncoder(name, **options, unfreeze_from_stage=first).eval()
+        assert type(cut.backbone).__name__ == kind
+        whole = TimmEncoder(name, **options).eval()
+        whole.load_state_dict(cut.state_dict())
+        images = noise(2, 3, 64, 96)
+        with torch.no_grad():
+            kept = cut.stage_features(images)
+            assert cut.frozen
+            assert [tuple(grid.shape[1:]) for grid in kept] == list(cut.stage_shapes)
+            assert kept[0].shape != whole(images).shape
+            torch.testing.assert_close(cut.merge_stages(kept), whole(images), msg=name)
+        assert (cut.channels, cut.grid_size) == (whole.channels, whole.grid_size)
+
+
+def test_tail_returns_several_stages() -> None:
+    cut = TimmEncoder(
+        "test_resnet", img_size=(96, 64), stage=[None, 3], unfreeze_from_stage=3
+    ).eval()
+    whole = TimmEncoder("test_resnet", img_size=(96, 64), stage=[None, 3]).eval()
+    whole.load_state_dict(cut.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(cut(noise(2, 3, 96, 64)), whole(noise(2, 3, 96, 64)))
+    assert len(cut.stage_shapes) == 1
+    early = TimmEncoder("test_resnet", img_size=(96, 64), stage=[None, 1], unfreeze_from_stage=3)
+    assert not early.frozen, "a stage before the cut is selected: nothing is cut"
+    assert early(noise(1, 3, 96, 64)).shape[1] == early.channels
+
+
+def test_the_last_frozen_stage_is_read_from_the_cached_grid() -> None:
+    options: dict[str, Any] = {"img_size": (96, 64), "stage": [2, None]}
+    cut = TimmEncoder("test_resnet", **options, unfreeze_from_stage=3).eval()
+    whole = TimmEncoder("test_resnet", **options).eval()
+    whole.load_state_dict(cut.state_dict())
+    with torch.no_grad():
+        kept = cut.stage_features(noise(2, 3, 96, 64))
+        merged = cut.merge_stages(kept)
+        torch.testing.assert_close(merged, whole(noise(2, 3, 96, 64)))
+    assert cut.frozen
+    assert cut.grid_size == tuple(kept[0].shape[-2:])  # the finer of both grids
+    torch.testing.assert_close(merged[:, : kept[0].shape[1]], kept[0])
+    final = merged[:, kept[0].shape[1] :]  # a coarse cell covers 2×2 fine ones
+    torch.testing.assert_close(
+        final, final[..., ::2, ::2].repeat_interleave(2, 2).repeat_interleave(2, 3)
+    )
+
+
+def test_convolutions_after_the_cut_run_without_autocast_on_a_cpu() -> None:
+    encoder = TimmEncoder("test_efficientnet", img_size=(64, 64), unfreeze_from_stage=3).eval()
+    grids = encoder.stage_features(noise(2, 3, 64, 64))
+    plain = encoder.merge_stages(grids)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(encoder.merge_stages(grids), plain)
+        assert encoder(noise(2, 3, 64, 64)).dtype == torch.float32
+
+
+def test_training_updates_the_tail_only() -> None:
+    encoder = TimmEncoder("test_resnet", img_size=(64, 64), unfreeze_from_stage=3).train()
+    images = noise(4, 3, 64, 64)
+    kept, grids = dict(encoder.stage_feature_weights()), encoder.stage_features(images)
+    before = {name: tensor.clone() for name, tensor in kept.items()}
+    first = encoder.merge_stages(grids).detach()
+    trained = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=1.0)
+    encoder.merge_stages(grids).square().mean().backward()
+    assert all(parameter.grad is not None for parameter in trained)
+    optimizer.step()
+    assert not torch.allclose(encoder.merge_stages(grids), first)
+    assert torch.equal(encoder.stage_features(images)[0], grids[0])
+    assert all(
+        torch.equal(before[name], now) for name, now in encoder.stage_feature_weights().items()
+    )
+    assert {name.split(".")[1] for name in kept} == {"conv1", "bn1", "layer1", "layer2"}
+
+
+def test_deepcopy_trains_independently() -> None:
+    encoder = TimmEncoder("test_resnet", img_size=(64, 64), unfreeze_from_stage=3).eval()
+    other = copy.deepcopy(encoder)
+    with torch.no_grad():
+        for parameter in other.backbone.get_submodule("layer4").parameters():
+            parameter.add_(1)
+        assert not torch.equal(other(noise(1, 3, 64, 64)), encoder(noise(1, 3, 64, 64)))
+
+
+def test_no_weight_is_stored_twice() -> None:
+    cut = TimmEncoder("test_resnet", img_size=(64, 64), unfreeze_from_stage=3)
+    whole = TimmEncoder("test_resnet", img_size=(64, 64))
+    assert list(cut.state_dict()) == list(whole.state_dict())
+    assert cut.double()(noise(1, 3, 64, 64)).dtype == torch.float64
+
+
+def test_unfrozen_modules_are_shared() -> None:
+    whole = nn.Sequential(nn.Conv2d(3, 5, 1), nn.Sequential(nn.ReLU(), nn.Conv2d(5, 7, 1)))
+    tail = network_after(whole, {whole[0]})
+    assert tail is not whole
+    features = torch.randn(1, 5, 2, 3)
+    assert torch.equal(tail(features), whole[1](features))
+    assert network_after(whole, set()) is whole

@@ -159,40 +159,33 @@ class TimmClassifier(ImageClassifier):
         std: Sequence[float] | None = None,
     ) -> None:
         check_single_source(weights, pretrained=pretrained)
-        model = create_timm_backbone(name, dict(timm_kwargs or {}), pretrained=pretrained)
-        config = cast("dict[str, Any]", model.pretrained_cfg)
+        arguments = dict(timm_kwargs or {})
+        model: Any = create_timm_backbone(name, arguments, pretrained=pretrained)
+        config = model.pretrained_cfg
         super().__init__(class_names, img_size, mean or config["mean"], std or config["std"])
         if weights:
-            load_timm_weights(model, name, Path(weights), dict(timm_kwargs or {}))
+            load_timm_weights(model, name, Path(weights), arguments)
             if not (freeze_bn or freeze_backbone) and _batch_norms(model):
                 _check_not_folded(model, weights)
-        cast("Any", model).reset_classifier(len(self.class_names))
+        model.reset_classifier(len(self.class_names))
         if freeze_backbone:
-            head = set(cast("Any", model).get_classifier().parameters())
-            for weight in set(model.parameters()) - head:
+            for weight in set(model.parameters()) - set(model.get_classifier().parameters()):
                 weight.requires_grad = False
         self.name = name
-        self.block = parse_block_name(block)
-        self.block_kwargs = dict(block_kwargs or {})
-        self.timm_kwargs = dict(timm_kwargs or {})
+        self.timm_kwargs, self.block_kwargs = arguments, dict(block_kwargs or {})
         # A model rebuilt from its config gets its weights from its own file.
-        self.pretrained = False
-        self.weights = None
-        self.freeze_bn = freeze_bn
-        self.freeze_backbone = freeze_backbone
-        self._backbone_norms = tuple(_batch_norms(model))  # before blocks add their own
+        self.pretrained, self.weights = False, None
+        self.grad_checkpointing = grad_checkpointing
+        # Before blocks add their own.
+        self._frozen_norms = _batch_norms(model) if freeze_bn or freeze_backbone else []
+        self.block = parse_block_name(block)
         if self.block:
             example = torch.zeros(1, 3, *self.img_size)
             insert(
-                model,
-                self.block,
-                position=position,
-                example=example,
-                init=init,
+                model, self.block, position=position, example=example, init=init,
                 **self.block_kwargs,
-            )
+            )  # fmt: skip
         self.backbone = model
-        self.grad_checkpointing = grad_checkpointing
         self.train()  # trainers keep the mode that they find
 
     def train(self, mode: bool = True) -> Self:
@@ -202,35 +195,28 @@ class TimmClassifier(ImageClassifier):
         twice.
 
         Raises:
-            ValueError: If layers were to be recomputed that timm cannot, or with batch norms.
+            ValueError: If layers with batch norms are to be recomputed.
         """
         super().train(mode)
-        for norm in self._backbone_norms if self.freeze_bn or self.freeze_backbone else ():
-            norm.training = False  # train() would also reach blocks inserted into it
+        for norm in self._frozen_norms:
+            norm.training = False
         if self.grad_checkpointing:
-            _set_grad_checkpointing(self.backbone, self.name, enable=mode)
+            if any(norm.training for norm in _batch_norms(self.backbone)):
+                raise ValueError(
+                    f"grad_checkpointing must be false for {self.name}: its batch norms would "
+                    "count each batch twice; set freeze_bn"
+                )
+            self.backbone.set_grad_checkpointing(mode)
         return self
 
     @property
     def head(self) -> nn.Module:
         """The final classification layer."""
-        return cast("Any", self.backbone).get_classifier()
+        return self.backbone.get_classifier()
 
     def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
         """Return the logits of normalized images."""
         return self.backbone(images)
-
-
-def _set_grad_checkpointing(model: nn.Module, name: str, *, enable: bool) -> None:
-    if any(norm.training for norm in _batch_norms(model)):
-        raise ValueError(
-            f"grad_checkpointing must be false for {name}: its batch norms would count each batch "
-            "twice; set freeze_bn"
-        )
-    try:
-        cast("Any", model).set_grad_checkpointing(enable)
-    except (AssertionError, AttributeError) as error:
-        raise ValueError(f"grad_checkpointing must be false for {name}: timm has none") from error
 
 
 def _batch_norms(model: nn.Module) -> list[_BatchNorm]:

@@ -20,21 +20,29 @@ from visattn.models.backbones.timm_classifier import (
 )
 from visattn.models.base import ImageEncoder
 
+CHAINS = frozenset(
+    {"ByobNet", "ConvNeXt", "CspNet", "EfficientNet", "GhostNet", "MobileNetV3", "NormFreeNet"}
+    | {"RegNet", "ResNet", "ResNetV2", "RexNet", "VovNet"}
+)
+"""Classes of timm whose stages pass a single grid [b, c, y, x] on, so that one can be cached."""
+
 
 def network_after(backbone: nn.Module, frozen: Collection[nn.Module]) -> nn.Module:
     """Return a copy of a backbone in which the frozen modules are replaced by the identity.
 
-    The remaining modules are shared with the backbone. If the frozen modules form a chain, the
-    copy computes the rest of the backbone from the output of the last frozen module.
+    The remaining modules are shared with the backbone, and containers stay. If the frozen modules
+    form a chain, the copy computes the rest from the output of the last frozen module.
+
+        backbone:  stem -> layer1 -> layer2 -> layer3 -> layer4
+        the copy:   id  ->   id   ->   id   -> layer3 -> layer4     frozen: up to layer2
 
     Example:
-        >>> import torch
         >>> whole = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 5)))
         >>> tail = network_after(whole, {whole[0]})
         >>> tail(torch.zeros(1, 3)).shape, tail[1] is whole[1]
         (torch.Size([1, 5]), True)
     """
-    if backbone in frozen:
+    if backbone in frozen and not isinstance(backbone, nn.Sequential):  # timm loops over these
         return nn.Identity()
     if not any(module in frozen for module in backbone.modules()):
         return backbone
@@ -43,36 +51,6 @@ def network_after(backbone: nn.Module, frozen: Collection[nn.Module]) -> nn.Modu
     children = {name: network_after(child, frozen) for name, child in backbone.named_children()}
     tail.__dict__["_modules"] = children
     return tail
-
-
-def intermediate_output(
-    backbone: nn.Module, last: nn.Module, images: Float[Tensor, "b 3 y x"]
-) -> Float[Tensor, "b c gy gx"]:
-    """Return the output of a module of a backbone, without running the modules after it.
-
-    Raises:
-        ValueError: If the module is not reached, or its output is not a grid.
-    """
-    outputs: list[object] = []
-
-    def stop_after(_: nn.Module, __: object, output: object) -> None:
-        outputs.append(output)
-        raise _StopForwardError
-
-    handle = last.register_forward_hook(stop_after)
-    try:
-        cast("Any", backbone).forward_features(images)
-    except _StopForwardError:
-        pass
-    finally:
-        handle.remove()
-    if not outputs or not isinstance(outputs[0], Tensor) or outputs[0].ndim != 4:
-        raise ValueError("the frozen part of the backbone does not output a feature grid")
-    return outputs[0]
-
-
-class _StopForwardError(Exception):
-    """Stops the forward pass after the module whose output is needed."""
 
 
 class TimmEncoder(ImageEncoder):
@@ -125,37 +103,43 @@ class TimmEncoder(ImageEncoder):
         std: Sequence[float] | None = None,
     ) -> None:
         check_single_source(weights, pretrained=pretrained)
-        model = create_timm_backbone(name, dict(timm_kwargs or {}), pretrained=pretrained)
-        config = cast("dict[str, Any]", model.pretrained_cfg)
+        arguments = dict(timm_kwargs or {})
+        backbone: Any = create_timm_backbone(name, arguments, pretrained=pretrained)
+        config = backbone.pretrained_cfg
         super().__init__(img_size, mean or config["mean"], std or config["std"])
         self.stage = tuple(stage) if isinstance(stage, Sequence) else stage
-        self.name = name
-        self.unfreeze_from_stage = unfreeze_from_stage
-        self.freeze_bn = freeze_bn
-        self.timm_kwargs = dict(timm_kwargs or {})
+        self.timm_kwargs = arguments
         # A model rebuilt from its config gets its weights from its own file.
-        self.pretrained = False
-        self.weights = None
+        self.pretrained, self.weights = False, None
         if weights:
-            load_timm_weights(model, name, Path(weights), self.timm_kwargs)
-        self.backbone = model
-        self._selected_stages = self._stage_indices(self.stage)
-        self._shapes = self._probe_shapes()
-        self.channels = sum(channels for channels, _, _ in self._shapes)
-        self.grid_size = max((shape[1:] for shape in self._shapes), key=math.prod)
-        self._freeze()
-        # In a tuple, so that shared modules are not registered twice.
-        self._tail: tuple[nn.Module, ...] = ()
-        self._split()
+            load_timm_weights(backbone, name, Path(weights), arguments)
+        self.backbone = backbone
+        self.freeze_bn = freeze_bn
+        ends = [str(each["module"]) for each in backbone.feature_info]
+        self._stages = self._stage_indices(len(ends))
+        self._frozen = self._freeze(ends, unfreeze_from_stage)
+        self._cut = unfreeze_from_stage or 0
+        # Selected stages lie behind the frozen ones, or are the last of these. In a tuple, so that
+        # shared modules are not registered twice.
+        behind = all(each is None or each >= self._cut - 1 for each in self._stages)
+        trained = any(weight.requires_grad for weight in backbone.parameters())
+        split = self._cut > 0 and trained and behind and type(backbone).__name__ in CHAINS
+        self._tail = (network_after(backbone, set(self._frozen)),) if split else ()
+        with torch.no_grad():
+            self.eval()
+            cached = self.forward_features(torch.zeros(1, 3, *self.img_size))
+            grids = self.run_trainable_stages(cached)
+            self.train()
+        self._shapes = tuple((each.shape[1], each.shape[2], each.shape[3]) for each in cached)
+        self.channels = sum(grid.shape[1] for grid in grids)
+        self.grid_size = max(((grid.shape[2], grid.shape[3]) for grid in grids), key=math.prod)
 
     @property
     def frozen(self) -> bool:
         """Whether `stage_features` has no trainable parameters."""
         modules = self._frozen if self._tail else [self.backbone]
-        trainable = any(
-            weight.requires_grad for module in modules for weight in module.parameters()
-        )
-        return not trainable and (self.unfreeze_from_stage is None or bool(self._tail))
+        trained = any(weight.requires_grad for module in modules for weight in module.parameters())
+        return not trained and (self.unfreeze_from_stage is None or bool(self._tail))
 
     @property
     def stage_shapes(self) -> tuple[tuple[int, int, int], ...]:
@@ -167,8 +151,8 @@ class TimmEncoder(ImageEncoder):
     ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
         """Return the feature grid of each stage, or the output of the frozen part."""
         if self._tail:
-            return (intermediate_output(self.backbone, self._last_frozen, images),)
-        return self._run_stages(self.backbone, images)
+            return self._run(self.backbone, images, (self._cut - 1,))
+        return self._run(self.backbone, images, self._stages)
 
     def run_trainable_stages(
         self, grids: Sequence[Float[Tensor, "b _ _ _"]]
@@ -180,74 +164,44 @@ class TimmEncoder(ImageEncoder):
         """
         if not self._tail:
             return grids
-        convolutions = any(isinstance(module, nn.Conv2d) for module in self._tail[0].modules())
-        on_cpu = grids[0].device.type == "cpu"
-        with without_autocast(grids[0].device) if on_cpu and convolutions else nullcontext():
-            return self._run_stages(self._tail[0], grids[0])
+        device = grids[0].device
+        with without_autocast(device) if device.type == "cpu" else nullcontext():
+            return self._run(self._tail[0], grids[0], self._stages)
 
     def stage_feature_weights(self) -> dict[str, Tensor]:
         """Return the parameters and buffers that `stage_features` depends on."""
         if not self._tail:
             return super().stage_feature_weights()
+        states = [module.state_dict(keep_vars=True) for module in self._frozen]
+        frozen = {id(tensor) for state in states for tensor in state.values()}
         state = self.state_dict(keep_vars=True)
-        frozen_ids = {
-            id(tensor)
-            for module in self._frozen
-            for tensor in module.state_dict(keep_vars=True).values()
-        }
-        return {name: tensor.detach() for name, tensor in state.items() if id(tensor) in frozen_ids}
+        return {name: tensor.detach() for name, tensor in state.items() if id(tensor) in frozen}
 
-    def _split(self) -> None:
-        """Split off the trainable part if the output of the frozen part is enough to compute it."""
-        if not self.unfreeze_from_stage or not any(
-            p.requires_grad for p in self.backbone.parameters()
-        ):
-            return
-        tail = network_after(self.backbone, set(self._frozen))
-        # On constant images different networks may agree, and random ones would disturb the random
-        # state.
-        images = torch.arange(3.0 * math.prod(self.img_size)).sin().view(1, 3, *self.img_size)
-        training = self.training
-        self.eval()
-        try:
-            with torch.no_grad():
-                frozen_output = intermediate_output(self.backbone, self._last_frozen, images)
-                from_tail = self._run_stages(tail, frozen_output)
-                from_backbone = self._run_stages(self.backbone, images)
-        except (AttributeError, RuntimeError, TypeError, ValueError):
-            return  # the frozen modules do not form a chain: the whole backbone is run
-        finally:
-            self.train(training)
-        if all(map(torch.equal, from_tail, from_backbone)):
-            self._tail = (tail,)
-            channels, rows, columns = frozen_output.shape[1:]  # pyright: ignore[reportAttributeAccessIssue]
-            self._shapes = ((channels, rows, columns),)
-
-    @property
-    def _last_frozen(self) -> nn.Module:
-        return self.backbone.get_submodule(self._stages[(self.unfreeze_from_stage or 0) - 1])
-
-    def _run_stages(
-        self, network: nn.Module, images: Float[Tensor, "b _ y x"]
+    def _run(
+        self, network: nn.Module, x: Float[Tensor, "b _ y x"], stages: Sequence[int | None]
     ) -> tuple[Float[Tensor, "b _ _ _"], ...]:
         """Return the feature grid of each stage from the backbone or its trainable part."""
-        backbone = cast("Any", network)
-        if self._selected_stages == (None,):
-            return (self._as_grid(backbone.forward_features(images), images),)
-        indices = sorted(stage for stage in self._selected_stages if stage is not None)
-        with_final = None in self._selected_stages
-        outputs = backbone.forward_intermediates(
-            images,
-            indices=indices,
-            output_fmt="NCHW",
-            intermediates_only=not with_final,
-            stop_early=not with_final,
+        ends = len(cast("Any", self.backbone).feature_info)
+        indices = sorted({ends - 1 if stage is None else stage for stage in stages})
+        final = None in stages  # the features after the layers behind the last stage
+        run = cast("Any", network).forward_intermediates
+        outputs = run(
+            x, indices, output_fmt="NCHW", intermediates_only=not final, stop_early=not final
         )
-        final, grids = outputs if with_final else (None, outputs)
-        features: dict[int | None, Tensor] = dict(zip(indices, grids, strict=True))
-        if final is not None:
-            features[None] = self._as_grid(final, images)
-        return tuple(features[stage] for stage in self._selected_stages)
+        grids: dict[int | None, Tensor] = dict(
+            zip(indices, outputs[1] if final else outputs, strict=True)
+        )
+        if final:
+            grids[None] = self._as_grid(outputs[0], grids[ends - 1])
+        return tuple(grids[stage] for stage in stages)
+
+    def _as_grid(self, final: Tensor, last: Float[Tensor, "b _ y x"]) -> Float[Tensor, "b _ y x"]:
+        """Return the final features on the grid of the last stage."""
+        if final.ndim == 3:  # tokens: class tokens before those of the patches
+            rows, columns = last.shape[2:]
+            return final[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
+        is_last = getattr(self.backbone, "output_fmt", "NCHW") == "NHWC"
+        return final.movedim(-1, 1) if is_last else final
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training mode, except the frozen part."""
@@ -257,108 +211,25 @@ class TimmEncoder(ImageEncoder):
             module.train(mode=False)
         return self
 
-    def _as_grid(
-        self, features: object, images: Float[Tensor, "b _ y x"]
-    ) -> Float[Tensor, "b c gy gx"]:
-        """Convert the backbone's output (tokens, channels last or first) to a grid."""
-        backbone = cast("Any", self.backbone)
-        size_of = getattr(getattr(backbone, "patch_embed", None), "dynamic_feat_size", None)
-        if isinstance(features, Tensor) and features.ndim == 3 and size_of:
-            patches = features[:, getattr(backbone, "num_prefix_tokens", 0) :]
-            rows, columns = size_of(images.shape[-2:])
-            return patches.transpose(1, 2).unflatten(2, (int(rows), int(columns)))
-        if not isinstance(features, Tensor) or features.ndim != 4:
-            shape = tuple(getattr(features, "shape", ())) or "of several tensors"
-            raise ValueError(
-                f"the final features of {self.name} have shape {shape}, not a grid; set stage"
-            )
-        if getattr(backbone, "output_fmt", "NCHW") == "NHWC":
-            return features.permute(0, 3, 1, 2)
-        return features
-
-    def _stage_indices(self, stage: int | tuple[int | None, ...] | None) -> tuple[int | None, ...]:
+    def _stage_indices(self, count: int) -> tuple[int | None, ...]:
         """Return the indices of the selected stages, counted from the first."""
-        count = len(self._stages)
-        stages = stage if isinstance(stage, tuple) else (stage,)
-        if invalid := [i for i in stages if i is not None and not -count <= i < count]:
-            raise ValueError(f"{self.name} has {count} stages, got stage={invalid[0]}")
-        indices = tuple(None if i is None else i % count for i in stages)
-        if not indices or len(set(indices)) < len(indices):
-            raise ValueError(
-                f"stage must be one or several distinct stages of the {count} stages of "
-                f"{self.name}, got {stage}"
-            )
+        stages = self.stage if isinstance(self.stage, tuple) else (self.stage,)
+        indices = tuple(None if each is None else range(count)[each] for each in stages)
+        if len(set(indices)) < len(stages):
+            raise ValueError(f"stage must name distinct stages of {count}, got {self.stage}")
         return indices
 
-    @torch.no_grad()
-    def _probe_shapes(self) -> tuple[tuple[int, int, int], ...]:
-        """Return the shapes of the feature grids of one image."""
-        self.backbone.eval()
-        images = torch.zeros(1, 3, *self.img_size)
-        try:
-            grids = self._run_stages(self.backbone, images)
-        except AssertionError as error:  # raised by timm
-            raise ValueError(
-                f"{self.name} does not accept images of {self.img_size} (height, width): {error}; "
-                "change img_size, or set timm_kwargs={'img_size': ...}"
-            ) from error
-        if None in self._selected_stages and len(grids) > 1:
-            self._check_final(grids[self._selected_stages.index(None)], images)
-        self.backbone.train()
-        return tuple((grid.shape[1], grid.shape[2], grid.shape[3]) for grid in grids)
-
-    def _check_final(self, final: Tensor, images: Float[Tensor, "b 3 y x"]) -> None:
-        """Refuse backbones whose final features change when stages are requested as well."""
-        expected = self._as_grid(cast("Any", self.backbone).forward_features(images), images)
-        if expected.shape != final.shape or not torch.allclose(
-            expected, final, rtol=1e-3, atol=1e-4
-        ):
-            raise ValueError(
-                f"timm cannot return the final features of {self.name} together with those of its "
-                "stages; use stage -1, the last one, instead of None"
-            )
-
-    @property
-    def _stages(self) -> list[str]:
-        """Return the names of the last modules of the backbone's stages."""
-        info = cast("list[dict[str, Any]]", cast("Any", self.backbone).feature_info)
-        return [str(stage["module"]) for stage in info]
-
-    def _freeze(self) -> None:
-        """Freeze everything before the first trainable stage."""
-        modules = list(self.backbone.modules())
-        # A module stands before its children in the list, so that those up to the last frozen one
-        # include some that hold trained ones: of each, only its own parameters are frozen.
-        before = modules[: self._count_frozen()]
-        for parameter in self.backbone.parameters():
-            parameter.requires_grad = True
+    def _freeze(self, ends: Sequence[str], first: int | None) -> list[nn.Module]:
+        """Freeze everything before the first trainable stage; return the frozen modules."""
+        names = [f"{name}." for name, _ in self.backbone.named_modules()]
+        count = len(names)
+        if first is not None:
+            # A module stands before its children, so that those up to the last frozen one include
+            # some that hold trained ones: of each, only its own parameters are frozen.
+            last = f"{ends[first - 1]}." if first else " "
+            count = max((i + 1 for i, name in enumerate(names) if name.startswith(last)), default=0)
+        before = list(self.backbone.modules())[:count]
         for module in before:
             for parameter in module.parameters(recurse=False):
                 parameter.requires_grad = False
-        # Modules that also hold trainable ones, such as the backbone itself, are not frozen.
-        self._frozen = [
-            module for module in before if not any(p.requires_grad for p in module.parameters())
-        ]
-        self.train(self.training)
-
-    def _count_frozen(self) -> int:
-        """Return the number of leading modules of the backbone that are frozen."""
-        names = [name for name, _ in self.backbone.named_modules()]
-        stages = self._stages
-        if self.unfreeze_from_stage is None:
-            return len(names)
-        if not 0 <= self.unfreeze_from_stage <= len(stages):
-            raise ValueError(
-                f"unfreeze_from_stage must be from 0 to {len(stages)} for {self.name}, whose "
-                f"stages end in {', '.join(stages)}; got {self.unfreeze_from_stage}"
-            )
-        if self.unfreeze_from_stage == 0:
-            return 0
-        end = stages[self.unfreeze_from_stage - 1]
-        inside = [i for i, name in enumerate(names) if f"{name}.".startswith(f"{end}.")]
-        if not inside:
-            raise ValueError(
-                f"{self.name} has no module {end} at the end of a stage: set unfreeze_from_stage "
-                "to None or 0"
-            )
-        return inside[-1] + 1
+        return [m for m in before if not any(p.requires_grad for p in m.parameters())]
