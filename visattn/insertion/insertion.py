@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from visattn.blocks.registry import block_name, create_block
+from visattn.blocks.registry import block_info, create_block
 from visattn.insertion.sites import (
     Example,
     Position,
@@ -169,7 +169,7 @@ def _build(
 
 def _unique_name(block: nn.Module, taken: Mapping[str, nn.Module]) -> str:
     """Return a name that a child module may have."""
-    name = (block_name(block) or type(block).__name__).rpartition(".")[2].lower()
+    name = block_info(type(block)).name
     count = sum(re.fullmatch(rf"{name}\d*", other) is not None for other in taken)
     return f"{name}{count + 1}" if count else name
 
