@@ -24,7 +24,7 @@ IMAGES = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0), d
 
 
 def explained_texts(model: nn.Module) -> ExplainedModel:
-    return analyze_model(text_classifier(model.double(), TEXTS, tiny_tokenizer()).model)
+    return analyze_model(text_classifier(model.double(), TEXTS, tiny_tokenizer()))
 
 
 def clip_blocks(model: Any, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from visattn.models.weights import load_weights
+from visattn.models.weights import Weights, load_weights, read_weights
 
 
 class Net(nn.Module):
@@ -26,6 +26,12 @@ class Net(nn.Module):
 def net(seed: int = 3, **options: Any) -> Net:
     torch.manual_seed(seed)
     return Net(**options)
+
+
+def put(model: Net, file: Path) -> Weights:
+    weights = read_weights(file, model.state_dict())
+    load_weights(model, weights, file)
+    return weights
 
 
 def named(prefix: str = "", state: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -77,14 +83,14 @@ def test_wrappers_and_prefixes_are_removed_and_reported(legacy: bool, tmp_path: 
     for case, (make, said) in WRAPPED.items():
         torch.save(make(), tmp_path / "w.pth", _use_new_zipfile_serialization=not legacy)
         model = net(7)
-        notes = load_weights(model, tmp_path / "w.pth").notes
+        notes = put(model, tmp_path / "w.pth").notes
         assert said in "; ".join(notes), case
         assert bool(notes) == bool(said), case
         atol = 1e-2 if "half" in case else 0
         for name, tensor in model.state_dict().items():
             torch.testing.assert_close(tensor, right[name], atol=atol, rtol=atol)
     save_file(dict(right), tmp_path / "w.safetensors")
-    load_weights(model := net(7), tmp_path / "w.safetensors")
+    put(model := net(7), tmp_path / "w.safetensors")
     assert torch.equal(model.fc.weight, right["fc.weight"])
 
 
@@ -95,12 +101,12 @@ def test_class_names_that_are_packed_beside_weights_are_used_and_said(tmp_path: 
     }  # fmt: skip
     for key, names in packed.items():
         torch.save({"model": named(), key: names}, tmp_path / "w.pth")
-        read = load_weights(net(7), tmp_path / "w.pth")
+        read = put(net(7), tmp_path / "w.pth")
         assert read.class_names == ("ant", "bee")
         assert read.notes[-1] == f"the class names are those in {key}"
     for names in (7, {"ant": 1, "bee": 2}, [3, 4], torch.ones(2)):
         torch.save({"model": named(), "classes": names}, tmp_path / "w.pth")
-        assert load_weights(net(7), tmp_path / "w.pth").class_names == ()
+        assert put(net(7), tmp_path / "w.pth").class_names == ()
 
 
 def recursive() -> Any:
@@ -139,10 +145,10 @@ def test_what_does_not_fit_is_refused_in_one_message(name: str, tmp_path: Path) 
     else:
         torch.save(content, file)
     with pytest.raises(ValueError, match=reason):
-        load_weights(net(), file)
+        put(net(), file)
 
 
 @pytest.mark.parametrize("address", ["https://a.b/m.pth", "s3://a/b.pth", "hf://a/b.safetensors"])
 def test_nothing_is_fetched(address: str) -> None:
     with pytest.raises(FileNotFoundError):
-        load_weights(net(), Path(address))
+        put(net(), Path(address))

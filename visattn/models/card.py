@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from visattn.io.safe_text import read_json
 from visattn.models.config import model_config
 from visattn.models.model_files import run_config
 
@@ -39,21 +38,21 @@ def model_card(
         license: Identifier of the license of the weights, such as `apache-2.0`.
         run: Folder of the run, whose config and test scores are on the card.
     """
-    task = next(_TASKS[each.__name__] for each in type(model).__mro__ if each.__name__ in _TASKS)
+    tasks = [_TASKS[each.__name__] for each in type(model).__mro__ if each.__name__ in _TASKS]
+    lines = ["---", "library_name: visattn", *(f"pipeline_tag: {task}" for task in tasks[:1])]
+    lines += [f"license: {license}"] if license else []
+    lines += ["tags:", "- visattn", "- attention", "---", "", f"# {name}", "", summary, ""]
     config = json.dumps(_without_long_lists(model_config(model)), indent=1, ensure_ascii=False)
-    front = ["---", "library_name: visattn", f"pipeline_tag: {task}"]
-    front += [f"license: {license}"] if license else []
-    lines = [*front, "tags:", "- visattn", "- attention", "---", "", f"# {name}", "", summary, ""]
-    lines += ["```python", "import visattn as va", "", f'model = va.load("{name}")', "```", ""]
-    lines += ["## Model", "", "```json", config, "```", ""]
+    sections = {"Use": ("python", f'import visattn as va\n\nmodel = va.load("{name}")')}
+    sections["Model"] = ("json", config)
     if run is not None and (run / "test.json").is_file():
-        scores = read_json(run / "test.json").items()
-        rows = [f"| {key} | {value:.4g} |" for key, value in scores if isinstance(value, float)]
-        lines += ["## Test scores", "", "| score | value |", "|---|---|", *rows, ""]
+        sections["Test scores"] = ("json", (run / "test.json").read_text("utf-8").strip())
     if run is not None and any(run.glob("config*.yaml")):
-        text = run_config(run).read_text(encoding="utf-8").splitlines()
-        settings = [line for line in text if not line.endswith(": null")]
-        lines += ["## Training config", "", "```yaml", *settings, "```", ""]
+        settings = run_config(run).read_text("utf-8").splitlines()
+        kept = [line for line in settings if not line.endswith(": null")]
+        sections["Training config"] = ("yaml", "\n".join(kept))
+    for title, (language, text) in sections.items():
+        lines += [f"## {title}", "", f"```{language}", text, "```", ""]
     return "\n".join([*lines, f"Written by visattn {version('visattn')}.", ""])
 
 

@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ _WRAPPERS = (
     "model_state_dict", "model", "module", "net", "network", "weights", "params", "teacher",
     "student",
 )  # fmt: skip
-_CLASS_NAMES = ("class_names", "classes", "class_to_idx")
 
 
 class Weights(NamedTuple):
@@ -62,72 +61,62 @@ def read_safetensors(path: Path) -> tuple[TensorDict, dict[str, str]]:
         raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
 
 
-def read_weights(path: Path) -> Weights:
-    """Return the state dict in a file without its wrappers, and the class names beside it.
+def read_weights(path: Path, names: Collection[str]) -> Weights:
+    """Return the state dict in a file by the names of a model: wrappers and prefixes are removed.
 
     Example:
-        >>> file = getfixture("tmp_path") / "last.pth"
-        >>> torch.save({"state_dict": {"bias": torch.ones(2)}, "classes": ["cat", "dog"]}, file)
-        >>> read_weights(file).tensors, read_weights(file).class_names
-        ({'bias': tensor([1., 1.])}, ('cat', 'dog'))
+        >>> file, one = getfixture("tmp_path") / "last.pth", torch.ones(1)
+        >>> packed = {"net.bias": one, "loss.scale": one}
+        >>> torch.save({"state_dict": packed, "classes": ["cat", "dog"]}, file)
+        >>> read_weights(file, ["bias"])[:2]
+        ({'bias': tensor([1.])}, ('cat', 'dog'))
     """
     if path.suffix == ".safetensors":
-        return Weights(read_safetensors(path)[0])
+        return _without_prefix(read_safetensors(path)[0], names)
     held = read_torch(path)
-    key, names = _class_names(held) if isinstance(held, Mapping) else ("", ())
-    notes = (f"the class names are those in {key}",) if names else ()
+    packed = _class_names(held) if isinstance(held, dict) else {}
     keys: list[str] = []
-    while isinstance(held, Mapping) and len(keys) < 5:
-        nested = {str(key): each for key, each in held.items() if isinstance(each, Mapping)}
+    while isinstance(held, dict) and len(keys) < 5:
+        nested = {key: each for key, each in held.items() if isinstance(each, dict) and each}
         tensors = {str(key): each for key, each in held.items() if isinstance(each, Tensor)}
-        wrapper = next((key for key in _WRAPPERS if nested.get(key)), None)
-        if wrapper is None and len(nested) == 1 and not tensors:
-            [wrapper] = nested
+        alone = [*nested] if len(nested) == 1 and not tensors else ()
+        wrapper = next((key for key in (*_WRAPPERS, *alone) if key in nested), None)
         if wrapper is None and tensors:
-            said = (f"the weights are those in {'.'.join(keys)}",) if keys else ()
-            return Weights(tensors, names, (*said, *notes))
-        if wrapper is None:
-            break
-        keys.append(wrapper)
-        held = nested[wrapper]
+            weights = _without_prefix(tensors, names)
+            said = [f"the weights are those in {'.'.join(keys)}"] if keys else []
+            more = [f"the class names are those in {key}" for key in packed]
+            notes = (*said, *weights.notes, *more)
+            return Weights(weights.tensors, next(iter(packed.values()), ()), notes)
+        keys.append(str(wrapper))
+        held = nested.get(wrapper)
     raise ValueError(f"{path} holds no weights, or several sets of them: save one state dict")
 
 
-def _class_names(packed: Mapping[Any, Any]) -> tuple[str, tuple[str, ...]]:
-    """Return the class names that a training script packed beside the weights, and their key."""
-    for key in _CLASS_NAMES:
+def _class_names(packed: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the class names that a training script packed beside the weights, with their key."""
+    for key in ("class_names", "classes", "class_to_idx"):
         names = packed.get(key)
-        if isinstance(names, Mapping) and sorted(names.values()) == [*range(len(names))]:
+        if isinstance(names, dict) and sorted(names.values()) == [*range(len(names))]:
             names = sorted(names, key=names.__getitem__)  # of torchvision's ImageFolder
         if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names):
-            return key, tuple(names)
-    return "", ()
+            return {key: tuple(names)}
+    return {}
 
 
-def strip_prefix(weights: Weights, names: Collection[str]) -> Weights:
-    """Return weights without a prefix such as `module.` before the names of a model.
-
-    Example:
-        >>> one = torch.ones(1)
-        >>> strip_prefix(Weights({"net.fc.bias": one, "loss.scale": one}), ["fc.bias"]).tensors
-        {'fc.bias': tensor([1.])}
-    """
-    tensors = {name.replace("_orig_mod.", ""): each for name, each in weights.tensors.items()}
+def _without_prefix(tensors: TensorDict, names: Collection[str]) -> Weights:
+    """Remove a prefix such as `module.` from names, so that they are those of a model."""
+    tensors = {name.replace("_orig_mod.", ""): each for name, each in tensors.items()}
     # Each key votes for what stands before a name of the model: `module.conv.weight` for `module.`
-    votes = Counter(
-        name[:start]
-        for name in tensors
-        for start in (0, *(match.end() for match in re.finditer(r"\.", name)))
-        if name[start:] in names
-    )
+    starts = {name: [0, *(dot.end() for dot in re.finditer(r"\.", name))] for name in tensors}
+    votes = Counter(name[:at] for name in tensors for at in starts[name] if name[at:] in names)
     best = [prefix for prefix, count in votes.items() if count == max(votes.values())]
-    prefix = next((each for each in best if "ema" in each), best[0]) if best else ""
-    if "" in best or not prefix:
-        return weights._replace(tensors=tensors)
+    if not best or "" in best:
+        return Weights(tensors)
+    prefix = next((each for each in best if "ema" in each), best[0])
     kept = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
     left = f", {len(tensors) - len(kept)} tensors without it are left out"
     note = f"the prefix {prefix} is removed{left if len(kept) < len(tensors) else ''}"
-    return Weights(kept, weights.class_names, (*weights.notes, note))
+    return Weights(kept, notes=(note,))
 
 
 def describe_mismatch(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
@@ -153,26 +142,13 @@ def describe_mismatch(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) 
     )
 
 
-def load_weights(
-    model: nn.Module,
-    path: Path,
-    *,
-    ignored_prefixes: tuple[str, ...] = (),
-    convert: Callable[[TensorDict], TensorDict] | None = None,
-) -> Weights:
-    """Load weights of any origin into a model, all of them, and return what their file says.
-
-    Args:
-        model: The model, with all its weights.
-        path: A safetensors file, or one of `torch.save`.
-        ignored_prefixes: Keys that begin so are left out.
-        convert: Gives weights that do not fit the keys of the model.
+def load_weights(model: nn.Module, weights: Weights, path: Path) -> None:
+    """Load all weights of a model.
 
     Raises:
         ValueError: If they do not fit, or are quantized.
     """
     own = model.state_dict()
-    weights = fitted_weights(own, path, ignored_prefixes, convert)
     if mismatch := describe_mismatch(own, weights.tensors):
         raise ValueError(f"{path} does not fit {type(model).__name__}: {mismatch}")
     for name, each in weights.tensors.items():
@@ -180,27 +156,6 @@ def load_weights(
         if own[name].is_floating_point() and not (each.is_floating_point() and each.itemsize > 1):
             raise ValueError(f"{path} holds {name} as {each.dtype}: quantized weights do not load")
     model.load_state_dict(weights.tensors, strict=False)
-    return weights
-
-
-def fitted_weights(
-    own: Mapping[str, Tensor],
-    path: Path,
-    ignored_prefixes: tuple[str, ...] = (),
-    convert: Callable[[TensorDict], TensorDict] | None = None,
-) -> Weights:
-    """Return the weights in a file by the keys of a model, converted if they do not fit as is."""
-    weights = strip_prefix(read_weights(path), own)
-    kept = {k: v for k, v in weights.tensors.items() if not k.startswith(ignored_prefixes)}
-    if convert and describe_mismatch(own, kept):
-        try:
-            converted = convert(dict(weights.tensors))
-        except Exception:  # noqa: BLE001 - a conversion may fail in any way on foreign weights
-            return weights._replace(tensors=kept)
-        kept = {k: v for k, v in converted.items() if not k.startswith(ignored_prefixes)}
-        note = "timm converted the weights from their original keys"
-        weights = weights._replace(notes=(*weights.notes, note))
-    return weights._replace(tensors=kept)
 
 
 def classes_of(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> int | None:
@@ -211,10 +166,8 @@ def classes_of(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> int 
         7
     """
     pairs = [(each.shape, tensors[key].shape) for key, each in own.items() if key in tensors]
-    pairs = [(mine, its) for mine, its in pairs if mine != its]
     # A head has a row for each class, that of a detector also four for its box.
-    rows = [(mine[0], its[0]) for mine, its in pairs if mine[1:] == its[1:] and its]
-    ratios = {mine / its for mine, its in rows}
-    if own.keys() != tensors.keys() or len(rows) != len(pairs) or len(ratios) != 1:
-        return None
-    return min(its for _, its in rows)
+    rows = [(mine, its) for mine, its in pairs if mine != its]
+    ratios = {mine[0] / its[0] if mine[1:] == its[1:] else 0 for mine, its in rows}
+    fits = own.keys() == tensors.keys() and len(ratios) == 1 and 0 not in ratios
+    return min(its[0] for _, its in rows) if fits else None

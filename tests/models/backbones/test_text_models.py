@@ -57,8 +57,6 @@ def test_logits_of_a_directory_are_those_of_the_library(tmp_path: Path, family: 
     assert isinstance(scorer, TextPromptClassifier)
     cosine = scorer.cosine_of(computed)
     assert bool((cosine.abs() <= 1).all())
-    shares = scorer.probabilities(computed)
-    assert (family == "clip") == bool(torch.isclose(shares.sum(), torch.tensor(1.0)))
     assert scorer.class_names == tuple(TEXTS)
 
 
@@ -112,9 +110,8 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do() -> None:
     long = " ".join(["ball"] * 10)
     refused(f"at most {CONTEXT} tokens.*got 12", clip, text=long, processor=tokenizer)
     refused("need the tokenizer of CLIPModel: pass processor=", clip, text="a ball")
-    refused("must not be empty", clip, text=[" "], processor=tokenizer)
-    refused("given once, got 'a'", clip, text=["a", "a"], processor=tokenizer)
-    refused("at least one text", clip, text=[], processor=tokenizer)
+    for texts in ([" "], ["a", "a"], []):
+        refused("none of them empty or twice", clip, text=texts, processor=tokenizer)
     refused("takes no target", clip, text="a", processor=tokenizer, target=0)
     refused("use its vision tower.*or compare images with texts", clip)
     tower = timm.create_model("vit_tiny_patch16_224", depth=1)
@@ -195,18 +192,11 @@ def test_open_clip_itself_gives_its_logits_and_preprocessing() -> None:
         Explainer(network, text=["word " * 100])
 
 
-def test_a_classifier_of_texts_checks_its_embeddings() -> None:
-    def build(features: Tensor, **extra: Any) -> TextPromptClassifier:
-        return TextPromptClassifier(
-            nn.Flatten(), lambda network, images: network(images), TEXTS, features,
-            img_size=(1, 1), mean=(0.5,) * 3, std=(0.5,) * 3, **extra,
-        )  # fmt: skip
-
-    model = build(torch.eye(2, 3) * 7, logit_scale=2.0, logit_bias=-1.0, sigmoid=True)
+def test_the_logits_of_texts_by_hand() -> None:
+    model = TextPromptClassifier(
+        nn.Flatten(), lambda network, images: network(images), TEXTS, torch.eye(2, 3) * 7,
+        img_size=(1, 1), mean=(0.5,) * 3, std=(0.5,) * 3, logit_scale=2.0, logit_bias=-1.0,
+    )  # fmt: skip
     logits = model(torch.tensor([3.0, 4.0, 0.0]).view(1, 3, 1, 1))
     torch.testing.assert_close(logits, torch.tensor([[0.2, 0.6]]))
     torch.testing.assert_close(model.cosine_of(logits), torch.tensor([[0.6, 0.8]]))
-    with pytest.raises(ValueError, match="must not be zero or NaN"):
-        build(torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"must be \[2, d\]"):
-        build(torch.eye(3))

@@ -17,11 +17,11 @@ from torch import nn
 from visattn.io.messages import did_you_mean
 from visattn.models.backbones.timm_classifier import (
     check_single_source,
-    convert_with_timm,
     create_timm_backbone,
+    read_timm_weights,
 )
 from visattn.models.loaded import Loaded, mark
-from visattn.models.weights import Weights, classes_of, fitted_weights, load_weights
+from visattn.models.weights import Weights, classes_of, load_weights, read_weights
 
 _LIBRARIES = ("timm", "torchvision", "hf", "open_clip")
 
@@ -29,71 +29,71 @@ _LIBRARIES = ("timm", "torchvision", "hf", "open_clip")
 def load_named(
     spec: str, weights: Path | None, *, pretrained: bool, model_kwargs: dict[str, Any]
 ) -> nn.Module | None:
-    """Return the model of a library or of user code; None for another name.
+    """Return the model of timm, torchvision or user code; None for another name.
 
     The arguments are those of `visattn.load`.
     """
     check_single_source(weights, pretrained=pretrained)
     kind, _, name = spec.partition(":")
+    origin = "pretrained" if pretrained else "random"
     if kind == "timm":
-        return _timm_model(name, weights, model_kwargs, pretrained=pretrained)
+
+        def build(num_classes: int | None = None, **more: Any) -> nn.Module:
+            # None: as many as the pretrained model has
+            return create_timm_backbone(
+                name, {**more, "num_classes": num_classes}, pretrained=pretrained
+            )
+
+        read = partial(read_timm_weights, name=name, arguments=model_kwargs)
+        model, read_of = _with_weights(build, weights, model_kwargs, read)
+        return _marked(model, weights, origin, read_of, _imagenet_names(model))
     if kind == "torchvision":
         return _torchvision_model(name, weights, model_kwargs, pretrained=pretrained)
-    if is_user_code(spec) and not pretrained:
-        with user_object(spec) as named:
-            build = partial(_same, named) if isinstance(named, nn.Module) else named
-            model, read = _with_weights(build, weights, model_kwargs)
-        if not isinstance(model, nn.Module):
-            raise ValueError(f"{spec} must build an nn.Module, got {type(model).__name__}")
-        names = getattr(model, "class_names", None) or getattr(model, "classes", None)
-        names = names if isinstance(names, list | tuple) else ()
-        return mark(model, _loaded(weights, spec, read, unique_names([*map(str, names)])))
-    return None
+    if not is_user_code(spec) or pretrained:
+        return None
+    with user_object(spec) as named:
+        build = (lambda: named) if isinstance(named, nn.Module) else named
+        model, read_of = _with_weights(build, weights, model_kwargs)
+    names = getattr(model, "class_names", None) or getattr(model, "classes", None)
+    names = names if isinstance(names, list | tuple) else ()
+    return _marked(model, weights, spec, read_of, unique_names([*map(str, names)]))
 
 
-def _same(model: nn.Module) -> nn.Module:
-    return model
-
-
-def _loaded(
-    weights: Path | None, origin: str, read: Weights, class_names: Sequence[str], **more: Any
-) -> Loaded:
-    """Return what is known of a model: the class names packed beside its weights come first."""
-    names = read.class_names or class_names
-    return Loaded(str(weights or origin), tuple(names), notes=read.notes, **more)
+def _marked(
+    model: nn.Module,
+    weights: Path | None,
+    origin: str,
+    read: Weights,
+    class_names: Sequence[str],
+    transform: Any = None,
+) -> nn.Module:
+    """Keep with a model where it is from; class names packed beside its weights come first."""
+    names = tuple(read.class_names or class_names)
+    return mark(model, Loaded(str(weights or origin), names, transform, notes=read.notes))
 
 
 def _with_weights(
-    build: Callable[..., nn.Module], weights: Path | None, arguments: Mapping[str, Any], **how: Any
+    build: Callable[..., nn.Module],
+    file: Path | None,
+    arguments: Mapping[str, Any],
+    read: Callable[..., Weights] = lambda own, file: read_weights(file, own),
 ) -> tuple[nn.Module, Weights]:
     """Build a model with weights, of as many classes as these have where none are asked for."""
-    if weights is None:
-        return build(**arguments), Weights({})
     takes = inspect.signature(build).parameters.get("num_classes")
+    asked = takes is None or "num_classes" in arguments or file is None
     # Before the weights are compared with a model that asks for a number, any will do.
-    required = takes is not None and takes.default is takes.empty
-    first: dict[str, Any] = {"num_classes": 2} if required else {}
+    first = {"num_classes": 2} if takes and not asked and takes.default is takes.empty else {}
     model = build(**{**first, **arguments})
-    if takes and "num_classes" not in arguments:
-        own = model.state_dict()
-        if count := classes_of(own, fitted_weights(own, weights, **how).tensors):
-            model = build(**{**arguments, "num_classes": count})
-    return model, load_weights(model, weights, **how)
-
-
-def _timm_model(
-    name: str, weights: Path | None, arguments: dict[str, Any], *, pretrained: bool
-) -> nn.Module:
-    """Return a timm model; keys of weights are converted from where they were first published."""
-
-    def build(num_classes: int | None = None, **more: Any) -> nn.Module:
-        more["num_classes"] = num_classes  # None: as many as the pretrained model has
-        return create_timm_backbone(name, more, pretrained=pretrained)
-
-    convert = partial(convert_with_timm, name, arguments)
-    model, read = _with_weights(build, weights, arguments, convert=convert)
-    origin = "pretrained" if pretrained else "random"
-    return mark(model, _loaded(weights, origin, read, _imagenet_names(model)))
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"the code must build an nn.Module, got {type(model).__name__}")  # noqa: TRY004 (of the user's code)
+    if file is None:
+        return model, Weights({})
+    weights = read(model.state_dict(), file=file)
+    if not asked and (count := classes_of(model.state_dict(), weights.tensors)):
+        model = build(**{**arguments, "num_classes": count})
+        weights = read(model.state_dict(), file=file)
+    load_weights(model, weights, file)
+    return model, weights
 
 
 def _torchvision_model(
@@ -102,28 +102,27 @@ def _torchvision_model(
     """Return a torchvision model, with the preprocessing and classes of its default weights."""
     from torchvision import models as zoo  # slow to import
 
-    dense = [*zoo.list_models(zoo.segmentation), *zoo.list_models(zoo.detection)]
-    known = [*zoo.list_models(zoo), *dense]
-    if name not in known:
-        hint = did_you_mean(name, known, otherwise="torchvision.models.list_models() lists all")
+    if name not in zoo.list_models():
+        hint = did_you_mean(
+            name, zoo.list_models(), otherwise="see torchvision.models.list_models()"
+        )
         raise ValueError(f"unknown torchvision model {name!r}; {hint}")
     default: Any = zoo.get_model_weights(name).DEFAULT  # type: ignore[attr-defined]
-    arguments = {"weights": default if pretrained else None, **arguments}
-    if name in dense and not pretrained:
-        arguments.setdefault("weights_backbone", None)  # nothing is downloaded
-
+    options = {"weights": default if pretrained else None}
+    if name in (*zoo.list_models(zoo.segmentation), *zoo.list_models(zoo.detection)):
+        options |= {} if pretrained else {"weights_backbone": None}  # nothing is downloaded
     classes = unique_names(default.meta["categories"])
     built: list[int] = []
 
     def build(num_classes: int = len(classes), **more: Any) -> nn.Module:
         built.append(num_classes)
-        return zoo.get_model(name, num_classes=num_classes, **more)
+        return zoo.get_model(name, num_classes=num_classes, **options, **more)
 
     model, read = _with_weights(build, weights, arguments)
-    same = built[-1] == len(classes)
     transform = None if "image_size" in arguments else default.transforms()
+    names = classes if built[-1] == len(classes) else ()
     origin = "pretrained" if pretrained else "random"
-    return mark(model, _loaded(weights, origin, read, classes * same, transform=transform))
+    return _marked(model, weights, origin, read, names, transform)
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -174,7 +173,7 @@ def user_code_file(spec: str) -> Path | None:
         return Path(where).expanduser()
     with _importable(""):
         module = importlib.util.find_spec(where)
-    return Path(module.origin) if module and module.origin and module.has_location else None
+    return Path(module.origin) if module and module.origin else None
 
 
 def load_object(spec: str) -> Any:

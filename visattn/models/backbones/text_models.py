@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -12,10 +12,10 @@ from torch.nn.functional import normalize
 
 from visattn.attribution.model_defaults import default_mean_std
 from visattn.io.messages import did_you_mean
-from visattn.models.backbones.huggingface import image_transform, is_image_processor
+from visattn.models.backbones.huggingface import image_transform
 from visattn.models.base import NormalizedInput
 from visattn.models.loaded import Loaded, loaded_with, mark
-from visattn.models.weights import load_weights
+from visattn.models.weights import load_weights, read_weights
 from visattn.recording.model_config import parse_image_size, vision_config
 
 
@@ -34,12 +34,7 @@ class TextPromptClassifier(NormalizedInput):
         std: Standard deviation of each color channel.
         logit_scale: Factor of the cosine.
         logit_bias: Added to the scaled cosine.
-        sigmoid: Whether probabilities are a sigmoid for each text, instead of a softmax over them.
         name: Name of the architecture.
-
-    Raises:
-        ValueError: If there is no text, a text is empty or repeated, an embedding is missing or
-            zero, or the scale is not positive.
 
     Example:
         >>> tower = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -69,29 +64,16 @@ class TextPromptClassifier(NormalizedInput):
         std: Sequence[float],
         logit_scale: float = 1.0,
         logit_bias: float = 0.0,
-        sigmoid: bool = False,
         name: str = "",
     ) -> None:
         super().__init__()
-        check_texts(texts)
         self.set_input(img_size, mean, std)
-        if text_features.ndim != 2 or len(text_features) != len(texts):
-            raise ValueError(
-                f"text_features must be [{len(texts)}, d], one embedding for each text, got "
-                f"{list(text_features.shape)}"
-            )
-        if not bool((text_features.norm(dim=-1) > 0).all()) or not logit_scale > 0:
-            raise ValueError(
-                "text embeddings must not be zero or NaN, and logit_scale must be positive; got "
-                f"norms {text_features.norm(dim=-1).tolist()} and scale {logit_scale}"
-            )
         self.network = network
         self.embed = embed
         self.name = name
         self.class_names = tuple(texts)
         self.logit_scale = logit_scale
         self.logit_bias = logit_bias
-        self.sigmoid = sigmoid
         features = normalize(text_features.detach(), dim=-1)
         self.register_buffer("text_features", features, persistent=False)
 
@@ -101,38 +83,12 @@ class TextPromptClassifier(NormalizedInput):
 
     def classify(self, images: Float[Tensor, "_ c y x"]) -> Float[Tensor, "_ t"]:
         """Return the logits of normalized images."""
-        return self.cosine(images) * self.logit_scale + self.logit_bias
-
-    def cosine(self, images: Float[Tensor, "_ c y x"]) -> Float[Tensor, "_ t"]:
-        """Return the cosine similarity of normalized images with each text."""
         features = normalize(self.embed(self.network, images), dim=-1)
-        return features @ self.text_features.to(features).T
+        return features @ self.text_features.to(features).T * self.logit_scale + self.logit_bias
 
     def cosine_of(self, logits: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         """Return the cosine similarities that belong to logits."""
         return (logits - self.logit_bias) / self.logit_scale
-
-    def probabilities(self, logits: Float[Tensor, "b t"]) -> Float[Tensor, "b t"]:
-        """Return the probability of each text: alone with a sigmoid, else among the texts."""
-        return logits.sigmoid() if self.sigmoid else logits.softmax(-1)
-
-
-def check_texts(texts: Sequence[str]) -> None:
-    """Check that texts can be compared with an image.
-
-    Example:
-        >>> check_texts(["a dog", " "])
-        Traceback (most recent call last):
-        ValueError: texts must not be empty, got ' '
-    """
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"texts must be a list of strings, got {texts!r}")
-    if not texts:
-        raise ValueError("there must be at least one text, got none")
-    if empty := [text for text in texts if not text.strip()]:
-        raise ValueError(f"texts must not be empty, got {empty[0]!r}")
-    if repeated := [text for text in texts if list(texts).count(text) > 1]:
-        raise ValueError(f"each text must be given once, got {repeated[0]!r} more than once")
 
 
 _LONG = 4096  # tokens; longer texts fit no tower
@@ -152,57 +108,68 @@ def text_classifier(
             with, or its attribute `tokenizer`.
 
     Raises:
-        TypeError: If texts are not a list of strings.
-        ValueError: If the model has no text tower or no tokenizer, or a text has more tokens than
-            the text tower takes.
+        ValueError: If the model has no text tower or no tokenizer, texts are none, empty or
+            repeated, or a text has more tokens than the text tower takes.
     """
-    check_texts(texts)
+    if not texts or len({*texts}) < len(texts) or not all(text.strip() for text in texts):
+        raise ValueError(f"texts must be some, none of them empty or twice, got {texts}")
     loaded = loaded_with(model)
-    own = loaded.processor or getattr(model, "tokenizer", None)
-    processor = own if processor is None else processor
-    is_clip = hasattr(model, "encode_image") and hasattr(model, "encode_text")
-    if not is_clip and not hasattr(model, "get_text_features"):
-        raise ValueError(
-            "text= needs a model with a text tower (CLIP, SigLIP, ALIGN, ... of transformers, or "
-            f"open_clip), but {type(model).__name__} has none"
-        )
+    if processor is None:
+        processor = loaded.processor or getattr(model, "tokenizer", None)
     tokenizer = processor[1] if isinstance(processor, tuple) else processor
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    kind = type(model).__name__
+    if not (hasattr(model, "encode_text") or hasattr(model, "get_text_features")):
+        raise ValueError(
+            "text= needs a model with a text tower (CLIP, SigLIP, ALIGN, ... of transformers, or "
+            f"open_clip), but {kind} has none"
+        )
     if not callable(tokenizer):
         raise ValueError(  # noqa: TRY004 (none was passed)
-            f"texts need the tokenizer of {type(model).__name__}: pass processor=, the processor "
-            "or tokenizer that belongs to its weights"
+            f"texts need the tokenizer of {kind}: pass processor=, the processor or tokenizer that "
+            "belongs to its weights"
         )
-    build = _of_open_clip if is_clip else _of_transformers
-    if is_image_processor(processor):
-        loaded = Loaded(loaded.weights, processor=processor)
-    classifier, transform = build(model, texts, tokenizer, image_transform(loaded))
+    transform = image_transform(Loaded(processor=processor))
+    build = _of_open_clip if hasattr(model, "encode_text") else _of_transformers
+    with torch.no_grad():
+        embed, features, size, mean, std = build(model.eval(), texts, tokenizer)
+    if transform is None and hasattr(model, "encode_text"):
+        config = getattr(getattr(model, "visual", None), "preprocess_cfg", None) or {}
+        transform = _clip_transform(config, size, mean, std)
+    inputs = {"img_size": size, "mean": mean, "std": std, **_input_of(transform, size)}
+    classifier = TextPromptClassifier(
+        model, embed, texts, features, name=kind, **inputs, **_logits_of(model)
+    )
     mark(classifier, Loaded(loaded.weights, tuple(texts), transform))
     return classifier
 
 
-_Built = tuple[TextPromptClassifier, Any]
+_Embed = Callable[[nn.Module, Tensor], Tensor]
+_Parts = tuple[_Embed, Tensor, tuple[int, int], Sequence[float], Sequence[float]]
 
 
-def _of_transformers(
-    model: nn.Module, texts: Sequence[str], tokenizer: Any, transform: Any
-) -> _Built:
-    config = cast("Any", model).config
-    tokens = _tokenize(tokenizer, texts, config)
-    with torch.no_grad():
-        features = _pooled(cast("Any", model.eval()).get_text_features(**tokens))
-    size = parse_image_size(getattr(vision_config(config), "image_size", None) or 224)
-    mean, std = default_mean_std(str(config.model_type))
+def _of_transformers(model: Any, texts: Sequence[str], tokenizer: Any) -> _Parts:
+    """Return how a model embeds images, the embeddings of texts, and size, mean and std."""
 
-    def embed(network: nn.Module, images: Tensor) -> Tensor:
-        return _pooled(cast("Any", network).get_image_features(pixel_values=images))
+    def embed(network: Any, images: Tensor) -> Tensor:
+        return _pooled(network.get_image_features(pixel_values=images))
 
-    colors = {"img_size": size, "mean": mean, "std": std, **_input_of(transform, size)}
-    name = str(config.model_type)
-    return (
-        TextPromptClassifier(model, embed, texts, features, name=name, **colors, **_head(model)),
-        transform,
-    )
+    features = _pooled(model.get_text_features(**_tokenize(tokenizer, texts, model.config)))
+    size = parse_image_size(getattr(vision_config(model.config), "image_size", None) or 224)
+    return (embed, features, size, *default_mean_std(str(model.config.model_type)))
+
+
+def _of_open_clip(model: Any, texts: Sequence[str], tokenizer: Any) -> _Parts:
+    def embed(network: Any, images: Tensor) -> Tensor:
+        return network.encode_image(images)
+
+    features = model.encode_text(_clip_tokens(tokenizer, texts))
+    visual = getattr(model, "visual", model)
+    mean, std = default_mean_std("clip")
+    mean = tuple(getattr(visual, "image_mean", None) or mean)
+    std = tuple(getattr(visual, "image_std", None) or std)
+    size = parse_image_size(getattr(visual, "image_size", None) or 224)
+    return embed, features, size, mean, std
 
 
 def _pooled(output: Any) -> Float[Tensor, "b d"]:
@@ -237,68 +204,6 @@ def _check_length(text: str, count: int, limit: int) -> None:
         )
 
 
-def _head(model: nn.Module) -> dict[str, Any]:
-    """Return how a model makes logits of the cosine, as options of `TextPromptClassifier`."""
-    bias = getattr(model, "logit_bias", None)
-    scale = 1.0
-    if isinstance(logarithm := getattr(model, "logit_scale", None), Tensor):
-        scale = float(logarithm.detach().exp())
-    elif (temperature := getattr(model, "temperature", None)) is not None:
-        scale = 1 / float(torch.as_tensor(temperature).detach())
-    offset = 0.0 if bias is None else float(bias.detach())
-    return {"logit_scale": scale, "logit_bias": offset, "sigmoid": bias is not None}
-
-
-def _input_of(transform: Any, size: tuple[int, int]) -> dict[str, Any]:
-    """Return image size, mean and std that a transform produces, where it says them."""
-    from torchvision.transforms import v2  # slow to import
-
-    steps = getattr(transform, "transforms", None)
-    if not steps:
-        return {}
-    output = v2.Compose(steps[1:])(torch.zeros(3, 2 * size[0], 2 * size[1], dtype=torch.uint8))
-    colors = [{"mean": each.mean, "std": each.std} for each in steps if hasattr(each, "mean")]
-    return {"img_size": tuple(output.shape[-2:]), **(colors[-1] if colors else {})}
-
-
-def load_open_clip(name: str, weights: Path | None) -> nn.Module:
-    """Return a model of open_clip with its tokenizer."""
-    try:
-        library: Any = importlib.import_module("open_clip")
-    except ImportError as error:
-        raise ImportError("open_clip models need open_clip: pip install open_clip_torch") from error
-    if name not in library.list_models():
-        hint = did_you_mean(name, library.list_models())
-        raise ValueError(f"unknown open_clip model {name!r}; {hint}")
-    model = library.create_model(name, pretrained=None, pretrained_text=False)
-    notes = load_weights(model, weights).notes if weights else ()
-    tokenizer = library.get_tokenizer(name)
-    return mark(model, Loaded(str(weights or "random"), processor=tokenizer, notes=notes))
-
-
-def _of_open_clip(model: nn.Module, texts: Sequence[str], tokenizer: Any, transform: Any) -> _Built:
-    with torch.no_grad():
-        features = cast("Any", model.eval()).encode_text(_clip_tokens(tokenizer, texts))
-    visual = getattr(model, "visual", model)
-    size = parse_image_size(getattr(visual, "image_size", None) or 224)
-    defaults = default_mean_std("clip")
-    mean = tuple(getattr(visual, "image_mean", None) or defaults[0])
-    std = tuple(getattr(visual, "image_std", None) or defaults[1])
-    classifier = TextPromptClassifier(
-        model,
-        lambda network, images: cast("Any", network).encode_image(images),
-        texts,
-        features,
-        img_size=size,
-        mean=mean,
-        std=std,
-        name=type(model).__name__,
-        **_head(model),
-    )
-    config = getattr(visual, "preprocess_cfg", None) or {}
-    return classifier, transform or _clip_transform(config, size, mean, std)
-
-
 def _clip_tokens(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "t n"]:
     """Return token ids; texts that the tokenizer would cut off are refused."""
     tokens = torch.as_tensor(tokenizer(list(texts)))
@@ -313,6 +218,31 @@ def _clip_tokens(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "t n"]:
     return tokens
 
 
+def _logits_of(model: Any) -> dict[str, float]:
+    """Return how a model makes logits of the cosine, as options of `TextPromptClassifier`."""
+    bias = getattr(model, "logit_bias", None)
+    scale = getattr(model, "logit_scale", None)
+    if scale is None and hasattr(model, "temperature"):  # of ALIGN
+        scale = -torch.as_tensor(model.temperature).log()
+    return {
+        "logit_scale": 1.0 if scale is None else float(scale.detach().exp()),
+        "logit_bias": 0.0 if bias is None else float(bias.detach()),
+    }
+
+
+def _input_of(transform: Any, size: tuple[int, int]) -> dict[str, Any]:
+    """Return image size, mean and std that a transform produces, where it says them."""
+    from torchvision.transforms import v2  # slow to import
+
+    steps = getattr(transform, "transforms", None)
+    if not steps:
+        return {}
+    on_tensors = v2.Compose([step for step in steps if not isinstance(step, v2.PILToTensor)])
+    output = on_tensors(torch.zeros(3, 2 * size[0], 2 * size[1], dtype=torch.uint8))
+    colors = [{"mean": each.mean, "std": each.std} for each in steps if hasattr(each, "mean")]
+    return {"img_size": tuple(output.shape[-2:]), **(colors[-1] if colors else {})}
+
+
 def _clip_transform(
     config: dict[str, Any], size: tuple[int, int], mean: Sequence[float], std: Sequence[float]
 ) -> Any:
@@ -320,10 +250,26 @@ def _clip_transform(
     from torchvision.transforms import InterpolationMode, v2  # slow to import
 
     mode = InterpolationMode(config.get("interpolation", "bicubic"))
-    steps: list[Any] = [v2.Resize(size, mode)]
-    if config.get("resize_mode", "shortest") == "shortest" and size[0] == size[1]:
-        steps = [v2.Resize(size[0], mode), v2.CenterCrop(size)]
-    elif config.get("resize_mode", "shortest") != "squash":
-        raise ValueError("the preprocessing of the model is not followed: pass transform=")
+    resize_mode = config.get("resize_mode", "shortest")
+    if resize_mode not in ("shortest", "squash"):
+        raise ValueError(f"the resize mode {resize_mode} is not followed: pass transform=")
+    is_cropped = resize_mode == "shortest"
+    steps: list[Any] = [v2.Resize(size[0] if is_cropped else size, mode)]
+    steps += [v2.CenterCrop(size)] if is_cropped else []
     steps += [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
     return v2.Compose(steps)
+
+
+def load_open_clip(name: str, weights: Path | None) -> nn.Module:
+    """Return a model of open_clip with its tokenizer."""
+    try:
+        library: Any = importlib.import_module("open_clip")
+    except ImportError as error:
+        raise ImportError("open_clip models need open_clip: pip install open_clip_torch") from error
+    if name not in library.list_models():
+        hint = did_you_mean(name, library.list_models())
+        raise ValueError(f"unknown open_clip model {name!r}; {hint}")
+    model = library.create_model(name, pretrained=None, pretrained_text=False)
+    if weights:
+        load_weights(model, read_weights(weights, model.state_dict()), weights)
+    return mark(model, Loaded(str(weights or "random"), processor=library.get_tokenizer(name)))

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -14,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from visattn.insertion.insertion import insert
 from visattn.io.messages import did_you_mean
 from visattn.models.base import ImageClassifier, parse_block_name
-from visattn.models.weights import TensorDict, load_weights
+from visattn.models.weights import Weights, load_weights, read_weights
 
 _HEAD = re.compile(r"(^|\.)(head|fc|classifier|last_linear)(\.fc|\.l)?\.weight$")
 # These arguments make timm load files by itself or return other outputs than one grid.
@@ -59,14 +58,40 @@ def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bo
 def load_timm_weights(
     model: nn.Module, name: str, file: Path, arguments: Mapping[str, Any]
 ) -> None:
-    """Load weights into a timm model, converting keys of the original repository if needed.
+    """Load weights into a timm model; those of a classifier are left out if it has none.
 
-    If the model has no classifier, that of the file is left out. The arguments are those with which
-    the model was created.
+    The arguments are those with which the model was created.
     """
-    ignored = () if getattr(model, "num_classes", 1) else _classifier_prefixes(model)
-    convert = partial(convert_with_timm, name, arguments)
-    load_weights(model, file, ignored_prefixes=ignored, convert=convert)
+    weights = read_timm_weights(model.state_dict(), name, file, arguments)
+    left = () if getattr(model, "num_classes", 1) else _classifier_prefixes(model)
+    kept = {key: each for key, each in weights.tensors.items() if not key.startswith(left)}
+    load_weights(model, weights._replace(tensors=kept), file)
+
+
+def read_timm_weights(
+    own: Mapping[str, Tensor], name: str, file: Path, arguments: Mapping[str, Any]
+) -> Weights:
+    """Return weights by the keys of a timm model, from those of the repository that published them.
+
+    Timm converts them as it does when it loads its own pretrained models.
+    """
+    import timm  # slow to import
+
+    weights = read_weights(file, own)
+    shapes = {key: each.shape for key, each in weights.tensors.items()}
+    if all(shapes.get(key) == each.shape for key, each in own.items()):
+        return weights
+    heads = [each for key, each in weights.tensors.items() if _HEAD.search(key) and each.ndim == 2]
+    classes = len(heads[-1]) if heads else 0
+    # With as many classes as the weights have, timm loads all of them or raises.
+    overlay = {"state_dict": dict(weights.tensors), "num_classes": classes, "label_offset": 0}
+    options = {**arguments, "num_classes": classes, "pretrained_cfg_overlay": overlay}
+    try:
+        model = timm.create_model(name, pretrained=True, **options)
+    except Exception:  # noqa: BLE001 - a conversion may fail in any way on foreign weights
+        return weights
+    note = "timm converted the weights from their original keys"
+    return Weights(model.state_dict(), weights.class_names, (*weights.notes, note))
 
 
 def _classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
@@ -74,29 +99,6 @@ def _classifier_prefixes(model: nn.Module) -> tuple[str, ...]:
     config = cast("dict[str, Any]", model.pretrained_cfg)
     names = config.get("classifier") or "classifier"
     return tuple(f"{name}." for name in ((names,) if isinstance(names, str) else names))
-
-
-def convert_with_timm(name: str, arguments: Mapping[str, Any], state: TensorDict) -> TensorDict:
-    """Convert a state dict as timm does when it loads its own pretrained models.
-
-    Args:
-        name: Name of the timm model.
-        arguments: With which it was created.
-        state: The state dict.
-    """
-    import timm  # slow to import
-
-    heads = [weight for key, weight in state.items() if _HEAD.search(key) and weight.ndim == 2]
-    classes = len(heads[-1]) if heads else 0
-    # With as many classes as the weights have, timm loads all of them or raises.
-    overlay = {"state_dict": state, "num_classes": classes, "label_offset": 0}
-    model = timm.create_model(
-        name,
-        pretrained=True,
-        pretrained_cfg_overlay=overlay,
-        **{**arguments, "num_classes": classes},
-    )
-    return model.state_dict()
 
 
 Init = Literal["identity", "paper"]
