@@ -13,7 +13,8 @@ from PIL import Image
 import visattn
 from visattn.cli import main
 from visattn.models.base import SmallEncoder
-from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
+from visattn.models.glimpses.dram import DRAM
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.values import ScanPath, format_percent
 

@@ -78,7 +78,7 @@ CANVASES = """\
       class_path: RecurrentAttentionModel
       init_args:
         {img_size: [33, 33], mean: [0.1], std: [0.3], glimpse_size: 7, num_glimpses: 3,
-         hidden_size: 11, what_dim: 7, where_dim: 5, policy_std: 0.3, dropout: 0.2}
+         hidden_size: 11, what_dim: 7, where_dim: 5, policy_std: 0.3}
     num_rollouts: 2
     baseline: informed
     final_std: 0.1

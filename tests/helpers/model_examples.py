@@ -10,7 +10,8 @@ from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.detr import DETR
-from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
+from visattn.models.glimpses.dram import DRAM
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.resnet import AttentionResNet
 from visattn.models.unet import UNet
 from visattn.models.vit import VisionTransformer
@@ -180,10 +181,7 @@ EXAMPLES: dict[str, nn.Module] = {
         where_dim=11,
         context_size=5,
         policy_std=0.2,
-        learn_std=True,
         pad_value=0.5,
-        backend="bilinear",
-        dropout=0.3,
     ),
     "RecurrentAttentionModel": RecurrentAttentionModel(
         ("0", "1"), (28, 28), [0.1], [0.3], num_glimpses=2

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.compile
 
 PROGRAM = Path(__file__).parents[1] / "helpers" / "compiled_training.py"
 CAPTIONERS = ("soft", "adaptive", "transformer")
-ROLLOUTS = ("rnn-crop", "lstm-bilinear", "gru-crop")
+ROLLOUTS = ("rnn", "lstm", "gru")
 
 
 @pytest.mark.parametrize("names", [CAPTIONERS, ROLLOUTS], ids=["captioners", "rollouts"])

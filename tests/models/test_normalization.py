@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import ImageClassifier, ImageEncoder, SmallEncoder
-from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.glimpses.dram import DRAM
 from visattn.models.resnet import AttentionResNet
 from visattn.models.vit import VisionTransformer
 
@@ -29,18 +29,10 @@ MODELS: dict[str, Callable[[], ImageClassifier | ImageEncoder]] = {
     "vit": lambda: VisionTransformer(
         CLASSES, img_size=(24, 40), **COLORS, patch_size=8, embed_dim=12, depth=1, num_heads=3
     ),
-    "glimpses": lambda: RecurrentAttentionModel(
-        CLASSES,
-        (24, 40),
-        COLORS["mean"],
-        COLORS["std"],
-        num_glimpses=2,
-        hidden_size=8,
-        init_location="center",
+    "glimpses": lambda: DRAM(
+        CLASSES, (24, 40), COLORS["mean"], COLORS["std"], max_objects=1, hidden_size=8
     ),
-    "gray glimpses": lambda: RecurrentAttentionModel(
-        CLASSES, (24, 40), [0.3], [0.2], num_glimpses=2, hidden_size=8, init_location="center"
-    ),
+    "gray glimpses": lambda: DRAM(CLASSES, (24, 40), [0.3], [0.2], max_objects=1, hidden_size=8),
 }
 
 

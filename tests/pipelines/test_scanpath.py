@@ -14,8 +14,7 @@ from visattn.images.reader import ImageError, LoadedImage
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.models.base import SmallEncoder
 from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.models.glimpses.retina import raster_scanpaths
-from visattn.pipelines.scanpath import glimpses
+from visattn.pipelines.scanpath import glimpses, raster_scanpaths
 from visattn.results.values import ScanPath
 
 CLASSES = ("cat", "dog", "bird")
@@ -101,7 +100,7 @@ def test_boxes_are_placed_on_the_original() -> None:
     image = RNG.integers(0, 256, (46, 86, 3), dtype=np.uint8)  # of which 46 x 62 are visible
     model = small_model()
     [scan] = glimpses(model, image, policy="raster")
-    windows = model.boxes(raster_scanpaths(1, 4)[0])
+    windows = model.retina.boxes(raster_scanpaths(1, 4)[0], model.img_size)
     expected = windows.double() * 2 + torch.tensor([12, 0, 12, 0])
     torch.testing.assert_close(scan.boxes, expected)
 
@@ -111,7 +110,7 @@ def test_maps_hold_the_resolution_of_each_pixel() -> None:
     [scan] = glimpses(model, PHOTO, policy="random", seed=8)
     assert scan.maps.kind == "glimpse"
     assert scan.maps.labels == ("1", "2", "3", "4")
-    windows = model.boxes(scan.locations).long().tolist()
+    windows = model.retina.boxes(scan.locations, model.img_size).long().tolist()
     for value, (fine, wide) in zip(scan.maps.values, windows, strict=True):
         for y in range(23):
             for x in range(31):
@@ -120,12 +119,13 @@ def test_maps_hold_the_resolution_of_each_pixel() -> None:
 
 
 def test_probabilities_match_the_model() -> None:
-    model = small_model(init_location="center")
+    model = small_model()
+    model.random_start = False  # type: ignore[misc] (as that of DRAM)
     [scan] = glimpses(model, PHOTO)
     resized, _ = resize_to_input(LoadedImage(PHOTO), ResizeSpec((23, 31)))
     with torch.no_grad():
         scores = model(resized[None])[0]
-        rollout = model.scanpath(resized[None])
+        rollout = model.rollout(model.normalize(resized[None]))
     torch.testing.assert_close(scan.probabilities[-1], scores.double().softmax(-1))
     torch.testing.assert_close(scan.probabilities, rollout.logits[0, 0].double().softmax(-1))
     torch.testing.assert_close(scan.locations, rollout.locations[0, 0])
@@ -154,13 +154,14 @@ def test_random_locations_depend_on_seed_and_image_only(policy: Any) -> None:
 
 
 def test_policies_differ() -> None:
-    model = small_model(init_location="center")
+    model = small_model()
+    model.random_start = False  # type: ignore[misc] (as that of DRAM)
     by_policy = {
         policy: paths(glimpses(model, PHOTO, policy=policy))[0]
         for policy in ("greedy", "sampled", "random", "raster", "saliency")
     }
     assert by_policy["raster"] == raster_scanpaths(1, 4)[0].tolist()
-    assert by_policy["greedy"][0] == by_policy["sampled"][0] == [0, 0]
+    assert by_policy["greedy"][0] != by_policy["sampled"][0]
     assert len({str(path) for path in by_policy.values()}) == 5
 
 
@@ -234,3 +235,18 @@ def test_invalid_models_are_refused(
 def test_no_images_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one image"):
         glimpses(small_model(), [])
+
+
+@pytest.mark.parametrize("glimpses", [1, 2, 5, 6, 13])
+def test_raster_scans_row_by_row(glimpses: int) -> None:
+    path = raster_scanpaths(3, glimpses)
+    assert path.shape == (3, glimpses, 2)
+    assert torch.equal(path[0], path[2])
+    places = [tuple(place) for place in path[0].tolist()]
+    assert places == sorted(places, key=lambda place: (place[1], place[0]))
+    rows = [[x for x, y in places if y == row] for row in sorted({y for _, y in places})]
+    lengths = [len(row) for row in rows]
+    assert lengths == sorted(lengths, reverse=True)
+    assert abs(len(rows) - lengths[0]) <= 1 >= lengths[0] - lengths[-1]  # about as many of both
+    for row in rows:  # each is spread over the whole width
+        assert row == pytest.approx([(2 * i + 1) / len(row) - 1 for i in range(len(row))])

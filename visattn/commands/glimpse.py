@@ -105,7 +105,7 @@ class GlimpseJob(ModelJob["ScanPath"]):
     title = "Glimpses"
     reserved = _COVERAGE
     work = "classifying"
-    kind = "visattn.models.glimpses.glimpse_model:GlimpseModel"
+    kind = "visattn.models.glimpses.ram:RecurrentAttentionModel"
     noun = "a glimpse model"
     options = ("policy", "seed", "resize_mode", "autocast")
 

@@ -36,11 +36,10 @@ from .config import (
 from .detr import (
     DETR as DETR,
 )
-from .glimpses.glimpse_model import (
-    GlimpseModel as GlimpseModel,
+from .glimpses.dram import (
+    DRAM as DRAM,
 )
 from .glimpses.ram import (
-    DRAM as DRAM,
     RecurrentAttentionModel as RecurrentAttentionModel,
 )
 from .resnet import (

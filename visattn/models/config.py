@@ -93,6 +93,8 @@ _GONE: dict[str, Any] = {
     "class_probability": "softmax",
     "feedback": "none",
     "pos_embed": "sincos",
+    "init_location": "random",
+    "backend": "crop",
     "position": "residual",
     "shortcut": "projection",
 }

@@ -21,7 +21,7 @@ from visattn.models.backbones.huggingface import (
 )
 from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioning.captioner import Captioner
-from visattn.models.glimpses.glimpse_model import GlimpseModel
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.loaded import loaded_with
 from visattn.pipelines.attribution_maps import (
     compute_class_maps,
@@ -68,7 +68,7 @@ def sequence_methods(model: nn.Module) -> list[str]:
     """Return the methods of a captioner or of a glimpse model; none for others."""
     if isinstance(model, Captioner):
         return list(WORD_METHODS)
-    return ["glimpses"] if isinstance(model, GlimpseModel) else []
+    return ["glimpses"] if isinstance(model, RecurrentAttentionModel) else []
 
 
 def sequence_maps(

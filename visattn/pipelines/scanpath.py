@@ -1,13 +1,14 @@
 """Scan paths of glimpse models, placed on the original images."""
 
 import itertools
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
@@ -15,8 +16,7 @@ from visattn.attribution.saliency import itti_koch_saliency, saliency_scanpaths
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
-from visattn.models.glimpses.glimpse_model import GlimpseModel
-from visattn.models.glimpses.retina import random_scanpaths, raster_scanpaths
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.recording.frozen import eval_mode
 from visattn.results.info import MapInfo
 from visattn.results.values import ScanPath
@@ -66,7 +66,7 @@ def glimpses(
     Source:
         Mnih et al. 2014, arXiv:1406.6247; for sequences Ba et al. 2015, arXiv:1412.7755.
     """
-    if not isinstance(model, GlimpseModel):
+    if not isinstance(model, RecurrentAttentionModel):
         raise TypeError(
             "the model must be a glimpse model, such as RecurrentAttentionModel or DRAM, got "
             f"{type(model).__name__}"
@@ -89,7 +89,7 @@ def glimpses(
 
 
 def _scan_images(
-    model: GlimpseModel,
+    model: RecurrentAttentionModel,
     images: Sequence[UInt8[Tensor, "3 y x"]],
     geometries: Sequence[Geometry],
     policy: Policy,
@@ -111,10 +111,10 @@ def _scan_images(
     )
     locations = rollout.locations[:, 0].float()
     logits = rollout.logits[:, 0]
-    if not (locations.isfinite().all() and logits.isfinite().all()):
+    if not (rollout.policy_means.isfinite().all() and logits.isfinite().all()):
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
     patches = model.patches(inputs, locations).cpu()
-    windows = model.boxes(locations).cpu()
+    windows = model.retina.boxes(locations, model.img_size).cpu()
     locations = locations.cpu()
     probabilities = logits.double().softmax(-1).cpu()
     info = MapInfo(model=type(model).__name__, policy=policy, seed=seed)
@@ -136,7 +136,7 @@ def _scan_images(
 
 
 def _draw(
-    model: GlimpseModel,
+    model: RecurrentAttentionModel,
     image: UInt8[Tensor, "3 y x"],
     pixels: UInt8[Tensor, "1 c y x"],
     policy: Policy,
@@ -153,12 +153,36 @@ def _draw(
             torch.randn(shape, generator=generator) if policy == "sampled" else torch.zeros(shape)
         )
         start = torch.rand((1, 2), generator=generator) * 2 - 1
-        return noise, start if model.init_location == "random" else None, None
+        return noise, start if model.random_start else None, None
     if policy == "random":
-        return None, None, random_scanpaths(1, model.num_glimpses, generator)
+        return None, None, torch.rand(1, model.num_glimpses, 2, generator=generator) * 2 - 1
     if policy == "raster":
         return None, None, raster_scanpaths(1, model.num_glimpses)
     return None, None, saliency_scanpaths(itti_koch_saliency(pixels / 255), model.num_glimpses)
+
+
+def raster_scanpaths(num_images: int, num_glimpses: int) -> Float[Tensor, "b t 2"]:
+    """Return the same raster scanpath for every image: over a grid, row by row.
+
+    There are about as many rows as columns. If the number is not divisible, the upper rows have one
+    location more; each row spans the whole width.
+
+    Example:
+        >>> raster_scanpaths(1, 5)[0]
+        tensor([[-0.6667, -0.5000],
+                [ 0.0000, -0.5000],
+                [ 0.6667, -0.5000],
+                [-0.5000,  0.5000],
+                [ 0.5000,  0.5000]])
+    """
+    rows = max(1, round(math.sqrt(num_glimpses)))
+    counts = [num_glimpses // rows + (row < num_glimpses % rows) for row in range(rows)]
+    locations = [
+        (2 * (column + 0.5) / count - 1, 2 * (row + 0.5) / rows - 1)
+        for row, count in enumerate(counts)
+        for column in range(count)
+    ]
+    return torch.tensor(locations).reshape(1, num_glimpses, 2).expand(num_images, -1, -1)
 
 
 def _to_channels(pixels: UInt8[Tensor, "3 y x"], count: int) -> UInt8[Tensor, "c y x"]:

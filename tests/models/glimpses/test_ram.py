@@ -1,21 +1,20 @@
 """The recurrent attention model: parts, rollouts, gradients, options and errors."""
 
-from typing import Any
+import math
+from typing import Any, Literal
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.models.glimpses.glimpse_model import GlimpseRollout
-from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.models.glimpses.retina import (
+from visattn.functional.reinforce import gaussian_log_prob
+from visattn.models.glimpses.ram import (
     GlimpseNet,
     GlimpseRNN,
+    GlimpseRollout,
+    LocationPolicy,
+    RecurrentAttentionModel,
     RNNType,
-    crop_glimpses,
-    glimpse_boxes,
-    glimpse_pyramid,
 )
 
 SMALL = {"hidden_size": 11, "what_dim": 7, "where_dim": 5}
@@ -71,7 +70,7 @@ def test_parameter_counts_match_the_paper(
     assert baseline == 257
     whole = {28: 209_677, 60: 256_781, 100: 275_213}[size]
     assert sum(counts) + baseline == whole
-    # The extra parameters are the initial location and the standard deviation, if learned.
+    # The extra parameters are not trained.
     ours = {name: parameter.numel() for name, parameter in made.named_parameters()}
     extra = {"policy.init_mean": 2, "policy.log_std": 1}
     assert sum(ours.values()) == whole - baseline + sum(extra.values())
@@ -83,201 +82,169 @@ def test_parameter_counts_match_the_paper(
 # ---- parts
 
 
-def test_glimpse_net_matches_its_equations() -> None:
+def glimpse_net(fusion: Literal["sum", "product"] = "sum") -> GlimpseNet:
     torch.manual_seed(1)
-    net = GlimpseNet(6, 3, what_dim=96, where_dim=160, out_dim=31)
-    patches, places = drawn(5, 2, 3, 3, 3), drawn(5, 2)
+    return GlimpseNet(
+        6, 3, encoder_type="linear", fusion=fusion, what_dim=96, where_dim=160, out_dim=31
+    )
+
+
+@pytest.mark.parametrize("fusion", ["sum", "product"])
+def test_glimpse_net_matches_its_equations(fusion: Literal["sum", "product"]) -> None:
+    net, patches, places = glimpse_net(fusion), drawn(5, 2, 3, 3, 3), drawn(5, 2).requires_grad_()
     patch_layer, place = net.glimpse_encoder[1], net.location_encoder
     assert isinstance(patch_layer, nn.Linear)
     what = (patches.reshape(5, 54) @ patch_layer.weight.T + patch_layer.bias).clamp(min=0)
     where = (places @ place.weight.T + place.bias).clamp(min=0)
-    both = what @ net.what_proj.weight.T + net.what_proj.bias
-    both = (both + where @ net.where_proj.weight.T + net.where_proj.bias).clamp(min=0)
-    torch.testing.assert_close(net(patches, places), both)
-
-
-def test_glimpse_net_detaches_locations() -> None:
-    places = drawn(5, 2).requires_grad_()
-    GlimpseNet(1, 3)(drawn(5, 1, 1, 3, 3), places).sum().backward()
+    what = what @ net.what_proj.weight.T + net.what_proj.bias
+    where = where @ net.where_proj.weight.T + net.where_proj.bias
+    both = (what + where if fusion == "sum" else what * where).clamp(min=0)
+    actual = net(patches, places)
+    torch.testing.assert_close(actual, both)
+    actual.sum().backward()
     assert places.grad is None
-
-
-def test_dropout_drops_the_glimpse_in_training_only() -> None:
-    torch.manual_seed(1)
-    net, inputs = GlimpseNet(1, 3, dropout=0.5), (drawn(5, 1, 1, 3, 3), drawn(5, 2))
-    net.eval()
-    assert torch.equal(net(*inputs), net(*inputs))
-    net.train()
-    assert not torch.equal(net(*inputs), net(*inputs))
-
-
-@pytest.mark.parametrize("glimpse", [1, 2, 5, 8])
-def test_convolutional_encoder_accepts_any_glimpse_size(glimpse: int) -> None:
-    net = GlimpseNet(6, glimpse, encoder_type="conv", what_dim=7, out_dim=11)
-    assert net(drawn(3, 2, 3, glimpse, glimpse), drawn(3, 2)).shape == (3, 11)
+    if fusion == "product":
+        assert net.where_proj.bias.tolist() == [1.0] * 31  # it starts near the content alone
 
 
 @pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
 def test_rnn_matches_torch_cells(core: RNNType) -> None:
     torch.manual_seed(1)
-    memory, inputs = GlimpseRNN(core, 5, 7), drawn(3, 5)
-    nothing = memory.initial_state(3, inputs)
-    assert all(not part.any() and part.shape == (3, 7) for part in nothing)
+    memory, inputs, state = GlimpseRNN(core, 7), drawn(3, 7), (drawn(3, 7) / 2, drawn(3, 7) / 3)
     cell: Any = memory.cell
-    actual, again = memory(inputs, nothing), None
-    expected = cell(inputs)  # torch's cells begin with nothing too
-    assert torch.equal(actual[0], expected[0] if core == "lstm" else expected)
-    again = memory(inputs, actual)
-    assert torch.equal(
-        again[0], cell(inputs, actual)[0] if core == "lstm" else cell(inputs, actual[0])
-    )
-    assert not torch.equal(again[0], actual[0])
+    actual = memory(inputs, state[: memory.num_states])
+    expected = cell(inputs, state) if core == "lstm" else (cell(inputs, state[0]),)
+    for part, wanted in zip(actual, expected, strict=True):
+        assert torch.equal(part, wanted)
+    if core == "rnn":
+        assert torch.equal(cell.weight_hh, 0.9 * torch.eye(7))
+        wanted = inputs @ cell.weight_ih.T + cell.bias_ih + 0.9 * state[0] + cell.bias_hh
+        torch.testing.assert_close(actual[0], wanted.clamp(min=0))
 
 
-def test_plain_rnn_matches_the_paper_and_starts_as_identity() -> None:
-    memory = GlimpseRNN("rnn", 5, 7)
-    cell = memory.cell
-    assert torch.equal(cell.weight_hh, 0.9 * torch.eye(7))
-    inputs, before = drawn(3, 5), drawn(3, 7)
-    wanted = inputs @ cell.weight_ih.T + cell.bias_ih + before @ cell.weight_hh.T + cell.bias_hh
-    torch.testing.assert_close(memory(inputs, (before,))[0], wanted.clamp(min=0))
+def test_policy_is_a_gaussian_around_a_linear_mean() -> None:
+    policy, state, noise = LocationPolicy(5, 0.25), 9 * drawn(7, 5).requires_grad_(), drawn(7, 2)
+    mean, sample = policy(state, noise)
+    torch.testing.assert_close(mean, state @ policy.mean.weight.T + policy.mean.bias)
+    torch.testing.assert_close(sample, mean + 0.25 * noise)
+    assert sample.abs().max() > 1  # clamped by the environment
+    assert mean.requires_grad
+    assert not sample.requires_grad
+    assert float(policy.log_std) == pytest.approx(math.log(0.25))
+    nn.init.constant_(policy.mean.bias, 3.0)
+    mean, sample = policy(torch.zeros(4, 5), drawn(4, 2))
+    (-gaussian_log_prob(sample, mean, policy.std) * torch.arange(4.0)).sum().backward()
+    assert policy.mean.bias.grad is not None
+    assert (policy.mean.bias.grad != 0).all()  # outside of the image, too
+
+
+def test_a_mean_that_is_not_finite_keeps_the_location_on_the_image() -> None:
+    """The loss is not finite, so that the guard skips the step; no pixel outside is read."""
+    made = model()
+    nn.init.constant_(made.policy.mean.bias, math.nan)
+    rollouts = made.rollout(shown(2))
+    assert not rollouts.policy_means.isfinite().any()
+    assert rollouts.locations.abs().amax() <= 1
 
 
 # ---- the path
 
 
-def fed(made: RecurrentAttentionModel, call: Any) -> tuple[GlimpseRollout, Tensor, Tensor]:
-    """The result of `call`, and all glimpses and locations that the network received: [r t ...]."""
-    kept: list[tuple[Tensor, Tensor]] = []
-    hook = made.glimpse_net.register_forward_pre_hook(lambda _, inputs: kept.append(inputs))
-    rollouts = call()
-    hook.remove()
-    glimpses, places = zip(*kept, strict=True)
-    return rollouts, torch.stack(glimpses, 1), torch.stack(places, 1)
-
-
-@pytest.mark.parametrize("start", ["random", "center", "learned"])
-@pytest.mark.parametrize("backend", ["crop", "bilinear"])
-def test_returned_locations_are_those_of_the_glimpses(start: str, backend: str) -> None:
-    made = model(channels=3, num_scales=2, init_location=start, backend=backend, policy_std=0.8)
-    images = photos(3, 3, 13, 17)
-    torch.manual_seed(3)
-    rollouts, glimpses, places = fed(
-        made, lambda: made.scanpath(images, num_rollouts=2, sample=True)
-    )
-    assert torch.equal(rollouts.locations.flatten(0, 1), places)
-    assert rollouts.locations.shape == (3, 2, 4, 2)
-    if backend == "crop":  # cut out again, by the functions alone
-        shown = made.normalize(images)
-        pyramid = glimpse_pyramid(
-            shown, num_scales=2, pad_value=-torch.tensor([0.2, 0.5, 0.6]) / 0.3
-        )
-        which = torch.arange(3).repeat_interleave(8)
-        again = crop_glimpses(pyramid, places.flatten(0, 1), glimpse_size=5, image_indices=which)
-        assert torch.equal(again, glimpses.flatten(0, 1))
-    for rollout in range(2):
-        patches = made.patches(images, rollouts.locations[:, rollout])
-        pixels = glimpses.unflatten(0, (3, 2))[:, rollout] * made.scale + made.shift
-        assert torch.equal(patches, pixels.round().clamp(0, 255).to(torch.uint8))
-
-
-def test_evaluation_uses_policy_means() -> None:
-    made = model(init_location="center")
-    images = photos(5, 1, 13, 17)
-    rollouts = made.scanpath(images)
-    assert torch.equal(rollouts.policy_samples, rollouts.policy_means)
-    assert torch.equal(made(images), rollouts.logits[:, 0, -1])
-    assert torch.equal(made(images), made(images))
-    assert rollouts.locations[:, 0, 1:].std(0).min() > 0  # locations differ between images
-
-
-def test_fixed_locations_bypass_the_policy() -> None:
-    made = model()
-    images, path = photos(3, 1, 13, 17), starts(18).view(3, 6, 2)
-    nn.init.constant_(made.policy.mean.bias, float("nan"))
-    rollouts = made.scanpath(images, locations=path, num_rollouts=2)
-    assert torch.equal(rollouts.locations, path[:, None].expand(-1, 2, -1, -1))
-    assert rollouts.policy_means.shape == rollouts.policy_samples.shape == (3, 2, 0, 2)
-    assert rollouts.logits.shape == (3, 2, 6, 3)
-
-
-@pytest.mark.parametrize("start", ["random", "center", "learned"])
-def test_fixed_initial_location_is_no_action(start: str) -> None:
-    made, first = model(init_location=start), starts(3)
-    rollouts = made.scanpath(
-        photos(3, 1, 13, 17), init_locations=first, num_rollouts=2, sample=True
-    )
-    assert torch.equal(rollouts.locations[:, :, 0], first[:, None].expand(-1, 2, -1))
-    assert rollouts.policy_means.shape[2] == 3
-    assert torch.equal(rollouts.locations[:, :, 1:], rollouts.policy_samples.clamp(-1, 1))
-
-
-def test_fixed_start_and_noise_are_deterministic() -> None:
-    made, state = model(), torch.get_rng_state()
-    made.rollout(
-        made.normalize(photos(3, 1, 13, 17)), init_locations=starts(3), noise=drawn(3, 1, 4, 2)
-    )
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_rollouts_accept_their_own_initial_locations() -> None:
-    made, first = model(), starts(6).view(3, 2, 2)
-    rollouts = roll(made, photos(3, 1, 13, 17), first, drawn(3, 2, 4, 2))
-    assert torch.equal(rollouts.locations[:, :, 0], first)
-    alike = roll(made, photos(3, 1, 13, 17), first[:, 1], drawn(3, 2, 4, 2))
-    torch.testing.assert_close(alike.logits[:, 1], rollouts.logits[:, 1])
-
-
-@pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
-@pytest.mark.parametrize("sight", ["linear", "conv"])
-def test_every_rnn_and_glimpse_encoder_runs(core: str, sight: str) -> None:
-    made = model(rnn_type=core, glimpse_encoder=sight, num_scales=3, channels=3)
-    rollouts = made.scanpath(photos(2, 3, 13, 17), num_rollouts=3, sample=True)
-    assert rollouts.logits.isfinite().all()
-    rollouts.logits.sum().backward()
-    for part in (made.glimpse_net, made.rnn, made.classifier):
-        assert all(parameter.grad is not None for parameter in part.parameters())
-
-
-# ---- images and rollouts are independent
+def shown(count: int, channels: int = 1) -> Tensor:
+    return drawn(count, channels, 13, 17)
 
 
 def roll(
     made: RecurrentAttentionModel, images: Tensor, start: Tensor, noise: Tensor
 ) -> GlimpseRollout:
-    shown = made.normalize(images)
-    return made.rollout(shown, num_rollouts=noise.shape[1], init_locations=start, noise=noise)
+    return made.rollout(images, num_rollouts=noise.shape[1], init_locations=start, noise=noise)
+
+
+def test_a_rollout_is_the_equations_of_the_paper() -> None:
+    made = model(channels=3, num_scales=2, rnn_type="gru", policy_std=0.8)
+    images, start, noise = shown(3, 3), starts(6).view(3, 2, 2), drawn(3, 2, 4, 2)
+    rollouts = roll(made, images, start, noise)
+    pyramid, index = made.retina.pyramid(images), torch.tensor([0, 0, 1, 1, 2, 2])
+    hidden, location = torch.zeros(6, 11), start.flatten(0, 1)
+    for step in range(4):
+        if step:
+            mean = made.policy.mean(hidden)
+            sample = mean + 0.8 * noise.flatten(0, 1)[:, step]
+            at = (slice(None), slice(None), step - 1)
+            torch.testing.assert_close(rollouts.policy_states[at].flatten(0, 1), hidden)
+            torch.testing.assert_close(rollouts.policy_means[at].flatten(0, 1), mean)
+            torch.testing.assert_close(rollouts.policy_samples[at].flatten(0, 1), sample)
+            location = sample.clamp(-1, 1)
+        torch.testing.assert_close(rollouts.locations[:, :, step].flatten(0, 1), location)
+        glimpse = made.glimpse_net(made.retina(pyramid, location, index), location)
+        hidden = made.rnn.cell(glimpse, hidden)
+        logits = made.classifier(hidden)
+        torch.testing.assert_close(rollouts.logits[:, :, step].flatten(0, 1), logits)
+    assert rollouts.locations.abs().max() == 1
+
+
+def test_the_first_location_is_random_and_no_action() -> None:
+    torch.manual_seed(0)
+    rollouts = model(size=(2, 2), num_glimpses=1).rollout(drawn(4000, 1, 2, 2))
+    places = rollouts.locations[:, 0, 0]
+    assert rollouts.policy_means.shape == (4000, 1, 0, 2)
+    assert places.abs().max() <= 1
+    for axis in (0, 1):
+        counts = torch.histc(places[:, axis], 8, -1, 1)
+        assert float(((counts - 500) ** 2 / 500).sum()) < 24.4  # chi-square of 7, p = 0.001
+
+
+def test_evaluation_uses_policy_means() -> None:
+    made, images = model(), shown(5)
+    rollouts = made.rollout(images, init_locations=starts(5))
+    assert torch.equal(rollouts.policy_samples, rollouts.policy_means)
+    assert rollouts.locations[:, 0, 1:].std(0).min() > 0  # locations differ between images
+    torch.manual_seed(5)
+    last = made.rollout(images).logits[:, 0, -1]
+    torch.manual_seed(5)
+    assert torch.equal(made(images), last)
+
+
+def test_fixed_locations_bypass_the_policy() -> None:
+    made = model()
+    path = starts(18).view(3, 6, 2)
+    nn.init.constant_(made.policy.mean.bias, float("nan"))
+    rollouts = made.rollout(shown(3), locations=path, num_rollouts=2)
+    assert torch.equal(rollouts.locations, path[:, None].expand(-1, 2, -1, -1))
+    assert rollouts.policy_means.shape == rollouts.policy_samples.shape == (3, 2, 0, 2)
+    assert rollouts.logits.shape == (3, 2, 6, 3)
+
+
+def test_given_start_and_noise_draw_no_random_numbers() -> None:
+    made, state = model(), torch.get_rng_state()
+    per_rollout = roll(made, shown(3), starts(3)[:, None].expand(-1, 2, -1), drawn(3, 2, 4, 2))
+    per_image = roll(made, shown(3), starts(3), drawn(3, 2, 4, 2))
+    assert torch.equal(per_rollout.logits, per_image.logits)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("core", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("sight", ["linear", "conv"])
+def test_every_rnn_and_glimpse_encoder_learns(core: str, sight: str) -> None:
+    made = model(rnn_type=core, glimpse_encoder=sight, num_scales=3, channels=3)
+    rollouts = made.rollout(shown(2, 3), num_rollouts=3, sample=True)
+    rollouts.logits.sum().backward()
+    for part in (made.glimpse_net, made.rnn, made.classifier):
+        for parameter in part.parameters():
+            assert parameter.grad is not None
+            assert parameter.grad.isfinite().all()
 
 
 def test_outputs_follow_the_order_of_images() -> None:
     made, order = model(), torch.tensor([3, 0, 4, 1, 2])
-    images, first, noise = photos(5, 1, 13, 17), starts(5), drawn(5, 2, 4, 2)
+    images, first, noise = shown(5), starts(5), drawn(5, 2, 4, 2)
     rollouts = roll(made, images, first, noise)
     other = roll(made, images[order], first[order], noise[order])
     for name in ("locations", "logits", "policy_states", "policy_means", "policy_samples"):
         torch.testing.assert_close(getattr(other, name), getattr(rollouts, name)[order])
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_single_image_is_a_batch(training: bool) -> None:
-    made = model(dropout=0.3).train(training)
-    assert made(photos(1, 1, 13, 17)).shape == (1, 3)
-    made.scanpath(photos(1, 1, 13, 17), sample=True).logits.sum().backward()
-
-
 # ---- any image
-
-
-def test_images_of_any_shape() -> None:
-    made = model(
-        (40, 56), channels=3, classes=7, glimpse_size=8, num_scales=2, what_dim=96, where_dim=160
-    )
-    assert made(photos(2, 3, 40, 56)).shape == (2, 7)
-    far = made.boxes(torch.tensor([1.0, -1.0]))
-    assert far.tolist() == [[52, -4, 60, 4], [48, -8, 64, 8]]
-    places = starts(6).view(2, 3, 2)
-    wanted = glimpse_boxes(places, (40, 56), glimpse_size=8, num_scales=2)
-    assert torch.equal(made.boxes(places), wanted)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (3, 2)])
@@ -304,89 +271,14 @@ def test_padding_has_the_background_value(background: float, byte: int) -> None:
 
 
 def test_gray_model_accepts_rgb_and_refuses_other_shapes() -> None:
-    made = model(init_location="center")
+    made = model(num_glimpses=1, size=(13, 17), glimpse_size=60)  # that sees everything
     gray = photos(2, 1, 13, 17)
-    torch.testing.assert_close(made(gray.expand(-1, 3, -1, -1)), made(gray), rtol=0, atol=1e-4)
-    with pytest.raises(ValueError, match=r"images must be \[batch, 1, 13, 17\], got \[2, 1, 17"):
-        made.scanpath(photos(2, 1, 17, 13))
+    torch.manual_seed(0)
+    ours = made(gray)
+    torch.manual_seed(0)
+    torch.testing.assert_close(made(gray.expand(-1, 3, -1, -1)), ours, rtol=0, atol=1e-3)
+    for photo, match in ((photos(2, 1, 17, 13), r"\[batch, 1, 13, 17\], got \[2, 1, 17"),):
+        with pytest.raises(ValueError, match=match):
+            made(photo)
     with pytest.raises(ValueError, match=r"images must be \[batch, 3, 13, 17\]"):
         model(channels=3)(gray)
-
-
-# ---- errors
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"glimpse_size": 0},
-        {"num_scales": 0},
-        {"num_glimpses": 0},
-        {"hidden_size": 0},
-        {"policy_std": 0.0},
-        {"policy_std": float("nan")},
-        {"dropout": 1.0},
-    ],
-    ids=str,
-)
-def test_invalid_numbers_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="be at least 1, policy_std above 0 and dropout in"):
-        model(**options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"rnn_type": "LSTM"},
-        {"init_location": "middle"},
-        {"glimpse_encoder": "cnn"},
-        {"backend": "grid"},
-    ],
-    ids=str,
-)
-def test_unknown_options_are_refused(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # without shape checks
-    with pytest.raises(ValueError, match="must be one of .*, got"):
-        model(**options)
-
-
-@pytest.mark.parametrize("part", ["glimpse_net", "rnn", "policy"])
-def test_nonfinite_weights_are_refused(part: str) -> None:
-    made = model()
-    nn.init.constant_(next(getattr(made, part).parameters()), float("nan"))
-    if part == "policy":
-        nn.init.constant_(made.policy.mean.bias, float("nan"))
-    with pytest.raises(ValueError, match="the weights hold NaN or infinity"):
-        made(photos(2, 1, 13, 17))
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"locations": torch.full((2, 3, 2), 1.01)},
-        {"locations": torch.full((2, 3, 2), float("nan"))},
-        {"locations": torch.zeros(2, 0, 2)},
-        {"init_locations": torch.full((2, 2), -1.5)},
-        {"init_locations": torch.zeros(3, 2)},
-    ],
-    ids=["beyond", "no number", "nowhere", "start beyond", "one too many"],
-)
-def test_locations_outside_the_image_are_refused(
-    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(ValueError, match=r"locations must be x and y in \[-1, 1\], with at least"):
-        model().scanpath(photos(2, 1, 13, 17), **arguments)
-    if "locations" in arguments:
-        with pytest.raises(ValueError, match="locations must be x and y"):
-            model().patches(photos(2, 1, 13, 17), arguments["locations"])
-
-
-def test_zero_rollouts_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_rollouts must be at least 1, got 0"):
-        model().scanpath(photos(2, 1, 13, 17), num_rollouts=0)
-
-
-# ---- as a file

@@ -189,7 +189,9 @@ def test_glimpse_models_are_also_tested_from_the_center_of_the_digit(
     monkeypatch.undo()
     assert any(start is not None and torch.equal(start, data.centers()) for start in starts)
     test = data.open_dataset("test")[list(range(len(data.open_dataset("test"))))]
-    scanpath = task.model.eval().scanpath(test.images, init_locations=data.centers())
+    scanpath = task.model.eval().rollout(
+        task.model.normalize(test.images), init_locations=data.centers()
+    )
     wrong = (scanpath.logits[:, 0].argmax(-1) != test.labels[:, None]).float().mean(0)
     assert scores["test/error_centered"] == pytest.approx(wrong[-1].item())
     per_glimpse = task.notes["test_error_per_glimpse"]["centered"]

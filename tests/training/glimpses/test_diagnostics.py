@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.models.glimpses.glimpse_model import GlimpseRollout, InitLocation
-from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
 from visattn.training.glimpses.losses import (
     GlimpseLosses,
     GlimpseLossOptions,
@@ -30,11 +29,11 @@ def value_baseline() -> ValueBaseline:
 LABELS = torch.tensor([0, 2, 1, 0, 2])
 
 
-def build_model(start: InitLocation = "random") -> RecurrentAttentionModel:
+def build_model() -> RecurrentAttentionModel:
     torch.manual_seed(0)
     model = RecurrentAttentionModel(
         "abc", (9, 11), [0.5], [0.3], glimpse_size=3, num_glimpses=4, hidden_size=11,
-        what_dim=7, where_dim=5, init_location=start, policy_std=0.4,
+        what_dim=7, where_dim=5, policy_std=0.4,
     )  # fmt: skip
     nn.init.normal_(model.policy.mean.weight, std=0.3)
     return model

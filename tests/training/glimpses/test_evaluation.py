@@ -6,20 +6,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.models.glimpses.glimpse_model import GlimpseRollout, InitLocation
-from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.models.glimpses.retina import raster_scanpaths
+from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
+from visattn.pipelines.scanpath import raster_scanpaths
 from visattn.training.glimpses.evaluation import ErrorPerGlimpse, GlimpseEvaluator
 
 
-def build_model(start: InitLocation = "random") -> RecurrentAttentionModel:
+def build_model() -> RecurrentAttentionModel:
     torch.manual_seed(0)
     model = RecurrentAttentionModel(
         "abc", (9, 11), [0.5], [0.3], glimpse_size=3, num_glimpses=4, hidden_size=11,
-        what_dim=7, where_dim=5, init_location=start, policy_std=0.4,
+        what_dim=7, where_dim=5, policy_std=0.4,
     )  # fmt: skip
     nn.init.normal_(model.policy.mean.weight, std=0.3)
-    nn.init.constant_(model.policy.init_mean, 0.25)
     return model.eval()
 
 
@@ -55,7 +53,9 @@ def test_location_sources_and_their_order() -> None:
     assert GlimpseEvaluator().location_sources() == ("greedy", "random", "raster")
     names = [name for name, _ in evaluate(build_model(), GlimpseEvaluator())]
     assert names == ["greedy", "random", "raster"]
-    fixed_start = evaluate(build_model("center"), GlimpseEvaluator(num_starts=3))
+    model = build_model()
+    model.random_start = False  # type: ignore[misc] (as that of DRAM)
+    fixed_start = evaluate(model, GlimpseEvaluator(num_starts=3))
     assert [name for name, _ in fixed_start][:2] == ["greedy", "random"]
     evaluator = GlimpseEvaluator(num_starts=3, num_samples=2)
     names = [name for name, _ in evaluate(build_model(), evaluator)]
@@ -74,9 +74,8 @@ def test_random_numbers_belong_to_the_image() -> None:
         assert torch.allclose(part, every[order], atol=1e-6), name
 
 
-@pytest.mark.parametrize("start", ["random", "center", "learned"])
-def test_evaluation_is_deterministic(start: InitLocation) -> None:
-    model, evaluator = build_model(start), GlimpseEvaluator(num_starts=2, num_samples=3)
+def test_evaluation_is_deterministic() -> None:
+    model, evaluator = build_model(), GlimpseEvaluator(num_starts=2, num_samples=3)
     torch.manual_seed(1)
     state = torch.get_rng_state()
     first = evaluate(model, evaluator)
@@ -123,11 +122,10 @@ def test_locations_of_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch.equal(sampled[0].locations, sampled[1].locations)
 
 
-@pytest.mark.parametrize("start", ["center", "random"])
 def test_centered_starts_at_the_centers_and_follows_the_greedy_policy(
-    start: InitLocation, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = build_model(start)
+    model = build_model()
     centers = 2 * torch.rand(300, 2, generator=torch.Generator().manual_seed(5)) - 1
     rollouts: list[GlimpseRollout] = []
     rollout = model.rollout
@@ -144,22 +142,11 @@ def test_centered_starts_at_the_centers_and_follows_the_greedy_policy(
     assert torch.equal(centered.logits, greedy.logits)
 
 
-def test_learned_initial_location_is_its_mean_or_sampled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    greedy, _, _, sampled = recorded_rollouts(
-        build_model("learned"), GlimpseEvaluator(num_samples=1), monkeypatch
-    )
-    assert torch.equal(greedy.locations[:, 0, 0], torch.full((300, 2), 0.25))
-    assert float(sampled.policy_samples[:, 0, 0].std()) == pytest.approx(0.4, rel=0.15)
-    assert torch.equal(sampled.locations[:, 0], sampled.policy_samples[:, 0].clamp(-1, 1))
-
-
 def test_averaged_is_the_mean_of_probabilities(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two rollouts favor the first class, one is certain of the second: the first wins."""
-    model, probabilities = build_model("center"), iter([1e-6, 0.8, 0.8])
+    model, probabilities = build_model(), iter([1e-6, 0.8, 0.8])
 
     def fake_rollout(inputs: Tensor, **options: Any) -> GlimpseRollout:
         first = next(probabilities) if options.get("sample") else 0.5

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.models.glimpses.glimpse_model import GlimpseRollout
+from visattn.models.glimpses.ram import GlimpseRollout
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.glimpses import losses as glimpse_losses
 from visattn.training.glimpses.losses import (

@@ -13,7 +13,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.models.glimpses.ram import DRAM, RecurrentAttentionModel
+from visattn.models.glimpses.dram import DRAM
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.saving import load
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.glimpses.evaluation import ErrorPerGlimpse, SequenceError, digit_scanpaths
@@ -130,7 +131,9 @@ def test_errors_are_those_of_whole_sequences(root: Path, target: Any, tmp_path: 
     assert all(len(errors) == count for errors in task.notes["test_error_per_glimpse"].values())
     assert ("chance" in task.notes) == (target == "addition")
     path = digit_scanpaths(task.model, batch)
-    centered = task.model.scanpath(batch.images, locations=path).logits[:, 0, 1::2]
+    centered = task.model.rollout(task.model.normalize(batch.images), locations=path).logits[
+        :, 0, 1::2
+    ]
     if target == "sequence":
         missed = ((centered.argmax(-1) != labels) & present).any(1)
         assert scores["test/error_centered"] == pytest.approx(float(missed.double().mean()))
@@ -227,7 +230,7 @@ def test_resumed_run_is_bit_identical(root: Path, tmp_path: Path) -> None:
 
     def build(seed: int) -> GlimpseTask:
         task = build_task(
-            digits(root), {"dropout": 0.3}, num_rollouts=2, baseline="leave_one_out",
+            digits(root), num_rollouts=2, baseline="leave_one_out",
             supervised_location_epochs=1, reward="gain", backprop_policy_to_core=True,
             final_std=0.05,
         )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from visattn.models.glimpses.retina import crop_glimpses, glimpse_boxes, glimpse_pyramid
+from visattn.models.glimpses.retina import Retina
 from visattn.viz.canvas import TRACK
 from visattn.viz.scanpaths.path import draw_patch, glimpse_mosaic, patch_to_rgb, place_image
 
@@ -81,10 +81,10 @@ def looked(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return patches and boxes of glimpses of an image `[c, y, x]`."""
     at, size = torch.tensor(places), (image.shape[1], image.shape[2])
-    pyramid = glimpse_pyramid(torch.from_numpy(image)[None].float(), num_scales=scales)
-    which = torch.zeros(len(places), dtype=torch.long)
-    patches = crop_glimpses(pyramid, at, glimpse_size=glimpse, image_indices=which)
-    boxes = glimpse_boxes(at, size, glimpse_size=glimpse, num_scales=scales)
+    retina = Retina(glimpse, scales, torch.zeros(len(image)))
+    pyramid = retina.pyramid(torch.from_numpy(image)[None].float())
+    patches = retina(pyramid, at, torch.zeros(len(places), dtype=torch.long))
+    boxes = retina.boxes(at, size)
     return patches.round().byte().numpy(), boxes.numpy()
 
 

@@ -1,35 +1,171 @@
-"""RAM and DRAM: recurrent models of glimpses."""
+"""RAM: the recurrent model of visual attention, which sees an image through glimpses.
 
+    at each step   g = glimpse network(retina(image, l), l)     what is there, and where
+                   h = core(g, h)                               its hidden state is classified
+                   l ~ N(W h + b, std^2), clamped to the image  where to look next
+
+Classification trains glimpse network and core; REINFORCE trains the policy (`GlimpseTask`).
+
+Source:
+    Mnih et al. 2014, arXiv:1406.6247.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d
 
-from visattn.blocks.base import check_choice
-from visattn.models.configurable import options_of
-from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseState
-from visattn.models.glimpses.retina import (
-    Backend,
-    GlimpseEncoderType,
-    GlimpseRNN,
-    RNNState,
-    RNNType,
-    conv_encoder,
-)
+from visattn.models.base import ImageClassifier
+from visattn.models.glimpses.retina import Retina
 
-_INIT_LOCATIONS = ("random", "center", "learned")
+RNNType = Literal["rnn", "lstm", "gru"]
+GlimpseEncoderType = Literal["linear", "conv"]
+RNNState = tuple[Tensor, ...]
+"""Hidden state, and the cell of an LSTM."""
 
 
-class RecurrentAttentionModel(GlimpseModel):
+class GlimpseNet(nn.Module):
+    """Glimpse network: combines the content of a glimpse and its location into one vector.
+
+    They are combined by their `sum`, as in RAM, or by their `product`, as in DRAM, where the
+    location starts as a factor near 1. All scales of a glimpse are channels of its content. For the
+    other options see `RecurrentAttentionModel`.
+
+    Source:
+        Mnih et al. 2014, arXiv:1406.6247, section 4: 128, 128 and 256; Ba et al. 2015,
+        arXiv:1412.7755, section 3.1, for the product.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        glimpse_size: int,
+        *,
+        encoder_type: GlimpseEncoderType,
+        fusion: Literal["sum", "product"],
+        what_dim: int,
+        where_dim: int,
+        out_dim: int,
+    ) -> None:
+        super().__init__()
+        self.glimpse_encoder = (
+            nn.Sequential(nn.Flatten(), nn.Linear(in_channels * glimpse_size**2, what_dim))
+            if encoder_type == "linear"
+            else conv_encoder(in_channels, glimpse_size, what_dim)
+        )
+        self.fusion = fusion
+        self.location_encoder = nn.Linear(2, where_dim)
+        self.what_proj = nn.Linear(what_dim, out_dim)
+        self.where_proj = nn.Linear(where_dim, out_dim)
+        if fusion == "product":
+            nn.init.ones_(self.where_proj.bias)
+
+    def forward(
+        self, glimpses: Float[Tensor, "r s c g g"], locations: Float[Tensor, "r 2"]
+    ) -> Float[Tensor, "r d"]:
+        """Return one vector per glimpse; no gradient flows into the locations."""
+        what = self.what_proj(self.glimpse_encoder(glimpses.flatten(1, 2)).relu())
+        where = self.where_proj(self.location_encoder(locations.detach()).relu())
+        return (what * where if self.fusion == "product" else what + where).relu()
+
+
+def conv_encoder(in_channels: int, size: int, out_dim: int) -> nn.Sequential:
+    """Return a network of two convolutions and a linear layer for square images."""
+    side = (size + 1) // 2
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * side**2, out_dim),
+    )
+
+
+class GlimpseRNN(nn.Module):
+    """Recurrent core: an RNN with ReLU, an LSTM or a GRU cell with one interface."""
+
+    def __init__(self, rnn_type: RNNType, size: int) -> None:
+        super().__init__()
+        if rnn_type == "rnn":
+            self.cell: nn.RNNCellBase = nn.RNNCell(size, size, nonlinearity="relu")
+            # The paper does not say how the core begins; with random weights it forgets or
+            # diverges.
+            nn.init.eye_(self.cell.weight_hh)
+            self.cell.weight_hh.data *= 0.9
+        else:
+            self.cell = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[rnn_type](size, size)
+        self.num_states = 2 if rnn_type == "lstm" else 1
+
+    def forward(self, x: Float[Tensor, "r d"], state: RNNState) -> RNNState:
+        """Return the next state."""
+        return self.cell(x, state) if self.num_states == 2 else (self.cell(x, state[0]),)
+
+
+class LocationPolicy(nn.Module):
+    """Gaussian policy over locations on the image.
+
+    The mean is a linear function of the hidden state without a squashing nonlinearity, so that its
+    gradient never vanishes. A sample beyond the edge of the image is clamped; the clamping belongs
+    to the environment, not to the policy.
+
+    Source:
+        Mnih et al. 2014, arXiv:1406.6247, section 4.
+    """
+
+    def __init__(self, hidden_size: int, std: float) -> None:
+        super().__init__()
+        self.mean = nn.Linear(hidden_size, 2)
+        # A first location that earlier versions could learn: files have it.
+        self.init_mean = nn.Parameter(torch.zeros(2), requires_grad=False)
+        self.log_std = nn.Parameter(torch.tensor(math.log(std)), requires_grad=False)
+
+    @property
+    def std(self) -> Float[Tensor, ""]:
+        """Standard deviation; the side of the image has length 2."""
+        return self.log_std.exp()
+
+    def forward(
+        self, hidden_state: Float[Tensor, "r d"], noise: Float[Tensor, "r 2"]
+    ) -> tuple[Float[Tensor, "r 2"], Float[Tensor, "r 2"]]:
+        """Return the mean, and the sample that the noise gives, which may lie beyond the edge."""
+        mean = self.mean(hidden_state)
+        # A mean that is not finite makes the loss so; the sample still reads inside the image.
+        return mean, (mean + self.std * noise).detach().nan_to_num()
+
+
+@dataclass(frozen=True, eq=False)
+class GlimpseRollout:
+    """Results of m rollouts of t glimpses on each of b images.
+
+    An action is the choice of a location, so that a random or given first location has none.
+
+    Args:
+        locations: x and y of each glimpse, in [-1, 1], the first one included.
+        logits: Class logits after each glimpse.
+        policy_states: Hidden state of the policy before each action.
+        policy_means: Mean of the policy for each action, not clamped.
+        policy_samples: Sample of the policy for each action, before clamping to the image.
+    """
+
+    locations: Float[Tensor, "b m t 2"]
+    logits: Float[Tensor, "b m t k"]
+    policy_states: Float[Tensor, "b m a d"]
+    policy_means: Float[Tensor, "b m a 2"]
+    policy_samples: Float[Tensor, "b m a 2"]
+
+
+class RecurrentAttentionModel(ImageClassifier):
     """Recurrent model of visual attention.
 
     At each step the retina extracts a glimpse, the recurrent core updates its hidden state, and the
     location policy chooses the next location: a sample from a Gaussian during training, its mean
-    (greedy) at test time. `model(images)` returns the logits after the last glimpse; `scanpath`
-    returns the whole rollout.
+    (greedy) at test time. The first location is random. `model(images)` returns the logits after
+    the last glimpse; `rollout` returns the scan paths.
 
     Args:
         class_names: Names of the classes, in the order of the logits.
@@ -45,21 +181,13 @@ class RecurrentAttentionModel(GlimpseModel):
             network.
         what_dim: Dimension of the encoded content of a glimpse.
         where_dim: Dimension of the encoded location of a glimpse.
-        init_location: First location: uniformly `random`, the `center`, or one `learned` location
-            for all images.
         policy_std: Standard deviation of the location policy; the side of the image has length 2.
-        learn_std: Whether the standard deviation is trained.
         pad_value: Value outside the image, in [0, 1].
-        backend: `crop` snaps windows to pixels; `bilinear` interpolates.
-        dropout: Dropout rate on the encoded content of a glimpse.
-
-    Raises:
-        ValueError: If an argument is out of range or an option is unknown.
 
     Example:
         >>> digits = "0 1 2".split()
         >>> model = RecurrentAttentionModel(digits, (28, 40), [0.1], [0.3], num_glimpses=4).eval()
-        >>> rollout = model.scanpath(torch.zeros(5, 1, 28, 40, dtype=torch.uint8))
+        >>> rollout = model.rollout(torch.zeros(5, 1, 28, 40))
         >>> rollout.locations.shape, rollout.logits.shape
         (torch.Size([5, 1, 4, 2]), torch.Size([5, 1, 4, 3]))
 
@@ -67,90 +195,15 @@ class RecurrentAttentionModel(GlimpseModel):
         Mnih et al. 2014, arXiv:1406.6247. Deviation: the `rnn` is initialized near the identity.
     """
 
-    @options_of(GlimpseModel)
-    def __init__(
-        self,
-        class_names: Sequence[str],
-        img_size: tuple[int, int],
-        mean: Sequence[float],
-        std: Sequence[float],
-        **options: Any,
-    ) -> None:
-        super().__init__(class_names, img_size, mean, std, **options)
-        check_choice("init_location", self.init_location, _INIT_LOCATIONS)
-
-    def initial_state(
-        self, images: Float[Tensor, "b c y x"], indices: Int[Tensor, " r"]
-    ) -> GlimpseState:
-        """Return the zero state; the policy shares the state of the core."""
-        state = self.rnn.initial_state(indices.shape[0], images)
-        return GlimpseState(state, state)
-
-    def next_state(
-        self, glimpse: Float[Tensor, "r d"], state: GlimpseState, *, backprop_policy_to_core: bool
-    ) -> GlimpseState:
-        """Advance the core; the policy shares its state, detached if no gradient may flow."""
-        core = self.rnn(glimpse, state.core)
-        # The policy reads the hidden state alone, also that of an LSTM.
-        return GlimpseState(core, core if backprop_policy_to_core else (core[0].detach(),))
-
-
-class DRAM(GlimpseModel):
-    """Deep recurrent attention model for one or several objects.
-
-    Two recurrent layers share the work. The lower one receives the glimpses, content times
-    location, and is classified; the upper one receives the lower one's state and chooses the next
-    location. A context network sees the whole image at low resolution and initializes the upper
-    layer alone, so that it suggests where to look first, but cannot classify. After every
-    `num_glimpses_per_object` glimpses the model reads a label.
-
-    `model(images)` returns the logits of each label in order, or those of the only label;
-    `scanpath` returns the whole rollout.
-
-    Args:
-        class_names: Names of the classes, in the order of the logits. `end_class` is appended if it
-            is missing.
-        img_size: Height and width of the input images, in pixels.
-        mean: Mean of each color channel, in [0, 1]; one channel for gray images, else three.
-        std: Standard deviation of each color channel, in [0, 1].
-        max_objects: Largest number of labels per image, `end_class` not counted; 1 for a single
-            label, such as the sum of all digits.
-        num_glimpses_per_object: Glimpses before each label.
-        end_class: Name of the class that ends a sequence, for images with different numbers of
-            objects; None if all have `max_objects`.
-        glimpse_size: Side of a glimpse, in cells.
-        num_scales: Number of windows per glimpse, each twice as wide as the one before.
-        rnn_type: Recurrent layers: the paper's `lstm`, a `gru` or an `rnn`.
-        hidden_size: Hidden size of both layers.
-        glimpse_encoder: Encoder of a glimpse: a small `conv` network or a `linear` layer.
-        what_dim: Dimension of the encoded content of a glimpse.
-        where_dim: Dimension of the encoded location of a glimpse.
-        context_size: Side of the downsampled image that the context network sees, in pixels; 0 for
-            no context, which makes the first location the same for all images.
-        policy_std: Standard deviation of the location policy; the side of the image has length 2.
-        learn_std: Whether the standard deviation is trained.
-        pad_value: Value outside the image, in [0, 1].
-        backend: `crop` snaps windows to pixels; `bilinear` interpolates.
-        dropout: Dropout rate on the encoded content of a glimpse.
-
-    Raises:
-        ValueError: If an argument is out of range or an option is unknown.
-
-    Example:
-        >>> digits = "0 1 2".split()
-        >>> model = DRAM(digits, (28, 40), [0.1], [0.3], max_objects=2, end_class="end").eval()
-        >>> model.class_names, model.num_glimpses
-        (('0', '1', '2', 'end'), 9)
-        >>> model(torch.zeros(5, 1, 28, 40, dtype=torch.uint8)).shape
-        torch.Size([5, 3, 4])
-
-    Source:
-        Ba et al. 2015, arXiv:1412.7755. Deviations: two convolutions instead of three in the
-        glimpse and context networks; the context sets the hidden state and the cell of the upper
-        layer.
-    """
-
-    glimpse_fusion = "product"
+    fusion: ClassVar[Literal["sum", "product"]] = "sum"
+    """How content and location of a glimpse are combined."""
+    random_start: ClassVar[bool] = True
+    """Whether the first location is random; otherwise the policy chooses it, too."""
+    num_labels: int = 1
+    """Number of labels that the model reads per image: label i after glimpse `(i + 1) *
+    num_glimpses_per_label`."""
+    end_class: str | None = None
+    """Name of the class that ends a sequence of labels; None if all have the same length."""
 
     def __init__(
         self,
@@ -159,100 +212,155 @@ class DRAM(GlimpseModel):
         mean: Sequence[float],
         std: Sequence[float],
         *,
-        max_objects: int = 2,
-        num_glimpses_per_object: int = 3,
-        end_class: str | None = None,
-        glimpse_size: int = 12,
-        num_scales: int = 2,
-        rnn_type: RNNType = "lstm",
+        glimpse_size: int = 8,
+        num_scales: int = 1,
+        num_glimpses: int = 6,
+        rnn_type: RNNType = "rnn",
         hidden_size: int = 256,
-        glimpse_encoder: GlimpseEncoderType = "conv",
+        glimpse_encoder: GlimpseEncoderType = "linear",
         what_dim: int = 128,
         where_dim: int = 128,
-        context_size: int = 12,
         policy_std: float = 0.1,
-        learn_std: bool = False,
         pad_value: float = 0.0,
-        backend: Backend = "crop",
-        dropout: float = 0.0,
     ) -> None:
-        if max_objects < 1 or num_glimpses_per_object < 1 or context_size < 0:
-            raise ValueError(
-                "max_objects and num_glimpses_per_object must be at least 1, context_size at least "
-                f"0; got {max_objects}, {num_glimpses_per_object} and {context_size}"
-            )
-        if end_class is not None and end_class not in class_names:
-            class_names = (*class_names, end_class)
-        num_labels = max_objects + (end_class is not None)
-        super().__init__(
-            class_names,
-            img_size,
-            mean,
-            std,
-            glimpse_size=glimpse_size,
-            num_scales=num_scales,
-            num_glimpses=num_labels * num_glimpses_per_object,
-            rnn_type=rnn_type,
-            hidden_size=hidden_size,
-            glimpse_encoder=glimpse_encoder,
+        super().__init__(class_names, img_size, mean, std)
+        self.num_glimpses = num_glimpses
+        self.policy_std = policy_std
+        self.pad_value = pad_value
+        self.hidden_size = hidden_size
+        padding = (pad_value - torch.tensor(self.mean)) / torch.tensor(self.std)
+        self.retina = Retina(glimpse_size, num_scales, padding)
+        self.glimpse_net = GlimpseNet(
+            len(self.mean) * num_scales,
+            glimpse_size,
+            encoder_type=glimpse_encoder,
+            fusion=self.fusion,
             what_dim=what_dim,
             where_dim=where_dim,
-            init_location="context",
-            policy_std=policy_std,
-            learn_std=learn_std,
-            pad_value=pad_value,
-            backend=backend,
-            dropout=dropout,
+            out_dim=hidden_size,
         )
-        self.num_labels = num_labels
-        self.end_class = end_class
-        self.num_glimpses_per_object = num_glimpses_per_object
-        self.context_size = context_size
-        self.upper_rnn = GlimpseRNN(rnn_type, hidden_size, hidden_size)
-        num_states = len(self.upper_rnn.initial_state(1, torch.zeros(1)))
-        self.context_net = (
-            conv_encoder(len(self.mean), context_size, num_states * hidden_size)
-            if context_size
-            else None
-        )
+        self.rnn = GlimpseRNN(rnn_type, hidden_size)
+        self.classifier = nn.Linear(hidden_size, len(self.class_names))
+        self.policy = LocationPolicy(hidden_size, policy_std)
+
+    @property
+    def num_glimpses_per_label(self) -> int:
+        """Number of glimpses after which a label is read."""
+        return self.num_glimpses // self.num_labels
+
+    @property
+    def head(self) -> nn.Module:
+        """The final classification layer."""
+        return self.classifier
 
     @property
     def policy_modules(self) -> Mapping[str, nn.Module]:
         """The modules that choose locations, and that only the policy loss trains."""
-        modules = {"policy": self.policy, "upper_rnn": self.upper_rnn}
-        return modules if self.context_net is None else {**modules, "context_net": self.context_net}
-
-    def forward(
-        self, images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"]
-    ) -> Float[Tensor, "b *s k"]:
-        """Return the logits of each label, or of the only one; raises what `normalize` raises."""
-        return self.classify(self.normalize(images))
-
-    def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b *s k"]:
-        """Return the logits of each label, or of the only one, with the greedy policy."""
-        step = self.num_glimpses_per_object
-        logits = self.rollout(images).logits[:, 0, step - 1 :: step]
-        return logits[:, 0] if self.num_labels == 1 else logits
+        return {"policy": self.policy}
 
     def initial_state(
-        self, images: Float[Tensor, "b c y x"], indices: Int[Tensor, " r"]
-    ) -> GlimpseState:
-        """Return zeros for the lower layer, and what the context suggests for the upper one."""
-        lower = self.rnn.initial_state(indices.shape[0], images)
-        return GlimpseState(lower, self._upper_state(images, indices))
+        self, images: Float[Tensor, "b c y x"], image_indices: Int[Tensor, " r"]
+    ) -> tuple[RNNState, RNNState]:
+        """Return the states of core and policy before the first glimpse: both are those of zeros.
+
+        Args:
+            images: Normalized images.
+            image_indices: Image of each rollout.
+        """
+        zeros = images.new_zeros(len(image_indices), self.hidden_size)
+        state = (zeros,) * self.rnn.num_states
+        return state, state
 
     def next_state(
-        self, glimpse: Float[Tensor, "r d"], state: GlimpseState, *, backprop_policy_to_core: bool
-    ) -> GlimpseState:
-        """Advance the lower layer, then the upper one, which receives the lower one's state."""
-        lower = self.rnn(glimpse, state.core)
-        received = lower[0] if backprop_policy_to_core else lower[0].detach()
-        return GlimpseState(lower, self.upper_rnn(received, state.policy))
+        self,
+        glimpse: Float[Tensor, "r d"],
+        core: RNNState,
+        policy: RNNState,  # noqa: ARG002
+        *,
+        backprop: bool,
+    ) -> tuple[RNNState, RNNState]:
+        """Return both states after a glimpse: the policy reads the hidden state of the core.
 
-    def _upper_state(self, images: Tensor, indices: Tensor) -> RNNState:
-        if self.context_net is None:
-            return self.upper_rnn.initial_state(indices.shape[0], images)
-        thumbnails = adaptive_avg_pool2d(images, self.context_size)
-        states = self.context_net(thumbnails)[indices].split(self.hidden_size, 1)
-        # The hidden state of an LSTM or GRU lies between -1 and 1; a cell has no bounds.
-        return (states[0].tanh(), *states[1:])
+        Its gradient flows into the core only with `backprop`.
+        """
+        core = self.rnn(glimpse, core)
+        return core, core if backprop else (core[0].detach(),)
+
+    def classify(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        """Return the logits after the last glimpse of the greedy policy."""
+        return self.rollout(images).logits[:, 0, -1]
+
+    def rollout(
+        self,
+        images: Float[Tensor, "b c y x"],
+        *,
+        num_rollouts: int = 1,
+        sample: bool = False,
+        backprop_policy_to_core: bool = False,
+        init_locations: Float[Tensor, "b 2"] | Float[Tensor, "b m 2"] | None = None,
+        locations: Float[Tensor, "b t 2"] | None = None,
+        noise: Float[Tensor, "b m t 2"] | None = None,
+        samples: Float[Tensor, "b m t 2"] | None = None,
+    ) -> GlimpseRollout:
+        """Return scan paths on normalized images, and the logits after each glimpse.
+
+        Args:
+            images: Normalized images.
+            num_rollouts: Number of rollouts per image.
+            sample: Whether to sample from the policy instead of using its mean.
+            backprop_policy_to_core: Whether the gradient of the policy flows into the core.
+            init_locations: First location of each image, or of each rollout; by default random, or
+                chosen by the policy.
+            locations: All locations of each image; the policy is not used.
+            noise: Standard normal noise of the action that leads to each glimpse; by default
+                sampled. The first entry is used only if the policy chooses the first location.
+            samples: Samples that take the place of those of the policy, to train it by supervision.
+        """
+        num_glimpses = self.num_glimpses if locations is None else locations.shape[1]
+        index = torch.arange(len(images), device=images.device).repeat_interleave(num_rollouts)
+        if noise is None:
+            shape = (len(images), num_rollouts, num_glimpses, 2)
+            draw = torch.randn if sample else torch.zeros
+            noise = draw(shape, device=images.device, dtype=images.dtype)
+        noise = noise.flatten(0, 1)
+        pyramid = self.retina.pyramid(images)
+        core, policy = self.initial_state(images, index)
+        steps: list[tuple[Tensor, Tensor]] = []
+        actions: list[tuple[Tensor, Tensor, Tensor]] = []
+        for step in range(num_glimpses):
+            if locations is not None:
+                location = locations[index, step]
+            elif not step and init_locations is not None:
+                per_image = init_locations.ndim == 2
+                location = init_locations[index] if per_image else init_locations.flatten(0, 1)
+            elif not step and self.random_start:
+                location = torch.rand_like(noise[:, 0]) * 2 - 1
+            else:
+                mean, chosen = self.policy(policy[0], noise[:, step])
+                if samples is not None:
+                    chosen = samples.flatten(0, 1)[:, step]
+                actions.append((policy[0], mean, chosen))
+                location = chosen.clamp(-1, 1)
+            glimpse = self.glimpse_net(self.retina(pyramid, location, index), location)
+            core, policy = self.next_state(glimpse, core, policy, backprop=backprop_policy_to_core)
+            steps.append((location, core[0]))
+        path, hidden = (torch.stack(each, 1) for each in zip(*steps, strict=True))
+        if actions:
+            chosen = [torch.stack(each, 1) for each in zip(*actions, strict=True)]
+        else:
+            chosen = [hidden[:, :0], path[:, :0], path[:, :0]]
+        results = (path, self.classifier(hidden), *chosen)
+        return GlimpseRollout(*(each.unflatten(0, (-1, num_rollouts)) for each in results))
+
+    def patches(
+        self,
+        images: UInt8[Tensor, "b _ y x"] | Float[Tensor, "b _ y x"],
+        locations: Float[Tensor, "b t 2"],
+    ) -> UInt8[Tensor, "b t s c g g"]:
+        """Return the glimpses at x and y in [-1, 1] as uint8 images."""
+        pyramid = self.retina.pyramid(self.normalize(images))
+        index = torch.arange(len(images), device=images.device)
+        index = index.repeat_interleave(locations.shape[1])
+        patches = self.retina(pyramid, locations.flatten(0, 1), index)
+        pixels = (patches * self.scale + self.shift).round().clamp(0, 255).to(torch.uint8)
+        return pixels.unflatten(0, tuple(locations.shape[:2]))

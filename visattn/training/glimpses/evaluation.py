@@ -12,23 +12,30 @@ from torchmetrics import Metric
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.data.loading.samplers import per_sample_uniforms
 from visattn.functional.reinforce import gaussian_log_prob
-from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
-from visattn.models.glimpses.retina import object_scanpaths, raster_scanpaths
+from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
+from visattn.pipelines.scanpath import raster_scanpaths
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.glimpses.losses import label_per_glimpse, label_sequences, total_cross_entropy
 from visattn.training.metrics import ClassCounts, Evaluation, WeightedMean, chance_level
 from visattn.training.reduce import all_gather_union
 
 
-def digit_scanpaths(model: GlimpseModel, batch: DigitSequenceBatch) -> Float[Tensor, "b t 2"]:
-    """Return scanpaths over the centers of the digits on each canvas, from left to right."""
-    return object_scanpaths(
-        batch.centers, batch.num_digits, model.num_glimpses, has_end=model.end_class is not None
-    )
+def digit_scanpaths(
+    model: RecurrentAttentionModel, batch: DigitSequenceBatch
+) -> Float[Tensor, "b t 2"]:
+    """Return scanpaths over the centers of the digits on each canvas, from left to right.
+
+    Each digit, and an `end_class`, gets equally many glimpses; after the last digit the path stays.
+    """
+    num_digits = batch.centers.shape[1] + (model.end_class is not None)
+    step = max(1, model.num_glimpses // num_digits)
+    digits = torch.arange(model.num_glimpses, device=batch.centers.device) // step
+    digits = digits.minimum(batch.num_digits.unsqueeze(1) - 1)
+    return batch.centers.gather(1, digits.unsqueeze(-1).expand(-1, -1, 2))
 
 
 def supervised_rollout(
-    model: GlimpseModel,
+    model: RecurrentAttentionModel,
     images: Float[Tensor, "b c y x"],
     batch: object,
     noise: Float[Tensor, "b m t 2"],
@@ -187,7 +194,7 @@ class GlimpseEvaluator:
 
     def evaluate(
         self,
-        model: GlimpseModel,
+        model: RecurrentAttentionModel,
         images: UInt8[Tensor, "b _ y x"],
         indices: Sequence[int],
         centers: Float[Tensor, "b 2"] | Float[Tensor, "b t 2"] | None = None,
@@ -200,7 +207,7 @@ class GlimpseEvaluator:
         """
         inputs = model.normalize(images)
         num_glimpses = model.num_glimpses
-        num_starts = self.num_starts if model.init_location == "random" else 1
+        num_starts = self.num_starts if model.random_start else 1
         # Numbers of an image, two each: the starts of the greedy policy; the random locations; then
         # for each sampled rollout its start and the noise of its t locations.
         counts = [2 * num_starts, 2 * num_glimpses, *[2 + 2 * num_glimpses] * self.num_samples]
@@ -230,7 +237,9 @@ class GlimpseEvaluation(Evaluation):
     There is an evaluator for each of `fit`, `validate` and `test`.
     """
 
-    def __init__(self, model: GlimpseModel, evaluators: Mapping[str, GlimpseEvaluator]) -> None:
+    def __init__(
+        self, model: RecurrentAttentionModel, evaluators: Mapping[str, GlimpseEvaluator]
+    ) -> None:
         super().__init__()
         self.num_glimpses = model.num_glimpses
         self.class_names = model.class_names
@@ -252,7 +261,7 @@ class GlimpseEvaluation(Evaluation):
 
     def update(
         self,
-        model: GlimpseModel,
+        model: RecurrentAttentionModel,
         images: UInt8[Tensor, "b _ y x"],
         labels: Int[Tensor, "b ..."],
         indices: Sequence[int],
@@ -309,12 +318,14 @@ class GlimpseEvaluation(Evaluation):
 
 
 @torch.no_grad()  # on a function, since a generator would leak the setting to its caller
-def _logits(model: GlimpseModel, inputs: Tensor, **options: Any) -> Float[Tensor, "b t k"]:
+def _logits(
+    model: RecurrentAttentionModel, inputs: Tensor, **options: Any
+) -> Float[Tensor, "b t k"]:
     return model.rollout(inputs, **options).logits[:, 0]
 
 
 def _sampled_logits(
-    model: GlimpseModel, inputs: Tensor, uniforms: Float[Tensor, "b n"]
+    model: RecurrentAttentionModel, inputs: Tensor, uniforms: Float[Tensor, "b n"]
 ) -> Float[Tensor, "b t k"]:
     """Return the logits of a rollout at locations sampled from the policy."""
     start = _start(model, _to_locations(uniforms[:, :2], inputs)[:, 0])
@@ -328,6 +339,8 @@ def _to_locations(uniforms: Float[Tensor, "b n"], inputs: Tensor) -> Float[Tenso
     return (2 * uniforms - 1).unflatten(1, (-1, 2)).to(inputs)
 
 
-def _start(model: GlimpseModel, locations: Float[Tensor, "b 2"]) -> Float[Tensor, "b 2"] | None:
+def _start(
+    model: RecurrentAttentionModel, locations: Float[Tensor, "b 2"]
+) -> Float[Tensor, "b 2"] | None:
     """Return initial locations, or None for a model that has its own."""
-    return locations if model.init_location == "random" else None
+    return locations if model.random_start else None

@@ -16,7 +16,7 @@ from visattn.functional.reinforce import (
     rewards_to_go,
     value_baseline_loss,
 )
-from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
+from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.reduce import all_reduce_std
 
@@ -303,7 +303,9 @@ def total_cross_entropy(
     return total, int((targets != IGNORE_LABEL).sum())
 
 
-def label_targets(model: GlimpseModel, labels: Int[Tensor, "b ..."]) -> Int[Tensor, "b ..."]:
+def label_targets(
+    model: RecurrentAttentionModel, labels: Int[Tensor, "b ..."]
+) -> Int[Tensor, "b ..."]:
     """Return the labels that a model is to read: with its end class after each sequence.
 
     Raises:
@@ -322,7 +324,7 @@ def label_targets(model: GlimpseModel, labels: Int[Tensor, "b ..."]) -> Int[Tens
     return labels
 
 
-def check_num_labels(model: GlimpseModel, max_length: int) -> None:
+def check_num_labels(model: RecurrentAttentionModel, max_length: int) -> None:
     """Refuse a model that reads another number of labels per image than the data have."""
     num_labels = model.num_labels - (model.end_class is not None)
     if num_labels != max_length:

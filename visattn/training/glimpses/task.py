@@ -15,7 +15,7 @@ from torch.optim import Adam, Optimizer
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.functional.reinforce import explained_variance, gaussian_entropy
-from visattn.models.glimpses.glimpse_model import GlimpseModel, GlimpseRollout
+from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
 from visattn.training.data_module import InputSpec
 from visattn.training.glimpses.evaluation import (
     GlimpseEvaluation,
@@ -133,13 +133,13 @@ class GlimpseTask(Task):
             the data have.
     """
 
-    model: GlimpseModel
+    model: RecurrentAttentionModel
     default_optimizer = staticmethod(partial(Adam, lr=1e-3, fused=True))
     training_forward = "rollout"
 
     def __init__(
         self,
-        model: Callable[[list[str]], GlimpseModel],
+        model: Callable[[list[str]], RecurrentAttentionModel],
         data_info: dict[str, Any],
         *,
         num_rollouts: int = 1,
@@ -196,15 +196,11 @@ class GlimpseTask(Task):
         return {"core": core, "policy": policy, "baseline": baseline}
 
     def initialize(self, checkpoint: str | os.PathLike[str]) -> None:
-        """Load the weights of the model of another run.
-
-        The standard deviation of the policy stays that of this task, unless it is trained.
-        """
+        """Load the weights of the model of another run, but for the policy's standard deviation."""
         policy = self.model.policy
         std = policy.log_std.detach().clone()
         super().initialize(checkpoint)
-        if not policy.log_std.requires_grad:
-            policy.log_std.copy_(std)
+        policy.log_std.copy_(std)
 
     def on_train_batch_start(self, batch: GlimpseBatch, batch_idx: int) -> None:
         """Seed the random numbers of this step, and set the policy's standard deviation."""
@@ -248,7 +244,7 @@ class GlimpseTask(Task):
         count = len(images)
         noise = generator.randn(count, self.num_rollouts, num_glimpses, 2).to(images)
         starts = None
-        if self.model.init_location == "random":
+        if self.model.random_start:
             starts = 2 * generator.rand(count, self.num_rollouts, 2).to(images) - 1
         return self.model.rollout(
             images,
