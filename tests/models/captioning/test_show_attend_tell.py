@@ -195,7 +195,7 @@ def test_search_and_caption_follow_the_places(tmp_path: Path) -> None:
         captions = va.caption(
             loaded, list(photos[:count]), beam_size=2, max_length=5, places=places, seed=seed
         )
-        assert all(each.maps.metadata["places"] == (places or "sample") for each in captions)
+        assert all(each.maps.info.places == (places or "sample") for each in captions)
         assert {each.smooth for each in captions} == {places == "expectation"}
         return [each.maps.values for each in captions]
 
