@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from visattn.attribution.dense_targets import BoundTarget, BoxTarget
@@ -124,13 +125,17 @@ def _parts(
                 "the target must be differentiable with respect to the images, but that of "
                 f"{explained.info.name} has no gradient; rise and occlusion need none"
             )
-        [gradients] = torch.autograd.grad(values.sum(), inputs)
+        edges = [edge for edge, _ in parts.biases]
+        gradients, *others = torch.autograd.grad(values.sum(), [inputs, *edges], allow_unused=True)
     parts.add(images * gradients)
+    for (_, bias), gradient in zip(parts.biases, others, strict=True):
+        if gradient is not None:
+            parts.add(bias * gradient)
     return values.detach(), parts
 
 
 class _BiasCollector(TorchFunctionMode):
-    """Collects gradients times biases of all layers.
+    """Collects the biases of all layers, and adds up gradients times biases.
 
     Args:
         strides: Those of the outputs of the layers.
@@ -140,6 +145,8 @@ class _BiasCollector(TorchFunctionMode):
         super().__init__()
         self.strides = strides
         self.size = (images.shape[2], images.shape[3])
+        self.biases: list[tuple[GradientEdge, Tensor]] = []
+        """Of the outputs of layers in the graph."""
         self.maps = torch.zeros_like(images[:, 0])
         self.sums = torch.zeros(len(images), dtype=torch.float64, device=images.device)
         self.sizes = torch.zeros_like(self.sums)
@@ -147,12 +154,12 @@ class _BiasCollector(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run a torch function; the hook on its output is called in the backward pass."""
+        """Run a torch function."""
         kwargs = kwargs or {}
         bias = _bias(func, args, kwargs)
         output = func(*args, **kwargs)
         if bias is not None and output.requires_grad:
-            output.register_hook(lambda gradients: self.add(bias * gradients))
+            self.biases.append((get_gradient_edge(output), bias))
         return output
 
     def sum_to(self, values: Float[Tensor, " b"]) -> bool:
