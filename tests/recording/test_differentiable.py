@@ -103,7 +103,7 @@ def test_single_rows_are_not_differentiable() -> None:
     model = models()["visattn"]
     selections: list[dict[str, Any]] = [{"queries": "class"}, {"heads": [0]}]
     for selection in selections:
-        error = pytest.raises(ValueError, match="differentiable=True requires queries='all'")
+        error = pytest.raises(ValueError, match="differentiable=True requires all")
         with error, record(model, differentiable=True, **selection):
             pass
 

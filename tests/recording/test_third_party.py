@@ -202,7 +202,7 @@ def test_only_selected_rows_layers_and_heads_are_computed(monkeypatch: pytest.Mo
         with record(model, layers=layers) as selected:
             model(x)
         assert [item.info.layer for item in selected.maps] == [0]
-    for layers, message in ((2, "indices below 2"), ("head*", "must match the name")):
+    for layers, message in ((2, "indices below 2"), ("head*", "names of attention layers")):
         with pytest.raises(ValueError, match=message), record(model, layers=layers):
             model(x)
     with (
@@ -274,7 +274,7 @@ def test_unsupported_attention_raises_an_error_with_the_reason(name: str) -> Non
 def test_a_model_without_attention_raises_an_error() -> None:
     model = create("test_resnet")
     x = images(model, 1)
-    with pytest.raises(ValueError, match="neither scaled_dot_product_attention"), record(model):
+    with pytest.raises(ValueError, match="nor ran scaled_dot_product_attention"), record(model):
         model(x)
     with pytest.raises(ValueError, match="must run inside the with block"), record(model):
         pass

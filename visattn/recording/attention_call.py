@@ -11,7 +11,7 @@ rows that are asked for, and proved: times the values they must be the output of
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from inspect import signature
+from inspect import Signature, signature
 from typing import Any
 
 import torch
@@ -22,46 +22,41 @@ from torch.nn import functional as F
 from visattn.functional.attention import dot_product_attention_weights
 
 Rows = slice | list[int]
+Inputs = tuple[Tensor | None, Tensor | None, Tensor]
 ALL = slice(None)
-UNSUPPORTED_AXES = "its weights do not have the axes [batch, heads, queries, keys]"
-_MHA_FORWARD = signature(nn.MultiheadAttention.forward)
-_FUNCTIONAL_MHA = signature(F.multi_head_attention_forward)
+_UNSUPPORTED_AXES = "its weights do not have the axes [batch, heads, queries, keys]"
 
 
 class AttentionCall:
     """One attention computation; the ways in which models compute it are the classes below.
 
-    Args:
-        shape: Groups (images, or windows of images), heads, queries and keys.
-        unsupported: Why its weights cannot be recorded; "" if they can.
-
     Attributes:
         site: Qualified name of the module that computes it.
         index: Number of earlier calls of that module in this run of the model.
+        shape: Groups (images, or windows of images), heads, queries and keys.
+        unsupported: Why its weights cannot be recorded; "" if they can.
         mask: Boolean, True = may attend.
         bias: Added to the scaled scores.
         scale: Factor of the scores; 1 / sqrt(d) if None.
         dropout_p: Attention dropout probability.
         own_weights: Attention weights, if the model computed them itself.
         heads_mixed: Whether the model mixed the weights of several heads before using them.
+        projects: Whether the output is a projection that mixes the heads.
         tokens: `[g n c]`, of which the queries are projections; None if not available.
     """
 
     site: str = ""
     index: int = 0
+    shape: tuple[int, int, int, int] = (0, 0, 0, 0)
+    unsupported: str = ""
     mask: Tensor | None = None
     bias: Tensor | None = None
     scale: float | None = None
     dropout_p: float = 0.0
     own_weights: Tensor | None = None
     heads_mixed: bool = False
+    projects: bool = False
     tokens: Tensor | None = None
-
-    def __init__(
-        self, shape: tuple[int, int, int, int] = (0, 0, 0, 0), unsupported: str = ""
-    ) -> None:
-        self.shape = shape
-        self.unsupported = unsupported
 
     @property
     def name(self) -> str:
@@ -69,7 +64,7 @@ class AttentionCall:
         return self.site if self.index == 0 else f"{self.site}#{self.index + 1}"
 
     @cached_property
-    def inputs(self) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    def inputs(self) -> Inputs:
         """Queries `[g h n d]` and keys `[g h m d]`, None if unknown, and values `[g h m e]`."""
         raise NotImplementedError
 
@@ -83,9 +78,18 @@ class AttentionCall:
         raise NotImplementedError
 
     @property
+    def output(self) -> Tensor | None:
+        """Output `[g h n e]`, or `[g n c]` after a projection; None with weights of the model."""
+        return None
+
+    @property
     def traced(self) -> tuple[Tensor, int]:
         """A tensor of the graph that depends row by row on the weights, and its axis of rows."""
         raise NotImplementedError
+
+    def project(self, heads: Float[Tensor, "g h r e"]) -> Tensor:
+        """Return weighted values as the output holds them."""
+        return heads
 
     def weights(self, heads: Rows = ALL, queries: Rows = ALL) -> Float[Tensor, "g h r m"]:
         """Return the weights of some heads and queries; no other rows are computed."""
@@ -119,36 +123,30 @@ class AttentionCall:
                 )
         return weights, deviation
 
-    def compared(
-        self, weights: Float[Tensor, "g h r m"], heads: Rows, queries: Rows
-    ) -> tuple[Tensor, Tensor] | None:
-        """Return weights times values, and the rows of the actual output that they must be.
-
-        None where the model computed the weights itself.
-        """
-        del weights, heads, queries
-        return None
-
     def deviation(self, weights: Float[Tensor, "g h r m"], heads: Rows, queries: Rows) -> float:
         """Return the largest difference between weights times values and the actual output.
 
         It is relative to the largest value if that is above 1. It is NaN where they cannot be
-        compared: with weights of the model itself, with dropout, or if only some of the heads that
-        an output projection mixes are selected.
+        compared: with weights of the model itself, with dropout, or with some of the heads that a
+        projection mixes.
         """
-        both = None if self.dropout_p else self.compared(weights, heads, queries)
-        if both is None:
+        output = self.output
+        if output is None or self.dropout_p or (self.projects and heads != ALL):
             return torch.nan
-        return float((both[0] - both[1]).abs().max()) / max(1.0, float(self.inputs[2].abs().max()))
+        values = self.inputs[2]
+        with torch.autocast(values.device.type, enabled=False):
+            product = weights @ _select(values, heads, ALL)
+        expected = output[:, queries] if self.projects else _select(output, heads, queries)
+        difference = (self.project(product) - expected).abs().max()
+        return float(difference) / max(1.0, float(values.abs().max()))
 
     def largest_score(self, queries: Rows = ALL) -> float:
         """Return the largest magnitude of the scaled scores of some queries; 0 if unknown."""
         q, k, _ = self.inputs
         if q is None or k is None:
             return 0.0
-        rows = q[:, :, queries].float()
-        scale = rows.shape[-1] ** -0.5 if self.scale is None else self.scale
-        return float((rows @ k.float().mT).abs().max()) * abs(scale)
+        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        return float((q[:, :, queries].float() @ k.float().mT).abs().max()) * abs(scale)
 
 
 class FusedCall(AttentionCall):
@@ -156,14 +154,13 @@ class FusedCall(AttentionCall):
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        self._given = given
+        self._given = given = {**dict(zip(names, args, strict=False)), **kwargs}
         query, key = given["query"], given["key"]
         if query.ndim not in (3, 4):
-            super().__init__(unsupported=UNSUPPORTED_AXES)
+            self.unsupported = _UNSUPPORTED_AXES
             return
-        groups, heads = query.shape[0], query.shape[1] if query.ndim == 4 else 1
-        super().__init__((groups, heads, query.shape[-2], key.shape[-2]))
+        heads = query.shape[1] if query.ndim == 4 else 1
+        self.shape = (query.shape[0], heads, query.shape[-2], key.shape[-2])
         mask = given.get("attn_mask")
         if mask is not None and mask.dtype != torch.bool:
             self.bias = mask  # a mask of numbers is added to the scores
@@ -175,11 +172,12 @@ class FusedCall(AttentionCall):
         self.dropout_p = float(given.get("dropout_p") or 0.0)
 
     @cached_property
-    def inputs(self) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """Queries, keys and values, with an axis of heads."""
+    def inputs(self) -> Inputs:
+        """Queries, keys and values, as the kernel reads them, with an axis of heads."""
         query, key, value = (self._given[name] for name in ("query", "key", "value"))
-        if torch.is_autocast_enabled(query.device.type) and query.dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(query.device.type)  # which the kernel reads
+        device = query.device.type
+        if torch.is_autocast_enabled(device) and query.dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(device)
             query, key, value = (each.to(dtype) for each in (query, key, value))
         if query.ndim == 3:
             return query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
@@ -198,17 +196,14 @@ class FusedCall(AttentionCall):
         return output if self._given["query"].ndim == 4 else output.squeeze(1)
 
     @property
+    def output(self) -> Tensor:
+        """The output, with an axis of heads."""
+        return self.result if self.result.ndim == 4 else self.result.unsqueeze(1)
+
+    @property
     def traced(self) -> tuple[Tensor, int]:
         """The output."""
         return self.result, -2
-
-    def compared(
-        self, weights: Float[Tensor, "g h r m"], heads: Rows, queries: Rows
-    ) -> tuple[Tensor, Tensor]:
-        """Compare each head."""
-        output = self.result if self.result.ndim == 4 else self.result.unsqueeze(1)
-        with torch.autocast(output.device.type, enabled=False):
-            return weights @ self.inputs[2][:, heads], _select(output, heads, queries)
 
 
 class MultiheadCall(AttentionCall):
@@ -219,67 +214,40 @@ class MultiheadCall(AttentionCall):
         result: What it returned.
     """
 
+    projects = True
+
     def __init__(self, given: Mapping[str, Any], result: Any, *, batch_first: bool) -> None:
         tokens: list[Tensor] = [given[name] for name in ("query", "key", "value")]
-        self.result = result
-        self._given, self._batch_first = given, batch_first
-        if reason := _unsupported_multihead(given):
-            super().__init__(unsupported=reason)
+        self.result, self._given, self._batch_first = result, given, batch_first
+        if tokens[0].ndim != 3 or tokens[0].is_nested:
+            self.unsupported = "its inputs are unbatched or nested tensors"
             return
-        if not batch_first:
-            tokens = [tensor.transpose(0, 1) for tensor in tokens]
-        self._sequences = tokens
-        self.tokens = tokens[0]
-        heads = given["num_heads"]
-        super().__init__((len(tokens[0]), heads, tokens[0].shape[1], tokens[1].shape[1]))
+        added = [given.get(name) for name in ("bias_k", "static_k", "static_v")]
+        if given["add_zero_attn"] or any(each is not None for each in added):
+            self.unsupported = "it has keys that are not tokens (add_bias_kv, add_zero_attn, ...)"
+            return
+        self._sequences = [each if batch_first else each.transpose(0, 1) for each in tokens]
+        self.tokens, keys = self._sequences[:2]
+        self.shape = (len(keys), given["num_heads"], self.tokens.shape[1], keys.shape[1])
         self.dropout_p = given["dropout_p"] if given["training"] else 0.0
         self.bias = self._masks()
-
-    @classmethod
-    def of_layer(
-        cls,
-        layer: nn.MultiheadAttention,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> "MultiheadCall":
-        """Return the call of a layer."""
-        bound = _MHA_FORWARD.bind(None, *args, **kwargs)
-        bound.apply_defaults()
-        names = ("bias_k", "add_zero_attn", "num_heads", "in_proj_weight", "q_proj_weight",
-                 "k_proj_weight", "v_proj_weight", "in_proj_bias", "training")  # fmt: skip
-        given = {name: getattr(layer, name) for name in names} | {
-            "out_proj_weight": layer.out_proj.weight,
-            "out_proj_bias": layer.out_proj.bias,
-            "dropout_p": layer.dropout,
-        }
-        return cls({**bound.arguments, **given}, result, batch_first=layer.batch_first)
-
-    @classmethod
-    def of_function(
-        cls, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> "MultiheadCall":
-        """Return the call of the function."""
-        bound = _FUNCTIONAL_MHA.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return cls(bound.arguments, result, batch_first=False)
 
     def _masks(self) -> Tensor | None:
         """Return its masks as a bias of the scores; in these masks True = may not attend."""
         padding, mask = self._given["key_padding_mask"], self._given["attn_mask"]
-        if mask is not None and mask.ndim == 3:
-            mask = mask.unflatten(0, self.shape[:2])
+        padding = None if padding is None else padding[:, None, None]
+        mask = mask.unflatten(0, self.shape[:2]) if mask is not None and mask.ndim == 3 else mask
         biases = [
             torch.zeros_like(each, dtype=torch.float32).masked_fill(each, -torch.inf)
             if each.dtype == torch.bool
             else each
-            for each in (None if padding is None else padding[:, None, None], mask)
+            for each in (padding, mask)
             if each is not None
         ]
         return sum(biases[1:], biases[0]) if biases else None
 
     @cached_property
-    def inputs(self) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    def inputs(self) -> Inputs:
         """Queries, keys and values, projected once more."""
         given = self._given
         if given["in_proj_weight"] is None:
@@ -293,39 +261,48 @@ class MultiheadCall(AttentionCall):
         )
         return queries, keys, values
 
-    def _project(self, heads: Float[Tensor, "g h r d"]) -> Float[Tensor, "g r c"]:
+    def project(self, heads: Float[Tensor, "g h r e"]) -> Float[Tensor, "g r c"]:
+        """Return the projection of weighted values."""
         weight, bias = self._given["out_proj_weight"], self._given["out_proj_bias"]
         return F.linear(heads.transpose(1, 2).flatten(2), weight, bias)
 
     def result_of(self, weights: Float[Tensor, "*#g n m"]) -> tuple[Tensor, Any]:
         """Return the output with other weights, and what else the layer returned."""
-        output = self._project(F.dropout(weights, self.dropout_p) @ self.inputs[2])
+        output = self.project(F.dropout(weights, self.dropout_p) @ self.inputs[2])
         return (output if self._batch_first else output.transpose(0, 1)), self.result[1]
+
+    @property
+    def output(self) -> Tensor:
+        """The output, batch first."""
+        return self.result[0] if self._batch_first else self.result[0].transpose(0, 1)
 
     @property
     def traced(self) -> tuple[Tensor, int]:
         """The output."""
         return self.result[0], -2 if self._batch_first else -3
 
-    def compared(
-        self, weights: Float[Tensor, "g h r m"], heads: Rows, queries: Rows
-    ) -> tuple[Tensor, Tensor] | None:
-        """Compare what is projected, if all heads are there that it mixes."""
-        if heads != ALL:
-            return None
-        output = self.result[0] if self._batch_first else self.result[0].transpose(0, 1)
-        return self._project(weights @ self.inputs[2]), output[:, queries]
+
+def multihead_function(args: Any, kwargs: Any, result: Any) -> MultiheadCall:
+    """Return a finished call of `F.multi_head_attention_forward`."""
+    given = _by_name(signature(F.multi_head_attention_forward), args, kwargs)
+    return MultiheadCall(given, result, batch_first=False)
 
 
-def _unsupported_multihead(given: Mapping[str, Any]) -> str:
-    """Return why the weights of multi-head attention cannot be recorded; "" if they can."""
-    if given["query"].ndim != 3 or given["query"].is_nested:
-        return "its inputs are unbatched or nested tensors"
-    if given["bias_k"] is not None or given["add_zero_attn"]:
-        return "it appends keys that are not tokens (add_bias_kv or add_zero_attn)"
-    if given.get("static_k") is not None or given.get("static_v") is not None:
-        return "its keys or values do not come from tokens (static_k or static_v)"
-    return ""
+def multihead_layer(
+    layer: nn.MultiheadAttention, args: Any, kwargs: Any, result: Any
+) -> MultiheadCall:
+    """Return a finished call of a layer."""
+    given = _by_name(signature(layer.forward), args, kwargs) | vars(layer)
+    given |= {name: getattr(layer, name) for name in layer._parameters}  # noqa: SLF001
+    projection = {"out_proj_weight": layer.out_proj.weight, "out_proj_bias": layer.out_proj.bias}
+    given |= {"dropout_p": layer.dropout, **projection}
+    return MultiheadCall(given, result, batch_first=layer.batch_first)
+
+
+def _by_name(of: Signature, args: Any, kwargs: Any) -> dict[str, Any]:
+    bound = of.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
 
 
 class ProductCall(AttentionCall):
@@ -342,13 +319,12 @@ class ProductCall(AttentionCall):
     def __init__(
         self, func: Any, args: tuple[Any, ...], used: Tensor, softmax: Tensor, *, projected: bool
     ) -> None:
-        super().__init__()
         self._func, self._args = func, args
         self._transposed = used is not args[0]
         rows = used.mT if self._transposed else used
         weights = rows.unsqueeze(1) if rows.ndim == 3 else rows
         if weights.ndim != 4:
-            self.unsupported = UNSUPPORTED_AXES
+            self.unsupported = _UNSUPPORTED_AXES
             return
         if not sums_to_one(weights):
             self.heads_mixed = projected and softmax.shape == weights.shape
@@ -360,7 +336,7 @@ class ProductCall(AttentionCall):
         self.own_weights = weights
 
     @cached_property
-    def inputs(self) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    def inputs(self) -> Inputs:
         """The values."""
         values = self._args[0].mT if self._transposed else self._args[1]
         return None, None, values.unsqueeze(1) if values.ndim == 3 else values
@@ -374,11 +350,11 @@ class ProductCall(AttentionCall):
         """Return the product with other weights; with its own where it mixed heads."""
         if self.heads_mixed:
             return self.result
-        used = self._args[1].mT if self._transposed else self._args[0]
-        weights = weights.to(used).expand(self.shape).reshape(used.shape)
-        if self._transposed:
-            return self._func(self._args[0], weights.mT)
-        return self._func(weights, self._args[1])
+        used, axis = self.traced
+        weights = weights.to(used).expand(self.shape)
+        if axis == -1:
+            return self._func(self._args[0], weights.mT.reshape(used.shape))
+        return self._func(weights.reshape(used.shape), self._args[1])
 
     @property
     def traced(self) -> tuple[Tensor, int]:

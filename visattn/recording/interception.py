@@ -30,8 +30,9 @@ from visattn.blocks.tap import Tap
 from visattn.recording.attention_call import (
     AttentionCall,
     FusedCall,
-    MultiheadCall,
     ProductCall,
+    multihead_function,
+    multihead_layer,
 )
 from visattn.recording.outputs import argument_tensors
 
@@ -243,7 +244,7 @@ class _AttentionMode(TorchFunctionMode):
         layer, changed = running.module, None
         try:
             if isinstance(layer, nn.MultiheadAttention) and output is not None:
-                call = MultiheadCall.of_layer(layer, running.args, running.kwargs, output)
+                call = multihead_layer(layer, running.args, running.kwargs, output)
                 changed = self._answer(running, call)
         finally:
             if guard := running.state.pop("guard", None):
@@ -266,8 +267,8 @@ class _AttentionMode(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return self._answer(running, FusedCall(args, kwargs))
         if func is F.multi_head_attention_forward:
-            result = func(*args, **kwargs)
-            return self._answer(running, MultiheadCall.of_function(args, kwargs, result))
+            call = multihead_function(args, kwargs, func(*args, **kwargs))
+            return self._answer(running, call)
         if func in _SOFTMAX:
             return self._softmax(running, func, args, kwargs)
         if running.tracked:
@@ -290,8 +291,10 @@ class _AttentionMode(TorchFunctionMode):
         if axis % weights.ndim == weights.ndim - 1:
             running.tracked[id(weights)] = _Tracked(weights, weights)
         else:
+            call = AttentionCall()
             where = f"axis {axis} of {weights.ndim}, not over the keys"
-            self._answer(running, AttentionCall(unsupported=f"its softmax runs over {where}"))
+            call.unsupported = f"its softmax runs over {where}"
+            self._answer(running, call)
         return weights
 
     def _follow(

@@ -115,11 +115,7 @@ def record(
     """
     check_supports_hooks(model)
     if differentiable and (queries, heads) != ("all", None):
-        raise ValueError(
-            "differentiable=True requires queries='all' and heads=None, because the model computes "
-            f"with the recorded weights; got queries={queries!r} and heads={heads}. Select rows "
-            "from the gradients instead"
-        )
+        raise ValueError("differentiable=True requires all queries and heads: select rows later")
     request = RecordRequest(
         queries if isinstance(queries, str) else tuple(queries),
         (heads,) if isinstance(heads, int) else None if heads is None else tuple(heads),
@@ -164,18 +160,11 @@ def check_supports_hooks(model: nn.Module) -> None:
     """Check that the attention of a model can be intercepted.
 
     Raises:
-        TypeError: If it is scripted.
         ValueError: If it uses attention kernels that cannot be intercepted.
 
     Example:
         >>> check_supports_hooks(nn.Linear(1, 1))
     """
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise TypeError(
-                "the model must not be scripted to be recorded, but "
-                f"{name or 'the model'} is; record the original model"
-            )
     for name, kernel in fused_kernels(model).items():
         raise ValueError(
             "the attention implementation must be 'sdpa' or 'eager' to be recorded, got "
@@ -203,18 +192,11 @@ class _Recorder:
         self.outermost: Running | None = None
         self.images: Tensor | None = None
         self.probed: ProbeResult | None = None
-        self.ran = False
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:
         """Record inside the block."""
         others = any(is_third_party(module) for module in self.model.modules())
-        if not (self.taps or others or self.recording_.unsupported):
-            raise ValueError(
-                "the model must have attention that can be recorded, but "
-                f"{type(self.model).__name__} has no Tap; build it from visattn.blocks, or pass "
-                "its weights through a visattn.blocks.tap.Tap"
-            )
         from_end = any(isinstance(layer, int) and layer < 0 for layer in self.layers or ())
         # Where tokens lie is measured before the model runs; a model with taps may need no measure.
         self.probe_first = not self.taps or (others and from_end)
@@ -238,7 +220,6 @@ class _Recorder:
         """Remember what a run of the model, or of a part of it, was called with."""
         arguments = (*running.args, *running.kwargs.values())
         images = next((each for each in arguments if getattr(each, "ndim", 0) == 4), None)
-        self.ran = True
         self.outermost = None if images is None else running
         if images is None:
             return
@@ -253,19 +234,15 @@ class _Recorder:
         images, call, model = self.images, self.outermost, self.model
         assert images is not None  # noqa: S101 - without an image nothing is located
         size, channels = (images.shape[2], images.shape[3]), images.shape[1]
-        is_classifier = isinstance(model, NormalizingClassifier)
         is_model = call is None or call.module is model
-        plain = call is None or (
-            is_model and (is_classifier or (len(call.args), call.kwargs) == (1, {}))
-        )
-        if is_classifier and plain:
-            channels = len(model.mean)
+        if is_model and isinstance(model, NormalizingClassifier):
+            call, channels = None, len(model.mean)
+        others = [] if call is None else [*list(enumerate(call.args))[1:], *call.kwargs.items()]
         result = ProbeResult(error="not run")
-        if plain or not is_model:
+        if not (is_model and others):
             result = probe_model(model, size, channels)
-        if call is not None and result.error and not plain:
-            others = {k: v for k, v in call.kwargs.items() if not isinstance(v, Tensor)}
-            key = f"{len(call.args)} {others}" if is_model else call.site
+        if call is not None and result.error:
+            key = f"{call.site} {[each for each in others if not isinstance(each[1], Tensor)]}"
             forward = _with_images(call, images)
             result = probe_model(model, size, channels, forward, cache_key=key)
         found = {layer.site for layer in result.attention_layers} | {*result.query_layers}
@@ -334,7 +311,8 @@ class _Recorder:
         info = MapInfo(prefix_tokens=tuple(layout.key_prefix_tokens), more=more)
         rows, columns = layer.key_grid or layer.grid
         values = weights[..., weights.shape[-1] - rows * columns :].unflatten(-1, (rows, columns))
-        self._add(call.site, "queries" if layer.num_queries else "tokens", values, weights, info)
+        kind: MapKind = "queries" if layer.num_queries else "tokens"
+        self._add(call.site, kind, values, weights, info)
         if not request.differentiable:
             return None
         # Gradients are taken for the recorded tensor: the model must compute with that same one.
@@ -373,51 +351,41 @@ class _Recorder:
 
     def _wanted(self, site: str) -> bool:
         """Whether a layer is selected."""
-        count = len(self.names)
-        return self.layers is None or any(
-            fnmatch(site, layer)
-            if isinstance(layer, str)
-            else -count <= layer < count and self.names[layer] == site
-            for layer in self.layers
-        )
+        return self.layers is None or any(self._fits(layer, site) for layer in self.layers)
+
+    def _fits(self, layer: int | str, site: str) -> bool:
+        if isinstance(layer, str):
+            return fnmatch(site, layer)
+        return -len(self.names) <= layer < len(self.names) and self.names[layer] == site
 
     def _check_layers(self) -> None:
         """Refuse a selection that fits no layer."""
-        count, known = len(self.names), [*self.names, *self.recording_.unsupported]
+        known = [*self.names, *self.recording_.unsupported]
         for layer in self.layers or ():
-            if isinstance(layer, int):
-                expected, fits = f"be indices below {count}", -count <= layer < count
-            else:
-                expected = "match the name of an attention layer"
-                fits = any(fnmatch(name, layer) for name in known)
-            if not fits:
-                listed = ", ".join(self.names)
-                raise ValueError(f"layers must {expected}, got {layer!r}; the layers are {listed}")
+            if not any(self._fits(layer, site) for site in known):
+                raise ValueError(
+                    f"layers must be indices below {len(self.names)} or names of attention layers, "
+                    f"got {layer!r}; the layers are {', '.join(self.names)}"
+                )
 
     def _no_maps(self) -> str:
         """Return why there is no map."""
         name, unsupported = type(self.model).__name__, self.recording_.unsupported
-        if unsupported:
-            reasons = {reason: [] for reason in unsupported.values()}
-            for site, reason in unsupported.items():
-                reasons[reason].append(site or "the model")
-            listed = (f"{format_names(sites, 1)}: {reason}" for reason, sites in reasons.items())
+        if not unsupported:
             return (
-                f"no attention of {name} can be recorded: {'; '.join(listed)}; use a gradient "
-                "method such as gradcam instead, or record another model"
+                f"{name} must run inside the with block and compute attention, but no map was "
+                f"recorded: neither a tap ({', '.join(self.taps) or 'it has none'}) got weights, "
+                "nor ran scaled_dot_product_attention, a softmax whose result is multiplied with "
+                "values, or torch.nn.MultiheadAttention. Kernels of xformers, flash or flex "
+                "attention are unseen: switch to sdpa or eager. Without attention, use gradcam"
             )
-        if self.taps:
-            return (
-                f"{name} must run inside the with block and use its taps ({', '.join(self.taps)}), "
-                "but no map was recorded"
-            )
-        if not self.ran:
-            return f"{name} must run inside the with block, but it did not"
+        sites: dict[str, list[str]] = {}
+        for site, reason in unsupported.items():
+            sites.setdefault(reason, []).append(site or "the model")
+        listed = "; ".join(f"{format_names(sites[reason], 1)}: {reason}" for reason in sites)
         return (
-            f"no attention of {name} was recorded: it ran neither scaled_dot_product_attention, "
-            "nor a softmax whose result is multiplied with values, nor torch.nn.MultiheadAttention."
-            " If it has no attention, use a gradient method such as gradcam instead; if it uses "
-            "kernels of xformers, flash or flex attention, switch it to sdpa or eager"
+            f"no attention of {name} can be recorded: {listed}; use a gradient method such as "
+            "gradcam instead, or record another model"
         )
 
 
@@ -483,11 +451,4 @@ def _to_grid(weights: Float[Tensor, "*axes"], tap: Tap, site: str) -> Float[Tens
                 "tap.grid = (height, width) before the tap is called, or record another layer"
             )
         return weights
-    weights = weights[..., len(tap.roles) :]
-    if weights.shape[-1] != tap.grid[0] * tap.grid[1]:
-        raise ValueError(
-            f"the last axis of the weights at {site} must have the length of the grid, "
-            f"{tap.grid[0]} x {tap.grid[1]}, got shape {tuple(weights.shape)}; set tap.grid before "
-            "the tap is called"
-        )
-    return weights.unflatten(-1, tap.grid)
+    return weights[..., len(tap.roles) :].unflatten(-1, tap.grid)

@@ -52,8 +52,8 @@ def caption_with_transformers(
     processor: Any,
     prompt: Any = None,
     batch_size: int = 1,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
     relative: bool = False,
     per_token: bool = False,
     method: str = "attention",
@@ -74,8 +74,8 @@ def caption_with_transformers(
             photo; or a list of either, one per photo. By default that of the model's training,
             "Describe this image." for chat models.
         batch_size: Photos that are captioned together, padded at the left.
-        layers: Indices of the layers whose mean is taken; None for all.
-        heads: Indices of the heads whose mean is taken; None for all.
+        layers: Index of a layer, or indices of layers whose mean is taken; None for all.
+        heads: Index of a head, or indices of heads whose mean is taken; None for all.
         relative: Divide the row of each word by the mean row of the other words.
         per_token: Return a map for each token instead of each word. Scripts without spaces between
             words, such as Chinese and Thai, are always split at tokens.
@@ -97,8 +97,8 @@ def caption_with_transformers(
         probe are ours.
     """
     controls = Controls(
-        None if layers is None else tuple(layers),
-        None if heads is None else tuple(heads),
+        (layers,) if isinstance(layers, int) else None if layers is None else tuple(layers),
+        (heads,) if isinstance(heads, int) else None if heads is None else tuple(heads),
         relative=relative,
     )
     check_controls(method, controls)
