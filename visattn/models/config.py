@@ -81,7 +81,7 @@ def _to_plain(value: Any) -> Any:
     return model_config(value) if isinstance(value, nn.Module) else value
 
 
-# Arguments that are gone, and what 0.1.0 wrote for what a model does today, if not false or None.
+# Arguments that 0.1.0 wrote and that left, with the values for what a model does today:
 _GONE: dict[str, Any] = {
     "ffn_layer": "mlp",
     "attn_type": "full",
@@ -98,18 +98,34 @@ _GONE: dict[str, Any] = {
     "position": "residual",
     "shortcut": "projection",
 }
-# Of these the names and shapes of the weights say it, or nothing reads them.
-_UNUSED = (
-    "window_size", "class_token", "use_fc_norm", "num_points", "max_length", "stem_kwargs",
-    "stages",
+_GONE_FALSE = (  # false, zero or None
+    "attention_on_attention", "distilled", "dynamic_img_pad", "layer_scale", "memory_slots",
+    "meshed", "num_denoising_groups", "num_registers", "patch_drop_rate", "qk_norm",
+    "read_positions", "read_words", "two_stage", "word_attention",
 )  # fmt: skip
+_UNUSED = (  # the names and shapes of the weights say it, or nothing reads it
+    "class_token", "max_length", "num_points", "stages", "stem_kwargs", "use_fc_norm",
+    "window_size",
+)  # fmt: skip
+
+
+def without_gone(known: type[Configurable], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an old file or run without those that left and change nothing."""
+    names = (*known.argument_names(), *known.SETTINGS)
+
+    def is_gone(key: str, value: Any) -> bool:
+        as_false = key in _GONE_FALSE and not value
+        return as_false or key in _UNUSED or (key in _GONE and _GONE[key] == value)
+
+    return {k: v for k, v in arguments.items() if k in names or not is_gone(k, v)}
 
 
 def build_model(config: ModelConfig, run: str = "") -> nn.Module:
     """Build a model from its config, with random weights; nothing is downloaded.
 
     Raises:
-        ValueError: If its class is not known, or an argument has a value that is gone.
+        ValueError: If its class is not known.
+        TypeError: If it has an argument that the class does not take.
 
     Example:
         >>> from visattn.models import SmallEncoder
@@ -117,12 +133,7 @@ def build_model(config: ModelConfig, run: str = "") -> nn.Module:
         (24, 24)
     """
     known = model_class(str(config["class"]), run)
-    names = [*known.argument_names(), *known.SETTINGS]
-    arguments = dict(config["arguments"])
-    for key in set(arguments) - set(names):
-        value = arguments.pop(key)
-        if key not in _UNUSED and (value or key in _GONE) and value != _GONE.get(key):
-            raise ValueError(f"{key}={value!r} of {known.__name__} is not known to this version")
+    arguments = without_gone(known, config["arguments"])
     if arguments.get("pretrained") or arguments.get("weights"):  # would be downloaded or read
         raise ValueError("a config may not set pretrained or weights: its weights are beside it")
     built = {key: _from_plain(value, run) for key, value in arguments.items()}

@@ -290,12 +290,14 @@ class Task(LightningModule, ABC):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Load weights; refuse those of another model."""
+        # A run of 0.1.0 with hard attention or glimpses kept the moving average of its reward.
+        kept = {key: each for key, each in state_dict.items() if key != "average_reward"}
         try:
-            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+            return super().load_state_dict(kept, strict=strict, assign=assign)
         except RuntimeError as error:
             raise ValueError(
                 "the checkpoint does not fit the model that the config and the command line "
-                f"describe: {describe_mismatch(self.state_dict(), state_dict) or error}"
+                f"describe: {describe_mismatch(self.state_dict(), kept) or error}"
             ) from error
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from visattn.io.safe_text import print_message
 from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
-from visattn.models.config import model_classes
+from visattn.models.config import model_classes, without_gone
 
 _trusted_before: set[str] = set()
 
@@ -68,6 +68,15 @@ class Parser(LightningArgumentParser):
             options["skip_unset"] = options.pop("skip_none")
         return super().dump(*args, **{"skip_validation": True, **options})
 
+    def _load_config_parser_mode(self, content: str, *args: Any, **kwargs: Any) -> Any:
+        """Read a config without what left since a run of an older version wrote it."""
+        with suppress(yaml.YAMLError):  # which is reported below
+            config: Any = yaml.safe_load(content)
+            for key in _GONE_OPTIONS if isinstance(config, dict) else ():
+                config.pop(key, None)
+            content = yaml.safe_dump(_without_gone(config))
+        return super()._load_config_parser_mode(content, *args, **kwargs)
+
     # Only --config reads files: no value of a config is replaced by the content of another file.
 
     def _add_signature_parameter(self, *args: Any, **kwargs: Any) -> None:
@@ -75,6 +84,22 @@ class Parser(LightningArgumentParser):
 
     def _create_group_if_requested(self, *args: Any, **kwargs: Any) -> Any:
         return super()._create_group_if_requested(*args, **{**kwargs, "config_load": False})
+
+
+_GONE_OPTIONS = ("timeout", "progress_seconds")
+
+
+def _without_gone(value: Any) -> Any:
+    """Return a config without the arguments of models that left."""
+    if isinstance(value, list):
+        return [_without_gone(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    value = {key: _without_gone(each) for key, each in value.items()}
+    known = model_classes().get(str(value.get("class_path")).rpartition(".")[2])
+    if known and isinstance(value.get("init_args"), dict):
+        value["init_args"] = without_gone(known, value["init_args"])
+    return value
 
 
 @contextmanager
