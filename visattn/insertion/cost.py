@@ -1,7 +1,5 @@
 """Parameters and multiply-accumulate operations (MACs) of a model and its attention blocks."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -83,30 +81,21 @@ def summary(model: nn.Module, example: Example | None = None) -> ModelSummary:
             blocks[name] = " + ".join(module.visattn.names), module.visattn
         elif not inside and (own := block_name(module)):
             blocks[name] = own, module
-    counter, macs = FlopCounterMode(display=False), dict.fromkeys(blocks, 0)
-
-    def counting(name: str, sign: int) -> Callable[..., None]:
-        def hook(*_: object) -> None:  # what was counted until it returned, less until it started
-            macs[name] += sign * counter.get_total_flops() // 2
-
-        return hook
-
-    with torch.no_grad(), modes_restored(model), ExitStack() as stack:
-        for name, (_, module) in blocks.items():
-            stack.callback(module.register_forward_pre_hook(counting(name, -1)).remove)
-            stack.callback(module.register_forward_hook(counting(name, 1)).remove)
-        with counter:
-            run_model(model, example)
+    paths = {id(module): f".{path}" if path else "" for path, module in model.named_modules()}
+    with torch.no_grad(), modes_restored(model), FlopCounterMode(display=False) as counter:
+        run_model(model, example)
+    flops = {name: sum(each.values()) for name, each in counter.get_flop_counts().items()}
     first = next(x for x in tree_leaves(example) if isinstance(x, Tensor))
     batch = len(example) if isinstance(example, list) and first.ndim == 3 else len(first)
     rows = [
-        SiteCost(name or "(the model)", kind, _count_parameters(module), macs[name] // batch)
+        SiteCost(
+            name or "(the model)",
+            kind,
+            sum(parameter.numel() for parameter in module.parameters()),
+            flops.get(type(model).__name__ + paths[id(module)], 0) // 2 // batch,
+        )
         for name, (kind, module) in blocks.items()
     ]
-    rest = _count_parameters(model) - sum(row.num_parameters for row in rows)
-    others = counter.get_total_flops() // 2 // batch - sum(row.macs for row in rows)
+    rest = sum(p.numel() for p in model.parameters()) - sum(row.num_parameters for row in rows)
+    others = flops.get("Global", 0) // 2 // batch - sum(row.macs for row in rows)
     return ModelSummary((SiteCost("(the rest)", "", rest, others), *rows))
-
-
-def _count_parameters(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

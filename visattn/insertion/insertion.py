@@ -1,7 +1,6 @@
 """Attention blocks inserted into a network, removed from it, and trained alone."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ def insert(
 
     A `WithBlock` takes the place of each of these modules; checkpoints of the model still load. The
     model runs twice on the example in evaluation mode: to find the sites, and to check that every
-    block runs as often as its site. Insert before wrapping a model for several processes.
+    block runs. Insert before wrapping a model for several processes.
 
     Args:
         model: Any model, from torchvision, timm or your own.
@@ -118,7 +117,7 @@ def insert(
     try:
         for host in inserted.values():
             _replace(model, host.host, host)
-        _check_calls(model, inserted, example)
+        _check_run(model, inserted, example)
         if freeze:
             freeze_except_blocks(model, trainable)
     except BaseException:
@@ -182,23 +181,16 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
             children[name] = new
 
 
-def _check_calls(model: nn.Module, inserted: Mapping[Site, WithBlock], example: Example) -> None:
-    """Run the model and raise unless every block runs as often as its site did."""
-    calls = Counter[Site]()
-
-    def counting(site: Site) -> Callable[..., None]:
-        return lambda *_: calls.update([site])
-
+def _check_run(model: nn.Module, inserted: Mapping[Site, WithBlock], example: Example) -> None:
+    """Run the model and raise unless every block runs."""
+    ran = set[nn.Module]()
     with torch.no_grad(), modes_restored(model), ExitStack() as stack:
-        for site, host in inserted.items():
-            stack.callback(host.visattn.register_forward_hook(counting(site)).remove)
+        for host in inserted.values():
+            stack.callback(host.register_forward_hook(lambda host, *_: ran.add(host)).remove)
         run_model(model, example)
-    for site in inserted:
-        if calls[site] != site.num_calls:
-            raise ValueError(
-                f"no block can be inserted after {site.name}: it ran {site.num_calls} times, the "
-                f"block {calls[site]} times; the model reaches it by more than its name"
-            )
+    for site, host in inserted.items():
+        if host not in ran:
+            raise ValueError(f"{site.name} is run, but not by its name: no block can follow it")
 
 
 def remove(model: nn.Module) -> list[str]:
@@ -290,7 +282,7 @@ def trained_tensors(model: nn.Module, trainable: Sequence[str] = ()) -> dict[str
     """
     state = _state(model)
     for pattern in trainable:
-        if not any(_names_it(pattern, name) for name in state):
+        if not any(fnmatchcase(f"{name}.", f"{pattern}.*") for name in state):
             raise ValueError(
                 f"trainable must name modules or parameters of the model, but {pattern!r} matches "
                 f"none; its modules are {', '.join(name for name, _ in model.named_children())}"
@@ -300,7 +292,8 @@ def trained_tensors(model: nn.Module, trainable: Sequence[str] = ()) -> dict[str
     return {
         name: tensor
         for name, tensor in state.items()
-        if id(tensor) in inside or any(_names_it(pattern, name) for pattern in trainable)
+        if id(tensor) in inside
+        or any(fnmatchcase(f"{name}.", f"{pattern}.*") for pattern in trainable)
     }
 
 
@@ -316,20 +309,14 @@ def check_all_saved(model: nn.Module, trainable: Sequence[str]) -> None:
     missing = sorted(set(trained) - set(trained_tensors(model, trainable)))
     if missing:
         raise ValueError(
-            f"{', '.join(missing[:3])} are not frozen and would be missing in the file: pass "
-            f"trainable={[missing[0].rpartition('.')[0] or missing[0]]!r}, as insert got it"
+            f"{', '.join(missing[:3])} would be missing in the file: pass the names that insert "
+            f"got, such as trainable={[missing[0].rpartition('.')[0] or missing[0]]!r}"
         )
 
 
 def _state(model: nn.Module) -> Mapping[str, Tensor]:
     """Return the parameters and saved buffers of a model by their keys, not detached."""
     return cast("Mapping[str, Tensor]", model.state_dict(keep_vars=True))
-
-
-def _names_it(pattern: str, name: str) -> bool:
-    """Return whether a pattern is that of a name, or of a module around it."""
-    parts = name.split(".")
-    return any(fnmatchcase(".".join(parts[:n]), pattern) for n in range(1, len(parts) + 1))
 
 
 def _statistics(module: nn.Module) -> list[Tensor]:

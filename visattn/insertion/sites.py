@@ -28,14 +28,12 @@ class Site:
     Args:
         grid: Height and width of its output.
         channels_last: Whether its output is [batch, height, width, channels].
-        num_calls: Number of calls per forward pass.
     """
 
     name: str
     channels: int
     grid: tuple[int, int]
     channels_last: bool
-    num_calls: int
 
     def __str__(self) -> str:
         """Return the name and the shape of the features."""
@@ -64,55 +62,47 @@ def find_sites(model: nn.Module, position: Position, example: Example) -> list[S
             stack.callback(module.register_forward_hook(run.hook(name)).remove)
         with run:
             run_model(model, example)
-    names = set(_select_names(model, modules, position, run.branches))
+    names = _select_names(model, modules, position, run.branches)
     order = [*(name for name in modules if name not in run.outputs), *run.outputs]
     found = [_make_site(n, modules[n], run.outputs.get(n, [])) for n in order if n in names]
     sites = [site for site in found if isinstance(site, Site)]
     reasons = [site for site in found if isinstance(site, str)]
-    if callable(position) or (
-        isinstance(position, str) and any(sign in position for sign in "*?[")
-    ):
+    if callable(position) or any(sign in str(position) for sign in "*?"):
         sites = [site for site in sites if site.grid != (1, 1)]
-    elif reasons:
-        raise ValueError(reasons[0])
-    if not sites:
-        reason = "; ".join(reasons[:3]) or "no module matches"
-        raise ValueError(f"there is no site for position={position!r}: {reason}")
+        reasons = [] if sites else reasons
+    if reasons or not sites:
+        raise ValueError(f"there is no site for position={position!r}: {'; '.join(reasons[:3])}")
     return sites
 
 
 def _select_names(
     model: nn.Module, modules: Mapping[str, nn.Module], position: Position, branches: list[str]
-) -> Iterable[str]:
+) -> set[str]:
     """Return the names of the modules at a position."""
-    outer = ", ".join(name for name, _ in model.named_children())
-    choices = (
-        "position is 'residual', 'stage_end', a function of name and module, or names of modules "
-        f"such as 'layer?' or 'layer[34].*.bn2'; here they begin with {outer}"
-    )
-    if position == "residual":
-        if not branches:
-            raise ValueError(f"no module returns the residual branch of an addition; {choices}")
-        return branches
-    if position == "stage_end":
-        stages = cast("Any", getattr(model, "feature_info", None))
-        if not stages:
-            kind = type(model).__name__
-            raise ValueError(
-                f"stage_end is the feature_info of timm, which {kind} lacks; {choices}"
-            )
-        # The stem is no stage: blocks such as BAM stand after stages of units.
-        ends = [str(stage["module"]) for stage in stages]
-        return [name for name in ends if not name.startswith(("act1", "conv_stem", "stem"))]
-    if callable(position):
-        return [name for name, module in modules.items() if name and position(name, module)]
-    names: list[str] = []
-    for pattern in [position] if isinstance(position, str) else position:
-        matching = [name for name in modules if name and matches(name, pattern)]
-        if not matching:
+    patterns = [position] if isinstance(position, str) else [] if callable(position) else position
+    names = set[str]()
+    for pattern in patterns:
+        if pattern == "residual":
+            found = branches
+        elif pattern == "stage_end":  # the stem is no stage: BAM stands after stages of units
+            ends = [
+                str(stage["module"]) for stage in cast("Any", getattr(model, "feature_info", ()))
+            ]
+            found = [name for name in ends if not name.startswith(("act1", "conv_stem", "stem"))]
+        else:
+            found = [name for name in modules if name and matches(name, pattern)]
+        if not found:
             hint = did_you_mean(pattern, ["residual", "stage_end", *modules], otherwise="")
-            raise ValueError(f"there is no module {pattern!r}; {hint} {choices}")
-        names += matching
+            raise ValueError(
+                f"{type(model).__name__} has no module for {pattern!r}: position is 'residual' (of "
+                "networks that add residual branches), 'stage_end' (of timm's, by their "
+                "feature_info), a function of name and module, or names of modules, also by "
+                "pattern, such as 'layer?' or 'layer[34].*.bn2'; here they begin with "
+                f"{', '.join(name for name, _ in model.named_children())}; {hint}"
+            )
+        names.update(found)
+    if callable(position):
+        names = {name for name, module in modules.items() if name and position(name, module)}
     return names
 
 
@@ -150,7 +140,7 @@ def _make_site(name: str, host: nn.Module, calls: Sequence[_Call]) -> Site | str
     if len(widths) > 1:
         return f"{said} runs with {sorted(widths)} channels"
     height, width = shape[1:3] if last else shape[2:]
-    return Site(name, widths.pop(), (height, width), last, len(calls))
+    return Site(name, widths.pop(), (height, width), last)
 
 
 def default_example(model: nn.Module) -> Tensor:
@@ -167,10 +157,7 @@ def default_example(model: nn.Module) -> Tensor:
     elif type(model).__module__.startswith("torchvision.models"):
         size = (3, 224, 224)
     else:
-        kind = type(model).__name__
-        raise ValueError(
-            f"{kind} does not tell its input: pass example=torch.zeros(1, 3, 224, 224)"
-        )
+        raise ValueError("the input is not known: pass example=torch.zeros(1, 3, 224, 224) or so")
     return next(model.parameters()).new_zeros(1, *size)
 
 
