@@ -1,6 +1,5 @@
 """Models with inserted blocks export, compile and train in parallel."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 from visattn.insertion.insertion import insert
 
-BLOCKS = ("se", "cbam", "gc", "coordinate")
-
 
 def changed(name: str) -> nn.Module:
     model = residual_net().eval()
-    insert(model, name, position="residual", example=image(), init="paper")
+    insert(model, name, example=image(), init="paper")
     return model
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", ["se", "cbam", "gc", "coordinate"])
 def test_exports_with_any_batch_and_size(name: str) -> None:
     model, x = changed(name), image()
-    program = export(
-        model, (x,), dynamic_shapes=({0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC},)
-    )
-    larger = torch.randn(5, 3, 34, 22)
-    for inputs in (x, larger):
-        torch.testing.assert_close(program.module()(inputs), model(inputs), rtol=1e-5, atol=1e-6)
+    sizes = ({0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC},)
+    program = export(model, (x,), dynamic_shapes=sizes).module()
+    for inputs in (x, torch.randn(5, 3, 34, 22)):
+        torch.testing.assert_close(program(inputs), model(inputs), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.compile
@@ -41,24 +36,14 @@ def test_compiles_as_one_graph() -> None:
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    """A process group of a single process, without a network."""
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
-    )
-    yield
-    distributed.destroy_process_group()
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("alone")
-def test_data_parallel_training_matches() -> None:
-    models = residual_net(), residual_net()
-    x = image()
+def test_data_parallel_training_matches(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    models, x = (residual_net(), residual_net()), image()
     for model in models:
         torch.manual_seed(3)
-        insert(model, "cbam", position="residual", example=x)
+        insert(model, "cbam", example=x)
     parallel = DistributedDataParallel(models[0])
     for model in (parallel, models[1]):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -70,3 +55,4 @@ def test_data_parallel_training_matches() -> None:
         torch.testing.assert_close(p, q)
     with pytest.raises(ValueError, match="insert into the module of DistributedDataParallel"):
         insert(parallel, "se", position="**.conv1", example=x)
+    distributed.destroy_process_group()

@@ -1,6 +1,8 @@
 """Parameters and multiply-accumulate operations (MACs) of a model and its attention blocks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +83,8 @@ def summary(model: nn.Module, example: Example | None = None) -> ModelSummary:
             blocks[name] = " + ".join(module.visattn.names), module.visattn
         elif not inside and (own := block_name(module)):
             blocks[name] = own, module
-    paths = {id(module): f".{path}" if path else "" for path, module in model.named_modules()}
+    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    paths = {id(module): f".{path}" if path else "" for path, module in named}
     with torch.no_grad(), modes_restored(model), FlopCounterMode(display=False) as counter:
         run_model(model, example)
     flops = {name: sum(each.values()) for name, each in counter.get_flop_counts().items()}

@@ -184,9 +184,13 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
 def _check_run(model: nn.Module, inserted: Mapping[Site, WithBlock], example: Example) -> None:
     """Run the model and raise unless every block runs."""
     ran = set[nn.Module]()
+
+    def note(host: nn.Module, *_: object) -> None:
+        ran.add(host)
+
     with torch.no_grad(), modes_restored(model), ExitStack() as stack:
         for host in inserted.values():
-            stack.callback(host.register_forward_hook(lambda host, *_: ran.add(host)).remove)
+            stack.callback(host.register_forward_hook(note).remove)
         run_model(model, example)
     for site, host in inserted.items():
         if host not in ran:

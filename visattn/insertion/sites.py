@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -98,7 +98,7 @@ def _select_names(
                 "networks that add residual branches), 'stage_end' (of timm's, by their "
                 "feature_info), a function of name and module, or names of modules, also by "
                 "pattern, such as 'layer?' or 'layer[34].*.bn2'; here they begin with "
-                f"{', '.join(name for name, _ in model.named_children())}; {hint}"
+                f"{', '.join(name for name, _ in model.named_children())}. {hint}"
             )
         names.update(found)
     if callable(position):
