@@ -3,6 +3,7 @@
     python tools/benchmark.py peers     maps beside those of captum, torchcam and grad-cam
     python tools/benchmark.py first     the first map of a new process beside grad-cam's first
     python tools/benchmark.py bulk      `visattn caption` and `overlay` beside the model alone
+    python tools/benchmark.py tokens    time and memory of attention by the number of tokens
     python tools/benchmark.py step scenes_demo "scenes_demo @HEAD~5"
                                         training steps: a config, options of `visattn fit`, and a
                                         git revision
@@ -469,8 +470,52 @@ def run_photos(turns: Turns, name: str, folder: str) -> None:
     turns.repeat(run)
 
 
+# ------------------------------------------------------------------ number of tokens
+
+PATTERNS = ("full", "neighborhood", "strided", "linformer", "lsh")
+SIDES = (8, 14, 20, 28, 40, 56, 80)  # of grids: 64 to 6,400 tokens
+
+
+def tokens(args: argparse.Namespace) -> Iterator[Row]:
+    """Compare passes, forward and backward, of one layer of each kind of attention of our ViT."""
+    results: dict[str, list[tuple[float, float]]] = {pattern: [] for pattern in PATTERNS}
+    for side in SIDES:
+        with ExitStack() as stack:
+            workers = [stack.enter_context(Worker("attention", p, str(side))) for p in PATTERNS]
+            interleave(workers, args.rounds)
+        for pattern, worker in zip(PATTERNS, workers, strict=True):
+            results[pattern].append((median(worker.seconds), worker.first))
+            cells = {"tokens": str(side**2), "attention": pattern, "MB": f"{worker.first:.0f}"}
+            seconds = f"{median(worker.seconds):.4f}"
+            yield cells | {"pass, s": seconds, **ratio(workers[0].seconds, worker.seconds)}
+    if args.figure:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(8, 3.2), layout="constrained")
+        for index, label in enumerate(("seconds of CPU", "MB")):
+            axes = figure.add_subplot(1, 2, index + 1, xlabel="tokens", ylabel=label)
+            for pattern, values in results.items():
+                axes.loglog([side**2 for side in SIDES], [v[index] for v in values], "o-",
+                            label=pattern, markersize=3)  # fmt: skip
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right center")
+        figure.savefig(args.figure, dpi=120)
+
+
+def run_attention(turns: Turns, pattern: Any, side: str) -> None:
+    """Run a layer with heads of 64 numbers, as in ViT-S; in the process of a `Worker`."""
+    from visattn.models.vit import Attention
+
+    grid = (int(side), int(side))
+    layer = Attention(128, 2, attention=pattern, num_tokens=grid[0] * grid[1])
+    x = torch.randn(1, grid[0] * grid[1], 128, requires_grad=True)
+    before = megabytes("VmRSS")
+    layer(x, grid).sum().backward()
+    turns.answer(megabytes("VmHWM") - before)
+    turns.repeat(lambda: layer(x, grid).sum().backward())
+
+
 WORKERS: dict[str, Callable[..., None]] = {
-    "map": compute_maps, "train": train, "photos": run_photos,
+    "map": compute_maps, "train": train, "photos": run_photos, "attention": run_attention,
 }  # fmt: skip
 
 # ------------------------------------------------------------------ command line
@@ -481,7 +526,7 @@ def build_parser() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for run, known in ((peers, CASES), (first, CNNS), (step, ()), (bulk, BULK)):
+    for run, known in ((peers, CASES), (first, CNNS), (step, ()), (bulk, BULK), (tokens, ())):
         command = commands.add_parser(run.__name__, description=run.__doc__)
         command.set_defaults(run=run)
         command.add_argument("--rounds", type=int, default=5, help="interleaved rounds (5)")
@@ -491,6 +536,8 @@ def build_parser() -> argparse.ArgumentParser:
         if run is step:
             command.add_argument("variants", nargs="+", metavar='"CONFIG [OPTIONS] [@REVISION]"')
             command.add_argument("--steps", type=int, default=20, help="steps per round (20)")
+        if run is tokens:
+            command.add_argument("--figure", type=Path, metavar="FILE", help="PNG of both curves")
         if run is bulk:
             command.add_argument("--photos", type=int, default=64, help="number of photos (64)")
     return parser

@@ -41,7 +41,14 @@ def neighborhood_attention(
     """
     rows, columns = (_nearest(size, kernel_size, queries.device) for size in grid)
     cells = rows[:, None, :, None] * grid[1] + columns[None, :, None, :]  # y x, k k
-    return _attend_to(queries, keys, values, cells.flatten(2).flatten(0, 1), need_weights)
+    cells = cells.flatten(2).flatten(0, 1)  # n k²: the keys of each query
+    near = (p.index_select(-2, cells.flatten()).unflatten(-2, cells.shape) for p in (keys, values))
+    output, weights = dot_product_attention(queries.unsqueeze(-2), *near, need_weights=need_weights)
+    if weights is None:
+        return output.squeeze(-2), None
+    dense = weights.new_zeros(*queries.shape[:-1], len(cells))
+    cells = cells.expand(*dense.shape[:-1], -1)
+    return output.squeeze(-2), dense.scatter(-1, cells, weights.squeeze(-2))
 
 
 def _nearest(size: int, kernel: int, device: torch.device) -> Int[Tensor, "size k"]:
@@ -73,37 +80,19 @@ def strided_attention(
         Child et al. 2019, arXiv:1904.10509, section 4.3, with the width of the image as stride.
         Deviations: one softmax over both parts, and no causal mask.
     """
-    y, x = (torch.arange(size, device=queries.device) for size in grid)
-    row = (y[:, None, None] * grid[1] + x).expand(*grid, -1)
-    # The cell itself is in its row already: of its column the others.
-    others = (y[:, None] + 1 + y[:-1]) % grid[0]
-    column = others[:, None] * grid[1] + x[:, None]
-    cells = torch.cat((row, column), -1)
-    return _attend_to(queries, keys, values, cells.flatten(0, 1), need_weights)
-
-
-def _attend_to(
-    queries: Float[Tensor, "*b n d"],
-    keys: Float[Tensor, "*b n d"],
-    values: Float[Tensor, "*b n e"],
-    cells: Int[Tensor, "n p"],
-    need_weights: bool,
-) -> Output:
-    """Return attention of query i to the keys `cells[i]`."""
-    output, weights = dot_product_attention(
-        queries.unsqueeze(-2),
-        *(
-            part.index_select(-2, cells.flatten()).unflatten(-2, cells.shape)
-            for part in (keys, values)
-        ),
-        need_weights=need_weights,
-    )
-    if weights is not None:
-        everywhere = weights.new_zeros(*queries.shape[:-1], len(cells))
-        weights = everywhere.scatter(
-            -1, cells.expand(everywhere.shape[:-1] + cells.shape[-1:]), weights.squeeze(-2)
-        )
-    return output.squeeze(-2), weights
+    q, k, v = (part.unflatten(-2, grid) for part in (queries, keys, values))  # *b y x d
+    down_q, down_k, down_v = (part.transpose(-3, -2) for part in (q, k, v))  # *b x y d
+    itself = torch.eye(grid[0], dtype=torch.bool, device=q.device)  # is in the row already
+    columns = (down_q @ down_k.mT).masked_fill(itself, -torch.inf).transpose(-3, -2)
+    weights = (torch.cat((q @ k.mT, columns), -1) * q.shape[-1] ** -0.5).softmax(-1)
+    rows, columns = weights.split(grid[::-1], -1)  # *b y x, x and *b y x, y
+    output = rows @ v + (columns.transpose(-3, -2) @ down_v).transpose(-3, -2)
+    if not need_weights:
+        return output.flatten(-3, -2), None
+    dense = rows.new_zeros(*rows.shape[:-1], *grid)  # *b y x, y x
+    dense.diagonal(0, -4, -2).copy_(rows.movedim(-3, -1))
+    dense.diagonal(0, -3, -1).add_(columns.movedim(-2, -1))
+    return output.flatten(-3, -2), dense.flatten(-4, -3).flatten(-2)
 
 
 def linformer_attention(
