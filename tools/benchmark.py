@@ -497,7 +497,7 @@ def tokens(args: argparse.Namespace) -> Iterator[Row]:
             for pattern, values in results.items():
                 axes.loglog([side**2 for side in SIDES], [v[index] for v in values], "o-",
                             label=pattern, markersize=3)  # fmt: skip
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right center")
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center")
         figure.savefig(args.figure, dpi=120)
 
 

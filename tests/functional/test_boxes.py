@@ -4,12 +4,7 @@ import torch
 from torch import Tensor
 from torchvision import ops
 
-from visattn.functional.boxes import (
-    box_iou,
-    center_to_corners,
-    corners_to_center,
-    generalized_box_iou,
-)
+from visattn.functional.boxes import center_to_corners, corners_to_center, generalized_box_iou
 
 
 def random_boxes(count: int, seed: int) -> Tensor:
@@ -20,7 +15,6 @@ def random_boxes(count: int, seed: int) -> Tensor:
 def test_pairwise_overlaps_equal_those_of_torchvision() -> None:
     first, second = random_boxes(7, 0), random_boxes(11, 1)
     pairs = first[:, None], second
-    torch.testing.assert_close(box_iou(*pairs), ops.box_iou(first, second))
     torch.testing.assert_close(generalized_box_iou(*pairs), ops.generalized_box_iou(first, second))
 
 
@@ -32,7 +26,7 @@ def test_formats_equal_those_of_torchvision_and_invert_each_other() -> None:
 
 def test_empty_boxes_overlap_nothing_and_have_finite_gradients() -> None:
     empty = torch.zeros(1, 4, requires_grad=True)
-    overlaps = torch.cat((box_iou(empty, empty), generalized_box_iou(empty, empty)))
-    assert overlaps.tolist() == [0, 0]
+    overlaps = generalized_box_iou(empty, empty)
+    assert overlaps.tolist() == [0]
     [gradient] = torch.autograd.grad(overlaps.sum(), empty)
     assert bool(gradient.isfinite().all())

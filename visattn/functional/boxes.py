@@ -1,4 +1,4 @@
-"""Boxes: formats, intersection over union, and its generalized form."""
+"""Boxes: formats, and generalized intersection over union."""
 
 import torch
 from jaxtyping import Float
@@ -29,34 +29,6 @@ def center_to_corners(boxes: Float[Tensor, "*b 4"]) -> Float[Tensor, "*b 4"]:
     return torch.cat((center - size / 2, center + size / 2), -1)
 
 
-def box_area(boxes: Float[Tensor, "*b 4"]) -> Float[Tensor, "*b"]:
-    """Return the area of boxes (left, top, right, bottom); 0 for inverted ones.
-
-    Example:
-        >>> box_area(torch.tensor([[0.0, 0.0, 2.0, 3.0], [2.0, 0.0, 1.0, 1.0]]))
-        tensor([6., 0.])
-    """
-    return (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).prod(-1)
-
-
-def box_iou(first: Float[Tensor, "*#b 4"], second: Float[Tensor, "*#b 4"]) -> Float[Tensor, "*b"]:
-    """Return the intersection over union of boxes, broadcast against each other.
-
-    Boxes are left, top, right, bottom.
-
-    Returns:
-        0 where both boxes are empty.
-
-    Example:
-        >>> boxes = torch.tensor([[0.0, 0.0, 2.0, 1.0], [1.0, 0.0, 2.0, 1.0]])
-        >>> box_iou(boxes[:, None], boxes)
-        tensor([[1.0000, 0.5000],
-                [0.5000, 1.0000]])
-    """
-    intersection, union = _intersection_and_union(first, second)
-    return intersection / union.where(union > 0, 1.0)
-
-
 def generalized_box_iou(
     first: Float[Tensor, "*#b 4"], second: Float[Tensor, "*#b 4"]
 ) -> Float[Tensor, "*b"]:
@@ -73,18 +45,13 @@ def generalized_box_iou(
     Source:
         Rezatofighi et al. 2019, arXiv:1902.09630, algorithm 1.
     """
-    intersection, union = _intersection_and_union(first, second)
-    low = torch.minimum(first[..., :2], second[..., :2])
-    high = torch.maximum(first[..., 2:], second[..., 2:])
-    enclosing = (high - low).clamp(min=0).prod(-1)
+    inner = torch.minimum(first[..., 2:], second[..., 2:])
+    inner = inner - torch.maximum(first[..., :2], second[..., :2])
+    outer = torch.maximum(first[..., 2:], second[..., 2:])
+    outer = outer - torch.minimum(first[..., :2], second[..., :2])
+    intersection, enclosing = inner.clamp(min=0).prod(-1), outer.clamp(min=0).prod(-1)
+    areas = ((each[..., 2:] - each[..., :2]).clamp(min=0).prod(-1) for each in (first, second))
+    union = sum(areas) - intersection
+    # Empty boxes overlap nothing, and have finite gradients.
     iou = intersection / union.where(union > 0, 1.0)
     return iou - (enclosing - union) / enclosing.where(enclosing > 0, 1.0)
-
-
-def _intersection_and_union(
-    first: Float[Tensor, "*#b 4"], second: Float[Tensor, "*#b 4"]
-) -> tuple[Float[Tensor, "*b"], Float[Tensor, "*b"]]:
-    low = torch.maximum(first[..., :2], second[..., :2])
-    high = torch.minimum(first[..., 2:], second[..., 2:])
-    intersection = (high - low).clamp(min=0).prod(-1)
-    return intersection, box_area(first) + box_area(second) - intersection

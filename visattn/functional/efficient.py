@@ -42,7 +42,10 @@ def neighborhood_attention(
     rows, columns = (_nearest(size, kernel_size, queries.device) for size in grid)
     cells = rows[:, None, :, None] * grid[1] + columns[None, :, None, :]  # y x, k k
     cells = cells.flatten(2).flatten(0, 1)  # n k²: the keys of each query
-    near = (p.index_select(-2, cells.flatten()).unflatten(-2, cells.shape) for p in (keys, values))
+    near = (
+        torch.unflatten(part.index_select(-2, cells.flatten()), -2, cells.shape)
+        for part in (keys, values)
+    )
     output, weights = dot_product_attention(queries.unsqueeze(-2), *near, need_weights=need_weights)
     if weights is None:
         return output.squeeze(-2), None
@@ -80,12 +83,12 @@ def strided_attention(
         Child et al. 2019, arXiv:1904.10509, section 4.3, with the width of the image as stride.
         Deviations: one softmax over both parts, and no causal mask.
     """
-    q, k, v = (part.unflatten(-2, grid) for part in (queries, keys, values))  # *b y x d
+    q, k, v = (torch.unflatten(part, -2, grid) for part in (queries, keys, values))  # *b y x d
     down_q, down_k, down_v = (part.transpose(-3, -2) for part in (q, k, v))  # *b x y d
     itself = torch.eye(grid[0], dtype=torch.bool, device=q.device)  # is in the row already
     columns = (down_q @ down_k.mT).masked_fill(itself, -torch.inf).transpose(-3, -2)
     weights = (torch.cat((q @ k.mT, columns), -1) * q.shape[-1] ** -0.5).softmax(-1)
-    rows, columns = weights.split(grid[::-1], -1)  # *b y x, x and *b y x, y
+    rows, columns = weights[..., : grid[1]], weights[..., grid[1] :]  # *b y x, x and *b y x, y
     output = rows @ v + (columns.transpose(-3, -2) @ down_v).transpose(-3, -2)
     if not need_weights:
         return output.flatten(-3, -2), None
@@ -180,7 +183,8 @@ def lsh_attention(
         return dot_product_attention(
             queries, keys, values, mask=seen, bias=itself, need_weights=True
         )
-    rows = pad(order, (0, -order.shape[-1] % chunk_size), value=-1).unflatten(-1, (-1, chunk_size))
+    padded = pad(order, (0, -order.shape[-1] % chunk_size), value=-1)
+    rows = torch.unflatten(padded, -1, (-1, chunk_size))
     columns = torch.cat((pad(rows[:, :, :-1], (0, 0, 1, 0), value=-1), rows), -1)
     pairs = rows[..., None] == columns[..., None, :]
     # b r chunks queries keys rounds: in how many rounds do they meet, and do they in this one?
@@ -215,7 +219,7 @@ def _take(
     """Return the tokens of some indices; anything for padding, -1."""
     first = torch.arange(len(index), device=index.device) * tokens.shape[1]
     flat = (index.clamp(min=0).flatten(1) + first[:, None]).flatten()
-    return tokens.flatten(0, 1).index_select(0, flat).unflatten(0, index.shape)
+    return torch.unflatten(tokens.flatten(0, 1).index_select(0, flat), 0, index.shape)
 
 
 def lsh_buckets(

@@ -61,6 +61,7 @@ class Attention(nn.Module):
     """
 
     NO_WEIGHT_DECAY = ("temperature",)
+    directions: Tensor
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from math import isnan, nan
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -333,7 +333,8 @@ class _Recorder:
             if tap.fulfilled is not None:
                 more = {"queries": self.request.queries, "heads": self.request.heads}
                 info = MapInfo(prefix_tokens=tuple(tap.roles), more=more)
-            self._add(site, tap.kind, _to_grid(weights, tap, site), weights, info)
+            kind = cast("MapKind", tap.kind)
+            self._add(site, kind, _to_grid(weights, tap, site), weights, info)
 
         return in_this_run(hook)
 
