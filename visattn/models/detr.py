@@ -179,12 +179,7 @@ class DETR(DenseModel):
         logits, boxes = self.decode(self.encode(images))
         return BoxPrediction(logits[-1], boxes[-1])
 
-    def detect(
-        self,
-        images: Images,
-        *,
-        max_detections: int = 100,
-    ) -> PredictedObjects:
+    def detect(self, images: Images, *, max_detections: int = 100) -> PredictedObjects:
         """Return the detections with the highest scores."""
         return self.select(self(images), max_detections=max_detections)
 
