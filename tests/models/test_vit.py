@@ -195,7 +195,7 @@ def test_every_variant_records_full_rows_that_reproduce_its_output(name: str) ->
         torch.testing.assert_close(rows.sum(-1), torch.ones(rows.shape[:-1]))
         if "attn_pool" not in attention_map.site:
             assert rows.shape == (2, 3, count, count)
-            assert attention_map.metadata["prefix_tokens"] == ("class",) * first
+            assert attention_map.info.prefix_tokens == ("class",) * first
     with va.record(model, differentiable=True):  # the model computes with the rows
         torch.testing.assert_close(model(images), plain, rtol=1e-4, atol=1e-5)
     if name in ("neighborhood", "strided"):
