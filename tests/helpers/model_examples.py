@@ -39,10 +39,6 @@ EXAMPLES: dict[str, nn.Module] = {
         SmallEncoder((16, 40), channels=12),
         dim=12,
         steps=3,
-        question_encoder="bag",
-        positions=False,
-        grid_layers=1,
-        dropout=0.3,
     ),
     "UNet": UNet(
         ("background", "cat"),

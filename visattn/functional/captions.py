@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, Self
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -12,7 +12,7 @@ from visattn.functional.beams import DecoderStep, StateT, StepOutputT
 
 
 class WordPacking(NamedTuple):
-    """Places of the p words of a batch of captions, for teacher forcing.
+    """Positions of the p words of a batch of captions, for teacher forcing.
 
     All sizes are plain numbers, so that teacher forcing neither waits for a GPU nor breaks the
     graph of `torch.compile`; a data loader computes them on the CPU.
@@ -38,6 +38,20 @@ class WordPacking(NamedTuple):
             for value in self
         )
 
+    def by_image(
+        self, packed: Shaped[Tensor, "p ..."], num_images: int, fill: int = 0
+    ) -> Shaped[Tensor, "b m ..."]:
+        """Return a row per image of what belongs to its words, filled at the end."""
+        shape = (num_images, self.words_per_image)
+        rows = packed.new_full((shape[0] * shape[1], *packed.shape[1:]), fill)
+        index = self.image_indices * self.words_per_image + self.ranks
+        return rows.index_copy(0, index, packed).unflatten(0, shape)
+
+    def from_images(self, rows: Shaped[Tensor, "b m ..."]) -> Shaped[Tensor, "p ..."]:
+        """Invert `by_image`."""
+        index = self.image_indices * self.words_per_image + self.ranks
+        return rows.flatten(0, 1).index_select(0, index)
+
 
 def pack_words(
     lengths: Int[Tensor, " r"] | WordPacking, image_indices: Int[Tensor, " r"] | None = None
@@ -57,6 +71,8 @@ def pack_words(
         (tensor([0, 1, 0, 0]), tensor([0, 0, 1, 2]))
         >>> packing.ranks, packing.counts, packing.words_per_image
         (tensor([0, 1, 2, 3]), (2, 1, 1), 4)
+        >>> packing.by_image(packing.steps, 1)
+        tensor([[0, 0, 1, 2]])
     """
     if isinstance(lengths, WordPacking):
         return lengths

@@ -94,6 +94,8 @@ _GONE: dict[str, Any] = {
     "feedback": "none",
     "pos_embed": "sincos",
     "init_location": "random",
+    "positions": True,
+    "question_encoder": "gru",
     "backend": "crop",
     "position": "residual",
     "shortcut": "projection",

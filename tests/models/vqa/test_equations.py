@@ -5,10 +5,9 @@ from random_numbers import numbers
 
 from visattn.models.vqa.cross_attention import ReadingLayer
 from visattn.models.vqa.mac import ControlUnit, ReadUnit, WriteUnit
-from visattn.models.vqa.model import QuestionGroups
-from visattn.models.vqa.question_encoders import EncodedQuestions
+from visattn.models.vqa.model import EncodedQuestions, questions_by_image
 
-ONE = QuestionGroups.from_indices(None, 1)
+ONE = questions_by_image(torch.ones(1, 1, dtype=torch.long), None)
 
 
 @torch.no_grad()

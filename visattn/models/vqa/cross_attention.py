@@ -1,4 +1,8 @@
-"""Transformer that answers questions: a question reads a grid whose cells attend to each other."""
+"""Transformer that answers questions: a question reads a grid whose cells attend to each other.
+
+cells      features -> tokens with positions -> encoder layers, once per image
+question   mean of its words, or a GRU -> L x [attention to the cells, MLP] -> answer
+"""
 
 from collections.abc import Sequence
 from typing import cast
@@ -8,10 +12,45 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.blocks.multi_head import MultiHeadAttention
+from visattn.functional.captions import WordPacking
 from visattn.models.base import ImageEncoder
 from visattn.models.vit import feed_forward
-from visattn.models.vqa.model import AnswerOutput, GridTokens, QuestionGroups, VQAModel, answer_head
-from visattn.models.vqa.question_encoders import QuestionEncoder, QuestionEncoderType
+from visattn.models.vqa.model import (
+    AnswerOutput,
+    GridTokens,
+    QuestionEncoder,
+    QuestionEncoderType,
+    VQAModel,
+    answer_head,
+    questions_by_image,
+)
+
+
+class ReadingLayer(nn.Module):
+    """Pre-norm transformer layer: questions attend to the cells of their image."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.norm2 = nn.LayerNorm(dim)
+        self.norm3 = nn.LayerNorm(dim)
+        self.cross_attention = MultiHeadAttention(dim, num_heads=num_heads)
+        self.mlp = feed_forward(dim, 2 * dim)
+
+    def forward(
+        self, questions: Float[Tensor, "r d"], cells: Float[Tensor, "b n d"], packing: WordPacking
+    ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r h n"]]:
+        """Return the questions, and the weights of each head over the cells.
+
+        Args:
+            questions: What is known to each question so far.
+            cells: The cells of the images.
+            packing: Positions of the questions beside the others about their image.
+        """
+        queries = packing.by_image(self.norm2(questions), len(cells))
+        read, weights = self.cross_attention(queries, cells, need_weights=True)
+        questions = questions + packing.from_images(read)
+        weights = packing.from_images(cast("Tensor", weights).transpose(1, 2))
+        return questions + self.mlp(self.norm3(questions)), weights
 
 
 class CrossAttentionVQA(VQAModel):
@@ -64,7 +103,7 @@ class CrossAttentionVQA(VQAModel):
         self.tokens = GridTokens(
             encoder.channels, dim, encoder.grid_size, num_layers=grid_layers, num_heads=num_heads
         )
-        self.questions = QuestionEncoder(len(words), dim, encoder=question_encoder)
+        self.questions = QuestionEncoder(len(words), dim, question_encoder)
         layers = (ReadingLayer(dim, num_heads) for _ in range(reading_layers))
         self.layers = cast("Sequence[ReadingLayer]", nn.ModuleList(layers))
         self.norm = nn.LayerNorm(dim)
@@ -77,56 +116,14 @@ class CrossAttentionVQA(VQAModel):
         image_indices: Int[Tensor, " r"] | None = None,
     ) -> AnswerOutput:
         """Answer questions about images whose features are known; see `VQAModel.answer`."""
-        groups = QuestionGroups.from_indices(image_indices, len(features))
-        places = self.tokens(features)
+        packing = questions_by_image(questions, image_indices)
+        cells = self.tokens(features)
         question = self.questions(questions).vector
         heads: list[Tensor] = []
         for layer in self.layers:
             layer.cross_attention.tap.grid = self.grid_size
-            question, weights = layer(question, places, groups)
+            question, weights = layer(question, cells, packing)
             heads.append(weights)
         maps = torch.stack(heads, 1)
-        return AnswerOutput(
-            self.head(self.norm(question)),
-            maps.mean(2),
-            heads=maps if self.num_heads > 1 else None,
-        )
-
-
-class ReadingLayer(nn.Module):
-    """Pre-norm transformer layer: questions attend to the cells of their image.
-
-    Example:
-        >>> layer = ReadingLayer(8, 2)
-        >>> groups = QuestionGroups.from_indices(None, 1)
-        >>> question, weights = layer(torch.zeros(1, 8), torch.zeros(1, 6, 8), groups)
-        >>> weights.shape
-        torch.Size([1, 2, 6])
-    """
-
-    def __init__(self, dim: int, num_heads: int) -> None:
-        super().__init__()
-        self.norm2 = nn.LayerNorm(dim)
-        self.norm3 = nn.LayerNorm(dim)
-        self.cross_attention = MultiHeadAttention(dim, num_heads=num_heads)
-        self.mlp = feed_forward(dim, 2 * dim)
-
-    def forward(
-        self,
-        questions: Float[Tensor, "r d"],
-        places: Float[Tensor, "b n d"],
-        groups: QuestionGroups,
-    ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r h n"]]:
-        """Return the questions, and the weights of each head over the cells.
-
-        Args:
-            questions: What is known to each question so far.
-            places: The cells of the images.
-            groups: Places of the questions beside the others about their image.
-        """
-        # All questions about an image are its queries.
-        queries = groups.by_image(self.norm2(questions))
-        read, weights = self.cross_attention(queries, places, need_weights=True)
-        questions = questions + groups.by_question(read)
-        weights = groups.by_question(cast("Tensor", weights).transpose(1, 2))
-        return questions + self.mlp(self.norm3(questions)), weights
+        logits = self.head(self.norm(question))
+        return AnswerOutput(logits, maps.mean(2), heads=maps if self.num_heads > 1 else None)

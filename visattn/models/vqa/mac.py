@@ -1,7 +1,16 @@
-"""MAC network: each step attends to words of the question, then to cells of the image."""
+"""MAC network: each step attends to words of the question, then to cells of the image.
+
+    control of step i-1 --+
+                          +-- join --> scores of the words --> softmax --> their mean: control i
+    query i (question) ---+
+    control i, memory i-1, cells --> scores of the cells --> softmax --> their mean: what is read
+    what is read, memory i-1 --> memory i;      the last memory and the question --> answer
+
+Source:
+    Hudson and Manning 2018, arXiv:1803.03067.
+"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -9,113 +18,17 @@ from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
 from visattn.functional.attention import masked_softmax
+from visattn.functional.captions import WordPacking
 from visattn.models.base import ImageEncoder
-from visattn.models.vqa.model import AnswerOutput, GridTokens, QuestionGroups, VQAModel, answer_head
-from visattn.models.vqa.question_encoders import (
+from visattn.models.vqa.model import (
+    AnswerOutput,
     EncodedQuestions,
+    GridTokens,
     QuestionEncoder,
-    QuestionEncoderType,
+    VQAModel,
+    answer_head,
+    questions_by_image,
 )
-
-
-class MACState(NamedTuple):
-    """State of a MAC network between steps."""
-
-    control: Float[Tensor, "r d"]
-    """What the current step is about."""
-    memory: Float[Tensor, "r d"]
-    """What was read from the image up to now."""
-
-
-class MAC(VQAModel):
-    """Memory, attention and composition: a chain of steps with a control and a memory.
-
-    Each step has a map over the cells and weights over the words.
-
-    Args:
-        words: Vocabulary of the questions.
-        answers: The answers.
-        encoder: Encoder of images into a grid of features.
-        dim: Dimension of control, memory, cells and words.
-        steps: Number of steps; with fewer, maps are easier to read.
-        question_encoder: As in `QuestionEncoder`.
-        positions: Whether cells contain their place.
-        grid_layers: Number of self-attention layers among the cells.
-        dropout: Dropout rate of the memory and before the classifier.
-
-    Raises:
-        ValueError: If `steps` is below 1.
-
-    Example:
-        >>> from visattn.results.kinds import SPECIAL_TOKENS
-        >>> from visattn.models.base import SmallEncoder
-        >>> encoder = SmallEncoder((24, 40), channels=8)
-        >>> words = (*SPECIAL_TOKENS, "what", "color")
-        >>> model = MAC(words, ("red", "blue"), encoder, dim=16).eval()
-        >>> output = model(torch.zeros(1, 3, 24, 40, dtype=torch.uint8), torch.tensor([[4, 5]]))
-        >>> output.attention.shape, output.words.shape
-        (torch.Size([1, 4, 15]), torch.Size([1, 4, 2]))
-
-    Source:
-        Hudson and Manning 2018, arXiv:1803.03067, section 3.2. Deviation: a GRU instead of an LSTM;
-        no self-attention among memories and no memory gate, which the paper has as options. Grid
-        layers and learned positions are not in the paper.
-    """
-
-    def __init__(
-        self,
-        words: Sequence[str],
-        answers: Sequence[str],
-        encoder: ImageEncoder,
-        *,
-        dim: int = 128,
-        steps: int = 4,
-        question_encoder: QuestionEncoderType = "gru",
-        positions: bool = True,
-        grid_layers: int = 0,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(words, answers, encoder)
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
-        self.hop_names = tuple(f"step {index}" for index in range(1, steps + 1))
-        self.tokens = GridTokens(
-            encoder.channels, dim, encoder.grid_size, positions=positions, num_layers=grid_layers
-        )
-        self.questions = QuestionEncoder(len(words), dim, encoder=question_encoder)
-        self.first_control, self.first_memory = (nn.Parameter(torch.zeros(dim)) for _ in range(2))
-        self.step_queries = nn.ModuleList(nn.Linear(dim, dim) for _ in range(steps))
-        self.control = ControlUnit(dim)
-        self.read = ReadUnit(dim)
-        self.write = WriteUnit(dim)
-        self.drop = nn.Dropout(dropout)
-        self.head = nn.Sequential(self.drop, answer_head(2 * dim, len(answers), dim))
-
-    def answer(
-        self,
-        features: Float[Tensor, "b c y x"],
-        questions: Int[Tensor, "r t"],
-        image_indices: Int[Tensor, " r"] | None = None,
-    ) -> AnswerOutput:
-        """Answer questions about images whose features are known; see `VQAModel.answer`."""
-        groups = QuestionGroups.from_indices(image_indices, len(features))
-        places = self.tokens(features)
-        question = self.questions(questions)
-        rows = len(questions)
-        state = MACState(self.first_control.expand(rows, -1), self.first_memory.expand(rows, -1))
-        maps = list[Tensor]()
-        words = list[Tensor]()
-        self.read.tap.grid = self.grid_size
-        for step_query in self.step_queries:
-            control, word_weights = self.control(
-                state.control, step_query(question.vector), question
-            )
-            read, weights = self.read(control, self.drop(state.memory), places, groups)
-            state = MACState(control, self.write(state.memory, read))
-            maps.append(weights)
-            words.append(word_weights)
-        logits = self.head(torch.cat((question.vector, state.memory), -1))
-        return AnswerOutput(logits, torch.stack(maps, 1), torch.stack(words, 1))
 
 
 class ControlUnit(nn.Module):
@@ -136,20 +49,11 @@ class ControlUnit(nn.Module):
         query: Float[Tensor, "r d"],
         question: EncodedQuestions,
     ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r t"]]:
-        """Return the next control, and the weights of the words."""
-        # What the last step was about, and what this step may be about (its own linear map of the
-        # question), choose the words of this step together:
-        #
-        #     control of step 1 --+
-        #                         +-- join --> scores of the words --> softmax --> their mean:
-        #     query of step 2   --+                                                control of step 2
-        #
-        # A control is a mean of word vectors and nothing else, so that its weights say all of it.
+        """Return the next control, a mean of the words and nothing else, and their weights."""
         joined = self.join(torch.cat((control, query), -1))
-        # w . (joined * word), for all words: the weight is folded into the control, not the words
-        scores = ((joined * self.score.weight[0])[:, None] @ question.words.mT).squeeze(1)
+        scores = self.score(joined.unsqueeze(1) * question.words).squeeze(-1)
         weights = masked_softmax(scores, question.mask)
-        return (weights[:, None] @ question.words).squeeze(1), weights
+        return (weights.unsqueeze(1) @ question.words).squeeze(1), weights
 
 
 class ReadUnit(nn.Module):
@@ -176,25 +80,16 @@ class ReadUnit(nn.Module):
         self,
         control: Float[Tensor, "r d"],
         memory: Float[Tensor, "r d"],
-        places: Float[Tensor, "b n d"],
-        groups: QuestionGroups,
+        cells: Float[Tensor, "b n d"],
+        packing: WordPacking,
     ) -> tuple[Float[Tensor, "r d"], Float[Tensor, "r n"]]:
         """Return what is read, and the weights of the cells."""
-        scores = self.scores(control, memory, places, groups)
-        weights = self.tap(groups.by_question(scores).softmax(-1))
-        return groups.by_question(groups.by_image(weights) @ places), weights
-
-    def scores(
-        self,
-        control: Float[Tensor, "r d"],
-        memory: Float[Tensor, "r d"],
-        places: Float[Tensor, "b n d"],
-        groups: QuestionGroups,
-    ) -> Float[Tensor, "b m n"]:
-        """Return the score of each cell for each question, by image."""
         interaction, direct = ((control * self.score.weight[0]) @ self.join.weight).chunk(2, -1)
-        queries = groups.by_image(torch.cat((interaction * self.memory(memory), direct), -1))
-        return queries @ torch.cat((self.knowledge(places), places), -1).mT
+        queries = torch.cat((interaction * self.memory(memory), direct), -1)
+        queries = packing.by_image(queries, len(cells))
+        scores = queries @ torch.cat((self.knowledge(cells), cells), -1).mT
+        weights = self.tap(packing.from_images(scores).softmax(-1))
+        return packing.from_images(packing.by_image(weights, len(cells)) @ cells), weights
 
 
 class WriteUnit(nn.Module):
@@ -213,3 +108,77 @@ class WriteUnit(nn.Module):
     ) -> Float[Tensor, "r d"]:
         """Return the next memory."""
         return self.join(torch.cat((read, memory), -1))
+
+
+class MAC(VQAModel):
+    """Memory, attention and composition: a chain of steps with a control and a memory.
+
+    Each step has a map over the cells and weights over the words.
+
+    Args:
+        words: Vocabulary of the questions.
+        answers: The answers.
+        encoder: Encoder of images into a grid of features.
+        dim: Dimension of control, memory, cells and words.
+        steps: Number of steps; with fewer, maps are easier to read.
+
+    Example:
+        >>> from visattn.results.kinds import SPECIAL_TOKENS
+        >>> from visattn.models.base import SmallEncoder
+        >>> encoder = SmallEncoder((24, 40), channels=8)
+        >>> words = (*SPECIAL_TOKENS, "what", "color")
+        >>> model = MAC(words, ("red", "blue"), encoder, dim=16).eval()
+        >>> output = model(torch.zeros(1, 3, 24, 40, dtype=torch.uint8), torch.tensor([[4, 5]]))
+        >>> output.attention.shape, output.words.shape
+        (torch.Size([1, 4, 15]), torch.Size([1, 4, 2]))
+
+    Source:
+        Hudson and Manning 2018, arXiv:1803.03067, section 3.2. Deviation: a GRU instead of an LSTM;
+        no self-attention among memories and no memory gate, which the paper has as options.
+        Learned positions are not in the paper.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        answers: Sequence[str],
+        encoder: ImageEncoder,
+        *,
+        dim: int = 128,
+        steps: int = 4,
+    ) -> None:
+        super().__init__(words, answers, encoder)
+        self.hop_names = tuple(f"step {index}" for index in range(1, steps + 1))
+        self.tokens = GridTokens(encoder.channels, dim, encoder.grid_size)
+        self.questions = QuestionEncoder(len(words), dim, "gru")
+        self.first_control, self.first_memory = (nn.Parameter(torch.zeros(dim)) for _ in range(2))
+        self.step_queries = nn.ModuleList(nn.Linear(dim, dim) for _ in range(steps))
+        self.control = ControlUnit(dim)
+        self.read = ReadUnit(dim)
+        self.write = WriteUnit(dim)
+        # The first entry was dropout: files have the names of its neighbors.
+        self.head = nn.Sequential(nn.Identity(), answer_head(2 * dim, len(answers), dim))
+
+    def answer(
+        self,
+        features: Float[Tensor, "b c y x"],
+        questions: Int[Tensor, "r t"],
+        image_indices: Int[Tensor, " r"] | None = None,
+    ) -> AnswerOutput:
+        """Answer questions about images whose features are known; see `VQAModel.answer`."""
+        packing = questions_by_image(questions, image_indices)
+        cells = self.tokens(features)
+        question = self.questions(questions)
+        control = self.first_control.expand(len(questions), -1)
+        memory = self.first_memory.expand(len(questions), -1)
+        maps: list[Tensor] = []
+        words: list[Tensor] = []
+        self.read.tap.grid = self.grid_size
+        for step_query in self.step_queries:
+            control, word_weights = self.control(control, step_query(question.vector), question)
+            read, weights = self.read(control, memory, cells, packing)
+            memory = self.write(memory, read)
+            maps.append(weights)
+            words.append(word_weights)
+        logits = self.head(torch.cat((question.vector, memory), -1))
+        return AnswerOutput(logits, torch.stack(maps, 1), torch.stack(words, 1))

@@ -1,37 +1,27 @@
-"""Base of models that answer questions: tokens of the grid, and several questions per image."""
+"""What models that answer questions share: tokens of the grid, encoded questions, their base."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from visattn.functional.captions import WordPacking, pack_words
 from visattn.models.base import ImageEncoder, ModelWithEncoder, cell_coordinates
 from visattn.models.configurable import Configurable
 from visattn.models.vit import EncoderLayer
-from visattn.results.kinds import checked_words
+from visattn.results.kinds import PAD, checked_words
+
+QuestionEncoderType = Literal["gru", "bag"]
 
 
 class GridTokens(nn.Module):
-    """One token per cell: its features, projected, with the place of the cell.
+    """One token per cell: its features, projected, with the position of the cell.
 
-    All questions about an image share its tokens.
-
-    Args:
-        in_channels: Number of channels of the features.
-        dim: Dimension of the tokens.
-        grid_size: Rows and columns of the grid.
-        positions: Whether a learned embedding of each cell and a projection of its coordinates are
-            added.
-        num_layers: Number of self-attention layers among the cells.
-        num_heads: Number of heads of these layers; it divides `dim`.
-
-    Example:
-        >>> GridTokens(7, 8, (2, 3), num_layers=1)(torch.zeros(1, 7, 2, 3)).shape
-        torch.Size([1, 6, 8])
+    All questions about an image share its tokens. With layers, the cells attend to each other.
     """
 
     NO_WEIGHT_DECAY = ("cells",)
@@ -42,16 +32,15 @@ class GridTokens(nn.Module):
         dim: int,
         grid_size: tuple[int, int],
         *,
-        positions: bool = True,
         num_layers: int = 0,
         num_heads: int = 4,
     ) -> None:
         super().__init__()
         self.grid_size = grid_size
         self.project = nn.Linear(in_channels, dim)
-        cells = torch.empty(grid_size[0] * grid_size[1], dim) if positions else None
-        self.cells = None if cells is None else nn.Parameter(nn.init.trunc_normal_(cells, std=0.02))
-        self.coordinates = nn.Linear(2, dim, bias=False) if positions else None
+        cells = torch.empty(grid_size[0] * grid_size[1], dim)
+        self.cells = nn.Parameter(nn.init.trunc_normal_(cells, std=0.02))
+        self.coordinates = nn.Linear(2, dim, bias=False)
         self.layers = nn.ModuleList(
             EncoderLayer(dim, num_heads, 2 * dim) for _ in range(num_layers)
         )
@@ -59,82 +48,85 @@ class GridTokens(nn.Module):
 
     def forward(self, features: Float[Tensor, "b c y x"]) -> Float[Tensor, "b n d"]:
         """Return the tokens, row by row."""
+        coordinates = cell_coordinates(features).flatten(2).mT
         tokens = self.project(features.flatten(2).mT)
-        if self.coordinates is not None:
-            places = cell_coordinates(features).flatten(2).mT
-            tokens = tokens + self.coordinates(places) + self.cells
+        tokens = tokens + self.coordinates(coordinates) + self.cells
         for layer in self.layers:
             tokens = layer(tokens, self.grid_size)
         return self.norm(tokens)
 
 
-def answer_head(dim: int, num_answers: int, hidden_size: int) -> nn.Module:
-    """Return a linear classifier, or with a hidden size an MLP.
+class EncodedQuestions(NamedTuple):
+    """Encoded questions; the words at padding are 0."""
 
-    Example:
-        >>> answer_head(3, 5, 0)
-        Linear(in_features=3, out_features=5, bias=True)
+    vector: Float[Tensor, "r d"]
+    """The question as a whole."""
+    words: Float[Tensor, "r t d"]
+    """Each word in its context."""
+    mask: Bool[Tensor, "r t"]
+    """True where there is a word."""
+
+
+class QuestionEncoder(nn.Module):
+    """Encode questions; padding has no effect.
+
+    Args:
+        num_words: Size of the vocabulary.
+        dim: Dimension of questions and words.
+        encoder: `gru` (bidirectional with an even `dim`; the question is its last state) or `bag`
+            (mean of the embeddings).
+
+    Source:
+        Cho et al. 2014, arXiv:1406.1078.
     """
+
+    def __init__(self, num_words: int, dim: int, encoder: QuestionEncoderType) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_words, dim, padding_idx=PAD)
+        both = dim % 2 == 0  # an odd width cannot be halved
+        self.layers = nn.ModuleDict()
+        if encoder == "gru":
+            self.layers["gru"] = nn.GRU(
+                dim, dim // (1 + both), batch_first=True, bidirectional=both
+            )
+
+    def forward(self, questions: Int[Tensor, "r t"]) -> EncodedQuestions:
+        """Return the encoded questions."""
+        # Generated questions repeat: of a batch of 640 there may be 40 distinct ones to encode.
+        distinct, index = questions.unique(dim=0, return_inverse=True)
+        mask = distinct != PAD
+        words = self.embedding(distinct).masked_fill(~mask[..., None], 0.0)
+        lengths = mask.sum(1, keepdim=True)
+        if self.layers:
+            # Packing refuses empty questions: one word of padding is read.
+            host = lengths[:, 0].clamp(min=1).cpu()
+            packed = pack_padded_sequence(words, host, batch_first=True, enforce_sorted=False)
+            output, last = self.layers["gru"](packed)
+            words, _ = pad_packed_sequence(output, batch_first=True, total_length=mask.shape[1])
+            words = words.masked_fill(~mask[..., None], 0.0)
+            vector = last.transpose(0, 1).flatten(1).masked_fill(lengths == 0, 0.0)
+        else:
+            vector = words.sum(1) / lengths.clamp(min=1)
+        return EncodedQuestions(vector[index], words[index], mask[index])
+
+
+def questions_by_image(
+    questions: Int[Tensor, "r t"], image_indices: Int[Tensor, " r"] | None
+) -> WordPacking:
+    """Return where each question stands among those about its image, as words of captions do.
+
+    Attention of questions to images is then one batched product per image.
+    """
+    return pack_words(torch.ones_like(questions[:, 0]), image_indices)
+
+
+def answer_head(dim: int, num_answers: int, hidden_size: int) -> nn.Module:
+    """Return a linear classifier, or with a hidden size an MLP."""
     if not hidden_size:
         return nn.Linear(dim, num_answers)
     return nn.Sequential(
         nn.Linear(dim, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_answers)
     )
-
-
-@dataclass(frozen=True)
-class QuestionGroups:
-    """Places of r questions in an array `b m` of at most m questions about each of b images.
-
-    Attention of questions to images is then one batched product per image, and keys and values are
-    computed once per image.
-
-    Args:
-        index: Place of each question in the flattened array; None if the questions are in order and
-            equally many for each image.
-        shape: Number of images and the most questions about one image.
-
-    Example:
-        >>> groups = QuestionGroups.from_indices(torch.tensor([1, 0, 1]), 2)
-        >>> groups.by_image(torch.tensor([[5.0], [6.0], [7.0]])).squeeze(-1)
-        tensor([[6., 0.],
-                [5., 7.]])
-    """
-
-    index: Int[Tensor, " r"] | None
-    shape: tuple[int, int]
-
-    @classmethod
-    def from_indices(cls, image_indices: Int[Tensor, " r"] | None, num_images: int) -> Self:
-        """Create it from the index of the image of each question; None: one question each."""
-        if image_indices is None:
-            return cls(None, (num_images, 1))
-        per_image = max(1, len(image_indices) // num_images)
-        images = torch.arange(num_images, device=image_indices.device)
-        # The usual batch, with as many questions for each image, in order, is grouped by a view.
-        if torch.equal(images.repeat_interleave(per_image), image_indices):
-            return cls(None, (num_images, per_image))
-        counts = image_indices.bincount(minlength=num_images)
-        order = image_indices.argsort(stable=True)
-        first = counts.cumsum(0) - counts
-        # Rank of a question: its place in the stable order by image, less where its image begins
-        # there.
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(len(order), device=order.device) - first[image_indices[order]]
-        most = int(counts.max())
-        return cls(image_indices * most + rank, (num_images, most))
-
-    def by_image(self, rows: Float[Tensor, "r ..."]) -> Float[Tensor, "b m ..."]:
-        """Return the rows of the questions by image; places without a question are 0."""
-        if self.index is None:
-            return rows.unflatten(0, self.shape)
-        padded = rows.new_zeros(self.shape[0] * self.shape[1], *rows.shape[1:])
-        return padded.index_copy(0, self.index, rows).unflatten(0, self.shape)
-
-    def by_question(self, rows: Float[Tensor, "b m ..."]) -> Float[Tensor, "r ..."]:
-        """Return the rows of the questions in their order."""
-        flat = rows.flatten(0, 1)
-        return flat if self.index is None else flat.index_select(0, self.index)
 
 
 class AnswerOutput(NamedTuple):
@@ -204,9 +196,7 @@ class VQAModel(Configurable, ModelWithEncoder, ABC):
             image_indices: Index of the image of each question; None if question i is about image i.
 
         Raises:
-            TypeError: If the images are neither uint8 nor floats.
-            ValueError: If the images do not fit the encoder, or there are more or fewer images than
-                questions without `image_indices`.
+            ValueError: If there are more or fewer images than questions without `image_indices`.
         """
         if image_indices is None and len(images) != len(questions):
             raise ValueError(
