@@ -15,7 +15,8 @@ from visattn.commands.data import build_parser
 from visattn.data.classification.cluttered_mnist import ClutterSpec
 from visattn.data.regions.readers import read_coco_images
 from visattn.data.scenes.dataset import SINGLE_OBJECT, Scenes, Split, single_object_scenes
-from visattn.images.reader import find_images, read_image
+from visattn.images.reader import read_image
+from visattn.images.sources import find_images
 from visattn.training.classification.data import ClutteredMNISTDataModule
 
 Capsys = pytest.CaptureFixture[str]

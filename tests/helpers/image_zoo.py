@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from visattn.images.formats import has_heif, image_formats
+from visattn.images.formats import image_formats
 
 COLORS = np.random.default_rng(5).integers(0, 256, (13, 19, 3), dtype=np.uint8)  # [y x 3]
 SMOOTH = np.stack(  # [y x 3]; what files that lose something lose little of
@@ -109,13 +109,12 @@ ZOO: dict[str, bytes] = {
     "avif": saved(PHOTO, "AVIF"),
     "animated avif": frames("AVIF"),
 }
-if has_heif():  # the extra `heif`
-    image_formats()
+if "HEIF" in image_formats():  # the extra `heif`
     ZOO["heic"] = saved(PHOTO, "HEIF", quality=80)
 
 
 BAD: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "empty"),
+    "empty": (b"", "not an image of a known format"),
     "html": (b"<!doctype html><title>404</title>", "not an image of a known format"),
     "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image of a known format"),
     "heic": (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIF|heif|[Ii]nvalid|known"),
@@ -124,8 +123,6 @@ BAD: dict[str, tuple[bytes, str]] = {
     "truncated jpeg": (ZOO["jpeg"][:-200], "truncated"),
     "truncated header": (ZOO["jpeg"][:300], "Truncated File Read"),
     "truncated png": (ZOO["png"][:-200], "image: "),
-    "no rows": (png(header(10, 10), (b"IDAT", zlib.compress(b""))), "truncated"),
-    "too few rows": (png(header(10, 10), (b"IDAT", zlib.compress(bytes(33)))), "truncated"),
     "wrong checksum": (ZOO["png"][:29] + b"\0\0\0\0" + ZOO["png"][33:], "image: "),
     "one flipped bit": (
         ZOO["png"][:45] + bytes([ZOO["png"][45] ^ 4]) + ZOO["png"][46:],
@@ -139,11 +136,11 @@ BAD: dict[str, tuple[bytes, str]] = {
     "truncated bmp": (ZOO["bmp"][:60], "truncated"),
     "truncated ppm": (ZOO["ppm"][:60], "truncated|not enough"),
     "truncated avif": (ZOO["avif"][:-60], "image: "),
-    "20000 x 20000": (png(header(20000, 20000)), "exceeds limit|more than max_pixels"),
-    "13000 x 13000": (png(header(13000, 13000)), "13000 x 13000 pixels are more than max_pixels"),
-    "8001 x 8000": (png(header(8001, 8000)), "more than max_pixels, 64,000,000"),
-    "a wide bmp": (flat_bmp(2**30, 2**20), "exceeds limit|more than max_pixels"),
-    "a large ppm": (b"P6 99999 99999 255\n", "exceeds limit|more than max_pixels"),
+    "20000 x 20000": (png(header(20000, 20000)), "exceeds limit|pixels are more than"),
+    "13000 x 13000": (png(header(13000, 13000)), "13000 x 13000 pixels are more than"),
+    "8001 x 8000": (png(header(8001, 8000)), "more than 64,000,000"),
+    "a wide bmp": (flat_bmp(2**30, 2**20), "exceeds limit|pixels are more than"),
+    "a large ppm": (b"P6 99999 99999 255\n", "exceeds limit|pixels are more than"),
     "a strip": (png(header(101, 1)), "101 x 1 pixels: the aspect ratio exceeds 100"),
     "text bomb": (
         png(header(1, 1), (b"zTXt", b"a\0\0" + zlib.compress(bytes(10**8), 1))),

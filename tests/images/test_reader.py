@@ -2,7 +2,6 @@
 
 import io
 import os
-import socket
 import struct
 import sys
 import threading
@@ -30,10 +29,9 @@ from image_zoo import (
     saved,
     transparent_palette,
 )
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
-from visattn.images import integrity
-from visattn.images.reader import ImageError, LoadedImage, find_images, read_image, read_size
+from visattn.images.reader import ImageError, LoadedImage, read_image, read_size
 
 STORED = {  # EXIF code -> the upright pixels as they then lie in the file
     1: lambda upright: upright,
@@ -57,7 +55,6 @@ def test_every_file_type_is_read_as_rgb_of_its_size(name: str) -> None:
     assert image.pixels.dtype == np.uint8
     assert image.pixels.shape == (height, width, 3)
     assert image.pixels.flags.writeable  # torch.from_numpy takes it as it is
-    assert image.orientation == (6 if name == "turned jpeg" else 1)
 
 
 @pytest.mark.parametrize("name", ["png", "lossless webp", "bmp", "tiff", "lzw tiff", "ppm"])
@@ -116,16 +113,15 @@ def test_small_pixel_formats_by_hand(name: str, pixels: list[list[int]] | None) 
 
 @pytest.mark.parametrize("code", STORED)
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "WEBP", "AVIF", "JPEG"])
-def test_exif_orientation_is_applied_and_returned(form: str, code: int) -> None:
+def test_exif_orientation_is_applied(form: str, code: int) -> None:
     upright = np.kron(COLORS[:3, :5] // 128 * 200, np.ones((8, 8, 1), np.uint8))
     exif = Image.Exif()
     exif[0x0112] = code
     options = {"WEBP": {"lossless": True}, "JPEG": {"quality": 95, "subsampling": 0}}.get(form, {})
     content = saved(Image.fromarray(STORED[code](upright).copy()), form, exif=exif, **options)
     image = read_image(content)
-    assert image.orientation == code
     assert image.size == (24, 40)
-    assert read_size(content) == ((24, 40), code)
+    assert read_size(content) == (24, 40)
     middles = image.pixels[4::8, 4::8].astype(int)
     assert np.abs(middles - upright[4::8, 4::8]).max() <= (12 if form in ("JPEG", "AVIF") else 0)
 
@@ -136,7 +132,6 @@ def test_orientation_of_a_compressed_tiff_is_applied_once() -> None:
     stored = Image.fromarray(STORED[6](COLORS).copy())
     image = read_image(saved(stored, "TIFF", compression="tiff_lzw", exif=exif))
     np.testing.assert_array_equal(image.pixels, COLORS)
-    assert image.orientation == 6
 
 
 @pytest.mark.parametrize("code", [0, 9, 65535])
@@ -145,7 +140,6 @@ def test_invalid_orientation_is_ignored(code: int) -> None:
     exif[0x0112] = code
     image = read_image(saved(PHOTO, "PNG", exif=exif))
     np.testing.assert_array_equal(image.pixels, COLORS)
-    assert image.orientation == 1
 
 
 def test_broken_exif_is_ignored() -> None:
@@ -229,115 +223,57 @@ def test_unreadable_files_are_refused_with_a_reason(name: str) -> None:
     assert isinstance(caught.value.__cause__, Exception)
 
 
-def test_read_size_refuses_other_files(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="no such file"):
-        read_size(tmp_path / "a.png")
-    with pytest.raises(ImageError, match="not an image"):
-        read_size(b"GIF89")
-
-
-def test_error_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "broken.jpg"
-    path.write_bytes(ZOO["jpeg"][:-200])
-    with pytest.raises(ImageError, match=r"broken\.jpg: .*truncated"):
-        read_image(path)
-    with pytest.raises(ImageError, match=r"nowhere\.jpg: no such file"):
-        read_image(tmp_path / "nowhere.jpg")
-    with pytest.raises(ImageError, match="not a regular file"):
-        read_image(tmp_path)
-
-
-def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+def test_errors_name_the_file_and_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "broken.jpg").write_bytes(ZOO["jpeg"][:-200])
     os.mkfifo(tmp_path / "pipe.jpg")
-    for path in (tmp_path / "pipe.jpg", "/dev/zero"):
-        with pytest.raises(ImageError, match="not a regular file"):
-            read_image(path)
-
-
-def test_missing_files_are_reported(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "s.jpg"))
-        with pytest.raises(ImageError, match="not a regular file"):
-            read_image(tmp_path / "s.jpg")
     (tmp_path / "gone.jpg").symlink_to(tmp_path / "nothing.jpg")
     (tmp_path / "round.jpg").symlink_to(tmp_path / "round.jpg")
     for name, reason in (
+        ("broken.jpg", r"broken\.jpg: .*truncated"),
+        (".", "not a regular file"),
+        ("pipe.jpg", "not a regular file"),
+        ("/dev/zero", "not a regular file"),
         ("gone.jpg", "no such file"),
         ("round.jpg", "Too many levels of symbolic links"),
         ("a\0.jpg", "null byte"),
         ("x" * 300, "File name too long"),
         ("a\x1b[2J.jpg", "no such file"),
     ):
-        for reading in (read_image, read_size):
-            with pytest.raises(ImageError, match=reason) as caught:
-                reading(tmp_path / name)
-            assert str(caught.value).isprintable()
+        with pytest.raises(ImageError, match=reason) as caught:
+            read_image(tmp_path / name)
+        assert str(caught.value).isprintable()
 
 
-def test_oversized_file_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    path.write_bytes(ZOO["png"])
-    os.truncate(path, 10**12)  # a hole: no disk is filled
-    tracemalloc.start()
-    with pytest.raises(ImageError, match="longer than max_bytes, 268,435,456 bytes"):
-        read_image(path)
-    assert tracemalloc.get_traced_memory()[1] < 10**6
-    tracemalloc.stop()
-
-
-def test_jpeg_scans_are_counted() -> None:
-    assert integrity.count_jpeg_scans(ZOO["jpeg"]) == 1
-    assert 1 < integrity.count_jpeg_scans(ZOO["progressive jpeg"]) < 20
-    assert (
-        integrity.count_jpeg_scans(many_scans(77)) == integrity.count_jpeg_scans(many_scans(1)) + 76
-    )
+def test_films_behind_a_jpeg_and_previews_in_it_are_no_scans() -> None:
     film = ZOO["jpeg"] + b"\xff\xda" * 1000  # what telephones append
     preview = b"\xff\xe1" + (2002).to_bytes(2) + b"\xff\xda" * 1000
     for content in (film, ZOO["jpeg"][:2] + preview + ZOO["jpeg"][2:]):
-        assert integrity.count_jpeg_scans(content) == 1
         assert read_image(content).size == (13, 19)
-    for content in (b"", b"\xff", b"\xff\xd8\xff\xe1", ZOO["jpeg"][:200]):
-        assert integrity.count_jpeg_scans(content) <= 1
     assert read_image(many_scans(50)).size == (64, 64)
-
-
-def test_conversion_of_wide_values_uses_little_memory() -> None:
-    wide = Image.fromarray(np.random.default_rng(2).random((2048, 2048), dtype=np.float32))
-    tracemalloc.start()
-    pixels = read_image(wide).pixels
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 6 * pixels.nbytes  # 64 bits a number, three of them at once, would be 16
-    values = np.asarray(wide)
-    shares = (values.astype(float) - values.min()) / (values.max() - values.min())
-    assert np.array_equal(pixels[..., 0], np.rint(shares * 255))
-
-
-@pytest.mark.parametrize("kind", [0, 2, 4, 6])
-@pytest.mark.parametrize("interlaced", [0, 1])
-def test_png_with_missing_rows_is_refused(kind: int, interlaced: int) -> None:
-    channels = {0: 1, 2: 3, 4: 2, 6: 4}[kind]
-    head = struct.pack(">IIBBBBB", 11, 7, 8, kind, 0, 0, interlaced)
-    passes = [(1, 2), (1, 1), (1, 3), (2, 3), (2, 6), (4, 5), (3, 11)]  # rows and columns of each
-    sizes = passes if interlaced else [(7, 11)]
-    rows = [b"\0" + bytes(columns * channels) for count, columns in sizes for _ in range(count)]
-    whole = png((b"IHDR", head), (b"IDAT", zlib.compress(b"".join(rows))))
-    assert read_image(whole).size == (7, 11)  # black throughout, and valid
-    for lacking in range(1, len(rows)):
-        short = png((b"IHDR", head), (b"IDAT", zlib.compress(b"".join(rows[:-lacking]))))
-        with pytest.raises(ImageError, match="truncated"):
-            read_image(short)
 
 
 def test_limits_are_checked_before_decoding(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(ZOO["png"])
     for source in (path, ZOO["png"]):
-        with pytest.raises(ImageError, match="longer than max_bytes, 100 bytes"):
-            read_image(source, max_bytes=100)
-        with pytest.raises(ImageError, match="19 x 13 pixels are more than max_pixels, 246"):
+        with pytest.raises(ImageError, match="19 x 13 pixels are more than 246: .*max_pixels=N"):
             read_image(source, max_pixels=246)
         assert read_image(source, max_pixels=247).size == (13, 19)
+    os.truncate(path, 10**12)  # a hole: no disk is filled
+    tracemalloc.start()
+    with pytest.raises(ImageError, match="longer than 268,435,456 bytes"):
+        read_image(path)
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
+
+
+def test_photos_of_200_megapixels_are_read_by_the_option() -> None:
+    limit = Image.MAX_IMAGE_PIXELS
+    content = saved(Image.new("L", (16_000, 12_500)), "PNG", compress_level=1)
+    with pytest.raises(ImageError, match="16000 x 12500 pixels are more than|exceeds limit"):
+        read_image(content)
+    assert read_size(content, max_pixels=200_000_000) == (12_500, 16_000)
+    assert limit == Image.MAX_IMAGE_PIXELS
 
 
 def test_path_image_bytes_and_array_have_equal_pixels(tmp_path: Path) -> None:
@@ -357,7 +293,6 @@ def test_image_and_array_inputs_are_not_modified() -> None:
     image.getexif()[0x0112] = 6
     loaded = read_image(image)
     read_image(array).pixels[:] = 0
-    assert loaded.orientation == 6
     assert loaded.size == (19, 13)
     assert (image.mode, image.size, image.getexif()[0x0112]) == ("RGBA", (19, 13), 6)
     np.testing.assert_array_equal(array, COLORS)
@@ -385,26 +320,6 @@ def test_warning_filters_are_unchanged() -> None:
         thread.join()
     sys.setswitchinterval(interval)
     assert warnings.filters == before
-
-
-def test_folders_are_searched_and_files_are_kept(tmp_path: Path) -> None:
-    for name in ("b.JPG", "a.png", ".hidden.png", "notes.txt", "sub/c.webp", ".git/d.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    paths = find_images([tmp_path])
-    assert paths == [tmp_path / "a.png", tmp_path / "b.JPG", tmp_path / "sub" / "c.webp"]
-    assert find_images(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]
-    assert find_images([tmp_path / "b.JPG", str(tmp_path)])[0] == tmp_path / "b.JPG"
-    assert len(find_images([tmp_path, tmp_path])) == 3
-
-
-def test_folder_without_images_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no image in .*; looked for .*\.jpg"):
-        find_images([tmp_path])
-    with pytest.raises(FileNotFoundError, match="no image in an empty list"):
-        find_images([])
-    with pytest.raises(FileNotFoundError, match="gone does not exist; give image files"):
-        find_images([tmp_path, tmp_path / "gone"])
 
 
 ACTIONS = st.sampled_from(["set", "cut", "insert", "copy"])
@@ -445,9 +360,3 @@ def test_damaged_files_yield_an_image_or_an_image_error(
 def test_random_bytes_yield_an_image_or_an_image_error(start: bytes, rest: bytes) -> None:
     for content in (rest, start + rest):
         assert isinstance(read_or_refused(content), (LoadedImage, ImageError))
-
-
-def test_png_text_chunks_are_ignored() -> None:
-    notes = PngImagePlugin.PngInfo()
-    notes.add_text("Comment", "x" * 1000, zip=True)
-    np.testing.assert_array_equal(read_image(saved(PHOTO, "PNG", pnginfo=notes)).pixels, COLORS)

@@ -132,20 +132,10 @@ def test_geometry_locates_a_marked_block(
     assert abs(center_x - (left + width / 2)) < 0.1
 
 
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ({"size": (0, 5)}, "size must be a height and a width of at least 1"),
-        (
-            {"size": (5, 5), "mode": "squash", "shorter": 7},
-            "shorter must .* requires mode crop, got 7",
-        ),
-        ({"size": (5, 5), "shorter": 0}, "shorter must be at least 1"),
-    ],
-)
-def test_invalid_resize_specs_are_refused(wrong: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        ResizeSpec(**wrong)
+def test_other_modes_are_refused() -> None:
+    for wrong in ({"mode": "sqash"}, {"interpolation": "nearest"}):
+        with pytest.raises((ValueError, TypeError), match="mode must be|Expected type: .*Literal"):
+            ResizeSpec((5, 5), **wrong)
 
 
 def test_input_image_is_not_modified() -> None:

@@ -16,8 +16,9 @@ import pytest
 from PIL import Image
 
 import visattn as va
+from visattn.images import reader
 from visattn.images.reader import ImageError, read_image
-from visattn.images.sources import find_sources, list_photos, read_images, read_list
+from visattn.images.sources import find_images, find_sources, list_photos, read_images, read_list
 from visattn.io import sources as remote
 from visattn.io.sources import Source
 from visattn.models.resnet import AttentionResNet
@@ -81,7 +82,7 @@ def test_an_archive_gives_the_photos_of_its_folder(folder: Path, name: str) -> N
     assert [image.name for image in read_images(archive)] == list(map(str, sources))
 
 
-def test_hostile_entries_lead_nowhere(tmp_path: Path) -> None:
+def test_hostile_entries_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = tmp_path / "secret.png"
     secret.write_bytes(png(7))
     with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -108,8 +109,9 @@ def test_hostile_entries_lead_nowhere(tmp_path: Path) -> None:
                 assert source.name != "good.png"
         assert any(source.name == "good.png" for source in sources)
     [zeros] = [source for source in find_sources(tmp_path / "x.zip") if source.name == "zeros.png"]
-    with pytest.raises(ImageError, match="longer than max_bytes"):
-        read_image(zeros, max_bytes=2**16)
+    monkeypatch.setattr(reader, "_MAX_BYTES", 2**16)
+    with pytest.raises(ImageError, match="longer than"):
+        read_image(zeros)
 
 
 def test_damaged_archives_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +125,33 @@ def test_damaged_archives_are_refused(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(remote.shutil, "disk_usage", lambda _path: usage)
     with pytest.raises(ValueError, match="fills the disk when it is unpacked"):
         find_sources(folder.parent / "x.tar.gz")
+
+
+def test_folders_are_searched_and_files_are_kept(tmp_path: Path) -> None:
+    for name in (
+        "b.JPG",
+        "a.png",
+        "d.heic",
+        ".hidden.png",
+        "notes.txt",
+        "sub/c.webp",
+        ".git/e.png",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    paths = find_images([tmp_path])
+    assert [path.name for path in paths] == ["a.png", "b.JPG", "d.heic", "c.webp"]
+    assert find_images(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]
+    assert find_images([tmp_path / "b.JPG", str(tmp_path)])[0] == tmp_path / "b.JPG"
+    assert len(find_images([tmp_path, tmp_path])) == 4
+    (tmp_path / "empty").mkdir()
+    for wrong, reason in (
+        ([tmp_path / "empty"], r"no image in .*; looked for .*\.jpg"),
+        ([], "no image in an empty list"),
+        ([tmp_path, tmp_path / "gone"], "gone does not exist; give image files"),
+    ):
+        with pytest.raises(FileNotFoundError, match=reason):
+            find_images(wrong)
 
 
 def test_patterns_and_lists(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,15 +218,16 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def test_photos_on_the_web(server: str) -> None:
+def test_photos_on_the_web(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [source] = find_sources(f"{server}/dogs/a%20dog.png?size=3")
     assert (source.name, levels([source])) == ("a dog.png", [4])
     assert levels(find_sources(f"{server}/moved.png")) == [4]
     for name in ("gone.png", "cut.png", "file.png"):
         with pytest.raises(ImageError, match=name):
             read_image(find_sources(f"{server}/{name}")[0])
-    with pytest.raises(ImageError, match="longer than max_bytes"):
-        read_image(find_sources(f"{server}/huge.png")[0], max_bytes=2**10)
+    monkeypatch.setattr(reader, "_MAX_BYTES", 2**10)
+    with pytest.raises(ImageError, match="longer than"):
+        read_image(find_sources(f"{server}/huge.png")[0])
     with pytest.raises(ValueError, match="Protocol not known: gopher"):
         find_sources("gopher://example.org/a.png")
 

@@ -125,9 +125,7 @@ def test_pixels_of_a_channel_are_followed(dtype: Any, high: float, channels: int
         placed = heatmap.resize_to_image()
         assert float(placed[BLOCK].mean()) > 1.1 * float(placed.mean()), method
     assert "itti_koch" not in explainer.methods()
-    last = va.read_image(array, display=channels - 1)
-    assert np.argwhere(last.pixels[..., 0] == 255).min(0).tolist() == [24, 8]
-    assert va.overlay(last, heatmap).size == SIZE[::-1]
+    assert va.overlay(array, heatmap).size == SIZE[::-1]
     made = heatmap.info.more["preprocessing"]
     assert (made["mean"], made["source"]) == ([mean] * channels, "mean= and std=")
 
@@ -142,9 +140,6 @@ def test_images_of_other_channels_and_units_are_refused() -> None:
     photo = va.read_image(np.zeros((*SIZE, 3), np.uint8))
     with pytest.raises(ValueError, match="read as a photo of 3"):
         va.explain(Reader(5), photo, "occlusion", 1)
-    bands = va.read_image(array, display=(4, 2, 0))
-    with pytest.raises(ValueError, match="5 channels of values and is no photo"):
-        va.read_image(bands)
     volume = nn.Sequential(nn.Conv3d(1, 2, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten())
     with pytest.raises(ValueError, match="takes volumes"):
         va.explain(volume, np.zeros((*SIZE, 3), np.uint8), "occlusion", 1)

@@ -149,8 +149,7 @@ def find_input_images(
         Traceback (most recent call last):
         FileNotFoundError: no_such_folder does not exist; give image files or folders
     """
-    from visattn.images.reader import is_result_folder
-    from visattn.images.sources import find_sources
+    from visattn.images.sources import find_sources, is_result_folder
 
     def skip(folder: Path) -> bool:
         is_result = is_result_folder(folder)
@@ -165,14 +164,16 @@ def find_input_images(
                 f"--out {out} is searched for images: the next run would read the results as "
                 f"photos; choose another folder, for instance {os.fspath(path)}/results"
             )
-    return find_sources(
-        paths,
-        keep_missing=keep_missing,
-        omit=out,
-        skip=skip,
-        onerror=lambda error: skipped.append(f"{error.filename}: {error.strerror}"),
-        report=print_message,
-    )
+    try:
+        return find_sources(
+            paths,
+            keep_missing=keep_missing,
+            exclude=out,
+            skip=skip,
+            onerror=lambda error: skipped.append(f"{error.filename}: {error.strerror}"),
+        )
+    except FileNotFoundError as error:
+        raise FileNotFoundError("; ".join([str(error), *skipped])) from error
 
 
 def thread_count() -> int:

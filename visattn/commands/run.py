@@ -135,7 +135,7 @@ class Job(ABC, Generic[Result]):
         """
         from visattn.images.reader import read_image
 
-        return read_image(path, display=getattr(self.args, "display", None))
+        return read_image(path)
 
     @abstractmethod
     def load(self) -> "tuple[nn.Module, str]":
@@ -419,7 +419,7 @@ class Job(ABC, Generic[Result]):
         return self._known_digests[path]
 
     def _has_own_index(self) -> bool:
-        from visattn.images.reader import is_result_folder
+        from visattn.images.sources import is_result_folder
 
         return self.out is not None and is_result_folder(self.out)
 

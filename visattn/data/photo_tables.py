@@ -282,7 +282,7 @@ def annotated_images(table: PhotoTable, box_format: BoxFormat) -> list[Annotated
     total = 0
     images: list[AnnotatedImage] = []
     for photo, name, (boxes, kinds, crowds, areas) in zip(table, table.ids(), rows, strict=True):
-        size, _ = read_size(photo)
+        size = read_size(photo)
         objects: list[AnnotatedObject] = []
         for index, (box, kind) in enumerate(zip(boxes, kinds, strict=True)):
             x, y, *rest = box

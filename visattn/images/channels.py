@@ -1,13 +1,8 @@
 """Images of any number of channels: their values, and the rendering that stands for them."""
 
-from collections.abc import Sequence
-from typing import Literal
-
 import numpy as np
 from jaxtyping import Float32, Shaped, UInt8
 
-Display = Literal["auto"] | int | Sequence[int]
-"""Channels that a rendering shows: one in gray, three as red, green and blue, or the first ones."""
 _ENDS = (2, 98)  # percentiles between which a channel is shown
 _FULL = {"b": 1.0, "u1": 255.0, "u2": 65535.0}  # values that count as 1
 
@@ -23,7 +18,7 @@ def is_photo(array: Shaped[np.ndarray, "..."]) -> bool:
         return False
     if array.dtype.kind == "f":
         return bool(array.min() >= 0 and array.max() <= 1)  # NaN fails too
-    return array.dtype.kind == "b" or array.dtype in (np.uint8, np.uint16)
+    return array.dtype in (np.bool_, np.uint8, np.uint16)
 
 
 def channel_values(array: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "y x c"]:
@@ -45,56 +40,32 @@ def channel_values(array: Shaped[np.ndarray, "..."]) -> Float32[np.ndarray, "y x
             f"an image of channels must be numbers [y, x] or [y, x, c], got {array.dtype} of shape "
             f"{list(array.shape)}; volumes and batches are passed image by image"
         )
-    array = array[:, :, None] if array.ndim == 2 else array
     full = _FULL.get(array.dtype.kind) or _FULL.get(array.dtype.str[1:], 1.0)
-    return (array.astype(np.float64) / full).astype(np.float32)
+    values = (array.astype(np.float64) / full).astype(np.float32)
+    return values.reshape(*array.shape[:2], -1)
 
 
 def draw_channels(
-    values: Float32[np.ndarray, "y x c"], display: Display = "auto"
+    values: Float32[np.ndarray, "y x c"],
 ) -> tuple[UInt8[np.ndarray, "y x 3"], str]:
-    """Return a rendering of some channels, and how it was made, in words.
+    """Return a rendering of the first three channels, or of the first in gray; and what it shows.
 
     Channels with values from 0 to 1 are shown as they are; others are stretched, each from its 2nd
     to its 98th percentile.
 
-    Args:
-        values: Values of the channels.
-        display: Index of a channel, which is shown in gray; or three for red, green and blue;
-            `auto` for the first three, or the first in gray if there are fewer.
-
-    Raises:
-        ValueError: If there is no such channel, or their number is neither 1 nor 3.
-
     Example:
-        >>> draw_channels(np.ones((1, 1, 5), np.float32), (4, 2, 0))
-        (array([[[255, 255, 255]]], dtype=uint8), 'channels 4, 2, 0 as red, green, blue')
+        >>> draw_channels(np.ones((1, 1, 5), np.float32))
+        (array([[[255, 255, 255]]], dtype=uint8), 'channels 0, 1, 2 as red, green, blue')
     """
-    count = values.shape[2]
-    chosen = _chosen_channels(display, count)
-    shown = values[:, :, chosen]
-    is_gray = len(chosen) == 1
-    text = f"channel {chosen[0]}" if is_gray else f"channels {', '.join(map(str, chosen))}"
-    text += " in gray" if is_gray else " as red, green, blue"
-    finite = np.isfinite(shown)
-    if not (finite.all() and shown.min() >= 0 and shown.max() <= 1):
-        shown = np.dstack([_stretched(shown[:, :, index]) for index in range(len(chosen))])
-        text += ", each" if len(chosen) > 1 else ","
-        text += f" from its {_ENDS[0]}nd to its {_ENDS[1]}th percentile"
+    colored = values.shape[2] >= 3
+    text = "channels 0, 1, 2 as red, green, blue" if colored else "channel 0 in gray"
+    shown = values[:, :, :3] if colored else values[:, :, :1]
+    if not (shown.min() >= 0 and shown.max() <= 1):  # NaN fails too
+        shown = np.dstack([_stretched(channel) for channel in np.moveaxis(shown, 2, 0)])
+        each = ", each from its" if colored else " from its"
+        text += f"{each} {_ENDS[0]}nd to its {_ENDS[1]}th percentile"
     pixels = np.rint(shown * 255).astype(np.uint8)
     return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3))), text
-
-
-def _chosen_channels(display: Display, count: int) -> list[int]:
-    if display == "auto":
-        return [0, 1, 2] if count >= 3 else [0]
-    chosen = [display] if isinstance(display, int) else list(display)
-    if len(chosen) not in (1, 3) or not all(index in range(count) for index in chosen):
-        raise ValueError(
-            f"display must be the index of a channel, or three of them, from 0 to {count - 1}; "
-            f"got {display!r}"
-        )
-    return chosen
 
 
 def _stretched(channel: Float32[np.ndarray, "y x"]) -> Float32[np.ndarray, "y x"]:

@@ -1,48 +1,35 @@
 """Image reader: files, bytes, PIL images and arrays to upright 8-bit RGB, or one clear error.
 
-Arrays and files with other channels than those of photos are read with a rule for their rendering.
+Of arrays that are no photos the values of all channels are kept, beside a rendering.
 """
 
 import io
 import os
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
-from jaxtyping import Float32, Shaped, UInt8
+from jaxtyping import Float32, UInt8
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-from visattn.images.channels import Display, channel_values, draw_channels, is_photo
-from visattn.images.formats import (
-    HEIF_ADVICE,
-    describe_skipped,
-    has_heif,
-    image_formats,
-    image_suffixes,
-    is_heif,
-    is_other_image,
-)
-from visattn.images.integrity import count_jpeg_scans, png_rows_missing
+from visattn.images.channels import channel_values, draw_channels, is_photo
+from visattn.images.formats import MAX_PIXELS, image_formats, unknown_format
 from visattn.images.rgb import from_array, to_rgb
-from visattn.io.safe_paths import walk_files
-from visattn.io.safe_text import open_regular_file, printable_name
+from visattn.io.safe_text import printable_name, read_bytes_bounded
 from visattn.io.sources import Location
 from visattn.results.map_files import read_array
 
-MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
-MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
-
+_MAX_BYTES = 256 * 2**20
+_MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
+_MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
 _THUMBNAIL = 640  # pixels
-_HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
-_GENERATOR = b'<meta name="generator" content="visattn">'
-_EXIF_TRANSPOSE = {  # EXIF orientation -> operation that makes the stored pixels upright
+_TURNS = {  # EXIF orientation -> operation that makes the stored pixels upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -52,15 +39,11 @@ _EXIF_TRANSPOSE = {  # EXIF orientation -> operation that makes the stored pixel
     8: Image.Transpose.ROTATE_90,
 }
 _XMP = ("xmp", "XML:com.adobe.xmp")  # Pillow would turn an image by it; browsers do not
-_WARNINGS_LOCK = threading.Lock()  # warning filters are global to the process
+# After FF, 00 is data and D0 to D7 are restarts within a scan: neither begins a segment.
+_JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]", re.DOTALL)
+_PILLOW_LOCK = threading.Lock()  # warning filters and its limit are global to the process
 
 PathLike = str | os.PathLike[str]
-
-
-_MAX_BYTES = 256 * 2**20
-_MAX_PIXELS = 64_000_000
-_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes
-_LABEL_MODES = ("1", "L", "P", "I", "I;16")
 
 
 class ImageError(ValueError):
@@ -73,10 +56,9 @@ class LoadedImage:
 
     Args:
         pixels: RGB, 0 to 255.
-        orientation: EXIF orientation of the stored image, 1 to 8.
         name: Path of the file, or `image`.
         values: Values of the channels, if it is no photo: `pixels` is then a rendering of them.
-        display: How the rendering was made; "" for a photo.
+        display: What the rendering shows; "" for a photo.
 
     Example:
         >>> LoadedImage(np.zeros((2, 3, 3), dtype=np.uint8)).size
@@ -84,7 +66,6 @@ class LoadedImage:
     """
 
     pixels: UInt8[np.ndarray, "y x 3"]
-    orientation: int = 1
     name: str = "image"
     values: Float32[np.ndarray, "y x c"] | None = None
     display: str = ""
@@ -106,38 +87,29 @@ class LoadedImage:
 
 ImageLike = PathLike | Location | bytes | Image.Image | np.ndarray | LoadedImage | Tensor
 """Every form of an image; tensors are inputs of a model, which `visattn.explain` takes alone."""
+_SOURCES = (str, os.PathLike, Location, bytes, Image.Image, np.ndarray, LoadedImage)
 
 
 def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
     """Return one image, or several, as a list.
 
     Raises:
-        TypeError: If it is neither an image nor a list of images.
         ValueError: If there is none.
 
     Example:
         >>> list_images("photo.jpg")
         ['photo.jpg']
     """
-    single = (str, os.PathLike, Location, bytes, Image.Image, np.ndarray, LoadedImage)
     if isinstance(images, Tensor):
         images = [images] if images.ndim < 4 else list(images)
-    if not isinstance(images, (*single, Iterable)):
-        _source_name(images)  # raises
-    listed: list[ImageLike] = [images] if isinstance(images, single) else list(images)
+    listed: list[ImageLike] = [images] if isinstance(images, _SOURCES) else list(images)
     if not listed:
         raise ValueError("there must be at least one image, got none")
-    if any(isinstance(image, str) and not image for image in listed):
-        raise ValueError("an image must be a file or a folder, got ''; '.' is the current folder")
     return listed
 
 
 def read_image(
-    source: ImageLike,
-    *,
-    display: Display | None = None,
-    max_bytes: int = _MAX_BYTES,
-    max_pixels: int = _MAX_PIXELS,
+    source: ImageLike, *, channels: int | None = None, max_pixels: int = MAX_PIXELS
 ) -> LoadedImage:
     """Return an image as upright 8-bit RGB, or with the values of all its channels.
 
@@ -150,14 +122,9 @@ def read_image(
             an array in a .npy file), the bytes of one, a PIL image, an array as
             `visattn.images.rgb.from_array` accepts it, or a `LoadedImage`, which is returned
             unchanged.
-        display: What a rendering shows of an image of any number of channels (multispectral,
-            depth, signed values): the index of a channel, which is shown in gray, or three for
-            red, green and blue, as in `display=(7, 3, 2)`; channels that leave 0 to 1 are
-            stretched from their 2nd to their 98th percentile. `auto` shows the first three, and
-            reads photos as photos. None reads photos alone.
-        max_bytes: Largest file size that is opened.
-        max_pixels: Largest image that is decoded. Pillow has its own limit, twice
-            `PIL.Image.MAX_IMAGE_PIXELS`.
+        channels: Channels of the model that takes the image: arrays that are no photos, and for
+            other numbers than 1 and 3 all images, then have `values` (multispectral, depth).
+        max_pixels: Largest image that is decoded.
 
     Raises:
         ImageError: If the image cannot be read, for any reason; the cause is chained.
@@ -166,7 +133,7 @@ def read_image(
     Example:
         >>> read_image(np.array([[0, 257, 65535]], dtype=np.uint16)).pixels[0, :, 0]
         array([  0,   1, 255], dtype=uint8)
-        >>> bands = read_image(np.zeros((2, 3, 8), np.int16), display=(7, 3, 2))
+        >>> bands = read_image(np.zeros((2, 3, 8), np.int16), channels=8)
         >>> bands.values.shape, bands.pixels.shape
         ((2, 3, 8), (2, 3, 3))
         >>> read_image(b"no image")  # doctest: +ELLIPSIS
@@ -174,62 +141,35 @@ def read_image(
         visattn.images.reader.ImageError: image: not an image of a known format (JPEG, ...
     """
     if isinstance(source, LoadedImage):
-        return _displayed(source, display)
-    if display is not None and (read := _read_channels(source, display, max_bytes, max_pixels)):
-        values = channel_values(read[0])
-        pixels, text = draw_channels(values, display)
-        return LoadedImage(pixels, read[1], _source_name(source), values, text)
-    image, orientation = read_rgb(source, max_bytes=max_bytes, max_pixels=max_pixels)
-    return LoadedImage(np.array(image), orientation, _source_name(source))
+        return source
+    name = _name_of(source)
+    with _explained_errors(name):
+        if _is_npy(source):
+            source = read_array(Path(source))  # pyright: ignore[reportArgumentType]
+        values = None if channels is None else _values_of(source, channels, max_pixels)
+        if values is None:
+            return LoadedImage(np.array(_read_rgb(source, max_pixels)), name)
+        pixels, display = draw_channels(values)
+        return LoadedImage(pixels, name, values, display)
 
 
-def _displayed(image: LoadedImage, display: Display | None) -> LoadedImage:
-    """Return an image that was read, with another rendering of its channels if one is named."""
-    if image.values is None or display == "auto":
-        return image
-    if display is None:
-        raise ImageError(
-            f"{image.name} has {image.values.shape[2]} channels of values and is no photo: "
-            "visattn.explain takes it, and a model that has as many channels"
-        )
-    pixels, text = draw_channels(image.values, display)
-    return replace(image, pixels=pixels, display=text)
-
-
-def _read_channels(
-    source: ImageLike, display: Display, max_bytes: int, max_pixels: int
-) -> tuple[Shaped[np.ndarray, "..."], int] | None:
-    """Return the channels of an image and its EXIF orientation; None if it is read as a photo."""
-    with _explained_errors(source):
-        if isinstance(source, np.ndarray) or _is_npy(source):
-            array = source if isinstance(source, np.ndarray) else read_array(Path(source))  # pyright: ignore[reportArgumentType]
-            if display == "auto" and is_photo(array):
-                return None
-            channel_values(array[:1, :1] if array.ndim in (2, 3) else array)  # refuses others
-            return array, 1
-        if display == "auto":
-            return None
-        image = _open_image(source, max_bytes)  # pyright: ignore[reportArgumentType]
-        _check_size(*image.size, max_pixels)
-        image.load()
-        if image.mode in ("P", "1"):
-            image = image.convert("RGB")
-        orientation = _exif_orientation(image)
-        return np.asarray(_upright(image, orientation)), orientation
-
-
-def _is_npy(source: object) -> bool:
-    return isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".npy"
+def _values_of(
+    source: ImageLike, channels: int, max_pixels: int
+) -> Float32[np.ndarray, "y x c"] | None:
+    """Return the values of the channels of an image; None if it is read as a photo."""
+    if channels in (1, 3) and (not isinstance(source, np.ndarray) or is_photo(source)):
+        return None
+    if not isinstance(source, np.ndarray):
+        image = _open_image(source, max_pixels)
+        colors = image.convert("RGB") if image.mode in ("P", "1") else image
+        source = np.asarray(_upright(image, colors))
+    return channel_values(source)
 
 
 def read_rgb(
-    source: ImageLike,
-    *,
-    reduction: Callable[[tuple[int, int]], int] | None = None,
-    max_bytes: int = _MAX_BYTES,
-    max_pixels: int = _MAX_PIXELS,
-) -> tuple[Image.Image, int]:
-    """Return an image as an upright RGB image of PIL, and its EXIF orientation.
+    source: ImageLike, *, reduction: Callable[[tuple[int, int]], int] | None = None
+) -> Image.Image:
+    """Return an image as an upright RGB image of PIL.
 
     Args:
         reduction: Maps height and width of a JPEG to 1, 2, 4 or 8, the factor by which its sides
@@ -241,14 +181,13 @@ def read_rgb(
     Example:
         >>> file = io.BytesIO()
         >>> Image.new("RGB", (70, 50)).save(file, "jpeg")
-        >>> read_rgb(file.getvalue(), reduction=lambda size: 2)[0].size
+        >>> read_rgb(file.getvalue(), reduction=lambda size: 2).size
         (35, 25)
     """
     if isinstance(source, LoadedImage):
-        return Image.fromarray(source.pixels), source.orientation
-    with _explained_errors(source):
-        image = _open_image(source, max_bytes)  # pyright: ignore[reportArgumentType] (no tensor)
-        return _decode_upright(image, max_pixels, reduction)
+        return Image.fromarray(source.pixels)
+    with _explained_errors(_name_of(source)):
+        return _read_rgb(source, MAX_PIXELS, reduction)
 
 
 def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
@@ -266,25 +205,21 @@ def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
         >>> read_label_image(file.getvalue())
         array([[  0,   7, 255]], dtype=uint8)
     """
-    with _explained_errors(source):
-        image = _open_image(source, _MAX_BYTES)
-        _check_size(*image.size, _MAX_PIXELS)
-        image.load()
-        if image.mode not in _LABEL_MODES:
+    with _explained_errors(_name_of(source)):
+        image = _open_image(source, MAX_PIXELS)
+        numbers = np.array(_upright(image, image))
+        if numbers.ndim != 2 or numbers.dtype.kind not in "biu" or not 0 <= numbers.max() <= 255:
             raise ImageError(
-                f"a mask of class numbers has one channel, got {image.mode}: save it as a gray or "
-                "palette PNG"
-            )
-        numbers = np.array(_upright(image, _exif_orientation(image)))
-        if numbers.max() > 255 or numbers.min() < 0:
-            raise ImageError(
-                f"class numbers must be 0 to 255, got {numbers.min()} to {numbers.max()}"
+                f"a mask must have one channel of class numbers from 0 to 255, got {image.mode} "
+                f"up to {numbers.max()}: save it as a gray or palette PNG"
             )
         return numbers.astype(np.uint8)
 
 
-def read_size(source: PathLike | Location | bytes) -> tuple[tuple[int, int], int]:
-    """Return height and width of the upright image and its EXIF orientation, from the header.
+def read_size(
+    source: PathLike | Location | bytes, *, max_pixels: int = MAX_PIXELS
+) -> tuple[int, int]:
+    """Return height and width of the upright image, from the header.
 
     Raises:
         ImageError: If the header cannot be read. The pixels may still be damaged.
@@ -293,79 +228,10 @@ def read_size(source: PathLike | Location | bytes) -> tuple[tuple[int, int], int
         >>> file = io.BytesIO()
         >>> Image.new("RGB", (7, 5)).save(file, "png")
         >>> read_size(file.getvalue())
-        ((5, 7), 1)
+        (5, 7)
     """
-    with _explained_errors(source):
-        return _upright_size(_open_image(source, _MAX_BYTES))
-
-
-def _open_file(source: PathLike | Location) -> IO[bytes]:
-    if isinstance(source, Location):
-        return io.BytesIO(source.read_bytes(_MAX_BYTES))
-    return open_regular_file(source)
-
-
-def find_images(
-    paths: PathLike | Iterable[PathLike],
-    *,
-    omit: PathLike | None = None,
-    skip: Callable[[Path], bool] | None = None,
-    onerror: Callable[[OSError], object] | None = None,
-    report: Callable[[str], object] | None = None,
-) -> list[Path]:
-    """Return the image files among files and folders.
-
-    A file is returned as it is. A folder is searched recursively for image suffixes, in
-    alphabetical order, as `visattn.io.safe_paths.walk_files` does; hidden files and folders are
-    skipped, and links to folders are not followed. Unreadable files, such as broken links, are
-    included: `read_image` reports the reason.
-
-    Args:
-        paths: One path or several.
-        omit: A folder that is not searched, because results are written there.
-        skip: Called with each other folder below; returns whether it is not searched.
-        onerror: Called with the error of each folder that cannot be listed; raised by default.
-        report: Called with a sentence about images of formats that are not read, if folders hold
-            any; by default it is a warning.
-
-    Raises:
-        FileNotFoundError: If a path does not exist, or if there is no image at all.
-        OSError: If a folder cannot be listed, and there is no `onerror` or no other image.
-
-    Example:
-        >>> find_images("no_such_folder")
-        Traceback (most recent call last):
-        FileNotFoundError: no_such_folder does not exist; give image files or folders
-    """
-    roots = [Path(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
-    images: list[Path] = []
-    others: list[Path] = []
-    unlisted: list[OSError] = []
-    for path in roots:
-        if not path_exists(path):
-            raise FileNotFoundError(f"{path} does not exist; give image files or folders")
-        if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises without permission)
-            # Kept until the end: without any image, the folder that cannot be listed is the reason.
-            append = unlisted.append if onerror else None
-            files = walk_files(path, exclude=omit, skip=skip, onerror=append)
-            for file in files:
-                if file.suffix.lower() in image_suffixes():
-                    images.append(file)
-                elif is_other_image(file):
-                    others.append(file)
-        else:
-            images.append(path)
-    if not images:
-        places = ", ".join(map(str, roots)) or "an empty list"
-        text = f"no image in {places}; looked for {' '.join(image_suffixes())}"
-        text += f"; {skipped}" if (skipped := describe_skipped(others)) else ""
-        raise unlisted[0] if unlisted else FileNotFoundError(text)
-    if others:
-        (report or partial(warnings.warn, stacklevel=2))(describe_skipped(others))
-    if onerror is not None:
-        for error in unlisted:
-            onerror(error)
-    return list(dict.fromkeys(images))
+    with _explained_errors(_name_of(source)):
+        return _upright_size(_open_image(source, max_pixels))
 
 
 def make_thumbnail(image: LoadedImage) -> UInt8[np.ndarray, "y x 3"]:
@@ -379,192 +245,141 @@ def make_thumbnail(image: LoadedImage) -> UInt8[np.ndarray, "y x 3"]:
     return np.asarray(Image.fromarray(image.pixels).reduce(factor))
 
 
-def path_exists(path: Path) -> bool:
-    """Return whether the path exists; a broken link counts."""
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:  # the reader reports why it cannot be read
-        return True
-    return True
-
-
-def _source_name(source: object) -> str:
+def _name_of(source: object) -> str:
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
     if isinstance(source, Location):
         return source.address
-    if isinstance(source, Image.Image):
-        return str(getattr(source, "filename", "")) or "image"
-    if isinstance(source, (bytes, np.ndarray)):
-        return "image"
-    if isinstance(source, Tensor):
+    if not isinstance(source, _SOURCES):
         raise TypeError(
-            "a tensor is the input of a model, as visattn.explain, Explainer, overlay and figure "
-            "take it; the source of an image must be a path, bytes, a PIL image, an array or a "
-            "LoadedImage, got Tensor"
+            "an image must be a path, bytes, a PIL image, an array or a LoadedImage, got "
+            f"{type(source).__name__}; tensors are inputs of a model, which visattn.explain takes"
         )
-    raise TypeError(
-        "the source of an image must be a path, bytes, a PIL image, an array or a LoadedImage, "
-        f"got {type(source).__name__}"
-    )
+    return str(getattr(source, "filename", "")) or "image"
 
 
-def _open_image(
-    source: PathLike | Location | bytes | Image.Image | np.ndarray, max_bytes: int
+def _is_npy(source: object) -> bool:
+    return isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".npy"
+
+
+def _read_rgb(
+    source: ImageLike,
+    max_pixels: int,
+    reduction: Callable[[tuple[int, int]], int] | None = None,
 ) -> Image.Image:
+    image = _open_image(source, max_pixels)
+    if reduction is not None and image.format in ("JPEG", "MPO"):
+        # `draft` decodes at 1, 1/2, 1/4 or 1/8 of the size: the smallest that is at least as large.
+        factor = reduction(_upright_size(image))
+        image.draft(None, (max(1, image.width // factor), max(1, image.height // factor)))
+    image.load()  # now, so that a damaged file raises here
+    return _upright(image, to_rgb(image))
+
+
+def _open_image(source: ImageLike, max_pixels: int) -> Image.Image:
+    """Return an image whose header is read, and whose size is checked."""
     if isinstance(source, Image.Image):
-        return source
-    if isinstance(source, np.ndarray):
-        return from_array(source)
-    if isinstance(source, Location):
-        content = source.read_bytes(max_bytes)
-    elif _is_npy(source):
-        return from_array(read_array(Path(source)))  # pyright: ignore[reportArgumentType]
+        image = source
+    elif isinstance(source, np.ndarray):
+        image = from_array(source)
     else:
-        content = source if isinstance(source, bytes) else _read_bytes(source, max_bytes)
-    if not content:
-        raise ImageError("the file is empty")
-    if len(content) > max_bytes:
-        raise ImageError(f"longer than max_bytes, {max_bytes:,} bytes")
-    with _WARNINGS_LOCK, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # mostly about large images: max_pixels is stricter
-        try:
-            image = Image.open(io.BytesIO(content), formats=image_formats())
-        except UnidentifiedImageError as error:
-            if is_heif(content) and not has_heif():
-                raise ImageError(
-                    f"a HEIF image: to read it, {HEIF_ADVICE}, or convert it to JPEG"
-                ) from error
-            if content[:4] in _TIFF:
-                raise ImageError(
-                    "a TIFF that Pillow does not decode, as those of many channels: save its array "
-                    "as a .npy file, numpy.save('bands.npy', tifffile.imread('bands.tif'))"
-                ) from error
-            raise
-    if image.format in ("JPEG", "MPO") and count_jpeg_scans(content) > MAX_SCANS:
-        raise ImageError(f"a JPEG with more than {MAX_SCANS} scans")
+        image = _open_content(_content_of(source), max_pixels)
+    width, height = image.size
+    if width * height > max_pixels:
+        raise ImageError(
+            f"{width} x {height} pixels are more than {max_pixels:,}: read_image(photo, "
+            "max_pixels=N), or visattn overlay --max-pixels N, reads it"
+        )
+    if max(width, height) > _MAX_ASPECT * min(width, height):
+        raise ImageError(f"{width} x {height} pixels: the aspect ratio exceeds {_MAX_ASPECT}")
     return image
 
 
-def _upright_size(image: Image.Image) -> tuple[tuple[int, int], int]:
-    """Return height and width of the upright image, and the EXIF orientation of the stored one."""
-    orientation = _exif_orientation(image)
+def _content_of(source: ImageLike) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    if isinstance(source, Location):
+        return source.read_bytes(_MAX_BYTES)
+    return read_bytes_bounded(Path(source), _MAX_BYTES)  # pyright: ignore[reportArgumentType]
+
+
+def _open_content(content: bytes, max_pixels: int) -> Image.Image:
+    with _quiet_pillow():
+        limit = Image.MAX_IMAGE_PIXELS
+        if max_pixels > MAX_PIXELS:
+            Image.MAX_IMAGE_PIXELS = max_pixels
+        try:
+            image = Image.open(io.BytesIO(content), formats=image_formats())
+        except UnidentifiedImageError as error:
+            raise ImageError(unknown_format(content)) from error
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
+    if image.format in ("JPEG", "MPO") and _count_scans(content) > _MAX_SCANS:
+        raise ImageError(f"a JPEG with more than {_MAX_SCANS} scans")
+    return image
+
+
+def _count_scans(content: bytes) -> int:
+    """Return the number of scans of a JPEG: a progressive one of kilobytes may have thousands.
+
+    Thumbnails inside the header are not counted, nor is anything after the end of the image, where
+    telephones append films (ITU-T T.81, annex B).
+    """
+    scans, offset = 0, 2
+    while match := _JPEG_MARKER.search(content, offset):
+        marker, offset = content[match.end() - 1], match.end()
+        if marker == 0xD9:  # the end
+            break
+        scans += marker == 0xDA
+        if marker not in (0x01, 0xD8):  # markers without content
+            offset += max(2, int.from_bytes(content[offset : offset + 2], "big"))
+    return scans
+
+
+def _upright_size(image: Image.Image) -> tuple[int, int]:
     width, height = image.size
     # Pillow reports the size of a TIFF upright already.
-    transposed = orientation >= 5 and image.format != "TIFF"
-    return (width, height) if transposed else (height, width), orientation
+    turned = _exif_orientation(image) >= 5 and image.format != "TIFF"
+    return (width, height) if turned else (height, width)
 
 
-def _read_bytes(path: PathLike, max_bytes: int) -> bytes:
-    try:
-        file = open_regular_file(path)
-    except ValueError as error:
-        raise ImageError(str(error).removeprefix(f"{Path(path)} is ")) from error
-    with file:
-        if os.fstat(file.fileno()).st_size > max_bytes:
-            raise ImageError(f"longer than max_bytes, {max_bytes:,} bytes")
-        # The file may have grown since; one byte too many lets `_open_image` see it.
-        return file.read(max_bytes + 1)
-
-
-def _decode_upright(
-    image: Image.Image, max_pixels: int, reduction: Callable[[tuple[int, int]], int] | None
-) -> tuple[Image.Image, int]:
-    """Return the upright RGB image and the EXIF orientation of the stored image."""
-    _check_size(*image.size, max_pixels)
-    if reduction is not None and image.format in ("JPEG", "MPO"):
-        # The reduction takes the upright size, `draft` the stored one. It decodes at 1, 1/2, 1/4 or
-        # 1/8 of the size: the smallest that is at least as large as its argument.
-        rows, columns = image.size[::-1] if _exif_orientation(image) < 5 else image.size
-        factor = reduction((rows, columns))
-        image.draft(None, (max(1, image.width // factor), max(1, image.height // factor)))
-    # Pillow itself makes a TIFF upright while loading it, pillow-heif a HEIF while opening it.
-    applied = _exif_orientation(image) if image.format == "TIFF" else 1
-    applied = image.info.get("original_orientation") or applied
-    file = getattr(image, "fp", None) if image.format == "PNG" else None  # released by load()
-    image.load()  # now, so that a damaged file raises here
-    if isinstance(file, io.BytesIO):
-        _check_png_rows(image, file)
-    orientation = _exif_orientation(image)
-    upright = _upright(to_rgb(image), orientation)
-    return upright, max(applied, orientation)  # at least one of the two is 1
-
-
-def _upright(image: Image.Image, orientation: int) -> Image.Image:
-    return image if orientation == 1 else image.transpose(_EXIF_TRANSPOSE[orientation])
-
-
-def _check_png_rows(image: Image.Image, file: io.BytesIO) -> None:
-    """Refuse a truncated PNG: Pillow leaves missing rows black without an error."""
-    # Counting rows decompresses the file a second time. A last row that is not black was decoded,
-    # unless the file is interlaced: its last pass fills every second row only.
-    last = image.crop((0, image.height - 1, image.width, image.height))
-    if (image.info.get("interlace") or not np.asarray(last).any()) and png_rows_missing(
-        file.getvalue()
-    ):
-        raise ImageError("the image is truncated: it lacks its last rows")
-
-
-def _check_size(width: int, height: int, max_pixels: int) -> None:
-    if min(width, height) < 1:
-        raise ImageError(f"{width} x {height} pixels: the image is empty")
-    if width * height > max_pixels:
-        raise ImageError(f"{width} x {height} pixels are more than max_pixels, {max_pixels:,}")
-    if max(width, height) > MAX_ASPECT * min(width, height):
-        raise ImageError(f"{width} x {height} pixels: the aspect ratio exceeds {MAX_ASPECT}")
+def _upright(image: Image.Image, pixels: Image.Image) -> Image.Image:
+    """Return pixels of an image, made upright by its EXIF orientation."""
+    image.load()  # makes a TIFF upright
+    turn = _TURNS.get(_exif_orientation(image))
+    return pixels if turn is None else pixels.transpose(turn)
 
 
 def _exif_orientation(image: Image.Image) -> int:
-    with _WARNINGS_LOCK, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about damaged tags that are not used here
+    with _quiet_pillow():
         xmp = {key: image.info.pop(key) for key in _XMP if key in image.info}
         try:
-            orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+            return image.getexif().get(ExifTags.Base.Orientation, 1)
         except SyntaxError:  # the block is not EXIF; read the file as one without it
-            orientation = 1
+            return 1
         finally:
             image.info.update(xmp)
-    return orientation if orientation in _EXIF_TRANSPOSE else 1
 
 
 @contextmanager
-def _explained_errors(source: object) -> Iterator[None]:
+def _quiet_pillow() -> Iterator[None]:
+    """Keep Pillow from warning of large images and of damaged tags that are not used here."""
+    with _PILLOW_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _explained_errors(name: str) -> Iterator[None]:
     """Raise any error of a decoder as one that names the image and the reason."""
-    name = printable_name(_source_name(source))
     try:
         yield
     except Exception as error:  # struct.error, zlib.error, SyntaxError, KeyError ...
-        raise ImageError(f"{name}: {printable_name(_error_reason(error))}") from error
-
-
-def _error_reason(error: Exception) -> str:
-    if isinstance(error, ImageError):
-        return str(error)
-    if isinstance(error, UnidentifiedImageError):
-        return f"not an image of a known format ({', '.join(image_formats())})"
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if isinstance(error, (OSError, ValueError)) and str(error):
-        return str(error)
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
-
-
-def is_result_folder(folder: Path) -> bool:
-    """Return whether a folder has an index page of visattn: the images in it are results.
-
-    Example:
-        >>> folder = getfixture("tmp_path")
-        >>> tag = '<meta name="generator" content="visattn">'
-        >>> _ = (folder / "index.html").write_text(tag)
-        >>> is_result_folder(folder), is_result_folder(folder.parent)
-        (True, False)
-    """
-    try:
-        with open_regular_file(folder / "index.html") as page:
-            return _GENERATOR in page.read(_HEAD_OF_PAGE)
-    except (OSError, ValueError):
-        return False
+        if isinstance(error, FileNotFoundError):
+            reason = "no such file"
+        elif isinstance(error, (OSError, ValueError)):
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            reason = reason.removeprefix(f"{name} is ")
+        else:
+            reason = f"{type(error).__name__}: {error}"
+        raise ImageError(f"{printable_name(name)}: {printable_name(reason)}") from error

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
@@ -15,6 +15,7 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 
 ResizeMode = Literal["crop", "squash", "pad"]
+Size = tuple[int, int]
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
@@ -33,7 +34,7 @@ class ResizeSpec:
         fill: Color of the padding, RGB, 0 to 255.
 
     Raises:
-        ValueError: If a value is out of range, or `shorter` is given without `crop`.
+        ValueError: If the mode or the interpolation is another one.
 
     Example:
         >>> ResizeSpec((224, 224), shorter=256).mode
@@ -47,19 +48,11 @@ class ResizeSpec:
     fill: tuple[int, int, int] = (0, 0, 0)
 
     def __post_init__(self) -> None:
-        """Validate the values."""
-        if len(self.size) != 2 or min(self.size) < 1:
-            raise ValueError(f"size must be a height and a width of at least 1, got {self.size}")
-        if self.mode not in ("crop", "squash", "pad"):
-            raise ValueError(f"mode must be crop, squash or pad, got {self.mode!r}")
-        if self.interpolation not in _FILTERS:
+        """Refuse a mode that would be taken for another."""
+        if self.mode not in get_args(ResizeMode) or self.interpolation not in _FILTERS:
             raise ValueError(
-                f"interpolation must be bilinear or bicubic, got {self.interpolation!r}"
-            )
-        if self.shorter is not None and (self.mode != "crop" or self.shorter < 1):
-            raise ValueError(
-                "shorter must be at least 1 and requires mode crop, "
-                f"got {self.shorter} with {self.mode}"
+                "mode must be crop, squash or pad, and interpolation bilinear or bicubic, got "
+                f"{self.mode!r} and {self.interpolation!r}"
             )
 
     def geometry(self, size: tuple[int, int]) -> Geometry:
@@ -72,11 +65,9 @@ class ResizeSpec:
             >>> ResizeSpec((224, 224)).geometry((448, 640)).region
             (96.0, 0.0, 544.0, 448.0)
         """
-        resized, canvas, padding, crop = _resize_steps(size, self)
-        geometry = Geometry.identity(size).resized(resized)
-        if canvas != resized:
-            geometry = geometry.padded(*padding, canvas)
-        return geometry if canvas == self.size else geometry.cropped(*crop, self.size)
+        steps = _resize_steps(size, self)
+        geometry = Geometry.identity(size).resized(steps.resized)
+        return geometry.padded(*steps.padding, steps.canvas).cropped(*steps.crop, self.size)
 
 
 def resize_to_input(
@@ -116,18 +107,10 @@ def resize_channels(
         >>> values.shape, values[0, :, 0]
         (torch.Size([5, 3, 3]), tensor([1., 1., 0.]))
     """
-    if image.values is None:
-        raise ValueError(f"{image.name} is a photo, and has no values of channels")
-    height, width = resize.size
-    (rows, columns), canvas, (top, left), crop = _resize_steps(image.size, resize)
-    values = torch.from_numpy(image.values).movedim(2, 0)
-    resized = interpolate(values[None], (rows, columns), mode=resize.interpolation, antialias=True)[
-        0
-    ]
-    padded = torch.tensor(fill).view(-1, 1, 1).expand(len(values), *canvas).clone()
-    padded[:, top : top + rows, left : left + columns] = resized
-    top, left = crop
-    return padded[:, top : top + height, left : left + width], resize.geometry(image.size)
+    steps = _resize_steps(image.size, resize)
+    values = torch.from_numpy(image.values).movedim(2, 0)[None]  # pyright: ignore[reportArgumentType]
+    resized = interpolate(values, steps.resized, mode=resize.interpolation, antialias=True)[0]
+    return steps.fit(resized.movedim(0, 2).numpy(), fill), resize.geometry(image.size)
 
 
 def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]:
@@ -137,26 +120,32 @@ def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]
         >>> resize_rgb(Image.new("RGB", (64, 48)), ResizeSpec((22, 22))).shape
         torch.Size([3, 22, 22])
     """
-    height, width = resize.size
-    size = (image.height, image.width)
-    (rows, columns), canvas, padding, crop = _resize_steps(size, resize)
-    pixels = np.array(image.resize((columns, rows), _FILTERS[resize.interpolation]))
-    if canvas != (rows, columns):
-        top, left = padding
-        resized = pixels
-        pixels = np.full((*canvas, 3), resize.fill, dtype=np.uint8)
-        pixels[top : top + rows, left : left + columns] = resized
-    top, left = crop
-    pixels = np.ascontiguousarray(
-        pixels[top : top + height, left : left + width].transpose(2, 0, 1)
-    )
-    return torch.from_numpy(pixels)
+    steps = _resize_steps((image.height, image.width), resize)
+    resized = image.resize(steps.resized[::-1], _FILTERS[resize.interpolation])
+    return steps.fit(np.array(resized), resize.fill)
 
 
-def _resize_steps(
-    size: tuple[int, int], resize: ResizeSpec
-) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Return the resized size, the padded size, the top left padding, the top left crop."""
+class _Steps(NamedTuple):
+    """Steps of a resize: to a size, into the padding of a canvas, and a crop of it."""
+
+    resized: Size
+    canvas: Size
+    padding: Size
+    crop: Size
+    size: Size
+
+    def fit(self, pixels: Shaped[np.ndarray, "y x c"], fill: Sequence[float]) -> Any:
+        """Return resized pixels on their canvas, cropped, channels first."""
+        if self.canvas != self.resized:
+            (top, left), (rows, columns) = self.padding, self.resized
+            inner, pixels = pixels, np.full((*self.canvas, pixels.shape[2]), fill, pixels.dtype)
+            pixels[top : top + rows, left : left + columns] = inner
+        (top, left), (height, width) = self.crop, self.size
+        window = pixels[top : top + height, left : left + width].transpose(2, 0, 1)
+        return torch.from_numpy(np.ascontiguousarray(window))
+
+
+def _resize_steps(size: Size, resize: ResizeSpec) -> _Steps:
     # All modes take the same steps. An image of 100 x 151 (height x width) to 64 x 64:
     #
     #                        resized   canvas    padding   crop
@@ -169,7 +158,7 @@ def _resize_steps(
     canvas = (max(y, height), max(x, width))
     padding = ((canvas[0] - y) // 2, (canvas[1] - x) // 2)
     crop = (round((canvas[0] - height) / 2), round((canvas[1] - width) / 2))  # half to even
-    return resized, canvas, padding, crop
+    return _Steps(resized, canvas, padding, crop, resize.size)
 
 
 def _resized_size(size: tuple[int, int], resize: ResizeSpec) -> tuple[int, int]:

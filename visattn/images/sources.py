@@ -1,38 +1,69 @@
 """Photos by what users have: files, folders, patterns, lists, archives, URLs."""
 
 import glob
-import itertools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from visattn.images.formats import describe_skipped, image_suffixes, is_other_image
-from visattn.images.reader import (
-    ImageError,
-    ImageLike,
-    LoadedImage,
-    find_images,
-    is_result_folder,
-    list_images,
-    path_exists,
-    read_image,
-)
+from visattn.images.formats import IMAGE_SUFFIXES
+from visattn.images.reader import ImageError, ImageLike, LoadedImage, list_images, read_image
+from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file
-from visattn.io.sources import Location, Source, is_archive, is_url, remote_files
+from visattn.io.sources import Source, is_archive, is_url, remote_files
 
 PathLike = str | os.PathLike[str]
 _MAX_LIST_BYTES = 2**28
+_HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
+_GENERATOR = b'<meta name="generator" content="visattn">'
+
+
+def find_images(paths: PathLike | Iterable[PathLike], **walking: Any) -> list[Path]:
+    """Return the image files among files and folders.
+
+    A file is returned as it is. A folder is searched recursively for image suffixes, in
+    alphabetical order, as `visattn.io.safe_paths.walk_files` does; hidden files and folders are
+    skipped, and links to folders are not followed. Unreadable files, such as broken links, are
+    included: `read_image` reports the reason.
+
+    Args:
+        paths: One path or several.
+        walking: Options of `walk_files`: `exclude`, `skip` and `onerror`.
+
+    Raises:
+        FileNotFoundError: If a path does not exist, or if there is no image at all.
+        OSError: If a folder cannot be listed, and there is no `onerror`.
+
+    Example:
+        >>> find_images("no_such_folder")
+        Traceback (most recent call last):
+        FileNotFoundError: no_such_folder does not exist; give image files or folders
+    """
+    roots = [paths] if isinstance(paths, (str, os.PathLike)) else [*paths]
+    return _some([file for root in roots for file in _below(Path(root), walking)], roots)
+
+
+def _below(path: Path, walking: dict[str, Any]) -> list[Path]:
+    if not _exists(path):
+        raise FileNotFoundError(f"{path} does not exist; give image files or folders")
+    if not os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises without permission)
+        return [path]
+    files = walk_files(path, **walking)
+    return [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+
+
+def _some(images: list[Any], roots: Iterable[PathLike]) -> list[Any]:
+    """Return images without duplicates, if there are any."""
+    if not images:
+        places = ", ".join(map(str, roots)) or "an empty list"
+        raise FileNotFoundError(f"no image in {places}; looked for {' '.join(IMAGE_SUFFIXES)}")
+    return list(dict.fromkeys(images))
 
 
 def find_sources(
-    roots: PathLike | Iterable[PathLike],
-    *,
-    keep_missing: bool = False,
-    report: Callable[[str], object] | None = None,
-    **options: Any,
+    roots: PathLike | Iterable[PathLike], *, keep_missing: bool = False, **walking: Any
 ) -> list[Source]:
     """Return the photos of files, folders, patterns, archives and URLs, in their order.
 
@@ -40,8 +71,7 @@ def find_sources(
         roots: One of them or several. A pattern such as `photos/*.jpg` is expanded if no file has
             its name.
         keep_missing: Return files that do not exist, too, whose reading fails.
-        report: Called with a sentence about images of formats that are not read.
-        options: Of `find_images`: `omit`, `skip` and `onerror`, for folders.
+        walking: Options of `walk_files`: `exclude`, `skip` and `onerror`.
 
     Raises:
         FileNotFoundError: If a path does not exist, or there is no image at all.
@@ -52,24 +82,19 @@ def find_sources(
         >>> str(find_sources("https://example.org/dogs/1.jpg")[0])
         'https://example.org/dogs/1.jpg'
     """
+    expanded = expand_patterns(roots)
     photos: list[Source] = []
-
-    def kind(root: PathLike) -> str:
+    for root in expanded:
         path = Path(root)
         if is_url(os.fspath(root)) or (is_archive(path) and path.is_file()):
-            return "remote"
-        return "missing" if keep_missing and not path_exists(path) else "local"
-
-    for name, group in itertools.groupby(expand_patterns(roots), kind):
-        if name == "remote":
-            for url in group:
-                photos += _photos(os.fspath(url), remote_files(os.fspath(url)), report)
+            files = remote_files(os.fspath(root))
+            named = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+            photos += files if len(files) == 1 else named  # a single one may have any name
+        elif keep_missing and not _exists(path):
+            photos.append(path)
         else:
-            paths = [Path(path) for path in group]
-            photos += find_images(paths, report=report, **options) if name == "local" else paths
-    if not photos:
-        raise FileNotFoundError("there is no photo: the list of files is empty")
-    return list(dict.fromkeys(photos))
+            photos += _below(path, walking)
+    return _some(photos, expanded)
 
 
 def photo_source(name: str) -> Source:
@@ -96,7 +121,7 @@ def expand_patterns(roots: PathLike | Iterable[PathLike]) -> list[PathLike]:
     expanded: list[PathLike] = []
     for root in [roots] if isinstance(roots, (str, os.PathLike)) else roots:
         text = os.fspath(root)
-        if is_url(text) or not glob.has_magic(text) or path_exists(Path(text)):
+        if is_url(text) or not glob.has_magic(text) or _exists(Path(text)):
             expanded.append(root)
             continue
         matches = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 (patterns may be absolute)
@@ -183,18 +208,29 @@ def read_images(images: Iterable[ImageLike] | ImageLike) -> Iterator[LoadedImage
             yield image
 
 
-def _photos(
-    name: str, files: list[Location], report: Callable[[str], object] | None
-) -> list[Location]:
-    """Return the files that are named like images; a single one may have any name."""
-    if len(files) == 1:
-        return files
-    photos = [file for file in files if file.suffix.lower() in image_suffixes()]
-    others = [Path(file.relative) for file in files]
-    skipped = describe_skipped([path for path in others if is_other_image(path)])
-    if not photos:
-        text = f"no image in {name}; looked for {' '.join(image_suffixes())}"
-        raise FileNotFoundError(f"{text}; {skipped}" if skipped else text)
-    if skipped and report is not None:
-        report(skipped)
-    return photos
+def is_result_folder(folder: Path) -> bool:
+    """Return whether a folder has an index page of visattn: the images in it are results.
+
+    Example:
+        >>> folder = getfixture("tmp_path")
+        >>> tag = '<meta name="generator" content="visattn">'
+        >>> _ = (folder / "index.html").write_text(tag)
+        >>> is_result_folder(folder), is_result_folder(folder.parent)
+        (True, False)
+    """
+    try:
+        with open_regular_file(folder / "index.html") as page:
+            return _GENERATOR in page.read(_HEAD_OF_PAGE)
+    except (OSError, ValueError):
+        return False
+
+
+def _exists(path: Path) -> bool:
+    """Return whether the path exists; a broken link counts."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # the reader reports why it cannot be read
+        return True
+    return True

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from visattn.attribution.model_defaults import input_channels
 from visattn.geometry.affine import Geometry
 from visattn.geometry.preprocessing import transform_with_geometry
-from visattn.images.channels import Display
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_channels, resize_to_input
 from visattn.io.safe_text import print_message
@@ -187,16 +186,7 @@ def _read_images(
     With the name of a model, images of another number of channels are refused. A transform has
     none: it may make the channels itself.
     """
-    display: Display = "auto"
-    if channels not in (1, 3):  # an array of four channels is no RGBA here
-        display = tuple(range(3)) if channels > 2 else 0
-    listed = list_images(images)
-    originals = tuple(
-        image if isinstance(image, LoadedImage) else read_image(image, display=display)
-        for image in listed
-    )
-    if not originals:
-        raise ValueError("there must be at least one image, got none")
+    originals = tuple(read_image(image, channels=channels) for image in list_images(images))
     for image in originals if model_name else ():
         count = 3 if image.values is None else image.values.shape[2]
         fits = channels in (1, 3) if image.values is None else count == channels
@@ -204,7 +194,7 @@ def _read_images(
             read = "was read as a photo of 3" if image.values is None else f"has {count}"
             raise ValueError(
                 f"{model_name} takes {channels} channels, but {image.name} {read}: pass "
-                f"arrays [y, x, {channels}] or .npy files, read with display= or --display; or "
+                f"arrays [y, x, {channels}] or .npy files, ; or "
                 "wrap the model in a module that makes the other channels"
             )
     if len({image.values is None for image in originals}) > 1:
@@ -329,4 +319,4 @@ def _pad_color(explained: ExplainedModel, *, own: bool) -> tuple[int, int, int]:
 def _to_gray(image: LoadedImage) -> LoadedImage:
     """Return an image in gray, as Pillow converts it, with three equal channels."""
     gray = Image.fromarray(image.pixels).convert("L").convert("RGB")
-    return LoadedImage(np.array(gray), image.orientation, image.name)
+    return LoadedImage(np.array(gray), image.name)

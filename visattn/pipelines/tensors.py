@@ -113,7 +113,7 @@ def prepare_tensors(
             geometries.append(Geometry.identity(size))
             described["display"] = drawn.display
         else:
-            photo = read_image(each.photo, display="auto")
+            photo = read_image(each.photo, channels=3)
             originals.append(photo)
             geometries.append(_geometry_on_photo(transform, photo, size))
     return PreparedImages(

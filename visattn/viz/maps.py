@@ -115,7 +115,7 @@ def displayed_image(image: ImageLike, attention_map: object = None) -> LoadedIma
         'channels 0, 1, 2 as red, green, blue'
     """
     if not isinstance(image, torch.Tensor):
-        return read_image(image, display="auto")
+        return read_image(image, channels=3)
     info = attention_map.info.more if isinstance(attention_map, AttentionMap) else {}
     made = info.get("preprocessing", {})
     return render_tensor(single_image(image), made.get("mean"), made.get("std"))

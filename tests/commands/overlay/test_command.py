@@ -451,7 +451,7 @@ def test_images_of_many_channels_are_drawn_by_their_own_rule(
     size = ["--input-size", "32"]
     assert main([*line, str(tmp_path / "a"), *size]) == 1
     assert "leave 0 to 1, and their unit is not known" in capsys.readouterr().err
-    passed = ["--mean", "500", "--std", "250,250,250,250,250,125", "--display", "5,3,0"]
+    passed = ["--mean", "500", "--std", "250,250,250,250,250,125"]
     assert main([*line, str(tmp_path / "b"), *size, *passed]) == 0
     assert "assumed" not in capsys.readouterr().err
     named = ["--transform", f"{tmp_path}/net.py:steps"]
@@ -462,7 +462,7 @@ def test_images_of_many_channels_are_drawn_by_their_own_rule(
     ]
     first, second = (each["preprocessing"] for each in made)
     assert (first["mean"], first["std"][-1]) == ([500.0] * 6, 125.0)
-    assert first["display"].startswith("channels 5, 3, 0 as red, green, blue, each from its 2nd")
+    assert first["display"].startswith("channels 0, 1, 2 as red, green, blue, each from its 2nd")
     assert (second["size"], second["mean"], second["source"]) == ([32, 32], [500.0], "transform")
     assert main([*line, str(tmp_path / "d"), *named, *size]) == 1
     assert "--transform resizes images" in capsys.readouterr().err

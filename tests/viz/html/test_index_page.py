@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 from index_cards import parse_index_page
 
-from visattn.images.reader import is_result_folder
+from visattn.images.sources import is_result_folder
 from visattn.results.cards import Card
 from visattn.viz.html.index_page import index_page, thumbnail
 

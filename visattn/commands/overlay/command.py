@@ -31,6 +31,7 @@ from visattn.commands.options import (
 )
 from visattn.commands.overlay.methods import add_dense_target
 from visattn.commands.streams import print_lines
+from visattn.images.formats import MAX_PIXELS
 
 _NO_SOURCE = """\
 name a model or a file of maps, with --model SPEC or --maps FILE:
@@ -69,7 +70,7 @@ _MODEL = (
     "colormap", "opacity", "batch_size", "overwrite",
 )  # fmt: skip
 _PHOTO = (
-    "text", "display", "pixel", "region", "box", "query", "part", "normalize", "interpolation",
+    "text", "max_pixels", "pixel", "region", "box", "query", "part", "normalize", "interpolation",
     "save", "explorer", "top_classes", "shard", "autocast",
     *BOX_OPTIONS, *PHOTO_FIGURES,
 )  # fmt: skip
@@ -163,25 +164,13 @@ def _add_methods(parser: CommandParser) -> None:
     )
     add_resize_mode(parser, None)
     group.add_argument(
-        "--display",
-        type=_display,
-        default="auto",
-        metavar="N|N,N,N",
-        help="channels of images that are no photos (.npy, many channels) that are shown, from 0: "
-        "one in gray, or three as red, green and blue (default: the first three)",
+        "--max-pixels",
+        type=whole_number(1, 10**10),
+        default=MAX_PIXELS,
+        metavar="N",
+        help=f"largest photo that is read, in pixels (default: {MAX_PIXELS:,}); one of 200 million "
+        "takes about 4 GB of memory",
     )
-
-
-def _display(text: str) -> str | int | tuple[int, ...]:
-    """Return the channels that are shown."""
-    if text == "auto":
-        return text
-    parts = text.split(",")
-    if len(parts) not in (1, 3) or not all(part.isdecimal() and len(part) < 6 for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"must be the index of a channel, or three as in 7,3,2; got {text!r}"
-        )
-    return int(parts[0]) if len(parts) == 1 else tuple(map(int, parts))
 
 
 def _add_layers(group: "argparse._ArgumentGroup") -> None:

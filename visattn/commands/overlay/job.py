@@ -142,6 +142,13 @@ class OverlayJob(Job[ImageMaps]):
         self._runner = MapRunner(self.args)
         return self._runner.explained.model, self.args.model
 
+    def read(self, path: Source) -> Any:
+        """Read an image with the channels that the model takes, in a thread."""
+        from visattn.images.reader import read_image
+
+        channels = len(self.runner.explained.info.mean) or 3
+        return read_image(path, channels=channels, max_pixels=self.args.max_pixels)
+
     def notes(self) -> list[str]:
         """Return the methods."""
         return [f"methods: {', '.join(spec.key for spec in self.runner.specs)}"]
@@ -183,7 +190,6 @@ class OverlayJob(Job[ImageMaps]):
             **{name: getattr(args, name) for name in _PREPROCESSING},
             "target": args.target[0] if len(args.target or ()) == 1 else None,
             "dense": dense_record(args),
-            **({} if args.display == "auto" else {"display": args.display}),
             "classes": args.classes and file_digest(args.classes),
         }
 

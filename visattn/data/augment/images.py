@@ -284,7 +284,7 @@ class RandomResizedCrop(PerImageTransform):
             return next((factor for factor in (8, 4, 2) if ratio >= factor), 1)
 
         dct_scaling &= InterpolationMode(self.transform.interpolation) in _DCT_FILTERS
-        image, _ = read_rgb(source, reduction=reduction if dct_scaling else None)
+        image = read_rgb(source, reduction=reduction if dct_scaling else None)
         crop = crop or self._draw((image.height, image.width), uniform)
         return self._resize(image, crop)
 

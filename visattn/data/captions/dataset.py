@@ -81,7 +81,7 @@ class CaptionedImages(Dataset[CaptionSample]):
 
     def geometry(self, index: int) -> Geometry:
         """Return the geometry of an image; only its header is read."""
-        return self.resize.geometry(read_size(self.photos[index])[0])
+        return self.resize.geometry(read_size(self.photos[index]))
 
 
 class CaptionedPhotos(CaptionedImages):

@@ -15,8 +15,9 @@ from torch.utils.data import Dataset
 from visattn.data.augment.images import Augmentation, RandomResizedCrop
 from visattn.data.loading.loader import PathList, ReadFallback
 from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
-from visattn.images.reader import LoadedImage, find_images, read_rgb
+from visattn.images.reader import LoadedImage, read_rgb
 from visattn.images.resize import ResizeSpec, resize_rgb
+from visattn.images.sources import find_images
 from visattn.io.messages import format_names
 from visattn.io.sources import Source
 
@@ -226,14 +227,14 @@ class ImageFiles(LabeledImages):
 
     def _load_input(self, file: Source | LoadedImage, index: int) -> UInt8[Tensor, "3 y x"]:
         if not self.augmentations:
-            return resize_rgb(read_rgb(file)[0], self.resize)
+            return resize_rgb(read_rgb(file), self.resize)
         first, *others = self.augmentations
         seed = mix_seed(self.seed, _SEED_STREAM)
         uniforms, *other_uniforms = augmentation_uniforms([index], self.augmentations, seed=seed)
         if isinstance(first, RandomResizedCrop):
             pixels = first.read(file, uniforms[0])[None]
         else:
-            image = np.array(read_rgb(file)[0]).transpose(2, 0, 1)
+            image = np.array(read_rgb(file)).transpose(2, 0, 1)
             pixels = first(torch.from_numpy(np.ascontiguousarray(image))[None], uniforms)
         for augmentation, own_uniforms in zip(others, other_uniforms, strict=True):
             pixels = augmentation(pixels, own_uniforms)

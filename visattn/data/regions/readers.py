@@ -7,7 +7,8 @@ from pathlib import Path
 
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.data.regions.coco_instances import read_instance_file
-from visattn.images.reader import ImageError, find_images, read_size
+from visattn.images.reader import ImageError, read_size
+from visattn.images.sources import find_images
 from visattn.io.messages import format_names
 from visattn.io.safe_paths import SafeDirectory
 
@@ -262,7 +263,7 @@ def read_images_with_masks(
     annotated: list[AnnotatedImage] = []
     for path, mask in pair_masks(images, masks, omit=omit, onerror=onerror):
         try:
-            size, _ = read_size(path)
+            size = read_size(path)
         except ImageError as error:
             if onerror is None:
                 raise
@@ -297,7 +298,9 @@ def pair_masks(
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"no folder of {content} at {folder}")
     by_name = {file.relative_to(masks).with_suffix(""): file for file in find_images(masks)}
-    files = find_images(images, omit=omit, skip=lambda path: path.samefile(masks), onerror=onerror)
+    files = find_images(
+        images, exclude=omit, skip=lambda path: path.samefile(masks), onerror=onerror
+    )
     names = {file: file.relative_to(images).with_suffix("") for file in files}
     if missing := [file for file, name in names.items() if name not in by_name]:
         raise FileNotFoundError(
