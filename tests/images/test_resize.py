@@ -133,6 +133,7 @@ def test_geometry_locates_a_marked_block(
 
 
 def test_other_modes_are_refused() -> None:
+    wrong: Any
     for wrong in ({"mode": "sqash"}, {"interpolation": "nearest"}):
         with pytest.raises((ValueError, TypeError), match="mode must be|Expected type: .*Literal"):
             ResizeSpec((5, 5), **wrong)

@@ -121,7 +121,7 @@ def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]
         torch.Size([3, 22, 22])
     """
     steps = _resize_steps((image.height, image.width), resize)
-    resized = image.resize(steps.resized[::-1], _FILTERS[resize.interpolation])
+    resized = image.resize((steps.resized[1], steps.resized[0]), _FILTERS[resize.interpolation])
     return steps.fit(np.array(resized), resize.fill)
 
 
