@@ -21,8 +21,8 @@ from visattn.models.backbones.timm_classifier import (
 from visattn.models.base import ImageEncoder
 
 CHAINS = frozenset(
-    {"ByobNet", "ConvNeXt", "CspNet", "EfficientNet", "GhostNet", "MobileNetV3", "NormFreeNet"}
-    | {"RegNet", "ResNet", "ResNetV2", "RexNet", "VovNet"}
+    {"ByobNet", "ConvNeXt", "EfficientNet", "GhostNet", "MobileNetV3", "NormFreeNet"}
+    | {"RegNet", "ResNet", "ResNetV2", "RexNet"}
 )
 """Classes of timm whose stages pass a single grid [b, c, y, x] on, so that one can be cached."""
 
