@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from host_models import Residual, Scaled, UNet, net, residual_net
+from host_models import Scaled, UNet, net, residual_net
 from timm.layers import EvoNorm2dB0  # pyright: ignore[reportPrivateImportUsage]
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm
@@ -56,23 +56,10 @@ class Normed(nn.Module):
         return x + self.last(self.branch(x))
 
 
-class Shared(nn.Module):
-    """One residual unit that runs twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.unit = nn.Conv2d(3, 8, 3, 2, padding=1), Residual(8)
-        self.pool, self.fc = nn.AvgPool2d(2), nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.unit(self.pool(self.unit(self.stem(x)))).mean((2, 3)))
-
-
 NETWORKS: dict[str, Any] = {
     "checkpointed": lambda: residual_net(checkpointed=True),
     "channels last": lambda: net(Scaled(16), Scaled(24)),
     "statistics": lambda: net(Normed(16), Normed(24)),
-    "shared": Shared,
     "U-Net": UNet,
     **{
         name: partial(timm.create_model, f"test_{name}", num_classes=5)

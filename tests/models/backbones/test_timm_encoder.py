@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from visattn.models.backbones.timm_encoder import CHAINS, TimmEncoder, network_after
+from visattn.models.backbones.timm_encoder import CHAINS, TimmEncoder
 from visattn.models.config import build_model, model_config
 
 RESNET, VIT, NHWC = "test_resnet", "test_vit", "test_mambaout"
@@ -277,15 +277,6 @@ def test_training_updates_the_tail_only_and_copies_train_alone() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in now.items())
     assert {name.split(".")[1] for name in kept} == {"conv1", "bn1", "layer1", "layer2"}
     assert torch.equal(other.merge_stages(grids), first)
-
-
-def test_the_rest_of_a_network_shares_its_modules() -> None:
-    whole = nn.Sequential(nn.Conv2d(3, 5, 1), nn.Sequential(nn.ReLU(), nn.Conv2d(5, 7, 1)))
-    tail = network_after(whole, {whole[0]})
-    features = torch.randn(1, 5, 2, 3)
-    assert tail is not whole
-    assert torch.equal(tail(features), whole[1](features))
-    assert network_after(whole, set()) is whole
 
 
 CASES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
