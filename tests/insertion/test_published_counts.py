@@ -1,6 +1,5 @@
 """Exact parameter counts of published networks."""
 
-
 import torch
 from host_models import hollow
 from torch import nn
