@@ -1,7 +1,5 @@
 """Recording of timm and torchvision models: exact weights, positions, unchanged output."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -61,27 +59,6 @@ def images(model: nn.Module, count: int = 3) -> Tensor:
     return torch.randn(count, len(info.mean), *info.input_size, generator=generator)
 
 
-@contextmanager
-def unfused(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Disable fused attention of timm, and yield the inputs of attention dropout."""
-    eager_weights: list[Tensor] = []
-    layers: list[Any] = [part for part in model.modules() if hasattr(part, "fused_attn")]
-    previous = [layer.fused_attn for layer in layers]
-    handles = []
-    for layer in layers:
-        layer.fused_attn = False
-        handles.append(
-            layer.attn_drop.register_forward_hook(lambda _, __, out: eager_weights.append(out))
-        )
-    try:
-        yield eager_weights
-    finally:
-        for layer, fused in zip(layers, previous, strict=True):
-            layer.fused_attn = fused
-        for handle in handles:
-            handle.remove()
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_maps_are_exact_and_the_output_does_not_change(name: str) -> None:
     timm_name, options, grid, prefix_tokens = MODELS[name]
@@ -109,23 +86,6 @@ def test_maps_are_exact_and_the_output_does_not_change(name: str) -> None:
         assert not weights.requires_grad
         deviation = item.info.more["deviation"]
         assert deviation is None or deviation <= 2e-6
-
-
-@pytest.mark.parametrize("name", [name for name in MODELS if "swin" not in name])
-def test_fused_weights_equal_eager_weights(name: str) -> None:
-    timm_name, options, *_ = MODELS[name]
-    model = create(timm_name, **options)
-    x = images(model)
-    with record(model) as fused:
-        model(x)
-    with unfused(model) as eager_weights, record(model) as eager:
-        model(x)
-    assert len(eager_weights) == len(fused.weights) == len(eager.weights)
-    for computed, fused_map, eager_map in zip(
-        eager_weights, fused.weights, eager.weights, strict=True
-    ):
-        torch.testing.assert_close(fused_map, computed, atol=1e-6, rtol=0)
-        assert torch.equal(eager_map, computed)
 
 
 @pytest.mark.parametrize("options", [WINDOWS, PADDED], ids=["whole", "padded"])

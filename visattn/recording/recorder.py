@@ -426,20 +426,18 @@ def _select_rows(
     weights: Float[Tensor, "*axes"], tap: Tap, request: RecordRequest, site: str
 ) -> Float[Tensor, "*selected"]:
     """Return the requested rows of the weights that a block computed for all its recordings."""
-    if tap.kind == "queries":
-        rows = request.query_indices((), weights.shape[2])
-        return weights[:, request.head_indices(weights.shape[1])][:, :, rows]
-    complete = request.is_complete or request == tap.fulfilled
-    if tap.kind != "tokens" or tap.single_query or complete:
+    has_rows = tap.kind in ("tokens", "queries") and not tap.single_query
+    if not has_rows or request.is_complete or request == tap.fulfilled:
         return weights
-    if tap.fulfilled is None:
+    if tap.kind == "tokens" and tap.fulfilled is None:
         raise ValueError(
             f"the attention at {site or 'the tap'} can only be recorded with queries='all' and "
             f"heads=None, got queries={request.queries!r} and heads={request.heads}; or exclude it "
             "with layers="
         )
+    roles = tap.roles if tap.kind == "tokens" else ()
     selected = weights[:, request.head_indices(weights.shape[1])]
-    return selected[:, :, request.query_indices(tap.roles, weights.shape[2])]
+    return selected[:, :, request.query_indices(roles, weights.shape[2])]
 
 
 def _to_grid(weights: Float[Tensor, "*axes"], tap: Tap, site: str) -> Float[Tensor, "*shaped"]:

@@ -1,6 +1,5 @@
 """Rows of words: attention of generated tokens, from one recorded run."""
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -9,32 +8,6 @@ from torch import Tensor, nn
 
 from visattn.recording.attention_call import ALL, AttentionCall
 from visattn.recording.interception import attention_calls
-
-_TEXT = frozenset({"input_ids", "inputs_embeds", "decoder_input_ids"})
-
-
-def vision_towers(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the vision towers of a model by name: parts that are models themselves, without text.
-
-    Example:
-        >>> vision_towers(torch.nn.Linear(1, 1))
-        {}
-    """
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if name and hasattr(module, "main_input_name") and not _takes_text(module)
-    }
-
-
-def _takes_text(module: nn.Module) -> bool:
-    parameters = inspect.signature(module.forward).parameters
-    if all(
-        parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        for parameter in parameters.values()
-    ):
-        return any(_takes_text(child) for child in module.children())  # a wrapper of another
-    return not _TEXT.isdisjoint(parameters)
 
 
 class WordRows:

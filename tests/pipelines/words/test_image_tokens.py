@@ -13,7 +13,6 @@ from torch import Tensor
 from vlm_runs import VLMS, greedy, model_inputs, options, photo, prompt_of, replays, sharp
 
 from visattn.images.reader import LoadedImage
-from visattn.pipelines.words import image_tokens
 from visattn.pipelines.words.image_tokens import _CACHE, ImageTokens, find_image_tokens
 from visattn.pipelines.words.language_model import GeneratedText, PhotoProcessor
 from visattn.pipelines.words.lattice import find_lattices
@@ -246,55 +245,6 @@ def test_keys_that_only_scores_show_are_those_of_the_keys() -> None:
         assert first.columns.tolist() == second.columns.tolist()
         torch.testing.assert_close(first.placement.boxes, second.placement.boxes, atol=0.1,
                                    rtol=0)  # fmt: skip
-
-
-def test_towers_without_a_residual_path_run_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If nothing is left of the photo, all layers of the towers run."""
-    model, expected = sharp("internvl")[0], image_tokens_of("internvl")
-    linear = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
-    monkeypatch.setattr(image_tokens, "_tower_layers",
-                        lambda _: frozenset(id(each.weight) for each in linear))  # fmt: skip
-    _CACHE.pop(model, None)
-    result = image_tokens_of("internvl")
-    assert result.sites == expected.sites
-    torch.testing.assert_close(result.placement.boxes, expected.placement.boxes, atol=0.1, rtol=0)
-
-
-def test_models_that_write_into_the_output_of_a_layer_are_placed() -> None:
-    """Zeros of skipped layers are one number in memory, into which a model cannot write."""
-    model, processor = plain("llava")
-    process = PhotoProcessor(model, processor, prompt_of("llava"))
-    inputs = process([Image.fromarray(photo().pixels)])
-    text = GeneratedText(
-        torch.cat([inputs["input_ids"][0], torch.tensor([9, 9])]), 2, torch.zeros(2)
-    )
-    expected = find_image_tokens(model, process, photo(), inputs, text)
-    layers = [name for name, each in model.named_modules() if name.endswith("mlp.fc2")]
-    skipped = image_tokens._tower_layers(model)
-    assert {id(model.get_submodule(name).weight) for name in layers} <= skipped
-    hooks = [
-        model.get_submodule(name).register_forward_hook(lambda _, __, output: output.add_(1.0))
-        for name in layers
-    ]
-    try:
-        del _CACHE[model]
-        result = find_image_tokens(model, process, photo(), inputs, text)
-    finally:
-        for hook in hooks:
-            hook.remove()
-        del _CACHE[model]
-    assert result.sites == expected.sites
-    assert result.columns.tolist() == expected.columns.tolist()
-    torch.testing.assert_close(result.placement.boxes, expected.placement.boxes, atol=0.1, rtol=0)
-
-
-def test_attention_blocks_of_towers_run_their_residual_path() -> None:
-    model, _ = build("donut")
-    names = {id(weight): name for name, weight in model.named_parameters()}
-    skipped = {names[each] for each in image_tokens._tower_layers(model)}
-    assert any("blocks.0.attention" in name for name in skipped)
-    assert any("blocks.0.output.dense" in name for name in skipped)
-    assert not any("downsample" in name or "decoder" in name for name in skipped)
 
 
 def test_keys_behind_the_words_move_with_them() -> None:

@@ -31,7 +31,6 @@ from visattn.pipelines.words.placement import (
 from visattn.recording.attention_call import recordable_attention
 from visattn.recording.frozen import frozen
 from visattn.recording.key_sources import KeySource, KeySources
-from visattn.recording.word_rows import vision_towers
 
 RESAMPLERS = {
     "blip-2": "qformer",
@@ -52,7 +51,6 @@ _TEXT_LAYERS: "WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], frozenset[str]
     WeakKeyDictionary()
 )
 _PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not read
-_STACKS = (nn.ModuleList, nn.Sequential)
 _CHANGED = 1e-2  # of the largest change
 _UNCHANGED = 1e-4  # of the median of clear changes
 _ROUNDING = 1e-5  # of the largest value of a row
@@ -171,9 +169,7 @@ def noise_pixels(inputs: dict[str, Any], seed: int) -> Tensor:
     return pixels
 
 
-def _probe(
-    model: nn.Module, inputs: dict[str, Any], text: GeneratedText, *, whole_towers: bool
-) -> _Probe:
+def _probe(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> _Probe:
     """Run the model without attention, for one word and the photo, and for two words and noise.
 
     Attention layers of the text decoder are those whose number of queries grows with the text. Of
@@ -183,8 +179,6 @@ def _probe(
         skip: frozenset[int] = frozenset()  # offloaded weights are other tensors in each pass
     else:
         skip = _text_layers(model, text)
-        if not whole_towers:
-            skip |= _tower_layers(model)
     prompt = text.sequence[: len(text.sequence) - text.num_generated]
     shorter, longer = (
         replay_inputs(model, inputs, torch.cat([prompt, text.sequence[-1:].repeat(count)]), count)
@@ -257,33 +251,6 @@ def _trace_text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
     return sources.without_keys()
 
 
-def _tower_layers(model: nn.Module) -> frozenset[int]:
-    """Return the weights of linear layers in attention blocks of vision towers.
-
-    Without attention such a block adds something to each token that depends on this token alone.
-    Its residual path is enough to see which pixels a token depends on.
-    """
-    return frozenset(
-        id(layer.weight)
-        for tower in vision_towers(model).values()
-        for stack in tower.modules()
-        if isinstance(stack, _STACKS)
-        for block in stack
-        if _attends(block) and not _has_blocks(block)
-        for layer in block.modules()
-        if isinstance(layer, nn.Linear)
-    )
-
-
-def _attends(module: nn.Module) -> bool:
-    return any("att" in type(child).__name__.lower() for child in module.modules())
-
-
-def _has_blocks(module: nn.Module) -> bool:
-    stacks = (child for child in module.modules() if isinstance(child, _STACKS))
-    return any(_attends(block) for stack in stacks for block in stack)
-
-
 def _locate(
     model: nn.Module,
     inputs: dict[str, Any],
@@ -293,13 +260,7 @@ def _locate(
 ) -> ImageTokens:
     """Return the image tokens of the text decoder, or of the resampler before it."""
     config: Any = model.config
-    # First without the linear layers of the towers: residual paths carry pixels to tokens as well.
-    # If no token is placed in this way, the whole towers run.
-    if str(config.model_type) not in RESAMPLERS:
-        probe = _probe(model, inputs, text, whole_towers=False)
-        if (tokens := _placed(probe, probe.text_sites, places, photo)) is not None:
-            return replace(tokens, text_sites=probe.text_sites)
-    probe = _probe(model, inputs, text, whole_towers=True)
+    probe = _probe(model, inputs, text)
     tokens = _placed(probe, probe.text_sites, places, photo)
     if tokens is not None:
         return replace(tokens, text_sites=probe.text_sites)
