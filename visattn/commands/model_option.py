@@ -19,7 +19,7 @@ from visattn.commands.options import (
 )
 from visattn.io.safe_text import parse_json, print_message, short_repr
 from visattn.io.sources import Source
-from visattn.models.model_files import bundled_models, find_model, find_run, run_checkpoint
+from visattn.models.model_files import bundled_models, find_model
 
 if TYPE_CHECKING:
     from torch import nn
@@ -214,12 +214,12 @@ def resolve_model(
 
     Raises:
         FileNotFoundError: If there is no such run, or it has no checkpoint.
-        ValueError: If the folder holds several runs, or the file cannot be an exported model.
+        ValueError: If the folder holds several runs.
     """
     if args.run is not None and (args.model is not None or args.weights is not None):
         parser.error("--run cannot be combined with --model or --weights: pass one model")
-    if args.run is not None:
-        run_checkpoint(find_run(args.run))
+    is_run = args.run is not None
+    if is_run:
         args.model = str(args.run)
         args.run = None
     elif args.model is None:
@@ -232,7 +232,7 @@ def resolve_model(
         return
     if args.weights is not None and is_transformers(args.model):
         parser.error(f"--weights has no use beside --model {args.model}: pass one model")
-    if Path(args.model).expanduser().is_dir():
+    if is_run or Path(args.model).expanduser().is_dir():
         find_model(args.model)
 
 
@@ -247,22 +247,6 @@ def is_transformers(model: str) -> bool:
         [True, False, False]
     """
     return model.startswith("hf:") and not model.startswith("hf://")
-
-
-def transformers_directory(model: str) -> Path:
-    """Return the directory of `hf:DIRECTORY`.
-
-    Raises:
-        ValueError: If it is empty.
-
-    Example:
-        >>> transformers_directory("hf:models/blip").as_posix()
-        'models/blip'
-    """
-    directory = model.removeprefix("hf:")
-    if not directory:
-        raise ValueError("--model hf:DIRECTORY needs a directory, got hf:")
-    return Path(directory).expanduser()
 
 
 def _add_input_options(group: "argparse._ArgumentGroup") -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.caption.job import OPTIONS, CaptionJob
-from visattn.commands.model_option import is_transformers
+from visattn.commands.model_option import is_transformers, move_to_device
 from visattn.commands.options import real_number, whole_number
 from visattn.io.safe_text import print_message
 
@@ -179,23 +179,27 @@ class TransformersJob(CaptionJob):
         self._is_first = True
         super().__init__(args)
 
-    def load_transformers(self, directory: Path) -> "tuple[nn.Module, Any]":
-        """Return a model of transformers that generates text from images, and its processor."""
+    def load(self) -> "tuple[nn.Module, str]":
+        """Load a model of transformers that generates text from images, with its processor."""
         from visattn.models.loaded import loaded_with
         from visattn.models.saving import load
         from visattn.pipelines.words.checks import check_captioner
 
         options = {"dtype": self.args.dtype, "device_map": self.args.device_map}
         loading = {name: value for name, value in options.items() if value is not None}
-        model = load(self.args.model, model_kwargs=loading)
-        loaded = loaded_with(model)
+        self.model = load(self.args.model, model_kwargs=loading)
+        loaded = loaded_with(self.model)
         try:
-            check_captioner(model)
+            check_captioner(self.model)
         except TypeError as error:
-            raise ValueError(f"{directory} cannot caption images: {error}") from error
+            raise ValueError(f"{loaded.weights} cannot caption images: {error}") from error
         for note in loaded.notes:  # the processor is missing
             raise ValueError(note)
-        return model, loaded.processor
+        self.processor, self.weights = loaded.processor, loaded.weights
+        self.resizes = False  # the processor does
+        if self.args.device_map is None:
+            move_to_device(self.model, self.args.device)
+        return self.model, self.args.model
 
     def notes(self) -> list[str]:
         """Return the memory of attention."""
