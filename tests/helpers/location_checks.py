@@ -7,9 +7,12 @@ import torch
 from torch import nn
 
 from visattn.attribution.explained_model import analyze_model
+from visattn.recording.attention_call import AttentionCall
 from visattn.recording.feature_layers import to_grid
+from visattn.recording.interception import attention_calls, probing
 from visattn.recording.model_info import ExplainedModel, ModelInfo
-from visattn.recording.quadrant_probe import QuadrantProbe
+from visattn.recording.probe import ObservedTokens
+from visattn.recording.probe_cache import probe_model
 from visattn.recording.recorder import record
 
 
@@ -57,16 +60,37 @@ def check_locations(
     return LocationCheck(name, layer, _count_localized(change, blocks), attention)
 
 
+def identity_attention(explained: ExplainedModel, images: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Run a model whose tokens keep their content, and return the values of its attention."""
+    values: dict[str, torch.Tensor] = {}
+
+    def keep(call: AttentionCall) -> torch.Tensor | None:
+        if call.unsupported:
+            return None
+        call.heads_mixed = False
+        values.setdefault(call.site, call.inputs[2])
+        queries, keys = call.shape[2:]
+        return torch.eye(keys).to(images) if queries == keys else None
+
+    with torch.no_grad(), probing(), attention_calls(explained.model, keep):
+        explained.scores(images)
+    return values
+
+
 def _localize_in_keys(explained: ExplainedModel, site: str) -> tuple[int, int]:
     layer = next(layer for layer in explained.info.attention_layers if layer.site == site)
-    grid = layer.key_grid or layer.grid
+    grid, info = layer.key_grid or layer.grid, explained.info
     blocks = _block_cells(grid)
     blocks = blocks if layer.window_size is not None else blocks[:3]
     images = _perturbed_images(explained.info, grid, blocks)
     if layer.window_size is None:  # the values, as the probe records them
-        with torch.no_grad():
-            result = QuadrantProbe(explained.model, (1, 1)).run(lambda: explained.scores(images))
-        values = result.attention_tokens[site, 0].keys[:, 0]
+        keys = identity_attention(explained, images)[site]
+        values = keys.transpose(-2, -1).flatten(1, 2)
+        size = info.input_size
+        layout = probe_model(explained.model, size, len(info.mean)).layouts[site][0]
+        assert isinstance(layout, ObservedTokens)
+        if layout.windows is not None:
+            values = values[..., layout.windows[0].argsort()]
         values = values[..., -grid[0] * grid[1] :].unflatten(-1, grid)
     else:
         with torch.no_grad(), record(explained.model, layers=[site]) as records:
@@ -117,8 +141,7 @@ def _output_of(explained: ExplainedModel, site: str, images: torch.Tensor) -> to
         outputs.append(output[0] if isinstance(output, tuple) else output)
 
     handle = explained.model.get_submodule(site).register_forward_hook(keep)
-    with torch.no_grad():
-        QuadrantProbe(explained.model, (1, 1)).run(lambda: explained.scores(images))
+    identity_attention(explained, images)
     handle.remove()
     return outputs[0]
 

@@ -76,16 +76,9 @@ def test_layouts_are_measured_with_changed_blocks() -> None:
 
 
 def test_outputs_that_do_not_lie_on_the_image_raise_an_error() -> None:
-    for kind in ("shuffled", "transposed", "mirrored", "dropped", "products"):
-        with pytest.raises(
-            ValueError, match=r"features of rearrange of Net .* must respond to changed"
-        ):
+    for kind in ("mirrored", "dropped", "products", "windows", "pooled", "nothing"):
+        with pytest.raises(ValueError, match=r"rearrange of Net .* a position on the image"):
             resolve_feature_layer(analyze_model(Net(kind), SIZE), "rearrange")
-    for kind in ("windows", "pooled"):
-        with pytest.raises(ValueError, match="must return features on a grid for each image"):
-            resolve_feature_layer(analyze_model(Net(kind), SIZE), "rearrange")
-    with pytest.raises(ValueError, match="must run and return a tensor"):
-        resolve_feature_layer(analyze_model(Net("nothing"), SIZE), "rearrange")
 
 
 class Shared(nn.Module):

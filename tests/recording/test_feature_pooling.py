@@ -221,15 +221,14 @@ def dropping() -> nn.Module:
 @pytest.mark.parametrize(
     ("build", "size", "reason"),
     [
-        (mae, (48, 80), "changed image blocks do not show at the tokens"),
-        (PooledKeys, (32, 64), "changed image blocks do not show at the tokens"),
+        (mae, (48, 80), "tokens without a position of their own"),
         (
             lambda: dropping().train(),
             (80, 80),
             "it got 18 tokens instead of 26 as in the probe run",
         ),
     ],
-    ids=["shuffled", "pooled keys", "dropped"],
+    ids=["shuffled", "dropped"],
 )
 def test_attention_of_misaligned_tokens_raises_an_error(
     build: Callable[[], nn.Module], size: tuple[int, int], reason: str
@@ -238,6 +237,12 @@ def test_attention_of_misaligned_tokens_raises_an_error(
     model = build()
     with pytest.raises(ValueError, match=reason), record(model):
         model(torch.randn(2, 3, *size))
+
+
+def test_keys_lie_where_their_pixels_are() -> None:
+    torch.manual_seed(7)
+    [layer] = analyze_model(PooledKeys().eval(), (32, 64)).info.attention_layers
+    assert (layer.grid, layer.key_grid) == ((8, 16), (8, 4))  # and not 4 x 8
 
 
 class Streams(nn.Module):

@@ -213,7 +213,7 @@ HIERA: dict[str, Any] = {
 }
 UNSUPPORTED: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "xcit": ("xcit_nano_12_p16_224", {**SIZED, "depth": 1, "cls_attn_layers": 1},
-        "blocks.0.attn", "among channels"),
+        "blocks.0.attn", "to channels"),
     "coat": ("coat_lite_tiny", COAT, "serial_blocks1.0.factoratt_crpe", "runs over axis 2"),
     "hiera": ("hiera_tiny_224", HIERA, "blocks.3.attn", "not in the order of their grid"),
 }  # fmt: skip

@@ -33,6 +33,7 @@ from visattn.recording.probe import ProbeResult
 from visattn.recording.probe_cache import (
     forward_function,
     kept,
+    prefix_tokens_of,
     probe_model,
     probe_pooled_features,
 )
@@ -220,7 +221,14 @@ def _with_attention(
     elif not layers:
         names = ", ".join(layer.site for layer in recordable[:3])
         error = f"no score depends on its attention ({names})" if recordable else NO_ATTENTION
-    conventional = _conventional_pooling(model, layers, result.prefix_tokens)
+    if rows is not None and rows.kinds and not prefix_tokens_of(model):
+        # tokens without names: by their use
+        kinds = iter(("class", "distillation"))
+        used = tuple(next(kinds, "register") if share else "register" for share in rows.prefix)
+        rows = replace(rows, kinds=used)
+        renamed = (replace(each, prefix_tokens=used[: len(each.prefix_tokens)]) for each in layers)
+        layers = tuple(renamed)
+    conventional = _conventional_pooling(model, layers)
     return replace(
         info,
         pooling=rows.pooling if rows else conventional,
@@ -250,9 +258,7 @@ def read_by_target(
     # A copy, since a target keeps what it chose in its first call: here that is one image of all.
     traced = copy(target)
     try:
-        tracer = ScoreTracer(
-            model, lambda image: traced(explained.forward(image)), result.quadrants, result.layouts
-        )
+        tracer = ScoreTracer(model, lambda image: traced(explained.forward(image)), result)
         reading = tracer.reading(images[:1])
     except (RuntimeError, ValueError, TypeError, IndexError):  # needs the whole batch
         return explained
@@ -286,12 +292,11 @@ def _output_layout(
     )
 
 
-def _conventional_pooling(
-    model: nn.Module, layers: Sequence[AttentionLayer], prefix_tokens: tuple[str, ...]
-) -> Pooling:
+def _conventional_pooling(model: nn.Module, layers: Sequence[AttentionLayer]) -> Pooling:
     """Return what a head usually classifies, by the names in a model."""
     if not layers:
         return "none"
+    prefix_tokens = {token for layer in layers for token in layer.prefix_tokens}
     for module in (model, getattr(model, "backbone", None)):
         name = getattr(module, "global_pool", None) or getattr(module, "pool", None)
         if isinstance(name, str) and name in _POOLING_NAMES:

@@ -12,10 +12,11 @@ from torch.autograd import grad
 from torch.nn.functional import grid_sample
 
 from visattn.attribution.targets import Target, check_one_per_image
-from visattn.recording.feature_layers import first_tensor, has_layout, to_grid
+from visattn.recording.feature_layers import has_layout, to_grid
 from visattn.recording.frozen import frozen, internal_geometry
 from visattn.recording.interception import in_this_run
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
+from visattn.recording.outputs import first_tensor
 
 _NEAR = 0.9  # of a power of two: cells whose last row or column exceeds the canvas
 

@@ -42,7 +42,6 @@ class AttentionCall:
         own_weights: Attention weights, if the model computed them itself.
         heads_mixed: Whether the model mixed the weights of several heads before using them.
         projects: Whether the output is a projection that mixes the heads.
-        tokens: `[g n c]`, of which the queries are projections; None if not available.
     """
 
     site: str = ""
@@ -56,7 +55,6 @@ class AttentionCall:
     own_weights: Tensor | None = None
     heads_mixed: bool = False
     projects: bool = False
-    tokens: Tensor | None = None
 
     @property
     def name(self) -> str:
@@ -227,8 +225,8 @@ class MultiheadCall(AttentionCall):
             self.unsupported = "it has keys that are not tokens (add_bias_kv, add_zero_attn, ...)"
             return
         self._sequences = [each if batch_first else each.transpose(0, 1) for each in tokens]
-        self.tokens, keys = self._sequences[:2]
-        self.shape = (len(keys), given["num_heads"], self.tokens.shape[1], keys.shape[1])
+        queries, keys = self._sequences[:2]
+        self.shape = (len(keys), given["num_heads"], queries.shape[1], keys.shape[1])
         self.dropout_p = given["dropout_p"] if given["training"] else 0.0
         self.bias = self._masks()
 

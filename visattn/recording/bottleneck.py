@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from visattn.recording.feature_layers import (
-    first_tensor,
     resizes_images,
     resolve_feature_layer,
     to_grid,
@@ -14,9 +13,9 @@ from visattn.recording.feature_layers import (
 from visattn.recording.frozen import first_weight, frozen, unrounded, with_grad
 from visattn.recording.interception import in_this_run
 from visattn.recording.model_info import ExplainedModel, FeatureLayer
-from visattn.recording.outputs import output_tensors
+from visattn.recording.outputs import first_tensor, output_tensors
+from visattn.recording.places import fits
 from visattn.recording.probe_cache import kept
-from visattn.recording.token_grid import fits
 
 _MAX_TESTED = 8  # modules whose position on the image is measured
 _MAX_EXTRA_TOKENS = 128

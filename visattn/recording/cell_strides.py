@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Margin
-from visattn.recording.token_grid import Grid
+from visattn.recording.places import Grid
 
 _STRIDED = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.ConvTranspose2d)
 

@@ -30,18 +30,18 @@ from visattn.recording.outputs import (
     detect_output_layout,
     output_tensors,
 )
-from visattn.recording.quadrant_probe import QuadrantProbeResult
+from visattn.recording.places import covers, fits
+from visattn.recording.probe import ProbeResult
 from visattn.recording.read_rows import (
     AttentionTracer,
     GradientEverywhere,
-    Layouts,
     Reading,
     RowReader,
     TracedCall,
     mean_of_images,
 )
-from visattn.recording.token_grid import covers, fits
 
+PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _MAX_TESTED = 4  # last outputs that may carry all positions
 _IMAGE_VECTORS = ("image_embeds", "pooler_output")
 _VECTOR_POSITIONS = 3  # positions of a pooled vector: several pools, or prefix tokens
@@ -55,8 +55,6 @@ class PooledFeatures:
         layers: Layers with a grid, from the image to the scores; the pooled vector is computed
             from the last one. Empty if it could not be determined.
         error: Why it could not be determined.
-        read_tokens: Indices of the tokens that the scores are computed from, if the last layer has
-            tokens.
         reading: What the scores read of the attention of the model; None if that was not measured,
             the output has no scores, or they depend on no attention.
         output: Location of the class scores, by how they are computed; None if that is not known.
@@ -64,7 +62,6 @@ class PooledFeatures:
 
     layers: tuple[FeatureLayer, ...] = ()
     error: str = ""
-    read_tokens: tuple[int, ...] | None = None
     reading: Reading | None = None
     output: OutputLayout | None = None
 
@@ -116,15 +113,13 @@ class ScoreTracer:
 
     Args:
         forward: Calls the model on normalized images.
-        quadrants: Result of its run on quadrant images.
-        layouts: Positions of the tokens of its attention; without any, attention is not traced.
+        probe: Where its activations lie on the image.
         num_classes: Number of classes, if it is known.
     """
 
     model: nn.Module
     forward: Callable[[Tensor], Any]
-    quadrants: QuadrantProbeResult
-    layouts: Layouts = field(default_factory=dict)
+    probe: ProbeResult
     num_classes: int | None = None
 
     def pooled_features(self, image: Tensor) -> PooledFeatures:
@@ -138,12 +133,12 @@ class ScoreTracer:
         """
         with frozen(self.model), probing():
             detached = GradientEverywhere(keep=False)
-            with detached if self.layouts else nullcontext():
+            with detached if self.probe.layouts else nullcontext():
                 run = self._run(image)
             graph = None
             result = PooledFeatures(error="its scores have no gradient with respect to the image")
             if run.scores:
-                search = _PoolingSearch(run, self.quadrants)
+                search = _PoolingSearch(run, self.probe)
                 result = replace(search.search(), output=run.output)
                 graph = search.graph
             # What is read without gradients is read, too.
@@ -169,7 +164,7 @@ class ScoreTracer:
 
     def _read(self, image: Tensor) -> Reading | None:
         """Return what scores read of attention on one image, also of what the model detaches."""
-        if not self.layouts:
+        if not self.probe.layouts:
             return None
         with frozen(self.model), probing():
             with GradientEverywhere(keep=True):
@@ -178,7 +173,7 @@ class ScoreTracer:
 
     def _reading_of(self, run: GradientRun, graph: GradientGraph | None = None) -> Reading | None:
         """Return what the scores of a run read of its attention."""
-        if not run.pooled or not self.layouts:
+        if not run.pooled or not self.probe.layouts:
             return None
         if graph is None or run.pooled is not run.scores:
             graph = GradientGraph([gradient_edge(tensor) for tensor in run.pooled])
@@ -188,7 +183,7 @@ class ScoreTracer:
             [output.edge for output in run.outputs],
             graph,
             lambda edges: _gradients(run.pooled, weights, edges),
-            self.layouts,
+            self.probe.layouts,
         )
         reading = reader.read()
         if reading is None:
@@ -201,7 +196,7 @@ class ScoreTracer:
         run = GradientRun((image.shape[2], image.shape[3]))
         tracer = AttentionTracer(self.model, lambda: len(run.outputs))
         with ExitStack() as stack:
-            if self.layouts:
+            if self.probe.layouts:
                 stack.enter_context(tracer.tracing())
             for site, module in self.model.named_modules():
                 hook = in_this_run(self._output_hook(site, run))
@@ -223,12 +218,13 @@ class ScoreTracer:
 
     def _output_hook(self, site: str, run: GradientRun) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-            if site in self.quadrants.attention_modules or _has_token_tap(module):
+            if site in self.probe.attention_modules or _has_token_tap(module):
                 run.attention.append((_edges((args, kwargs)), _edges(output)))
             tensor = output[0] if isinstance(output, tuple) else output
-            once = self.quadrants.num_calls[site] == 1
+            once = len(self.probe.layers.get(site, ())) == 1
             if once and isinstance(tensor, Tensor) and tensor.grad_fn is not None:
-                layer = self.quadrants.feature_layers.get(site)
+                # layers that pass on what they get would hide the layer that computed it
+                layer = None if isinstance(module, PASS_THROUGH) else self.probe.once(site)
                 version = tensor._version  # noqa: SLF001
                 edge = gradient_edge(tensor)
                 run.outputs.append(RecordedOutput(site, edge, tensor, version, layer))
@@ -281,10 +277,11 @@ def _gradients(
 class _PoolingSearch:
     """Traces the scores of a model back to the features that they are pooled from."""
 
-    def __init__(self, run: GradientRun, quadrants: QuadrantProbeResult) -> None:
+    def __init__(self, run: GradientRun, probe: ProbeResult) -> None:
         self.run = run
-        self.quadrants = quadrants
-        self.vector_positions = max([_VECTOR_POSITIONS, *quadrants.num_prefix_tokens.values()])
+        layers = (layer for calls in probe.layers.values() for layer in calls if layer is not None)
+        counts = (layer.num_prefix_tokens for layer in layers)
+        self.vector_positions = max([_VECTOR_POSITIONS, *counts])
         self.graph = GradientGraph([gradient_edge(scores) for scores in run.scores])
         self.inside_attention = set[Edge]()
         for inputs, outputs in run.attention:
@@ -300,7 +297,6 @@ class _PoolingSearch:
             pooled = self._last_spatial_bottleneck()
         if pooled is None:
             return PooledFeatures(error="no gradient of its scores is spread over positions")
-        tokens = self._read_tokens(pooled)
         carrier = None if self.dense else self._last_carrier(pooled)
         # The last axis holds the channels of tokens.
         if carrier is not None and edge_shape(carrier.edge)[-1] == edge_shape(pooled)[-1]:
@@ -308,8 +304,8 @@ class _PoolingSearch:
         else:
             chosen = self._pooled_output(pooled, alone=carrier is None)
         if isinstance(chosen, str):
-            return PooledFeatures(error=chosen, read_tokens=tokens)
-        return PooledFeatures(self._layers_up_to(chosen), "", tokens)
+            return PooledFeatures(error=chosen)
+        return PooledFeatures(self._layers_up_to(chosen))
 
     def gradients(self, edges: Sequence[Edge]) -> list[Tensor | None]:
         """Return gradients of a random weighted sum of the scores with respect to tensors."""
@@ -421,25 +417,3 @@ class _PoolingSearch:
             layers.pop((chosen.layer.grid, chosen.layer.layout), None)
             layers[chosen.layer.grid, chosen.layer.layout] = chosen.layer
         return tuple(layers.values())
-
-    def _read_tokens(self, pooled: Edge) -> tuple[int, ...] | None:
-        """Return which tokens the scores depend on, at the last tensor that has tokens."""
-        end = self.graph.bottlenecks.index(pooled)
-        cells = {rows * columns for rows, columns in self.quadrants.grids}
-        prefix_counts = self.quadrants.num_prefix_tokens
-        most = max(prefix_counts.values(), default=0)
-        for edge in self.graph.bottlenecks[: end + 1]:
-            shape = edge_shape(edge)
-            # Of one image; some models put the tokens before the batch.
-            batch_first = len(shape) == 3 and shape[0] == 1
-            count = shape[batch_first] if len(shape) == 3 else 0
-            prefix = prefix_counts.get(count, 0)
-            if prefix or count in cells:
-                [gradient] = self.gradients([edge])
-                if gradient is None:
-                    return ()
-                # A tensor behind the point where prefix tokens are dropped has fewer in front.
-                gradient = gradient[0] if batch_first else gradient[:, 0]
-                tokens = gradient.ne(0).any(-1).nonzero().flatten()
-                return tuple(int(token) + most - prefix for token in tokens)
-        return None

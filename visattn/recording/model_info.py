@@ -138,6 +138,7 @@ class FeatureLayer:
             grid first; () for a single tensor.
         margin: Pixels of the input that no cell covers, above and below, and left and right, of a
             layer that was resolved.
+        order: Index of the token of each cell, by rows, if they do not follow each other; else ().
     """
 
     site: str
@@ -148,6 +149,7 @@ class FeatureLayer:
     call: int | None = None
     levels: tuple[str | int, ...] = ()
     margin: Margin = (0, 0)
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,22 @@ def argument_tensors(args: Sequence[Any]) -> list[Tensor]:
     return tensors
 
 
+def first_tensor(output: Any) -> tuple[Any, Tensor] | None:
+    """Return the first tensor in the output of a module, and its key.
+
+    The key is None if the output itself is a tensor.
+    """
+    if isinstance(output, Tensor):
+        return None, output
+    if isinstance(output, Mapping):
+        parts: Iterator[tuple[Any, Any]] = iter(cast("Mapping[Any, Any]", output).items())
+    elif isinstance(output, (list, tuple)):
+        parts = enumerate(cast("list[Any]", output))
+    else:
+        return None
+    return next(((key, value) for key, value in parts if isinstance(value, Tensor)), None)
+
+
 def describe_output(output: Any) -> str:
     """Return a short description of the output of a model.
 

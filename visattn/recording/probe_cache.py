@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.blocks.tap import Tap
 from visattn.geometry.affine import Margin
 from visattn.io.messages import user_code_location
 from visattn.recording.cell_strides import CellStrides
@@ -17,10 +16,8 @@ from visattn.recording.changed_attention import read_by_change
 from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
 from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.interception import probing
-from visattn.recording.outputs import detect_output_layout
-from visattn.recording.probe import Layouts, ModelProbe, ProbeResult
-from visattn.recording.quadrant_probe import QuadrantProbe, QuadrantProbeResult, quadrant_images
-from visattn.recording.token_grid import PROBE_BATCH_SIZE, Grid
+from visattn.recording.places import Grid, probe_images
+from visattn.recording.probe import ProbeResult, run_probe
 
 T = TypeVar("T")
 _KEPT: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
@@ -80,8 +77,7 @@ def probe_model(
 ) -> ProbeResult:
     """Return the probe result of a model; cached results return at once.
 
-    The model runs on quadrant images and, if it computes attention, on zeros. It is in evaluation
-    mode meanwhile, and is restored afterwards.
+    The model is in evaluation mode meanwhile, and is restored afterwards.
 
     Args:
         forward: Calls the model, if it takes more than images.
@@ -153,38 +149,22 @@ def _pooled(
     model: nn.Module, input_size: tuple[int, int], channels: int, num_classes: int | None
 ) -> PooledFeatures:
     result = probe_model(model, input_size, channels)
-    quadrants = result.quadrants
     forward = forward_function(model)
-    pooled = _pooled_features(
-        model, input_size, channels, forward, quadrants, num_classes, result.layouts
-    )
+    image = probe_images(channels, input_size, first_weight(model))[:1]
+    try:
+        pooled = ScoreTracer(model, forward, result, num_classes).pooled_features(image)
+    except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
+        pooled = PooledFeatures(error=f"{_NO_GRADIENT} ({error})")
     if pooled.reading is None and result.attention_layers and not result.output.error:
-        image = quadrant_images(channels, input_size, first_weight(model))[:1]
         pooled.reading = read_by_change(model, image, forward, result.layouts)
     if pooled.layers:
         last = pooled.layers[-1]
-        end = quadrants.position(last.site)
-        inputs = result.attention_inputs
-        earlier = [layer for layer in inputs if quadrants.position(layer.site) < end]
+        sites = list(result.layers)
+        before = sites[: sites.index(last.site)]
+        inputs = (result.once(site) for site in result.attention_inputs if site in before)
+        earlier = [layer for layer in inputs if layer is not None]
         pooled.layers = (*earlier, last) if earlier else pooled.layers
     return pooled
-
-
-def _pooled_features(
-    model: nn.Module,
-    input_size: tuple[int, int],
-    channels: int,
-    forward: Callable[[Tensor], Any],
-    quadrants: QuadrantProbeResult,
-    num_classes: int | None = None,
-    layouts: Layouts | None = None,
-) -> PooledFeatures:
-    image = quadrant_images(channels, input_size, first_weight(model))[:1]
-    try:
-        tracer = ScoreTracer(model, forward, quadrants, layouts or {}, num_classes)
-        return tracer.pooled_features(image)
-    except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
-        return PooledFeatures(error=f"{_NO_GRADIENT} ({error})")
 
 
 def _probe(
@@ -193,39 +173,16 @@ def _probe(
     channels: int,
     forward: Callable[[Tensor], Any],
 ) -> ProbeResult:
-    images = quadrant_images(channels, input_size, first_weight(model))
-    zeros = torch.zeros_like(images[:PROBE_BATCH_SIZE])
+    def images(seed: int) -> Tensor:
+        return probe_images(channels, input_size, first_weight(model), seed)
+
     with without_grad(model):
         try:
-            outputs: list[Any] = []
-            probe = QuadrantProbe(model, input_size)
-            quadrants = probe.run(lambda: outputs.append(forward(images)))
-            prefix_tokens = prefix_tokens_of(model)
-            count = max(quadrants.num_prefix_tokens.values(), default=0)
-            if count > len(prefix_tokens):  # parameter names do not tell their kinds
-                pooled = _pooled_features(model, input_size, channels, forward, quadrants)
-                prefix_tokens = _prefix_tokens_by_use(count, pooled.read_tokens)
-            has_taps = any(isinstance(module, Tap) for module in model.modules())
-            if not quadrants.attention_modules and not has_taps:
-                layout = detect_output_layout(outputs[-1], len(images))
-                return ProbeResult(prefix_tokens=prefix_tokens, quadrants=quadrants, output=layout)
-            model_probe = ModelProbe(model, input_size, prefix_tokens, quadrants)
-            result = model_probe.run(lambda: forward(zeros))
-            quadrants.attention_tokens.clear()  # large, and read by the probe alone
-            return result
+            return run_probe(model, input_size, images, forward, prefix_tokens_of(model))
         except Exception as error:  # noqa: BLE001 - any exception of the user's model is reported
             location = user_code_location(error)
             where = f" in {location}" if location else ""
             return ProbeResult(error=f"{type(error).__name__}{where}: {error}")
-
-
-def _prefix_tokens_by_use(count: int, read_tokens: tuple[int, ...] | None) -> tuple[str, ...]:
-    """Return the kinds of prefix tokens by whether the scores depend on them."""
-    kinds = iter(("class", "distillation"))
-    return tuple(
-        next(kinds, "register") if index in (read_tokens or ()) else "register"
-        for index in range(count)
-    )
 
 
 def structure_hash(model: nn.Module) -> int:
