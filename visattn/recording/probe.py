@@ -199,12 +199,13 @@ class _Run:
             self._running = stack.enter_context(running)
             stack.enter_context(attention_calls(self.model, self._on_call))
             for site, module in self.model.named_modules():
-                hook = self._tap_hook(site) if isinstance(module, Tap) else self._output_hook(site)
-                stack.callback(module.register_forward_hook(in_this_run(hook)).remove)
-                if isinstance(module, Tap) and module.kind == "tokens":
-                    request = RecordRequest(differentiable=True)
-                    module.requests.append(request)
-                    stack.callback(module.requests.remove, request)
+                if isinstance(module, Tap):
+                    hook = in_this_run(self._tap_hook(site))
+                    request = RecordRequest(differentiable=module.kind == "tokens")
+                    stack.enter_context(module.listening(request, hook))
+                else:
+                    hook = in_this_run(self._output_hook(site))
+                    stack.callback(module.register_forward_hook(hook).remove)
             return forward(images)
 
     def _on_call(self, call: AttentionCall) -> Tensor | None:
@@ -327,6 +328,9 @@ class _Placing:
                 result.attention_modules.add(found.site)
             if layout is not None:
                 result.layouts.setdefault(found.site, []).append(layout)
+        for site, module in self.runs[0].model.named_modules():
+            if isinstance(module, Tap) and module.unsupported:
+                result.layouts[site] = [module.unsupported]
         read = (layer.site for layer in result.attention_layers if not layer.single_query)
         inputs = (self.runs[0].inputs.get(site, "") for site in read)
         result.attention_inputs = tuple(dict.fromkeys(inputs))
