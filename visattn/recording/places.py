@@ -31,6 +31,8 @@ _COARSE_CELLS = 16  # of the coarse noise in the photo, as the areas of a real o
 _AMPLITUDES = {torch.float64: 1e-4, torch.float32: 1e-2}  # small: slots change linearly
 _SILENT = 1e-7  # share of the largest squared change below which a slot does not change
 _SPREAD = 0.25  # of the pixels of a token that is computed from the whole image
+_EVERYWHERE = 0.37  # of channels; 0.41 of all pixels alike, 0.32 of half of them
+_MIN_TOKENS = 4  # fewer stand on some lines by chance
 _MAX_GLOBAL = 2  # such tokens beside a grid
 _MEAN, _NEAR = 0.4, 0.5  # mean and largest distance of tokens from their cells, in cells
 _EXTENT = 0.1  # of the centers of a grid, as a share of the image
@@ -122,10 +124,11 @@ def place_tokens(
         chosen = own.clone()
         chosen[wide[:count]] = False
         slots = chosen.nonzero().flatten()
-        if not len(slots):
+        usual = float(spread[slots].median()) if len(slots) >= _MIN_TOKENS else 1.0
+        if usual > _EVERYWHERE or (best is not None and best.sure):
             break
-        local = float(spread[slots].median()) < _SPREAD
-        for fit in _fits(slots, torch.stack([y[slots], x[slots]], 1), size, local=local):
+        centers = torch.stack([y[slots], x[slots]], 1)
+        for fit in _fits(slots, centers, size, local=usual < _SPREAD):
             best = fit if best is None or fit.rank < best.rank else best
     unsure = best is None or not best.sure
     if unsure and (found := known(int(own.sum()))) is not None and lie_at(moment, *found):

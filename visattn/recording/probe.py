@@ -195,9 +195,9 @@ class _Run:
         """Run the model, and return its output."""
         with ExitStack() as stack:
             stack.enter_context(probing())
+            stack.enter_context(attention_calls(self.model, self._on_call))
             running = running_modules(self.model, self._enter, self._leave)
             self._running = stack.enter_context(running)
-            stack.enter_context(attention_calls(self.model, self._on_call))
             for site, module in self.model.named_modules():
                 if isinstance(module, Tap):
                     hook = in_this_run(self._tap_hook(site))
@@ -323,7 +323,7 @@ class _Placing:
             layout = self._tapped(found) if found.tap else self._layout(others)
             if isinstance(layout, AttentionLayer):
                 result.query_layers[found.site] = layout
-                layout = _NO_QUERIES
+                layout = None if found.tap else _NO_QUERIES
             if layout is not None and not found.tap:
                 result.attention_modules.add(found.site)
             if layout is not None:
