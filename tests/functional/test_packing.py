@@ -27,6 +27,11 @@ def test_words_are_in_order_of_steps_and_count_up_within_captions_and_images(
         assert rank == words_of_image.get(image, 0)
         words_of_image[image] = rank + 1
     assert packing.words_per_image == max(words_of_image.values())
+    values = torch.arange(len(packing.rows))
+    table = packing.by_image(values, 5, fill=-1)
+    for image, row in enumerate(table):
+        assert row[row >= 0].tolist() == values[packing.image_indices == image].tolist()
+    assert torch.equal(packing.from_images(table), values)
 
 
 def test_a_packing_is_returned_as_it_is() -> None:
@@ -35,6 +40,7 @@ def test_a_packing_is_returned_as_it_is() -> None:
     assert packing.image_indices.tolist() == packing.rows.tolist()
 
 
-def test_unsorted_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="decreasing order"):
-        pack_words(torch.tensor([1, 3]))
+@pytest.mark.parametrize("lengths", [[1, 3], [3, 0], [2, 3, 3]])
+def test_unsorted_lengths_are_refused(lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match="must be in decreasing order and at least 1"):
+        pack_words(torch.tensor(lengths))

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable
-from typing import get_args
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Normal
 
 from visattn.functional.reinforce import (
+    Reduction,
     categorical_entropy,
     categorical_log_prob,
     entropy_rewards,
@@ -23,7 +23,6 @@ from visattn.functional.reinforce import (
     rewards_to_go,
     value_baseline_loss,
 )
-from visattn.training.glimpses.losses import RewardType, classification_rewards
 
 REWARDS = st.lists(st.floats(-9, 9), min_size=2, max_size=7)
 
@@ -35,34 +34,6 @@ def test_leave_one_out_subtracts_the_mean_of_the_other_samples(rewards: list[flo
         others = rewards[:place] + rewards[place + 1 :]
         assert advantages[place] == pytest.approx(reward - sum(others) / len(others), abs=1e-9)
     assert sum(advantages) == pytest.approx(0, abs=1e-8)
-
-
-def test_leave_one_out_refuses_a_single_sample() -> None:
-    with pytest.raises(ValueError, match="at least 2 samples"):
-        leave_one_out_advantages(torch.zeros(3, 1))
-
-
-def test_expected_gradient_equals_gradient_of_expected_reward() -> None:
-    """Two samples of one word out of three: all nine pairs, weighted by their probability."""
-    logits = torch.tensor([0.3, -0.7, 0.2], dtype=torch.float64, requires_grad=True)
-    reward = torch.tensor([1.0, 0.2, -0.5], dtype=torch.float64)
-    log_p = logits.log_softmax(0)
-    (exact_gradient,) = torch.autograd.grad((log_p.exp() * reward).sum(), logits, retain_graph=True)
-    total = torch.zeros(3, dtype=torch.float64)
-    for pair in itertools.product(range(3), repeat=2):
-        words = torch.tensor(pair)
-        advantages = leave_one_out_advantages(reward[words][None])[0]
-        loss = reinforce_loss(log_p[words], advantages, reduction="mean")
-        (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
-        total += log_p[words].sum().exp().detach() * gradient
-    torch.testing.assert_close(total, -exact_gradient)
-
-
-def test_mean_reduction_passes_no_gradient_to_advantages() -> None:
-    advantages = torch.tensor([1.0, -1.0], requires_grad=True)
-    log_probs = torch.tensor([-1.0, -2.0], requires_grad=True)
-    reinforce_loss(log_probs, advantages, reduction="mean").backward()
-    assert advantages.grad is None
 
 
 # ---- two choices of three each, the second conditioned on the first: nine rollouts in all
@@ -147,10 +118,14 @@ def test_leave_one_out_keeps_the_exact_gradient(baseline: str) -> None:
     torch.testing.assert_close(expected_gradient(loss, 2), exact_gradient(), rtol=0, atol=1e-12)
 
 
-def test_loss_passes_no_gradient_to_advantages() -> None:
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_loss_passes_no_gradient_to_advantages(reduction: Reduction) -> None:
     advantages = torch.ones(3, 2, requires_grad=True)
-    reinforce_loss(torch.ones(3, 2, requires_grad=True), advantages).backward()
+    log_probs = torch.ones(3, 2, requires_grad=True)
+    reinforce_loss(log_probs, advantages, reduction=reduction).backward()
     assert advantages.grad is None
+    assert log_probs.grad is not None
+    assert float(log_probs.grad[0, 0]) == pytest.approx({"sum": -1 / 3, "mean": -1 / 6}[reduction])
 
 
 # ---- a Gaussian whose samples are clamped to [-1, 1], by numerical integration
@@ -215,41 +190,6 @@ def test_gaussian_log_prob_has_a_gradient_for_the_mean_only() -> None:
     assert samples.grad is None
     assert means.grad is not None
     torch.testing.assert_close(means.grad, torch.full((3, 2), -6.8))
-
-
-@pytest.mark.parametrize("reward_type", get_args(RewardType))
-@pytest.mark.parametrize("num_actions", [None, 5, 0])
-def test_classification_rewards_match_a_loop(
-    reward_type: RewardType, num_actions: int | None
-) -> None:
-    random = torch.Generator().manual_seed(3)
-    logits = torch.randn(2, 3, 5, 7, generator=random, dtype=torch.float64) * 2
-    labels = torch.tensor([4, 1])
-    logits[0, 1, -1, 4] = 9.0
-    count = 4 if num_actions is None else num_actions
-    rewards = classification_rewards(logits, labels, reward_type, num_actions=num_actions)
-    assert rewards.shape == (2, 3, count)
-    for image, rollout, action in itertools.product(range(2), range(3), range(count)):
-        probabilities = logits[image, rollout].softmax(-1)
-        true = [
-            1 / 7,
-            *(float(after[labels[image]]) for after in probabilities),
-        ]  # before any glimpse
-        before = true[action + 5 - count]
-        reference = {
-            "correct": float(probabilities[-1].argmax() == labels[image]),
-            "gain": true[-1] - before,
-        }[reward_type]
-        assert float(rewards[image, rollout, action]) == pytest.approx(reference, abs=1e-12)
-    assert {"correct": {0.0, 1.0}}.get(reward_type, set()) <= set(
-        rewards.flatten().tolist()
-    ) or not count
-
-
-def test_classification_rewards_have_no_gradient() -> None:
-    logits = torch.zeros(1, 1, 3, 2, requires_grad=True)
-    for reward_type in get_args(RewardType):
-        assert not classification_rewards(logits, torch.tensor([0]), reward_type).requires_grad
 
 
 @pytest.mark.parametrize(
@@ -363,35 +303,3 @@ def test_categorical_entropy_of_a_certain_choice_has_a_finite_gradient() -> None
     categorical_entropy(certain).sum().backward()
     assert certain.grad is not None
     assert bool(certain.grad.isfinite().all())
-
-
-# ---- hard attention: one of three locations, then one of three words given the location
-
-
-@pytest.mark.parametrize("baseline", ["none", "constant", "leave_one_out"])
-def test_variational_bound_of_hard_attention_has_the_exact_gradient(baseline: str) -> None:
-    """E[grad log p(y|s) + (log p(y|s) - b) grad log p(s)], enumerated over two samples of s."""
-    attention = FIRST.clone().requires_grad_()
-    words = SECOND.clone().requires_grad_()
-    target = 2
-    log_p = attention.log_softmax(0)
-    log_word = categorical_log_prob(words, torch.full((3,), target))
-    exact = torch.autograd.grad(
-        (log_p.exp() * log_word).sum(), (attention, words), retain_graph=True
-    )
-    total = [torch.zeros_like(attention), torch.zeros_like(words)]
-    for pair in itertools.product(range(3), repeat=2):
-        locations = torch.tensor(pair)
-        rewards = log_word[locations].detach()[None]
-        advantages = {
-            "none": rewards,
-            "constant": rewards + 1.5,
-            "leave_one_out": leave_one_out_advantages(rewards),
-        }[baseline][0]
-        log_prob = categorical_log_prob(attention.expand(2, -1), locations)
-        loss = reinforce_loss(log_prob, advantages, reduction="mean") - log_word[locations].mean()
-        gradients = torch.autograd.grad(loss, (attention, words), retain_graph=True)
-        probability = log_p[locations].sum().exp().detach()
-        for part, gradient in zip(total, gradients, strict=True):
-            part -= probability * gradient
-    torch.testing.assert_close(tuple(total), exact, rtol=0, atol=1e-12)

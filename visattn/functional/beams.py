@@ -2,32 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 StepOutputT = TypeVar("StepOutputT", bound=tuple[Tensor | None, ...])
-
-
-@runtime_checkable
-class BeamSearchState(Protocol):
-    """Decoder state of a beam search; hypotheses lie along the beam axis."""
-
-    def reorder_beams(self, parents: Int[Tensor, "b k"]) -> Self:
-        """Return the state in which hypothesis j continues hypothesis `parents[:, j]`."""
-        ...
-
-    def select_images(self, index: Tensor) -> Self:
-        """Return the state of the given images, by index or boolean mask."""
-        ...
-
-
-StateT = TypeVar("StateT", bound=BeamSearchState)
-DecoderStep = Callable[
-    [StateT, Int[Tensor, "b k"]], tuple[Float[Tensor, "b k v"], StateT, StepOutputT]
-]
+Step = Callable[[Any, Int[Tensor, "b k"]], tuple[Float[Tensor, "b k v"], Any, StepOutputT]]
+"""Reads a word of each hypothesis of each image; returns next-word logits, the new state, and what
+is kept per word, such as attention weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +34,8 @@ class BeamSearchOutput(Generic[StepOutputT]):
 
 @torch.no_grad()
 def beam_search(
-    step: DecoderStep[StateT, StepOutputT],
-    state: StateT,
+    step: Step[StepOutputT],
+    state: Any,
     start: Int[Tensor, " b"],
     *,
     end_token: int,
@@ -73,7 +57,9 @@ def beam_search(
     Args:
         step: Maps a state and the previous words to the logits of the next words, the new state
             and a named tuple of tensors `b k ...` to keep per word (attention weights, gates).
-        state: State before the first word, one hypothesis per image.
+        state: State before the first word, one hypothesis per image. `reorder_beams(parents)`
+            returns that in which hypothesis j continues hypothesis `parents[:, j]`, and
+            `select_images(index)` that of these images.
         start: First input token of each image.
         end_token: Token that ends a caption.
         beam_size: Live hypotheses per image.
@@ -114,7 +100,10 @@ def beam_search(
         )
     device = start.device
     penalties = [((5 + count) / 6) ** length_penalty for count in range(max_length + 2)]
-    best = _Best(len(start), num_captions, device)
+    scores = torch.full((len(start), num_captions), -torch.inf, device=device)
+    lengths, columns = torch.zeros_like(scores).long(), torch.zeros_like(scores).long()
+    finished = torch.zeros_like(scores, dtype=torch.bool)
+    best = (scores, lengths, columns, finished)
     active = torch.arange(len(start), device=device)  # images whose search goes on
     # All hypotheses begin as the first one; the others have probability 0 until the beam is full.
     token = start[:, None].expand(-1, beam_size)
@@ -139,14 +128,14 @@ def beam_search(
         ends = tokens == end_token
         ended = totals[:, :beam_size].masked_fill(~ends[:, :beam_size], -torch.inf)
         ending = parents[:, :beam_size]
-        best.add(active, ended / penalties[length + 1], ending, length, finished=True)
+        _keep_best(best, active, ended / penalties[length + 1], ending, length, finished=True)
         if length == max_length:
             # What lives is truncated. Those that just ended are counted by adding, not writing:
             # other candidates of the same parent go on, and would write a 0 over its 1.
             counts = torch.zeros_like(total).scatter_add(1, ending, (ended > -torch.inf).to(total))
             total = total.masked_fill(counts > 0, -torch.inf)
-            columns = torch.arange(beam_size, device=device).expand_as(ending)
-            best.add(active, total / penalties[length], columns, length, finished=False)
+            own = torch.arange(beam_size, device=device).expand_as(ending)
+            _keep_best(best, active, total / penalties[length], own, length, finished=False)
             break
         # A stable sort by "ends" keeps the order of the others. If the vocabulary is too small to
         # fill the beam, ends follow, which minus infinity takes out of the search.
@@ -154,36 +143,30 @@ def beam_search(
         parents, token = parents.gather(1, order), tokens.gather(1, order)
         total = totals.masked_fill(ends, -torch.inf).gather(1, order)
         own = log_probs.flatten(1).gather(1, index).gather(1, order)
-        words = (_of_all(x, active, len(start)) for x in (parents, token, own, *output))
-        history.append(tuple(words))
+        words = (parents, token, own, *output)
+        history.append([_of_all(x, active, len(start)) for x in words])
         state = state.reorder_beams(parents)
         if device.type != "cpu" and length % 4 < 3:
             continue  # to look which searches go on would wait for the GPU
         # The best that a live hypothesis can still reach: words only lower its sum, and the longest
         # caption has the largest penalty to divide a negative sum by.
         bound = total.amax(1) / penalties[max_length + 1]
-        kept = (~(best.scores[active, -1] >= bound)).nonzero()[:, 0]
+        kept = (~(scores[active, -1] >= bound)).nonzero()[:, 0]
         if not len(kept):
             break
         if len(kept) < len(active):
             state, active = state.select_images(kept), active[kept]
             token, total = token[kept], total[kept]
-    if best.scores.isnan().any():
+    if scores.isnan().any():
         raise ValueError("the logits of the model are NaN: its weights or its input are damaged")
-    lengths = best.lengths.masked_fill(best.scores == -torch.inf, 0)
-    tokens, log_probs, *outputs = _read_back(history, lengths, best.columns)
+    lengths = lengths.masked_fill(scores == -torch.inf, 0)
+    tokens, log_probs, *outputs = _read_back(history, lengths, columns)
     past = torch.arange(tokens.shape[-1], device=device) >= lengths.unsqueeze(-1)
-    return BeamSearchOutput(
-        tokens.masked_fill(past, end_token),
-        lengths,
-        best.scores,
-        log_probs,
-        best.finished,
-        kind(*outputs),
-    )
+    tokens = tokens.masked_fill(past, end_token)
+    return BeamSearchOutput(tokens, lengths, scores, log_probs, finished, kind(*outputs))
 
 
-_Words = tuple[Tensor | None, ...]
+_Words = list[Any]
 """Of all hypotheses after a step: parent, word, its log-probability, and what is kept per word."""
 
 
@@ -194,55 +177,44 @@ def _of_all(x: Tensor | None, active: Int[Tensor, " a"], num_images: int) -> Ten
     return x.new_zeros(num_images, *x.shape[1:]).index_copy(0, active, x)
 
 
-class _Best:
-    """The best captions of each image so far, best first; truncated ones after finished ones."""
+def _keep_best(
+    best: Sequence[Tensor],
+    active: Int[Tensor, " a"],
+    scores: Float[Tensor, "a k"],
+    columns: Int[Tensor, "a k"],
+    length: int,
+    *,
+    finished: bool,
+) -> None:
+    """Merge captions of a length into the best scores, lengths, columns and whether they finished.
 
-    def __init__(self, num_images: int, count: int, device: torch.device) -> None:
-        self.scores = torch.full((num_images, count), -torch.inf, device=device)
-        self.lengths = torch.zeros(num_images, count, dtype=torch.long, device=device)
-        self.columns = torch.zeros_like(self.lengths)
-        self.finished = torch.zeros_like(self.lengths, dtype=torch.bool)
-
-    def add(
-        self,
-        active: Int[Tensor, " a"],
-        scores: Float[Tensor, "a k"],
-        columns: Int[Tensor, "a k"],
-        length: int,
-        *,
-        finished: bool,
-    ) -> None:
-        """Add captions of a length; a score of minus infinity means none. Ties keep the old."""
-        new = (scores, torch.full_like(columns, length), columns, (scores != -torch.inf) & finished)
-        kept = (self.scores, self.lengths, self.columns, self.finished)
-        joined = [torch.cat((old[active], x), 1) for old, x in zip(kept, new, strict=True)]
-        order = joined[0].argsort(dim=1, descending=True, stable=True)
-        truncated = (~joined[3]).gather(1, order).long()
-        order = order.gather(1, truncated.argsort(dim=1, stable=True))[:, : self.scores.shape[1]]
-        for old, x in zip(kept, joined, strict=True):
-            old[active] = x.gather(1, order)
+    A score of minus infinity means none. Truncated captions come last; ties keep the old.
+    """
+    new = (scores, torch.full_like(columns, length), columns, (scores != -torch.inf) & finished)
+    joined = [torch.cat((old[active], x), 1) for old, x in zip(best, new, strict=True)]
+    order = joined[0].argsort(dim=1, descending=True, stable=True)
+    truncated = (~joined[3]).gather(1, order).long()
+    order = order.gather(1, truncated.argsort(dim=1, stable=True))[:, : best[0].shape[1]]
+    for old, x in zip(best, joined, strict=True):
+        old[active] = x.gather(1, order)
 
 
 def _read_back(
     history: Sequence[_Words], lengths: Int[Tensor, "b k"], columns: Int[Tensor, "b k"]
 ) -> list[Any]:
     """Read captions from their ends: words, log-probabilities and what was kept, `b k t ...`."""
-    longest = int(lengths.max())
-    read = [
-        None if x is None else x.new_zeros(*lengths.shape, longest, *x.shape[2:])
-        for x in history[0][1:]
-    ]
+    shape = (*lengths.shape, int(lengths.max()))
+    read = [x if x is None else x.new_zeros(*shape, *x.shape[2:]) for x in history[0][1:]]
     image = torch.arange(len(lengths), device=lengths.device)[:, None]
     # Nothing is moved while searching: each step stores the column that its words continue. A
     # caption is read from its end, by following these columns back to the first word.
-    for step in reversed(range(longest)):  # no boolean index, for which a GPU would wait
+    for step in reversed(range(shape[-1])):  # no boolean index, for which a GPU would wait
         inside = lengths > step
-        parents, *words = history[step]
-        parents = cast("Tensor", parents).gather(1, columns)
+        parents = history[step][0].gather(1, columns)
         # A word stands in its own column, its attention in that of its parent: it was computed
         # before the words were chosen.
-        for number, (target, x) in enumerate(zip(read, words, strict=True)):
-            if target is not None and x is not None:
+        for number, (target, x) in enumerate(zip(read, history[step][1:], strict=True)):
+            if target is not None:
                 values = x[image, columns if number < 2 else parents]
                 target[:, :, step] = values.where(
                     inside.view(*inside.shape, *(1,) * (x.ndim - 2)), 0

@@ -1,14 +1,15 @@
 """Captions of unequal length: packing, losses, sampling."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from visattn.functional.beams import DecoderStep, StateT, StepOutputT
+from visattn.functional.beams import Step
+from visattn.functional.numerics import at_least_float32
 
 
 class WordPacking(NamedTuple):
@@ -43,9 +44,9 @@ class WordPacking(NamedTuple):
     ) -> Shaped[Tensor, "b m ..."]:
         """Return a row per image of what belongs to its words, filled at the end."""
         shape = (num_images, self.words_per_image)
-        rows = packed.new_full((shape[0] * shape[1], *packed.shape[1:]), fill)
+        rows: Tensor = packed.new_full((shape[0] * shape[1], *packed.shape[1:]), fill)
         index = self.image_indices * self.words_per_image + self.ranks
-        return rows.index_copy(0, index, packed).unflatten(0, shape)
+        return rows.index_copy(0, index, packed).reshape(*shape, *packed.shape[1:])
 
     def from_images(self, rows: Shaped[Tensor, "b m ..."]) -> Shaped[Tensor, "p ..."]:
         """Invert `by_image`."""
@@ -166,51 +167,42 @@ def caption_loss(
 
 
 def attention_supervision_loss(
-    weights: Float[Tensor, "p n"], targets: Float[Tensor, "p n"], supervised: Bool[Tensor, " p"]
+    weights: Float[Tensor, "p n"],
+    targets: Float[Tensor, "p n"],
+    supervised: Bool[Tensor, " p"],
+    kind: AttentionLoss = "cross_entropy",
 ) -> Float[Tensor, ""]:
-    """Return the cross-entropy of attention against target maps, in nats per supervised word.
+    """Return the loss of attention against target maps, in nats per supervised word.
 
-    Its minimum, at equal weights and targets, is the entropy of the targets. A weight of 0 at a
-    target location costs at most 27.6 nats, and gradients stay finite. Without any supervised word
-    the loss and its gradient are 0.
+    The minimum of the cross-entropy, at equal weights and targets, is the entropy of the targets.
+    `mass` does not ask for uniform attention: minus the log of the attention inside the boxes is 0
+    for any attention on cells that are covered as much as the best-covered one; other cells count
+    by their share of that coverage.
+
+    An empty mass, or a weight of 0 at a target, costs at most 27.6 nats, and gradients stay finite.
+    Without any supervised word the loss and its gradient are 0.
 
     Args:
         weights: Attention over n locations, one row per word of the batch; rows sum to 1.
         targets: Target attention; rows of supervised words sum to 1. See `pack_targets`.
-
-    Example:
-        >>> weights = torch.tensor([[0.5, 0.5], [0.1, 0.9]])
-        >>> targets = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
-        >>> attention_supervision_loss(weights, targets, torch.tensor([True, False]))
-        tensor(0.6931)
-
-    Source:
-        Liu et al. 2017, arXiv:1605.09553; there the sum over words.
-    """
-    float_weights = weights if weights.dtype == torch.float64 else weights.float()
-    losses = -(targets * (float_weights + _EPS).log()).sum(-1)
-    return (losses * supervised).sum() / supervised.sum().clamp(min=1)
-
-
-def attention_mass_loss(
-    weights: Float[Tensor, "p n"], targets: Float[Tensor, "p n"], supervised: Bool[Tensor, " p"]
-) -> Float[Tensor, ""]:
-    """Return minus the log of the attention mass inside the boxes, in nats per supervised word.
-
-    In contrast to `attention_supervision_loss` it does not ask for uniform attention: its minimum,
-    0, is reached by any attention on cells that are covered as much as the best-covered one. Other
-    cells count by their share of that coverage. An empty mass costs 27.6 nats, and gradients stay
-    finite. Without any supervised word the loss and its gradient are 0.
+        supervised: Words that have a target.
+        kind: The loss.
 
     Example:
         >>> weights = torch.tensor([[0.5, 0.3, 0.2]])
         >>> targets = torch.tensor([[0.5, 0.5, 0.0]])  # the box covers the first two cells
-        >>> attention_mass_loss(weights, targets, torch.tensor([True]))
+        >>> attention_supervision_loss(weights, targets, torch.tensor([True]), "mass")
         tensor(0.2231)
+
+    Source:
+        Liu et al. 2017, arXiv:1605.09553, for the cross-entropy; there the sum over words.
     """
-    float_weights = weights if weights.dtype == torch.float64 else weights.float()
-    inside = targets / targets.amax(-1, keepdim=True).clamp(min=_EPS)
-    losses = -((inside * float_weights).sum(-1) + _EPS).log()
+    weights = at_least_float32(weights)
+    if kind == "cross_entropy":
+        losses = -(targets * (weights + _EPS).log()).sum(-1)
+    else:
+        inside = targets / targets.amax(-1, keepdim=True).clamp(min=_EPS)
+        losses = -((inside * weights).sum(-1) + _EPS).log()
     return (losses * supervised).sum() / supervised.sum().clamp(min=1)
 
 
@@ -235,19 +227,15 @@ def pack_targets(
         tensor([False, False,  True])
     """
     packing = pack_words(lengths)
-    row = packing.rows
-    step = packing.steps
-    device = packing.rows.device
-    positions = torch.full((packing.counts[0], len(packing.counts)), -1, device=device)
-    positions[row, step] = torch.arange(len(row), device=device)
-    # The clamp only makes the index valid; words past the longest caption are dropped below.
-    word_indices = positions[rows, steps.clamp(max=len(packing.counts) - 1)]
-    kept = (word_indices >= 0) & (steps < len(packing.counts))
-    indices = word_indices[kept]
-    supervised = torch.zeros(len(row), dtype=torch.bool, device=device)
-    supervised[indices] = True
-    packed = targets.new_zeros(len(row), targets.shape[-1]).index_copy(0, indices, targets[kept])
-    return packed, supervised
+    shape = (packing.counts[0], len(packing.counts))
+    kept = steps < shape[1]
+    at = (rows[kept], steps[kept])
+    # By caption and step; what lies beyond the end of a shorter caption is not read.
+    padded = targets.new_zeros(*shape, targets.shape[-1]).index_put(at, targets[kept])
+    known = torch.zeros(shape, dtype=torch.bool, device=rows.device)
+    known[at] = True
+    words = (packing.rows, packing.steps)
+    return padded[words], known[words]
 
 
 class SampledCaptions(NamedTuple):
@@ -261,8 +249,8 @@ class SampledCaptions(NamedTuple):
 
 @torch.no_grad()
 def sample_captions(
-    step: DecoderStep[StateT, StepOutputT],
-    state: StateT,
+    step: Step[Any],
+    state: Any,
     start: Int[Tensor, "b k"],
     *,
     end_token: int,

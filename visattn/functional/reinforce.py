@@ -115,10 +115,7 @@ def leave_one_out_advantages(rewards: Float[Tensor, "b k *rest"]) -> Float[Tenso
     has far less variance. The advantages of an image sum to 0.
 
     Args:
-        rewards: Rewards of k samples for each of b images.
-
-    Raises:
-        ValueError: If there are fewer than 2 samples per image.
+        rewards: Rewards of k > 1 samples for each of b images.
 
     Example:
         >>> leave_one_out_advantages(torch.tensor([[1.0, 0.0, 0.5]]))
@@ -128,10 +125,6 @@ def leave_one_out_advantages(rewards: Float[Tensor, "b k *rest"]) -> Float[Tenso
         Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!", equation 8.
     """
     count = rewards.shape[1]
-    if count < 2:
-        raise ValueError(
-            f"a leave-one-out baseline needs at least 2 samples per image, got {count}"
-        )
     # The reward minus the mean of the k - 1 others is k / (k - 1) times that minus the mean of all.
     return (rewards - rewards.mean(1, keepdim=True)) * (count / (count - 1))
 

@@ -4,20 +4,17 @@ import math
 from itertools import product
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 import torch
 from random_numbers import numbers
 from torch import Tensor, nn
 
-from visattn.images.resize import ResizeMode
-from visattn.models.base import ImageEncoder, SmallEncoder
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.sequence_recognizer import (
     Alignment,
     AttentionScore,
     SequenceRecognizer,
 )
-from visattn.pipelines.captioning import caption
 from visattn.results.kinds import SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"0123456")
@@ -102,42 +99,6 @@ def test_attention_is_that_of_the_equations_step_by_step(
             assert torch.equal(step_attention.weights[b, 0] == 0, weights == 0)
         assert (expected[0] == 0).any() == (alignment != "global")
         _, state, _ = model.step(state, torch.full((2, 1), token))
-
-
-class Brightness(ImageEncoder):
-    """Features are the mean brightness of a cell, and a constant."""
-
-    def __init__(self, img_size: tuple[int, int]) -> None:
-        super().__init__(img_size, (0.0,) * 3, (1.0,) * 3)
-        self.channels, self.grid_size = 2, (img_size[0] // 8, img_size[1] // 8)
-
-    def forward_features(self, images: Tensor) -> tuple[Tensor, ...]:
-        bright = nn.functional.avg_pool2d(images.mean(1, keepdim=True), 8)
-        return (torch.cat((bright, torch.ones_like(bright)), 1),)
-
-
-@pytest.mark.parametrize("mode", get_args(ResizeMode))
-def test_a_bright_column_of_the_photo_attracts_the_map_there(mode: ResizeMode) -> None:
-    """From the pixels of a photo through the grid of columns and back to the photo."""
-    model = SequenceRecognizer(WORDS, Brightness((24, 80)), score="general", hidden_size=7)
-    attention: Any = model.decoder.attention
-    with torch.no_grad():
-        for part in (model.decoder.lstm, model.decoder.init_hidden):
-            for parameter in part.parameters():
-                parameter.zero_()
-        bias: Any = model.decoder.init_hidden[2].bias
-        bias.fill_(1.0)
-        weight: Any = attention.scorer.weights["weight"]
-        weight.zero_()[:, 0] = 100.0
-    for x in (130, 305):
-        photo = np.zeros((120, 440, 3), np.uint8)
-        photo[50:70, x - 20 : x + 20] = 255
-        (read,) = caption(model, photo, max_length=1, resize_mode=mode)
-        placed = read.maps.resize_to_image(smooth=False)[0].nan_to_num(0.0)
-        y, column = divmod(int(placed.argmax()), 440)
-        cell = int((placed[y] == placed.max()).sum())  # width of a cell on the photo
-        assert abs(column + cell / 2 - x) <= cell
-        assert abs(y - 60) <= cell
 
 
 def test_unknown_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

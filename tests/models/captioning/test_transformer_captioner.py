@@ -44,13 +44,14 @@ def torch_decoder(model: TransformerCaptioner) -> nn.TransformerDecoder:
             (theirs.multihead_attn.in_proj_bias, torch.cat(
                 (cross.query.bias, cross.key_value.bias))),
         ]  # fmt: skip
-        for source, target in (
+        parts: list[tuple[Any, Any]] = [
             (ours.self_attn.proj, theirs.self_attn.out_proj),
             (cross.proj, theirs.multihead_attn.out_proj),
             (ours.mlp.fc1, theirs.linear1),
             (ours.mlp.fc2, theirs.linear2),
             *((getattr(ours, f"norm{i}"), getattr(theirs, f"norm{i}")) for i in (1, 2, 3)),
-        ):
+        ]
+        for source, target in parts:
             pairs += [(target.weight, source.weight), (target.bias, source.bias)]
         with torch.no_grad():
             for target, source in pairs:

@@ -235,22 +235,7 @@ def test_every_rnn_and_glimpse_encoder_learns(core: str, sight: str) -> None:
             assert parameter.grad.isfinite().all()
 
 
-def test_outputs_follow_the_order_of_images() -> None:
-    made, order = model(), torch.tensor([3, 0, 4, 1, 2])
-    images, first, noise = shown(5), starts(5), drawn(5, 2, 4, 2)
-    rollouts = roll(made, images, first, noise)
-    other = roll(made, images[order], first[order], noise[order])
-    for name in ("locations", "logits", "policy_states", "policy_means", "policy_samples"):
-        torch.testing.assert_close(getattr(other, name), getattr(rollouts, name)[order])
-
-
 # ---- any image
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 7), (3, 2)])
-def test_glimpses_larger_than_the_image(size: tuple[int, int]) -> None:
-    made = model(size, glimpse_size=8, num_scales=3)
-    assert made(photos(2, 1, *size)).isfinite().all()
 
 
 def test_single_pixel_image_appears_at_its_offset() -> None:
@@ -268,17 +253,3 @@ def test_padding_has_the_background_value(background: float, byte: int) -> None:
     assert (corner[..., :2, :2] == byte).all()
     flat = torch.full((1, 3, 13, 17), byte, dtype=torch.uint8)
     assert (made.patches(flat, starts(9)[None]) == byte).all()
-
-
-def test_gray_model_accepts_rgb_and_refuses_other_shapes() -> None:
-    made = model(num_glimpses=1, size=(13, 17), glimpse_size=60)  # that sees everything
-    gray = photos(2, 1, 13, 17)
-    torch.manual_seed(0)
-    ours = made(gray)
-    torch.manual_seed(0)
-    torch.testing.assert_close(made(gray.expand(-1, 3, -1, -1)), ours, rtol=0, atol=1e-3)
-    for photo, match in ((photos(2, 1, 17, 13), r"\[batch, 1, 13, 17\], got \[2, 1, 17"),):
-        with pytest.raises(ValueError, match=match):
-            made(photo)
-    with pytest.raises(ValueError, match=r"images must be \[batch, 3, 13, 17\]"):
-        model(channels=3)(gray)

@@ -3,7 +3,6 @@
 import itertools
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -108,9 +107,3 @@ def test_equal_rewards_give_no_gradient_and_the_entropy_its_closed_form() -> Non
     entropy = -(probabilities * logs).sum(-1, keepdim=True)
     closed = 0.7 / 6 * probabilities * (logs + entropy)  # of the negative entropy, by the mean of 6
     torch.testing.assert_close(total, closed, rtol=1e-12, atol=1e-15)
-
-
-def test_leave_one_out_needs_two_rollouts() -> None:
-    ones = torch.ones(1, 1, 1)
-    with pytest.raises(ValueError, match="at least 2 samples"):
-        hard_attention_losses(ones, ones, ones, ones)

@@ -14,7 +14,6 @@ from visattn.data.phrases import SupervisedPart, supervised_words
 from visattn.functional.captions import (
     AttentionLoss,
     Reduction,
-    attention_mass_loss,
     attention_supervision_loss,
     caption_loss,
     doubly_stochastic_penalty,
@@ -194,9 +193,9 @@ class CaptioningTask(CaptionEvalTask):
         targets, supervised = pack_targets(
             *(x.to(device) for x in words), lengths=batch.packing or batch.lengths
         )
-        mass = self.attention_loss == "mass"
-        supervision_loss = attention_mass_loss if mass else attention_supervision_loss
-        loss = supervision_loss(output.attention.weights, targets, supervised)
+        loss = attention_supervision_loss(
+            output.attention.weights, targets, supervised, self.attention_loss
+        )
         self.log("train/attention_loss", loss.detach())
         return loss * ddp_loss_scale(supervised.sum(), device)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from visattn.data.questions.batch import Question, QuestionBatch
-from visattn.functional.captions import attention_mass_loss
+from visattn.functional.captions import attention_supervision_loss
 from visattn.geometry import Geometry
 from visattn.metrics.grounding import box_coverage
 from visattn.models.vqa.model import AnswerOutput, VQAModel
@@ -254,7 +254,9 @@ class QuestionTask(Task):
         """Return the mean loss of the maps of all hops against the objects of their steps."""
         targets = hop_targets(batch, self.model.encoder.grid_size, attention.shape[1])
         supervised = (targets.sum(-1) > 0).flatten()
-        loss = attention_mass_loss(attention.flatten(0, 1), targets.flatten(0, 1), supervised)
+        loss = attention_supervision_loss(
+            attention.flatten(0, 1), targets.flatten(0, 1), supervised, "mass"
+        )
         self.log("train/hop_loss", loss.detach(), batch_size=len(batch.answers))
         return loss * ddp_loss_scale(supervised.sum(), loss.device)
 
