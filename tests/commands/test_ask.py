@@ -74,7 +74,7 @@ def test_errors_say_what_to_do(weights: str, photos: Path, tmp_path: Path, capsy
         ([photo, "the ring"], 2, "a model is missing"),
         ([photo, "the ring", "--model", "timm:x"], 1, "unknown timm model 'x'"),
         ([photo, "the ring", "--model", "hf:x", "--weights", weights], 2, "pass one model"),
-        ([photo, "the ring", "--model", "hf:x"], 1, "takes a model that answers questions of"),
+        ([photo, "the ring", "--model", "hf:x"], 1, "x must be a directory with a config.json"),
         ([photo, "", "--weights", weights], 1, "a question must have at least one word"),
         ([photo, "wo ist er", "--weights", weights], 1, "knows none of the words"),
         (

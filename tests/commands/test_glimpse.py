@@ -222,7 +222,7 @@ def test_weights_must_be_a_glimpse_model(images: Path, tmp_path: Path, capsys: C
     assert main([*words, str(tmp_path / "other.safetensors")]) == 1
     assert "holds a SmallEncoder, which is not a glimpse model" in capsys.readouterr().err
     assert main([*words, str(tmp_path / "none.safetensors")]) == 1
-    assert "no model at" in capsys.readouterr().err
+    assert "no model is named" in capsys.readouterr().err
 
 
 def test_nonfinite_weights_yield_no_prediction(

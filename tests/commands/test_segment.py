@@ -100,4 +100,4 @@ def test_other_models_and_missing_weights_are_refused(
     assert main(["segment", str(images)]) == 2
     assert "visattn fit --config scenes_unet" in capsys.readouterr().err
     assert main(["segment", str(images), "--weights", str(tmp_path / "no.safetensors")]) == 1
-    assert "no model at" in capsys.readouterr().err
+    assert "no model is named" in capsys.readouterr().err
