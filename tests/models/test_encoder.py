@@ -61,15 +61,6 @@ def test_non_divisible_grids_are_interpolated() -> None:
     torch.testing.assert_close(joined[0, 1], expected)
 
 
-def test_pooled_grids_keep_the_dtype_of_the_encoder() -> None:
-    encoder = TwoStages((2, 3, 3), (1, 1, 1))
-    short = torch.rand(1, 2, 3, 3).half(), torch.rand(1, 1, 1, 1).half()
-    joined = encoder.merge_stages(short)
-    assert joined.dtype == torch.float32
-    assert torch.equal(joined[:, :2], short[0].float())
-    assert encoder.double().merge_stages(short).dtype == torch.float64
-
-
 @pytest.mark.parametrize("coordinates", [True, False])
 def test_coordinate_channels_encode_the_position(*, coordinates: bool) -> None:
     encoder = SmallEncoder((64, 128), channels=12, coord_scale=coordinates).eval()

@@ -90,11 +90,6 @@ def test_every_block_of_the_catalog_fits(block: str) -> None:
     assert all(torch.isfinite(w.grad).all() for w in model.parameters() if w.grad is not None)
 
 
-def test_scse_is_applied_to_input_and_output_of_each_level() -> None:
-    blocks = [m for m in small("scse").modules() if type(m).__name__ == "SCSE"]
-    assert [block.squeeze.in_features for block in blocks] == [12 + 6, 48, 48 + 3, 32]
-
-
 def test_an_impulse_in_the_image_moves_logits_around_it() -> None:
     """A marked block on the image changes the logits there, not mirrored or shifted."""
     model = small()

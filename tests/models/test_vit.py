@@ -246,22 +246,6 @@ def test_selected_rows_and_heads_are_those_of_the_whole(name: str) -> None:
         torch.testing.assert_close(recording.weights[0], expected)
 
 
-def test_the_grid_is_not_assumed_square() -> None:
-    with torch.device("meta"):
-        model = VisionTransformer(CLASSES, **{**SMALL, "img_size": (224, 224), "patch_size": 14})
-        tokens, grid = model.encode(torch.empty(1, 3, 168, 280))
-    assert (tokens.shape[1], grid) == (241, (12, 20))
-
-
-def test_last_layer_has_gradients_from_the_class_row_only() -> None:
-    model = made()
-    tokens, grid = model.encode(model.normalize(noise(1, 3, 24, 40)))
-    tokens.retain_grad()
-    model.pool(tokens, grid).square().sum().backward()
-    assert tokens.grad[:, :1].any(-1).all()
-    assert not tokens.grad[:, 1:].any()
-
-
 def test_class_rows_of_a_base_model_use_little_memory() -> None:
     with torch.device("meta"), torch.no_grad():
         model = VisionTransformer(CLASSES, patch_size=16)

@@ -1,6 +1,6 @@
 """Multi-head attention: self-attention or cross-attention."""
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import Tap
@@ -42,7 +42,6 @@ class MultiHeadAttention(nn.Module):
         keys: Float[Tensor, "b m c"] | None = None,
         values: Float[Tensor, "b m c"] | None = None,
         *,
-        mask: Bool[Tensor, "*masks #n #m"] | None = None,
         need_weights: bool = False,
     ) -> tuple[Float[Tensor, "b n c"], Float[Tensor, "b h n m"] | None]:
         """Return the attention output, and the weights of each head if requested.
@@ -51,8 +50,6 @@ class MultiHeadAttention(nn.Module):
             query: Queries.
             keys: Keys; the queries if None.
             values: Values; the keys if None.
-            mask: True = may attend. `n m` for all, `b n m` per sample, or `b h n m` per head;
-                axes of size one are broadcast.
             need_weights: Whether to return the weights, which takes h × n × m numbers of memory.
         """
         keys = query if keys is None else keys
@@ -61,7 +58,6 @@ class MultiHeadAttention(nn.Module):
         projected = (self.query(query), self.key(keys), self.value(values))
         output, weights = dot_product_attention(
             *(part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in projected),
-            mask=mask.unsqueeze(1) if mask is not None and mask.ndim == 3 else mask,
             need_weights=need_weights or recorded,
         )
         if weights is not None and recorded:
