@@ -12,7 +12,6 @@ from PIL import Image
 
 import visattn as va
 
-fastapi = pytest.importorskip("fastapi")
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "in_a_service.md"
 
 
@@ -24,8 +23,7 @@ def png(seed: int) -> bytes:
 
 
 def test_the_guide_answers_each_request_with_the_map_of_its_photo() -> None:
-    from fastapi.testclient import TestClient
-
+    client_of = pytest.importorskip("fastapi.testclient").TestClient
     [code] = re.findall(
         r"^```python service\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE
     )
@@ -39,7 +37,7 @@ def test_the_guide_answers_each_request_with_the_map_of_its_photo() -> None:
     explainer = service["explainer"]
     assert isinstance(explainer, va.Explainer)
     photos = [png(seed) for seed in range(6)]
-    with TestClient(service["app"]) as client, ThreadPoolExecutor(3) as pool:  # pyright: ignore[reportArgumentType]
+    with client_of(service["app"]) as client, ThreadPoolExecutor(3) as pool:
         answers = [*pool.map(lambda photo: client.post("/map", content=photo), photos)]
         for photo, answer in zip(photos, answers, strict=True):
             assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")

@@ -30,7 +30,7 @@ def timm_model(name: str, *, enabled: bool) -> Any:
 
 def residual(*, enabled: bool) -> nn.Module:
     """Calls `torch.utils.checkpoint` in its forward pass, whatever its attributes say."""
-    net = residual_net(checkpointed=enabled)
+    net: Any = residual_net(checkpointed=enabled)
     for block in net:
         if hasattr(block, "checkpointed"):
             block.checkpointed = int(enabled)

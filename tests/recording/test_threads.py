@@ -58,7 +58,7 @@ def explain(model: Any, method: str, index: int) -> Tensor:
     return result.values
 
 
-def record(model: Any, _: str, index: int) -> Tensor:
+def record(model: Any, method: str, index: int) -> Tensor:
     x = torch.from_numpy(PHOTOS[index % 4][:40, :40]).movedim(-1, 0)[None] / 255
     x = nn.functional.interpolate(x, (64, 64))
     rows = ["all", "class", (3,)][index % 3]
@@ -67,7 +67,7 @@ def record(model: Any, _: str, index: int) -> Tensor:
     return torch.cat([each.flatten() for each in recording.weights])
 
 
-def caption(model: Any, _: str, index: int) -> Tensor:
+def caption(model: Any, method: str, index: int) -> Tensor:
     [result] = va.caption(model, PHOTOS[index % 4], max_length=2, min_length=2, beam_size=2)
     assert result.maps is not None
     return torch.cat([result.maps.values.flatten(), torch.tensor(result.log_probs)])

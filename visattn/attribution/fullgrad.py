@@ -125,7 +125,7 @@ def _parts(
                 "the target must be differentiable with respect to the images, but that of "
                 f"{explained.info.name} has no gradient; rise and occlusion need none"
             )
-        edges = [edge for edge, _ in parts.biases]
+        edges: list[Any] = [edge for edge, _ in parts.biases]
         gradients, *others = torch.autograd.grad(values.sum(), [inputs, *edges], allow_unused=True)
     parts.add(images * gradients)
     for (_, bias), gradient in zip(parts.biases, others, strict=True):
