@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import visattn as va
 from visattn.blocks.tap import RecordRequest, Tap
 from visattn.recording.recorder import record
 from visattn.results.kinds import MapKind
@@ -101,6 +102,15 @@ def test_compiled_models_run_uncompiled_inside_and_compiled_again_afterwards() -
         assert [item.kind for item in recording.maps] == ["gate", "words"]
         with pytest.raises(Exception, match="it was compiled"):
             model(torch.rand(1, 1, 2, 2))
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel])
+def test_the_model_inside_a_wrapper_is_explained(wrap: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    photo = torch.rand(1, 3, 24, 24)
+    [right], [result] = (va.explain(each, photo, "gradcam", 2) for each in (model, wrap(model)))
+    assert (result.site, result.values.tolist()) == (right.site, right.values.tolist())
 
 
 class Attention(nn.Module):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from visattn.functional.attention import dot_product_attention_weights
+from visattn.recording.frozen import exclusive
 
 Rows = slice | list[int]
 Inputs = tuple[Tensor | None, Tensor | None, Tensor]
@@ -436,14 +437,15 @@ def recordable_attention(model: nn.Module, kernel: str = "sdpa") -> Iterator[Non
         ...     pass
     """
     before: list[tuple[Any, str]] = []
-    try:
-        for name in fused_kernels(model):
-            part: Any = model.get_submodule(name)
-            if not any(config is part.config for config, _ in before):
-                before.append((part.config, getattr(part.config, _SETTING)))
-            supported = kernel != "sdpa" or getattr(part, "_supports_sdpa", True)
-            setattr(part.config, _SETTING, kernel if supported else "eager")
-        yield
-    finally:
-        for config, implementation in before:
-            setattr(config, _SETTING, implementation)
+    with exclusive(model):
+        try:
+            for name in fused_kernels(model):
+                part: Any = model.get_submodule(name)
+                if not any(config is part.config for config, _ in before):
+                    before.append((part.config, getattr(part.config, _SETTING)))
+                supported = kernel != "sdpa" or getattr(part, "_supports_sdpa", True)
+                setattr(part.config, _SETTING, kernel if supported else "eager")
+            yield
+        finally:
+            for config, implementation in before:
+                setattr(config, _SETTING, implementation)

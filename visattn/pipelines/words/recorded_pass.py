@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from visattn.pipelines.words.image_tokens import ImageTokens
 from visattn.pipelines.words.language_model import GeneratedText, weight_dtype
 from visattn.recording.attention_call import RECORDABLE, fused_kernels, recordable_attention
-from visattn.recording.frozen import frozen
+from visattn.recording.frozen import exclusive, frozen
 from visattn.recording.score_evidence import Rounding
 from visattn.recording.word_rows import WordRows
 
@@ -59,11 +59,12 @@ def record_rows(
         with recordable_attention(model, kernel):
             return _record(model, inputs, text, located, kernel, keep_heads=keep_heads)
 
-    if fused_kernels(model):
-        with suppress(ValueError):
-            return attempt(RECORDABLE[0])
-        return attempt(RECORDABLE[1])
-    return attempt(RECORDABLE[0])
+    with exclusive(model):  # another thread may have switched the kernels meanwhile
+        if fused_kernels(model):
+            with suppress(ValueError):
+                return attempt(RECORDABLE[0])
+            return attempt(RECORDABLE[1])
+        return attempt(RECORDABLE[0])
 
 
 def _record(
