@@ -19,7 +19,7 @@ from visattn.blocks.registry import create_block
 from visattn.blocks.squeeze_excite import SqueezeExcite
 from visattn.insertion.cost import summary
 from visattn.insertion.insertion import insert, remove
-from visattn.insertion.with_block import WithBlock
+from visattn.insertion.with_block import InsertedBlock, WithBlock
 
 TIMM = "byobnet convnext efficientnet efficientnet_gn efficientnet_ln mambaout nfnet resnet"
 CNNS: dict[str, tuple[Callable[[], nn.Module], str]] = {
@@ -147,10 +147,16 @@ def test_several_blocks_are_applied_in_order() -> None:
     plus = partial(create_block, "se", reduction=2)
     report = insert(model, [Doubled, plus, Doubled], position="0", example=x, init="paper")
     assert report.blocks == ("doubled", "se", "doubled2")
-    assert str(report) == "doubled + se + doubled2 at 1 sites: 66 parameters\n  0  7 x 20 x 28"
+    assert (
+        str(report)
+        == "doubled + se + doubled2 at 1 sites: 66 parameters, 0 identity scales\n  0  7 x 20 x 28"
+    )
     block = model.get_submodule("0.visattn.se")
     assert isinstance(block, SqueezeExcite)
     torch.testing.assert_close(model(x), 2 * block(2 * before))
+    scaled = InsertedBlock({"doubled": Doubled(7)}, ["doubled"])
+    nn.init.constant_(scaled.get_parameter("doubled_scale"), 0.75)
+    torch.testing.assert_close(scaled(before), before + 0.75 * (2 * before - before))
 
 
 def test_shared_module_shares_its_block() -> None:
@@ -162,6 +168,13 @@ def test_shared_module_shares_its_block() -> None:
     assert torch.equal(model(x), expected)
     remove(model)
     assert model[1] is model[3] is shared
+
+
+class Wide(nn.Identity):
+    """A block that returns another dtype, as one may under autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return x.double()
 
 
 def test_blocks_have_dtype_and_mode_of_their_host() -> None:
@@ -177,6 +190,8 @@ def test_blocks_have_dtype_and_mode_of_their_host() -> None:
         before = model(x)
         insert(model, "cbam", example=x)
         assert torch.equal(model(x), before)
+    insert(model, lambda _: Wide(1), position="[13].conv?", example=x, init="paper")
+    assert torch.equal(model(x), residual_net().eval()(x))
 
 
 def test_blocks_run_where_children_run_one_by_one() -> None:

@@ -1,6 +1,5 @@
 """Attention blocks inserted into a network, removed from it, and trained alone."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -45,10 +44,8 @@ class Insertion:
 
     def __str__(self) -> str:
         """Return a summary line and one line per site."""
-        names, count = " + ".join(self.blocks), len(self.sites)
-        head = f"{names} at {count} sites: {self.num_parameters:,} parameters"
-        if self.num_identity_scales:
-            head += f", {self.num_identity_scales} of which are identity scales"
+        counts = f"{self.num_parameters:,} parameters, {self.num_identity_scales} identity scales"
+        head = f"{' + '.join(self.blocks)} at {len(self.sites)} sites: {counts}"
         return "\n".join([head, *(f"  {site}" for site in self.sites)])
 
 
@@ -94,7 +91,7 @@ def insert(
         >>> x = torch.randn(1, 3, 11, 13)
         >>> before = model(x)
         >>> print(insert(model, "se", position="1", example=x, reduction=2))
-        se at 1 sites: 77 parameters, 1 of which are identity scales
+        se at 1 sites: 77 parameters, 1 identity scales
           1  8 x 9 x 11
         >>> torch.equal(model(x), before)
         True
@@ -152,7 +149,8 @@ def _build(
     for spec in specs:
         make = partial(create_block, spec) if isinstance(spec, str) else spec
         made = make(site.channels, **options)
-        name = _unique_name(made, blocks)
+        same = sum(type(other) is type(made) for other in blocks.values())
+        name = block_info(type(made)).name + (str(same + 1) if same else "")
         with torch.no_grad(), modes_restored(made):
             y = made(x)
         if y.shape != x.shape:
@@ -164,13 +162,6 @@ def _build(
         if identity and not torch.allclose(y, x, rtol=1e-5, atol=1e-5):
             scaled.append(name)
     return InsertedBlock(blocks, scaled, channels_last=site.channels_last)
-
-
-def _unique_name(block: nn.Module, taken: Mapping[str, nn.Module]) -> str:
-    """Return a name that a child module may have."""
-    name = block_info(type(block)).name
-    count = sum(re.fullmatch(rf"{name}\d*", other) is not None for other in taken)
-    return f"{name}{count + 1}" if count else name
 
 
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
@@ -324,12 +315,9 @@ def _state(model: nn.Module) -> Mapping[str, Tensor]:
 
 
 def _statistics(module: nn.Module) -> list[Tensor]:
-    """Return the buffers of its own that a module changes while it is trained, as norms do."""
-    own = dict(module.named_buffers(recurse=False))
-    leaf = not any(True for _ in module.children())
-    return [
-        b for n, b in own.items() if n.startswith("running_") or (leaf and b.is_floating_point())
-    ]
+    """Return what a layer keeps beside its weights and changes in training, as norms do."""
+    is_layer = not any(True for _ in module.children())
+    return [b for b in module.buffers(recurse=False) if is_layer and b.is_floating_point()]
 
 
 def _stay_in_eval(module: nn.Module, _: object) -> None:

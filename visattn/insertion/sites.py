@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -59,7 +60,7 @@ def find_sites(model: nn.Module, position: Position, example: Example) -> list[S
     run = _Run(example)
     with torch.no_grad(), modes_restored(model), ExitStack() as stack:
         for name, module in modules.items():
-            stack.callback(module.register_forward_hook(run.hook(name)).remove)
+            stack.callback(module.register_forward_hook(partial(run.leave, name)).remove)
         with run:
             run_model(model, example)
     names = _select_names(model, modules, position, run.branches)
@@ -233,37 +234,27 @@ class _Run(TorchFunctionMode):
         self._origins.update((x, _Origin(0, channels_last=False)) for x in tensors)
         self._image = next((x.shape[2:] for x in tensors if x.ndim == 4), None)
 
-    def hook(self, name: str) -> Callable[..., None]:
-        """Return the forward hook of a module."""
+    def leave(self, name: str, module: nn.Module, inputs: object, output: object) -> None:
+        """Note what a module returns: its forward hook."""
+        calls = self.outputs.setdefault(name, [])
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            calls.append(((), None))
+            return
+        # What no traced function returned, such as foreign code, begins a line of its own.
+        depths = [origin.depth for _, origin in self._tracked(inputs)]
+        origin = self._origins.get(output, _Origin(1 + max(depths, default=-1)))
+        # A leaf whose output still counts as that of another module has only passed it on.
+        if origin.modules and not any(True for _ in module.children()):
+            self._passing_on.add(name)
+        last = origin.channels_last
+        if last is None and output.ndim == 4:
+            last = _infer_channels_last(output.shape, self._image)
+        calls.append((tuple(output.shape), last))
+        self._origins[output] = replace(origin, modules=(*origin.modules, name))
 
-        def leave(module: nn.Module, inputs: object, output: object) -> None:
-            calls = self.outputs.setdefault(name, [])
-            if not isinstance(output, Tensor) or not output.is_floating_point():
-                calls.append(((), None))
-                return
-            # What no traced function returned, such as foreign code, begins a line of its own.
-            depths = [origin.depth for _, origin in self._tracked(inputs)]
-            origin = self._origins.get(output, _Origin(1 + max(depths, default=-1)))
-            # A leaf whose output still counts as that of another module has only passed it on.
-            if origin.modules and not any(True for _ in module.children()):
-                self._passing_on.add(name)
-            last = origin.channels_last
-            if last is None and output.ndim == 4:
-                last = _infer_channels_last(output.shape, self._image)
-            calls.append((tuple(output.shape), last))
-            self._origins[output] = replace(origin, modules=(*origin.modules, name))
-
-        return leave
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a torch function and note the origin of its results."""
-        tracked = self._tracked((args, kwargs or {}))
+        tracked = self._tracked((args, kwargs))
         result = func(*args, **(kwargs or {}))
         if tracked:
             name, first = getattr(func, "__name__", ""), tracked[0][1]

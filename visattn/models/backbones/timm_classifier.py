@@ -16,15 +16,8 @@ from visattn.models.base import ImageClassifier, parse_block_name
 from visattn.models.weights import Weights, load_weights, read_weights
 
 _HEAD = re.compile(r"(^|\.)(head|fc|classifier|last_linear)(\.fc|\.l)?\.weight$")
-# These arguments make timm load files by itself or return other outputs than one grid.
-_RESERVED_ARGUMENTS = (
-    "cache_dir",
-    "checkpoint_path",
-    "features_only",
-    "pretrained",
-    "pretrained_cfg",
-    "pretrained_cfg_overlay",
-)
+# These arguments, and those of pretrained weights, make timm load files or return other outputs.
+_RESERVED = frozenset({"cache_dir", "checkpoint_path", "features_only"})
 
 
 def check_single_source(weights: object, *, pretrained: bool) -> None:
@@ -44,7 +37,7 @@ def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bo
     if not timm.is_model(name):
         hint = did_you_mean(name, timm.list_models(), otherwise="timm.list_models() lists all")
         raise ValueError(f"unknown timm model {name!r}; {hint}")
-    if reserved := sorted(set(arguments) & set(_RESERVED_ARGUMENTS)):
+    if reserved := [a for a in arguments if a in _RESERVED or a.startswith("pretrained")]:
         raise ValueError(
             f"timm_kwargs may not contain {', '.join(reserved)}: set pretrained=True or "
             "weights=FILE for weights, and stage=NUMBER for a stage"
@@ -118,7 +111,7 @@ class TimmClassifier(ImageClassifier):
         block_kwargs: Further arguments of the blocks, such as `reduction`.
         img_size: Height and width of the input images, in pixels.
         pretrained: Whether to download timm's pretrained weights.
-        weights: File with pretrained weights instead, as in `read_state_dict`.
+        weights: File with pretrained weights instead.
         freeze_bn: Whether batch norms of the backbone keep their running statistics during
             training. Those of the blocks are not frozen.
         freeze_backbone: Whether only the blocks and the head are trained, as `visattn.insert` does
@@ -167,8 +160,8 @@ class TimmClassifier(ImageClassifier):
         super().__init__(class_names, img_size, mean or config["mean"], std or config["std"])
         if weights:
             load_timm_weights(model, name, Path(weights), arguments)
-            if not (freeze_bn or freeze_backbone) and _batch_norms(model):
-                _check_not_folded(model, weights)
+            if not (freeze_bn or freeze_backbone):
+                _check_not_folded(_batch_norms(model), weights)
         model.reset_classifier(len(self.class_names))
         if freeze_backbone:
             for weight in set(model.parameters()) - set(model.get_classifier().parameters()):
@@ -225,15 +218,14 @@ def _batch_norms(model: nn.Module) -> list[_BatchNorm]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
-def _check_not_folded(model: nn.Module, file: str) -> None:
+def _check_not_folded(norms: Sequence[_BatchNorm], file: str) -> None:
     """Refuse to train batch norms that were folded into the convolutions."""
-    for norm in _batch_norms(model):
-        mean = norm.running_mean
-        variance = norm.running_var
-        if mean is None or variance is None or (mean != 0).any() or (variance != 1).any():
-            return
-    raise ValueError(
-        f"all batch norms in {file} have mean 0 and variance 1: they were folded into the "
-        "convolutions, and training with batch statistics would destroy the pretrained features; "
-        "set freeze_bn=True"
-    )
+    statistics = [(norm.running_mean, norm.running_var) for norm in norms]
+    if norms and all(
+        m is not None and v is not None and not m.any() and (v == 1).all() for m, v in statistics
+    ):
+        raise ValueError(
+            f"all batch norms in {file} have mean 0 and variance 1: they were folded into the "
+            "convolutions, and training with batch statistics would destroy the pretrained "
+            "features; set freeze_bn=True"
+        )

@@ -71,7 +71,7 @@ class TimmEncoder(ImageEncoder):
         freeze_bn: Whether batch norms of trainable stages keep their running statistics too, as
             small batches need.
         pretrained: Whether to download timm's pretrained weights.
-        weights: File with pretrained weights instead, as in `read_state_dict`.
+        weights: File with pretrained weights instead.
         timm_kwargs: Further arguments of `timm.create_model`.
         mean: Mean of each color channel, in [0, 1]; None for the backbone's own.
         std: Standard deviation of each color channel, in [0, 1]; None for the backbone's own.
@@ -116,7 +116,9 @@ class TimmEncoder(ImageEncoder):
         self.backbone = backbone
         self.freeze_bn = freeze_bn
         ends = [str(each["module"]) for each in backbone.feature_info]
-        self._stages = self._stage_indices(len(ends))
+        selected = self.stage if isinstance(self.stage, tuple) else (self.stage,)
+        counted = range(len(ends))
+        self._stages = tuple(None if each is None else counted[each] for each in selected)
         self._frozen = self._freeze(ends, unfreeze_from_stage)
         self._cut = unfreeze_from_stage or 0
         # Selected stages lie behind the frozen ones, or are the last of these. In a tuple, so that
@@ -210,14 +212,6 @@ class TimmEncoder(ImageEncoder):
         for module in [*self._frozen, *(norms if self.freeze_bn else ())]:
             module.train(mode=False)
         return self
-
-    def _stage_indices(self, count: int) -> tuple[int | None, ...]:
-        """Return the indices of the selected stages, counted from the first."""
-        stages = self.stage if isinstance(self.stage, tuple) else (self.stage,)
-        indices = tuple(None if each is None else range(count)[each] for each in stages)
-        if len(set(indices)) < len(stages):
-            raise ValueError(f"stage must name distinct stages of {count}, got {self.stage}")
-        return indices
 
     def _freeze(self, ends: Sequence[str], first: int | None) -> list[nn.Module]:
         """Freeze everything before the first trainable stage; return the frozen modules."""
