@@ -36,7 +36,7 @@ def test_selective_kernels_match_timm() -> None:
             channels, kernel_size=kernels, groups=groups, split_input=False, rd_channels=32
         )
         ours = SelectiveKernel(channels, num_branches=branches)
-        assert [branch[0].groups for branch in ours.branches] == [groups] * branches
+        assert [branch.get_submodule("0").groups for branch in ours.branches] == [groups] * branches
         compare(theirs, ours, channels, branches)
 
 

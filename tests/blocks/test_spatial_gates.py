@@ -27,14 +27,13 @@ def sigmoid(score: Tensor) -> Tensor:
     return 1 / (1 + torch.exp(-score))
 
 
-def mapped(x: Tensor, layer: nn.Module) -> Tensor:
+def mapped(x: Tensor, layer: nn.Module, dilation: int = 1) -> Tensor:
     """Return a linear layer of `b c`, or a convolution of `b c y x` as a sum over its shifts."""
     state = layer.state_dict()
     weight, bias = state["weight"], state.get("bias", torch.zeros(()))
     if weight.ndim == 2:
         return torch.einsum("oc,bc->bo", weight, x) + bias
     height, width, reach = *x.shape[2:], weight.shape[-1] // 2
-    dilation = getattr(layer, "dilation", (1, 1))[0]
     padded = pad(x, (reach * dilation,) * 4)
     total = bias.reshape(-1, 1, 1).expand(len(x), len(weight), height, width)
     for row in range(weight.shape[2]):
@@ -73,11 +72,12 @@ def cbam(x: Tensor, block: nn.Module) -> Tensor:
     return x * of_conv(x, 1, block)
 
 
-def bam_scores(x: Tensor, block: BAM) -> tuple[Tensor, Tensor]:
+def bam_scores(x: Tensor, block: BAM, dilation: int) -> tuple[Tensor, Tensor]:
     first, norm, _, last = block.channel
     channel = mapped(normalized(mapped(x.mean((2, 3)), first), norm).clamp_min(0), last)
-    for layer in (0, 3, 6):
-        x = normalized(mapped(x, block.spatial[layer]), block.spatial[layer + 1]).clamp_min(0)
+    for layer, apart in ((0, 1), (3, dilation), (6, dilation)):
+        x = mapped(x, block.spatial[layer], apart)
+        x = normalized(x, block.spatial[layer + 1]).clamp_min(0)
     return channel[:, :, None, None], mapped(x, block.spatial[9])
 
 
@@ -109,10 +109,10 @@ def test_gates_match_their_equations(size: tuple[int, int]) -> None:
         (SpatialGate(6, kernel_size=3), lambda block: x * of_conv(x, 1, block)),
         (SpatialSE(6), lambda block: x * sigmoid(mapped(x, block.squeeze))),
         (CBAM(6, reduction=2, kernel_size=5), lambda block: cbam(x, block)),
-        (BAM(6, reduction=2), lambda block: x + x * sigmoid(sum(bam_scores(x, block)))),
+        (BAM(6, reduction=2), lambda block: x + x * sigmoid(torch.add(*bam_scores(x, block, 4)))),
         (
             BAM(6, reduction=2, dilation=1, combine="mul"),
-            lambda block: x + x * sigmoid(torch.mul(*bam_scores(x, block))),
+            lambda block: x + x * sigmoid(torch.mul(*bam_scores(x, block, 1))),
         ),
         (SCSE(6), lambda block: sum(scse(x, block))),
         (SCSE(6, combine="max"), lambda block: torch.maximum(*scse(x, block))),
