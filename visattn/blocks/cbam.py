@@ -54,6 +54,6 @@ class CBAM(Block):
         """Return the features scaled by the channel gate, then by the spatial gate."""
         scores = self.mlp(fast_mean(x, (2, 3))) + self.mlp(fast_amax(x.flatten(2), 2))
         z = x * self.channel_tap(scores.sigmoid())[:, :, None, None]
-        pools = torch.stack((fast_amax(z, 1), z.mean(1)), 1)
+        pools = torch.stack((fast_amax(z, 1), fast_mean(z, (1,))), 1)
         gate = self.norm(self.conv(pools)).sigmoid()
         return z * self.spatial_tap(gate.squeeze(1))[:, None]

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from visattn.blocks.base import Block, BlockInfo
 from visattn.blocks.tap import Tap
-from visattn.functional.numerics import fast_amax
+from visattn.functional.numerics import fast_amax, fast_mean
 
 
 class SpatialGate(Block):
@@ -41,7 +41,7 @@ class SpatialGate(Block):
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the features scaled by the spatial gate."""
-        pools = torch.stack((fast_amax(x, 1), x.mean(1)), 1)
+        pools = torch.stack((fast_amax(x, 1), fast_mean(x, (1,))), 1)
         gate = self.norm(self.conv(pools)).sigmoid()
         return x * self.tap(gate.squeeze(1))[:, None]
 

@@ -60,7 +60,7 @@ class TripletAttention(Block):
 
     def forward(self, x: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
         """Return the gated features."""
-        positions = self.places(fast_amax(x, 1), x.mean(1))
+        positions = self.places(fast_amax(x, 1), fast_mean(x, (1,)))
         # The released kernels have these axes: rows by channels, channels by columns.
         rows = self.rows(fast_amax(x, 3).mT, fast_mean(x, (3,)).mT).mT
         columns = self.columns(fast_amax(x, 2), fast_mean(x, (2,)))
