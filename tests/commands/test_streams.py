@@ -13,7 +13,6 @@ import torch
 from command_sandbox import fill
 
 import visattn
-from visattn.cli import main
 from visattn.commands.streams import activity, print_row, print_summaries
 from visattn.io.safe_text import print_message, terminal_text
 from visattn.models.base import SmallEncoder
@@ -188,9 +187,3 @@ def test_a_terminal_shows_what_is_done_from_the_start(sandbox: Path) -> None:
     assert -1 not in places, text
     assert places == sorted(places)
     assert re.search(r"the model saw \d+ %( to \d+ %)? of the photos \(center crop\)", text)
-
-
-def test_messages_about_missing_texts_come_before_the_model(capsys: Capsys) -> None:
-    words = "overlay a.png --out o --model timm:resnet18 --text"
-    assert main([*words.split(), "a dog"]) == 2
-    assert "--text needs a model of images and texts, --model hf:DIREC" in capsys.readouterr().err

@@ -164,7 +164,7 @@ def add_model(parser: CommandParser, *, builds: bool = False, required: bool = F
         metavar="SPEC",
         help="a file of visattn export, a run directory of visattn fit (its best checkpoint), a "
         "name of visattn models, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME, "
-        "hf:DIRECTORY of transformers, open_clip:NAME (with --text), or your own code: "
+        "hf:DIRECTORY of transformers, or your own code: "
         "FILE.py:NAME or package.module:NAME, a class or function that builds the model (this "
         "code is executed)",
     )

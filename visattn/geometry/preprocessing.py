@@ -6,7 +6,6 @@ Transforms are recognized by their class names.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Geometry
@@ -22,7 +21,7 @@ _COLORS = frozenset((
     "ColorJitter", "GaussianBlur", "GaussianNoise", "Grayscale", "JPEG", "Normalize", "RGB",
     "RandomAdjustSharpness", "RandomAutocontrast", "RandomChannelPermutation", "RandomEqualize",
     "RandomErasing", "RandomGrayscale", "RandomInvert", "RandomPhotometricDistort",
-    "RandomPosterize", "RandomSolarize", "ReverseChannels",
+    "RandomPosterize", "RandomSolarize",
     # from timm
     "MaybePILToTensor", "MaybeToTensor",
 ))  # fmt: skip
@@ -30,14 +29,6 @@ _COLORS = frozenset((
 
 _FLIPS = {"RandomHorizontalFlip": False, "RandomVerticalFlip": True}
 """Transforms that may flip an image, and whether vertically."""
-
-
-class ReverseChannels(nn.Module):
-    """Exchanges red and blue, for models that take BGR."""
-
-    def forward(self, image: Float[Tensor, "c y x"]) -> Float[Tensor, "c y x"]:
-        """Return the image with its channels in reverse order."""
-        return image.flip(0)
 
 
 class UnsupportedTransform:

@@ -14,7 +14,7 @@ class Loaded:
         weights: `random`, `pretrained`, or the file or name that they come from.
         class_names: Unique names of the classes, or () if unknown.
         transform: Preprocessing of PIL images; None if the size, mean and std of the model suffice.
-        processor: Processor of transformers, or tokenizer of open_clip.
+        processor: Processor of transformers, or its image processor and tokenizer.
         notes: What was removed, converted or assumed, in sentences.
     """
 

@@ -12,7 +12,7 @@ BUNDLED = Path(__file__).parent / "bundled"
 FORMS = (
     "a file of visattn export, a run folder of visattn fit or one of its checkpoints, one of "
     "`visattn models`, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME, hf:DIRECTORY, "
-    "open_clip:NAME, FILE.py:NAME or package.module:NAME"
+    "FILE.py:NAME or package.module:NAME"
 )
 _HUB = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([^\s@]+))?")
 

@@ -20,7 +20,6 @@ from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import parse_json
 from visattn.models.backbones.huggingface import load_huggingface_model
 from visattn.models.backbones.names import load_named
-from visattn.models.backbones.text_models import load_open_clip
 from visattn.models.card import model_card
 from visattn.models.config import build_model, model_config
 from visattn.models.loaded import Loaded, mark
@@ -135,9 +134,9 @@ def load(
             checkpoint is loaded, or one of its checkpoints; a model that comes with visattn, such
             as `scenes-captioner`; `hf://USER/NAME[@REVISION]` on the Hugging Face hub;
             `hf:DIRECTORY` as `save_pretrained` of transformers writes it; `timm:NAME`;
-            `torchvision:NAME`; `open_clip:NAME`; or your own code, `FILE.py:NAME` or
+            `torchvision:NAME`; or your own code, `FILE.py:NAME` or
             `package.module:NAME`: a class or function that builds a model, or a model.
-        weights: File with weights of timm, torchvision, open_clip or your own code; a classifier
+        weights: File with weights of timm, torchvision or your own code; a classifier
             gets as many classes as they have.
         pretrained: Download the pretrained weights of timm or torchvision.
         model_kwargs: Constructor arguments of the model of another library or your own code.
@@ -164,8 +163,6 @@ def load(
     if model is not None:
         return model
     kind, _, rest = spec.partition(":")
-    if kind == "open_clip" and not (pretrained or arguments):
-        return load_open_clip(rest, file)
     if kind == "hf" and not rest.startswith("//") and not (pretrained or file):
         return load_huggingface_model(Path(rest).expanduser(), **arguments)
     if pretrained or arguments or file:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from visattn.geometry.preprocessing import (
-    ReverseChannels,
     UnsupportedTransform,
     geometry_of_transform,
 )
@@ -163,7 +162,7 @@ def transform_colors(transform: Any) -> tuple[tuple[float, ...], tuple[float, ..
         raise ValueError(transform.reason)  # noqa: TRY004 - of the preprocessing of a model
     steps = list(steps_of(transform))
     colors = [pair for step in steps if (pair := step_colors(step)) is not None]
-    if len(colors) > 1 or any(isinstance(step, ReverseChannels) for step in steps):
+    if len(colors) > 1:
         raise ValueError(
             "the preprocessing of the model changes colors in another way than by one mean and "
             "std, so that it cannot be resized otherwise: leave out img_size and resize_mode, or "

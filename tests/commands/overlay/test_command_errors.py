@@ -77,7 +77,7 @@ def test_invalid_requests_end_with_a_message(
     ("model", "reason"),
     [
         ("timm:resnet81", "unknown timm model 'resnet81'; did you mean resnet18"),
-        ("torchvision:vit_b_61", "did you mean vit_b_16"),
+        ("torchvision:vit_b_61", "Unknown model vit_b_61"),
         ("resnet18", "no model is named 'resnet18'; a model is named by"),
         ("no.safetensors", "no.safetensors"),
         ("hf:nowhere", "nowhere must be a directory"),

@@ -14,6 +14,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 import visattn as va
+from tests.helpers import tiny_vlms
+from visattn.cli import main
 from visattn.geometry.preprocessing import geometry_of_transform
 from visattn.models.backbones.huggingface import image_transform, processor_transform
 from visattn.models.loaded import loaded_with
@@ -173,6 +175,29 @@ def test_a_model_of_images_and_texts_is_whole_and_explained_by_its_vision_tower(
         torch.testing.assert_close(heatmap.values, expected.values, atol=0.05, rtol=0.05)
         with pytest.raises(ValueError, match=r"must take only images, .* model\.vision_model"):
             va.explain(made, photo, "rollout")
+
+
+def test_a_model_that_generates_captions_and_its_tower_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    made, processor = tiny_vlms.build("llava")
+    made.save_pretrained(tmp_path / "llava")
+    processor.save_pretrained(tmp_path / "llava")
+    photo = np.random.default_rng(1).integers(0, 256, (40, 50, 3), np.uint8)
+    model = va.load(f"hf:{tmp_path / 'llava'}")
+    assert type(model) is type(made)
+    [ours] = va.caption(model, photo, max_new_tokens=2)
+    [theirs] = va.caption(made.eval(), photo, processor=processor, max_new_tokens=2)
+    assert ours.text == theirs.text
+    [heatmap] = va.explain(model, photo, "rollout")
+    assert heatmap.info.model == made.config.vision_config.model_type
+    Image.fromarray(photo).save(tmp_path / "photo.png")
+    words = ["overlay", str(tmp_path / "photo.png"), "--model", f"hf:{tmp_path / 'llava'}"]
+    assert main([*words, "--method", "rollout", "--out", str(tmp_path / "out")]) == 0
+    assert "only the vision tower of LlavaForCond" in capsys.readouterr().err
+    drawn = np.load(tmp_path / "out" / "photo.rollout.npy")
+    np.testing.assert_allclose(drawn, heatmap.values.numpy(), rtol=1e-4)
 
 
 def test_architecture_named_in_config_is_loaded(tmp_path: Path) -> None:

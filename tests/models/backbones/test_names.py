@@ -149,9 +149,8 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda _: va.load("timm:resnet81"), "unknown timm model 'resnet81'; did you mean resnet"),
     (
         lambda _: va.load("torchvision:vit_b_61"),
-        "model 'vit_b_61'; did you mean vit_b_",
+        "Unknown model vit_b_61",
     ),
-    (lambda _: va.load("torchvision:fasterrcnn_resnet51"), "did you mean fasterrcnn_resnet50_fpn"),
     (lambda _: va.load("timm:test_resnet", model_kwargs={"color": 1}), "does not take these argum"),
     (lambda _: va.load("timm:test_resnet", **WRONG), "set either pretrained or weights, not both"),
     (lambda f: va.load(f"{f}:Nett"), "has no 'Nett'; did you mean Net"),

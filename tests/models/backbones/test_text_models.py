@@ -176,20 +176,19 @@ def test_models_like_those_of_open_clip_are_wrapped_by_their_functions() -> None
 def test_open_clip_itself_gives_its_logits_and_preprocessing() -> None:
     library: Any = pytest.importorskip("open_clip")
     torch.manual_seed(0)
-    network: Any = visattn.load("open_clip:ViT-S-32")
-    explainer = Explainer(network, text=TEXTS)
+    network, _, theirs = library.create_model_and_transforms("ViT-S-32", pretrained_text=False)
+    tokenizer: Any = library.get_tokenizer("ViT-S-32")
+    explainer = Explainer(network.eval(), text=TEXTS, processor=tokenizer)
     batch = explainer.prepare(PHOTO)
-    _, _, theirs = library.create_model_and_transforms("ViT-S-32", pretrained_text=False)
     torch.testing.assert_close(batch.inputs[0], theirs(Image.fromarray(PHOTO)), rtol=0, atol=1e-5)
     with torch.no_grad():
-        tokenizer: Any = library.get_tokenizer("ViT-S-32")
         tokens = tokenizer(TEXTS)
         images, texts, scale = network(batch.inputs, tokens)[:3]
         torch.testing.assert_close(
             explainer.model(batch.inputs), scale * images @ texts.T, rtol=1e-4, atol=1e-4
         )
     with pytest.raises(ValueError, match="at most 77 tokens"):
-        Explainer(network, text=["word " * 100])
+        Explainer(network, text=["word " * 100], processor=tokenizer)
 
 
 def test_the_logits_of_texts_by_hand() -> None:

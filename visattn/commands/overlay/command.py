@@ -85,7 +85,6 @@ _MODES = {
     ),
 }  # fmt: skip
 
-_TEXT_MODELS = ("hf:", "open_clip:")
 _STYLES = ("heat", "light", "blur", "contour")
 _KINDS = ("overlay", "rgba", "16bit", "sheet")
 
@@ -149,8 +148,8 @@ def _add_methods(parser: CommandParser) -> None:
         "--text",
         nargs="+",
         metavar="TEXT",
-        help="texts to compare the images with, for a model of images and texts: hf:DIRECTORY of "
-        "CLIP or SigLIP, or open_clip:NAME; one map for each text, on one scale",
+        help="texts to compare the images with, for a model of images and texts, such as "
+        "hf:DIRECTORY of CLIP or SigLIP; one map for each text, on one scale",
     )
     _add_layers(group)
     group.add_argument(
@@ -283,13 +282,6 @@ def main(argv: Sequence[str]) -> int:
         parser.error(_NO_SOURCE)
     if args.text and (args.maps or args.target or args.classes):
         parser.error("--text names what to explain: --target, --classes and --maps have no use")
-    if args.text and not args.model.startswith(_TEXT_MODELS):
-        parser.error(
-            f"--text needs a model of images and texts, --model hf:DIRECTORY of CLIP or SigLIP or "
-            f"--model open_clip:NAME; got {args.model}. To explain a class, use --target NAME"
-        )
-    if args.text and (args.pretrained or args.model_args):
-        parser.error("--pretrained and --model-arg have no use beside --text")
     if args.layer and args.layers:
         parser.error("--layer takes names of modules, --layers indices: use one of them")
     mode = "maps" if args.maps is not None else "videos" if has_videos else "photos"

@@ -58,7 +58,9 @@ def load_huggingface_model(directory: Path, **loading: Any) -> nn.Module:
 def _read_model(library: Any, directory: Path, loading: dict[str, Any]) -> nn.Module:
     """Return the model of a directory with all of its weights."""
     architectures = read_json_object(directory / "config.json").get("architectures")
-    model_class = getattr(library, architectures[0], None) if architectures else library.AutoModel
+    model_class: Any = library.AutoModel
+    if architectures:
+        model_class = getattr(library, architectures[0], None)
     is_model = isinstance(model_class, type) and issubclass(model_class, library.PreTrainedModel)
     if architectures and not is_model:
         raise ValueError(

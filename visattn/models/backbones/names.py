@@ -23,7 +23,7 @@ from visattn.models.backbones.timm_classifier import (
 from visattn.models.loaded import Loaded, mark
 from visattn.models.weights import Weights, classes_of, load_weights, read_weights
 
-_LIBRARIES = ("timm", "torchvision", "hf", "open_clip")
+_LIBRARIES = ("timm", "torchvision", "hf")
 
 
 def load_named(
@@ -52,8 +52,8 @@ def load_named(
     if not is_user_code(spec) or pretrained:
         return None
     with user_object(spec) as named:
-        build = (lambda: named) if isinstance(named, nn.Module) else named
-        model, read_of = _with_weights(build, weights, model_kwargs)
+        code = (lambda: named) if isinstance(named, nn.Module) else named
+        model, read_of = _with_weights(code, weights, model_kwargs)
     names = getattr(model, "class_names", None) or getattr(model, "classes", None)
     names = names if isinstance(names, list | tuple) else ()
     return _marked(model, weights, spec, read_of, unique_names([*map(str, names)]))
@@ -102,11 +102,6 @@ def _torchvision_model(
     """Return a torchvision model, with the preprocessing and classes of its default weights."""
     from torchvision import models as zoo  # slow to import
 
-    if name not in zoo.list_models():
-        hint = did_you_mean(
-            name, zoo.list_models(), otherwise="see torchvision.models.list_models()"
-        )
-        raise ValueError(f"unknown torchvision model {name!r}; {hint}")
     default: Any = zoo.get_model_weights(name).DEFAULT  # type: ignore[attr-defined]
     options = {"weights": default if pretrained else None}
     if name in (*zoo.list_models(zoo.segmentation), *zoo.list_models(zoo.detection)):

@@ -1,8 +1,6 @@
 """Classifiers whose classes are texts, from models that embed images and texts."""
 
-import importlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,11 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from visattn.attribution.model_defaults import default_mean_std
-from visattn.io.messages import did_you_mean
 from visattn.models.backbones.huggingface import image_transform
 from visattn.models.base import NormalizedInput
 from visattn.models.loaded import Loaded, loaded_with, mark
-from visattn.models.weights import load_weights, read_weights
 from visattn.recording.model_config import parse_image_size, vision_config
 
 
@@ -218,7 +214,7 @@ def _clip_tokens(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "t n"]:
     return tokens
 
 
-def _logits_of(model: Any) -> dict[str, float]:
+def _logits_of(model: Any) -> dict[str, Any]:
     """Return how a model makes logits of the cosine, as options of `TextPromptClassifier`."""
     bias = getattr(model, "logit_bias", None)
     scale = getattr(model, "logit_scale", None)
@@ -258,18 +254,3 @@ def _clip_transform(
     steps += [v2.CenterCrop(size)] if is_cropped else []
     steps += [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
     return v2.Compose(steps)
-
-
-def load_open_clip(name: str, weights: Path | None) -> nn.Module:
-    """Return a model of open_clip with its tokenizer."""
-    try:
-        library: Any = importlib.import_module("open_clip")
-    except ImportError as error:
-        raise ImportError("open_clip models need open_clip: pip install open_clip_torch") from error
-    if name not in library.list_models():
-        hint = did_you_mean(name, library.list_models())
-        raise ValueError(f"unknown open_clip model {name!r}; {hint}")
-    model = library.create_model(name, pretrained=None, pretrained_text=False)
-    if weights:
-        load_weights(model, read_weights(weights, model.state_dict()), weights)
-    return mark(model, Loaded(str(weights or "random"), processor=library.get_tokenizer(name)))
