@@ -1,9 +1,12 @@
 """Targets: classes by index, name or prediction, and functions of the output."""
 
+import numpy as np
 import pytest
 import torch
 from small_models import CLASSES, small_cnn
+from torch import Tensor, nn
 
+import visattn as va
 from visattn.attribution.perturbation import evaluate_target
 from visattn.attribution.targets import ClassTarget, resolve_target
 
@@ -88,3 +91,21 @@ def test_variants_of_images_are_evaluated_in_one_forward_pass(
     with pytest.raises(ValueError, match="must be 'probabilities' or 'logits', got 'odds'"):
         evaluate_target(explained, variants, target, score_type="odds")  # pyright: ignore[reportArgumentType]
     assert len(CLASSES) == 4
+
+
+@pytest.mark.parametrize("end", [nn.Identity(), nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid()])
+def test_a_map_says_the_probability_of_its_class_and_what_its_grid_cannot_say(
+    end: nn.Module,
+) -> None:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 8, 8, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = nn.Sequential(*body, nn.Linear(8, 3), end).eval()
+    photo = np.random.default_rng(0).integers(0, 256, (24, 24, 3), np.uint8)
+    logits: list[Tensor] = []
+    hook = model[4].register_forward_hook(lambda *values: logits.append(values[2].detach()))
+    [heatmap] = va.Explainer(model, img_size=24, mean=0.5, std=0.5).explain(photo, "gradcam", 1)
+    hook.remove()
+    scores = logits[-1][0]
+    expected = scores.sigmoid()[1] if isinstance(end, nn.Sigmoid) else scores.softmax(0)[1]
+    assert heatmap.info.probability == pytest.approx(float(expected), abs=1e-5)
+    assert "only 3 \N{MULTIPLICATION SIGN} 3 cells" in heatmap.info.note

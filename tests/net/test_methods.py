@@ -44,4 +44,5 @@ def _known(record: dict[str, Any]) -> dict[str, Any]:
     """Return the entries of a record that are not empty, unknown or false."""
     if record.get("thing"):
         record = {**record, "thing": _known(record["thing"])}
+    record = {**record, "note": "", "probability": None}  # newer than what is kept
     return {key: v for key, v in record.items() if v not in (None, "", [], {}) and v is not False}

@@ -188,7 +188,7 @@ def test_numbers_that_json_does_not_have_are_saved(tmp_path: Path) -> None:
     assert equal(again.values, maps.values)
     assert isinstance(again.info.score, float)
     assert math.isnan(again.info.score)
-    assert again.info.cosine == [float("-inf"), None]
+    assert again.info.cosine == (float("-inf"), None)
 
 
 def test_notebooks_show_what_the_table_names() -> None:

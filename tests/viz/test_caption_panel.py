@@ -90,7 +90,7 @@ def test_maps_of_the_tile_size_are_not_resampled() -> None:
         AttentionMap(cells, "attend", "words", geometry).resize_to_image(size, smooth=False).numpy()
     )
     panel = caption_panel(photo, ["dog"], values)
-    expected = overlay(resize_image(photo, size), values[0])
+    expected = overlay(resize_image(photo, size), values[0], hatched=True)
     np.testing.assert_array_equal(tile(panel, 1, (480, 640), 1), expected)
     hot = np.argwhere(values[0] == 1)
     assert hot.mean(0) + 0.5 == pytest.approx(

@@ -1,6 +1,7 @@
 """Overlays and transparent maps."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+import visattn.viz.heatmap
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
 from visattn.viz.heatmap import (
@@ -107,10 +109,21 @@ def test_coverage_increases_with_attention() -> None:
     assert shown[255] == pytest.approx(0.7 * 255, abs=1)
 
 
-def test_nan_is_gray_dark_and_hatched() -> None:
+def test_what_was_not_seen_is_dim_and_lies_outside_a_frame() -> None:
+    values = np.full((480, 60), np.nan)
+    values[100:300, 20:40] = 0.9
+    shown = overlay(np.full((480, 60, 3), 150, np.uint8), values)
+    frame = np.zeros((480, 60), bool)
+    frame[99:301, 19:41] = True
+    assert set(shown[~frame].ravel()) == {round(0.38 * 150) + 14}
+    assert set(shown[frame & np.isnan(values)].ravel()) == {190}
+
+
+def test_what_was_not_seen_is_hatched_in_print() -> None:
     image = scene(61, 61)
     values = np.full((61, 61), 0.9)
     values[:, 31:] = np.nan
+    overlay = partial(visattn.viz.heatmap.overlay, hatched=True)
     shown = overlay(image, values).astype(int)
     unseen = shown[:, 31:]
     assert (unseen == unseen[:, :, :1]).all()

@@ -18,6 +18,8 @@ TargetLike = int | str | Sequence[int | str] | Target | None
 ScoreType = Literal["probabilities", "logits"]
 """Keys that the records of all maps have, also of maps that explain no class."""
 
+_SUMS_TO_1 = 1e-3  # rounding of 16 bits
+
 
 @runtime_checkable
 class DescribedTarget(Protocol):
@@ -122,10 +124,15 @@ class ClassTarget:
         """
         indices = self.class_indices or ()
         target = indices[index if len(indices) > 1 else 0] if indices else None
+        probability = None
+        if self.first_scores is not None and target is not None:
+            scores = self.first_scores[index : index + 1].float()
+            probability = float(probabilities(scores, self.layout)[0, target])
         return MapInfo(
             target=target,
             class_name=class_name(target, class_names),
             score=self.initial_values[index] if self.initial_values else None,
+            probability=probability,
             more={"predicted": self.predicted[index]} if self.predicted else {},
         )
 
@@ -317,10 +324,17 @@ def probabilities(
 ) -> Float[Tensor, "b k"]:
     """Return class probabilities: softmax, or sigmoid for a single class or one of two.
 
+    Scores that are probabilities are returned as they are.
+
     Example:
         >>> probabilities(torch.zeros(1, 4)), probabilities(torch.zeros(1, 1))
         (tensor([[0.2500, 0.2500, 0.2500, 0.2500]]), tensor([[0.5000]]))
     """
-    if layout is not None and layout.is_binary:
-        return scores if layout.is_probability else scores.sigmoid()
-    return scores.softmax(1) if scores.shape[1] > 1 else scores.sigmoid()
+    if layout is not None and layout.is_probability:
+        return scores
+    if scores.shape[1] == 1 or (layout is not None and layout.is_binary):
+        return scores.sigmoid()
+    # The model ends in a softmax, whose softmax would be nearly uniform.
+    if bool((scores >= 0).all()) and bool(((scores.sum(1) - 1).abs() < _SUMS_TO_1).all()):
+        return scores
+    return scores.softmax(1)

@@ -28,7 +28,7 @@ from visattn.recording.frozen import internal_geometry
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import ExplainedModel, TextScorer
 from visattn.recording.probe_cache import cell_margin
-from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.attention_map import AttentionMap, empty_map_reason, map_note
 from visattn.results.info import MapInfo
 
 
@@ -187,6 +187,7 @@ def _placed(
                 common | _describe(explained, resolved, index),
                 image=image.name,
                 empty=empty_map_reason(value),
+                note=map_note(value),
             ),
             margin=margin,
         )
@@ -293,6 +294,7 @@ def stack_texts(maps: Sequence[Sequence[AttentionMap]], texts: Sequence[str]) ->
             cosine=[_single(of_text.info.cosine) for of_text in of_image],
             texts=list(texts),
             empty=empty_map_reason(values),
+            note=map_note(values),
         )
         stacked.append(replace(of_image[0], values=values, labels=tuple(texts), info=info))
     return stacked

@@ -122,7 +122,7 @@ class MapImages(ImageFunction):
     """Attribution or attention maps of photos, as a function of a batch of columns.
 
     The maps are those of `visattn.explain` for the photos of a batch. A row has `class`, `score`
-    (probability, similarity or output of the model), `map`, from which
+    (output of the model) and `probability` of the class, `map`, from which
     `AttentionMap.from_dict(json.loads(cell))` restores the map, and `error`.
 
     Args:
@@ -150,7 +150,7 @@ class MapImages(ImageFunction):
         'gradcam'
     """
 
-    empty: ClassVar = {"class": "", "score": math.nan, "map": ""}
+    empty: ClassVar = {"class": "", "score": math.nan, "probability": math.nan, "map": ""}
 
     def __init__(
         self,
@@ -171,11 +171,11 @@ class MapImages(ImageFunction):
     def cells(self, result: AttentionMap) -> dict[str, Any]:
         """Return class, score and map; of an empty map why it is empty."""
         info = result.info
-        scores = (info.probability, info.cosine, info.score)
-        score = next((each for each in scores if isinstance(each, float)), math.nan)
+        score = info.score if isinstance(info.score, float) else math.nan
         return {
             "class": info.class_name or ("" if info.target is None else str(info.target)),
             "score": score,
+            "probability": math.nan if info.probability is None else info.probability,
             "map": json.dumps(result.to_dict(), default=str),
             "error": info.empty,
         }

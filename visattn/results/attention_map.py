@@ -17,6 +17,9 @@ from visattn.results.kinds import MapKind
 from visattn.results.map_boxes import BOX_THRESHOLD, MapBox, MapBoxes, part_boxes
 from visattn.results.records import Result
 
+_UNIFORM = 0.25  # share of the mean by which the cells of a nearly uniform map differ from it
+_COARSE = 4  # cells of a side below which a map hardly says where
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionMap(Result):
@@ -472,3 +475,20 @@ def empty_map_reason(values: Float[Tensor, "*axes"]) -> str:
     if not bool(values.any()):
         return "the map is zero everywhere"
     return ""
+
+
+def map_note(values: Float[Tensor, "*axes y x"]) -> str:
+    """Return what a reader of maps should know: that they are nearly uniform, or coarse.
+
+    Example:
+        >>> map_note(torch.full((4, 5), 0.2)), map_note(torch.eye(2)), map_note(torch.eye(4))
+        ('nearly uniform', 'only 2 × 2 cells', '')
+    """
+    cells = values.flatten(-2)
+    mean = cells.mean(-1, keepdim=True)
+    notes: list[str] = []
+    if bool(((cells - mean).abs() <= _UNIFORM * mean.abs()).all()) and bool(mean.any()):
+        notes.append("nearly uniform")
+    if min(values.shape[-2:]) < _COARSE:
+        notes.append("only {} \N{MULTIPLICATION SIGN} {} cells".format(*values.shape[-2:]))
+    return ", ".join(notes)

@@ -118,8 +118,7 @@ def _decode(kind: Any, value: Any) -> Any:
     if origin is tuple and inner[-1] is not Ellipsis:
         return tuple(_decode(*pair) for pair in zip(inner, value, strict=True))
     if isinstance(value, list) and inner:
-        items = [_decode(inner[0], each) for each in value]
-        return tuple(items) if origin is tuple else items
+        return tuple(_decode(inner[0], each) for each in value)
     constructor: Any = kind if kind in (str, int, float, bool) else None
     return constructor(value) if constructor else value
 

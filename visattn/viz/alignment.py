@@ -151,7 +151,7 @@ def _draw_cells(
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return values in the colors of overlays, on gray as in legends; NaN is hatched."""
     gray = np.full((*values.shape, 3), _GRAY, np.uint8)
-    return overlay(gray, values, vmax=vmax, opacity=1.0)
+    return overlay(gray, values, vmax=vmax, opacity=1.0, hatched=True)
 
 
 def _draw_outlines(
@@ -161,7 +161,7 @@ def _draw_outlines(
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return the image with an outline per map, and hatched outside the model's input."""
     inside = np.where(np.isnan(maps[0]), np.nan, 1.0)
-    image = overlay(image, inside, style="light")
+    image = overlay(image, inside, style="light", hatched=True)
     for values, color in zip(maps, colors, strict=True):
         peak = float(values[np.isfinite(values)].max(initial=0.0))
         if peak > 0:

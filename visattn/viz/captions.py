@@ -122,7 +122,7 @@ def caption_figure(
         600
     """
     caption = caption.drawable()
-    drawing = DrawOptions(**options).otherwise(
+    drawing = DrawOptions(**options, hatched=True).otherwise(
         vmax=caption.maps.display_range()[1], smooth=caption.smooth
     )
     draw = partial(_word_tiles, read_image(image).pixels, caption, boxes, drawing, scales, note)

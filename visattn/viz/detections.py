@@ -204,7 +204,7 @@ def detection_figure(
         600
     """
     original = _check_size(image, result.maps)
-    drawing = DrawOptions(**options)
+    drawing = DrawOptions(**options, hatched=True)
     count = len(result.objects)
     drawn = min(len(result.objects), max_queries)
     title = f"{count} object{'' if count == 1 else 's'}"

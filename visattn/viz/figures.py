@@ -230,7 +230,7 @@ def figure(
         >>> va.figure(columns, [photo, photo], scales="all", scale=2).image.width
         2400
     """
-    drawing = DrawOptions(**options)
+    drawing = DrawOptions(**options, hatched=True)
     if isinstance(maps, AttentionMap) and maps.kind == "channel" and images is None:
         return Figure(lambda _: channel_bars(maps), drawing.zoom)
     table = _table(maps, images)
@@ -241,7 +241,8 @@ def figure(
         raise ValueError(f"each of {len(table.maps)} maps needs a scale, got {len(per_map)}")
     if boxes:
         table = table.with_boxes(boxes)
-    titles = (table.title() if title is None else title, subtitle)
+    notes = dict.fromkeys(each.info.note for each in table.maps)
+    titles = (table.title() if title is None else title, join_notes(subtitle, *notes))
     draw = _draw_tiles if len(table.rows) == 1 else _draw_rows
     return Figure(partial(draw, table, per_map, titles, drawing), drawing.zoom)
 

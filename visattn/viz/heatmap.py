@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
-from jaxtyping import Float, Integer, UInt8
+from jaxtyping import Bool, Float, Integer, UInt8
 from PIL import Image, ImageFilter
 
 from visattn.io.messages import did_you_mean
@@ -207,6 +207,8 @@ _COVER = [
 ]  # concave, so that low attention is visible
 _NAN_LUT = [round(0.38 * level) + 14 for level in range(256)]
 _HATCH_LUT = [level + 40 for level in _NAN_LUT]
+_FRAME = 190  # gray of the line around what the model saw
+_FRAMES = 240  # widths of this line in the shorter side of an image
 _BLUR_RATIO = 24  # shorter side of the image / blur radius
 _BAND_PIXELS = 1 << 18  # pixels that are drawn at once, so that they fit into the CPU cache
 
@@ -221,6 +223,7 @@ def overlay(
     opacity: float = 0.7,
     style: Style = "heat",
     signed: bool = False,
+    hatched: bool = False,
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Return the image with an attention map drawn on it.
 
@@ -231,7 +234,7 @@ def overlay(
     Args:
         image: RGB.
         values: One per pixel of the image, as `AttentionMap.resize_to_image` returns them. NaN
-            marks pixels outside the model's input, which are dark and hatched.
+            marks pixels outside the model's input, which are dimmed and lie outside a thin frame.
         vmin: Value at the lower end of the colormap; lower values are clipped.
         vmax: Value at the upper end of the colormap; higher values are clipped.
         colormap: Colormap of `heat` and `contour` for maps without sign, see `overlay_palette`.
@@ -241,6 +244,7 @@ def overlay(
             draws lines at 25, 50 and 75 % of the value range.
         signed: Whether the map has negative values. `heat` and `contour` show positive ones in
             orange and negative ones in blue; the other styles show magnitudes.
+        hatched: Whether what the model did not see is hatched, as in figures that are printed.
 
     Raises:
         ValueError: If the sizes differ, `vmin` is not below `vmax`, or the opacity, the style or
@@ -253,7 +257,7 @@ def overlay(
     """
     [drawn] = overlays(
         image, [values], vmin=vmin, vmax=[vmax], colormap=colormap, opacity=opacity, style=style,
-        signed=signed,
+        signed=signed, hatched=hatched,
     )  # fmt: skip
     return drawn
 
@@ -268,6 +272,7 @@ def overlays(
     opacity: float = 0.7,
     style: Style = "heat",
     signed: bool = False,
+    hatched: bool = False,
 ) -> list[UInt8[np.ndarray, "y x 3"]]:
     """Return the image with each of several maps drawn on it, as `overlay` draws one.
 
@@ -282,6 +287,7 @@ def overlays(
         opacity: See `overlay`.
         style: See `overlay`.
         signed: See `overlay`.
+        hatched: See `overlay`.
 
     Raises:
         ValueError: As `overlay`.
@@ -316,9 +322,24 @@ def overlays(
                 drawn = Image.composite(colored or below.photo, below.dimmed, levels.point(alpha))
             is_nan = np.isnan(values[band])
             if is_nan.any():
-                drawn.paste(below.hatched, mask=Image.fromarray(is_nan))
+                unseen = below.hatched if hatched else below.unseen
+                drawn.paste(unseen, mask=Image.fromarray(is_nan))
             output[band] = drawn
+    if not hatched:
+        for output, values in zip(outputs, maps, strict=True):
+            _frame_seen(output, ~np.isnan(values))
     return outputs
+
+
+def _frame_seen(image: UInt8[np.ndarray, "y x 3"], seen: Bool[np.ndarray, "y x"]) -> None:
+    """Draw a thin frame around what the model saw, on what it did not see."""
+    rows, columns = np.flatnonzero(seen.any(1)), np.flatnonzero(seen.any(0))
+    if seen.all() or not len(rows):
+        return
+    line = max(1, min(seen.shape) // _FRAMES)
+    frame = (slice(max(rows[0] - line, 0), rows[-1] + 1 + line),
+             slice(max(columns[0] - line, 0), columns[-1] + 1 + line))  # fmt: skip
+    image[frame][~seen[frame]] = _FRAME
 
 
 @dataclass(frozen=True)
@@ -344,8 +365,13 @@ class _Band:
         return _dim_image(self.background, self.style)
 
     @cached_property
+    def unseen(self) -> Image.Image:
+        """The rows outside of the model's input: dark and gray."""
+        return self.photo.convert("L").point(_NAN_LUT).convert("RGB")
+
+    @cached_property
     def hatched(self) -> Image.Image:
-        """The rows outside of the model's input."""
+        """They with diagonal lines."""
         return _hatch_image(self.photo, self.top, self.shorter_side)
 
 
@@ -512,6 +538,7 @@ class DrawOptions:
         scale: Size of text, lines and margins: at 2, letters of 12 pixels have 24, and tiles are
             as wide as the width allows.
         crop: Whether tiles show only the part of the photo that the model saw.
+        hatched: Whether what the model did not see is hatched.
 
     Example:
         >>> DrawOptions(vmax=2.0).draw(np.zeros((1, 2, 3), np.uint8), np.ones((1, 2))).shape
@@ -527,6 +554,7 @@ class DrawOptions:
     width: int | None = None
     scale: float = 1.0
     crop: bool = False
+    hatched: bool = False
 
     @property
     def page_width(self) -> int:
@@ -591,6 +619,7 @@ class DrawOptions:
             opacity=self.opacity,
             style=self.style,
             signed=signed,
+            hatched=self.hatched,
         )
 
     def otherwise(self, **defaults: Any) -> Self:

@@ -200,7 +200,7 @@ def draw_gate(image: UInt8[np.ndarray, "y x 3"], values: np.ndarray) -> UInt8[np
         >>> draw_gate(np.zeros((1, 1, 3), np.uint8), np.ones((1, 1))).max() > 0
         np.True_
     """
-    return overlay(image, values, vmin=0.0, vmax=1.0)
+    return overlay(image, values, vmin=0.0, vmax=1.0, hatched=True)
 
 
 def _resized(image: UInt8[np.ndarray, "y x 3"], size: tuple[int, int]) -> np.ndarray:

@@ -57,7 +57,7 @@ visattn detect draws where the queries of a detector of transformers looked.
 With --boxes FILE, FILE holds the boxes of each map: COCO JSON, whose categories are the classes,
 texts or words, or the methods of maps without one.
 If a method fails, this is reported, the other methods continue, and the exit code is 1.
-Regions outside of the network's input, such as those beside a crop, are hatched or transparent.
+Regions outside of the network's input, such as those beside a crop, are dimmed or transparent.
 An interrupted run resumes: maps that exist and were made in the same way are not computed again.
 
 With --maps, FILE (.npy, .npz, .json) holds one map [y, x] or several [t, y, x] of one photo; the

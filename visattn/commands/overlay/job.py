@@ -386,16 +386,15 @@ class OverlayJob(Job[ImageMaps]):
         sizes = figure_options(args)
         pages: dict[str, bytes] = {}
         if "sheet" in args.save:
-            notes = dict.fromkeys(
-                [*(each.info.note for each in maps), _preprocessing_note(maps[0])]
-            )
             figure = draw_figure(
                 maps,
                 image,
                 scales=scales,
                 boxes=boxes,
                 title=" / ".join(args.text) if args.text else None,
-                subtitle=join_notes(Path(image.name).name, explained.info.name, *notes),
+                subtitle=join_notes(
+                    Path(image.name).name, explained.info.name, _preprocessing_note(maps[0])
+                ),
                 style=args.style,
                 crop=args.cropped,
                 **drawing,
@@ -444,7 +443,8 @@ class OverlayJob(Job[ImageMaps]):
             return
         row = dict(*self.table(record))
         target = "-" if row["class"] is None else row["class"]
-        shown = "-" if row["score"] is None else f"{row['score']:.3f}"
+        share = row.get("cosine", row["probability"])
+        shown = "-" if share is None else f"{share:.3f}"
         yield row["method"], target, shown, f"{row['lowest']:.3g} to {row['highest']:.3g}"
 
     @staticmethod
@@ -459,7 +459,9 @@ class OverlayJob(Job[ImageMaps]):
         yield {
             "method": record["key"],
             "class": info.class_name or info.target,
-            "score": info.cosine if info.probability is None else info.probability,
+            "score": info.score,
+            "probability": info.probability,
+            **({} if info.cosine is None else {"cosine": info.cosine}),
             "peak_x": left,
             "peak_y": top,
             "lowest": lowest,

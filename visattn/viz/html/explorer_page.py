@@ -18,7 +18,7 @@ from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import RecordedLayer
 from visattn.viz.html.document import PageOptions, PageParts, page_geometry, photo_page
 from visattn.viz.maps import UNITS, method_title, target_line
-from visattn.viz.text import sanitize_text
+from visattn.viz.text import join_notes, sanitize_text
 
 _NAME, _TITLE = 60, 200  # characters
 _SCRIPTS = ("heads.js", "tiles.js", "explorer.js")
@@ -221,7 +221,7 @@ def _map_data(attention_map: AttentionMap, scale: MapScale, base: Geometry) -> d
         "signed": scale.signed,
         "unit": UNITS.get(attention_map.kind, "value"),
         "ends": scale.text,
-        "note": scale.note,
+        "note": join_notes(scale.note, attention_map.info.note),
         "facts": [
             [sanitize_text(name, _NAME), sanitize_text(text, _TITLE)]
             for name, text in _facts(attention_map)

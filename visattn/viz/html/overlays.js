@@ -73,6 +73,12 @@ function quieted(photo, [grayness, levels]) {
   return out;
 }
 
+/** Return which pixels of an axis are seen, or lie in the line around those that are. */
+function framed(seen, line) {
+  const first = seen.indexOf(1), last = seen.lastIndexOf(1);
+  return seen.map((_, at) => (first >= 0 && at >= first - line && at <= last + line ? 1 : 0));
+}
+
 function mixed(bright, quiet, strength) {
   const sum = bright * strength + quiet * (255 - strength) + 128;
   return ((sum >> 8) + sum) >> 8;
@@ -82,8 +88,7 @@ function mixed(bright, quiet, strength) {
 class Painter {
   constructor(photo, height, width, tables) {
     Object.assign(this, { photo, height, width, tables, quiet: {}, image: new ImageData(width, height) });
-    const distance = Math.max(6, Math.round(Math.min(height, width) / 26));
-    this.line = (row, column) => (row + column) % distance < Math.max(1, Math.floor(distance / 8));
+    this.line = Math.max(1, Math.floor(Math.min(height, width) / 240)); // around what the model saw
   }
 
   /** Return the image with `values` on it, as `place` lays them. */
@@ -92,13 +97,14 @@ class Painter {
     const quiet = (this.quiet[style] ??= quieted(photo, tables.dimming[style]));
     const strength = tables.cover.map((share) => Math.round(255 * (style === "heat" ? opacity : 1) * share));
     const [warm, cold] = signed ? [tables.positive, tables.negative] : [tables.colors, tables.colors];
+    const inFrame = [place.y.seen, place.x.seen].map((seen) => framed(seen, this.line));
     const fill = sampler(values, place), row = new Float32Array(width), step = 255 / (high - low);
     for (let y = 0, at = 0; y < this.height; y++) {
       fill(y, row);
       for (let x = 0; x < width; x++, at += 4) {
         if (row[x] !== row[x]) { // NaN: not seen
-          const dark = Math.round(0.38 * gray(photo, at)) + (this.line(y, x) ? 54 : 14);
-          data[at] = data[at + 1] = data[at + 2] = dark;
+          const dark = Math.round(0.38 * gray(photo, at)) + 14;
+          data[at] = data[at + 1] = data[at + 2] = inFrame[0][y] && inFrame[1][x] ? 190 : dark;
         } else {
           const size = signed ? Math.abs(row[x]) : row[x], colors = row[x] < 0 ? cold : warm;
           const level = Math.min(Math.max((size - low) * step + 0.5, 0), 255) | 0;

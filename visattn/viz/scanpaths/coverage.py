@@ -97,7 +97,7 @@ def _draw_panel(
     path = draw_scan_path(small, (boxes * np.tile(scale, 2))[:, None], detail=detail)
 
     def draw_heatmap(values: np.ndarray) -> np.ndarray:
-        return overlay(small, resize_map(values, grid.pixels), vmax=vmax)
+        return overlay(small, resize_map(values, grid.pixels), vmax=vmax, hatched=True)
 
     tiles = [draw_heatmap(mean_map), *map(draw_heatmap, maps)]
     page = _create_page(grid, titles, width)

@@ -128,7 +128,7 @@ def glimpse_mosaic(
             "glimpses(model, image), or read one that save of a ScanPath wrote"
         )
     blank = np.zeros((*size, 3), np.uint8)
-    output = overlay(blank, np.full(size, np.nan))
+    output = overlay(blank, np.full(size, np.nan), hatched=True)
     for scale in reversed(range(boxes.shape[1])):
         for patch, box in zip(patches[:, scale], boxes[:, scale], strict=True):
             _paste_patch(output, patch_to_rgb(patch), box)
