@@ -38,7 +38,7 @@ from visattn.recording.outputs import argument_tensors
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 _MATMUL = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm})
-PROJECTIONS = frozenset({F.linear, torch.conv2d, torch.conv1d})
+_PROJECTIONS = frozenset({F.linear, torch.conv2d, torch.conv1d})
 _PROBES = threading.local()
 
 
@@ -312,7 +312,7 @@ class _AttentionMode(TorchFunctionMode):
             return self._answer(running, call)
         result = func(*args, **kwargs)
         if tracked is not None and isinstance(result, Tensor) and result.is_floating_point():
-            projected = tracked.projected or func in PROJECTIONS
+            projected = tracked.projected or func in _PROJECTIONS
             running.tracked[id(result)] = _Tracked(result, tracked.softmax, projected)
         return result
 
