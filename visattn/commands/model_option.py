@@ -162,18 +162,17 @@ def add_model(parser: CommandParser, *, builds: bool = False, required: bool = F
         "--model",
         required=required,
         metavar="SPEC",
-        help="a file of visattn export, a run directory of visattn fit (its best checkpoint), a "
-        "name of visattn models, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME, "
-        "hf:DIRECTORY of transformers, or your own code: "
-        "FILE.py:NAME or package.module:NAME, a class or function that builds the model (this "
-        "code is executed)",
+        help="a file of visattn export, a run directory of visattn fit (its best checkpoint) or a "
+        "checkpoint, a name of visattn models, hf://USER/NAME[@REVISION], timm:NAME, "
+        "torchvision:NAME, hf:DIRECTORY of transformers, or your own code: FILE.py:NAME or "
+        "package.module:NAME, a class or function that builds the model (this code is executed)",
     )
     group.add_argument(
         "--weights",
         metavar="FILE",
-        help="weights of timm:NAME, torchvision:NAME or your own code: safetensors (file, folder "
-        "or index of shards), .pth, .pt, .ckpt or .bin, loaded as plain tensors, nothing in the "
-        "file is executed; without --model the same as --model FILE",
+        help="weights of timm:NAME, torchvision:NAME or your own code: .safetensors, .pth, .pt, "
+        ".ckpt or .bin, loaded as plain tensors, nothing in the file is executed; without --model "
+        "the same as --model FILE",
     )
     group.add_argument(
         "--run",
