@@ -13,9 +13,7 @@ def test_additive_attention_compiles_as_one_graph() -> None:
     attention = AdditiveAttention(11, query_dim=7, attention_dim=5)
     places, query = torch.randn(2, 13, 11), torch.randn(2, 3, 7)
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
-    keys = attention.project_keys(
-        places
-    ).detach()  # dynamo reads the gradient of a non-leaf tensor, which warns
+    keys = attention.key(places).detach()  # dynamo reads the gradient of a non-leaf, which warns
     for got, wanted in zip(
         compiled(query, places, keys), attention(query, places, keys), strict=True
     ):
