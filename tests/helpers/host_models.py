@@ -71,31 +71,11 @@ class Dense(nn.ModuleDict):
         return x
 
 
-class Loop(nn.Module):
-    """A module that runs its children in order."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.a = nn.Conv2d(channels, channels, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for child in self.children():
-            x = child(x)
-        return x
-
-
 class Pair(nn.Module):
     """A module that returns more than features."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x.mean((2, 3))
-
-
-class First(nn.Module):
-    """Returns the first item of a pair."""
-
-    def forward(self, pair: tuple[Tensor, Tensor]) -> Tensor:
-        return pair[0]
 
 
 def residual_net(*, checkpointed: bool = False) -> nn.Sequential:

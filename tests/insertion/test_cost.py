@@ -3,29 +3,12 @@
 import pytest
 import torch
 from host_models import Doubled, hollow, image, residual_net
-from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch import nn
 from torchvision.models import resnet50
 
 from visattn.blocks.squeeze_excite import SqueezeExcite
 from visattn.insertion.cost import summary
 from visattn.insertion.insertion import insert
-
-
-class Attention(nn.Module):
-    """Two heads over all positions, fused or as two products."""
-
-    def __init__(self, *, fused: bool) -> None:
-        super().__init__()
-        self.fused = fused
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = x.flatten(2).unflatten(1, (2, -1)).transpose(2, 3)
-        if self.fused:
-            values = scaled_dot_product_attention(tokens, tokens, tokens)
-        else:
-            values = (tokens @ tokens.transpose(2, 3)).softmax(-1) @ tokens
-        return values.transpose(2, 3).reshape(x.shape)
 
 
 def test_resnet_50_costs_match_the_published_values() -> None:
@@ -48,13 +31,6 @@ def test_block_costs_match_the_published_values(name: str, total: str) -> None:
     if name == "gc":  # its products of features with weights of positions are in no such table
         extra -= sum(n * c * side**2 for c, (n, side) in units.items())
     assert f"{(4_089_184_256 + extra) / 1e9:.4f}" == total
-
-
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_attention_products_are_counted(fused: bool, device: str) -> None:
-    x = torch.zeros(3, 10, 4, 7, device=device)
-    assert summary(Attention(fused=fused), x).macs == 2 * (4 * 7) ** 2 * (5 + 5)
 
 
 def test_costs_of_sites_and_the_rest_are_separate() -> None:

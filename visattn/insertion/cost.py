@@ -43,15 +43,9 @@ class ModelSummary:
     def __str__(self) -> str:
         """Return a table."""
         rows = [*self.rows, SiteCost("in all", "", self.num_parameters, self.macs)]
-        a, b = (
-            max(map(len, column))
-            for column in zip(*((r.site, r.blocks) for r in rows), strict=True)
-        )
-        lines = [f"{'site':<{a}}  {'blocks':<{b}}  {'parameters':>13}  {'MACs per image':>16}"]
-        lines += [
-            f"{r.site:<{a}}  {r.blocks:<{b}}  {r.num_parameters:>13,}  {r.macs:>16,}" for r in rows
-        ]
-        return "\n".join(lines)
+        head = f"{'site':<28}  {'blocks':<12}  {'parameters':>13}  {'MACs per image':>16}"
+        cells = [(r.site, r.blocks, r.num_parameters, r.macs) for r in rows]
+        return "\n".join([head, *(f"{s:<28}  {b:<12}  {p:>13,}  {m:>16,}" for s, b, p, m in cells)])
 
 
 def summary(model: nn.Module, example: Example | None = None) -> ModelSummary:
@@ -70,10 +64,10 @@ def summary(model: nn.Module, example: Example | None = None) -> ModelSummary:
         >>> x = torch.zeros(1, 3, 5, 7)
         >>> _ = insert(model, "se", position="0", example=x, reduction=4)
         >>> print(summary(model, x))
-        site        blocks     parameters    MACs per image
-        (the rest)                    216             3,240
-        0           se                 43                32
-        in all                        259             3,272
+        site                          blocks           parameters    MACs per image
+        (the rest)                                            216             3,240
+        0                             se                       43                32
+        in all                                                259             3,272
     """
     example = default_example(model) if example is None else example
     blocks: dict[str, tuple[str, nn.Module]] = {}

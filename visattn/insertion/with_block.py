@@ -67,7 +67,7 @@ class WithBlock(nn.Module):
         super().__init__()
         self.host, self.visattn = host, blocks
         self.training = host.training
-        self._register_state_dict_hook(_without_host)  # pyright: ignore[reportUnknownMemberType]
+        self.register_state_dict_post_hook(_without_host)  # pyright: ignore[reportUnknownMemberType]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output of the host after attention."""
