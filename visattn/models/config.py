@@ -101,13 +101,13 @@ _GONE: dict[str, Any] = {
     "shortcut": "projection",
 }
 _GONE_FALSE = (  # false, zero or None
-    "attention_on_attention", "distilled", "dropout", "dynamic_img_pad", "grid_layers",
-    "layer_scale", "learn_std", "memory_slots", "meshed", "num_denoising_groups", "num_registers",
-    "patch_drop_rate", "qk_norm", "read_positions", "read_words", "two_stage", "word_attention",
+    "attention_on_attention", "distilled", "dynamic_img_pad", "grid_layers", "layer_scale",
+    "memory_slots", "meshed", "num_denoising_groups", "num_registers", "patch_drop_rate",
+    "qk_norm", "read_positions", "read_words", "two_stage", "word_attention",
 )  # fmt: skip
 _UNUSED = (  # the names and shapes of the weights say it, or nothing reads it
-    "class_token", "max_length", "num_points", "stages", "stem_kwargs", "use_fc_norm",
-    "window_size",
+    "class_token", "dropout", "learn_std", "max_length", "num_points", "stages", "stem_kwargs",
+    "use_fc_norm", "window_size",
 )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ class QuestionEncoder(nn.Module):
     Args:
         num_words: Size of the vocabulary.
         dim: Dimension of questions and words.
-        encoder: `gru` (bidirectional with an even `dim`; the question is its last state) or `bag`
+        encoder: `gru` (bidirectional, `dim` is even; the question is its last state) or `bag`
             (mean of the embeddings).
 
     Source:
@@ -83,12 +83,9 @@ class QuestionEncoder(nn.Module):
     def __init__(self, num_words: int, dim: int, encoder: QuestionEncoderType) -> None:
         super().__init__()
         self.embedding = nn.Embedding(num_words, dim, padding_idx=PAD)
-        both = dim % 2 == 0  # an odd width cannot be halved
         self.layers = nn.ModuleDict()
         if encoder == "gru":
-            self.layers["gru"] = nn.GRU(
-                dim, dim // (1 + both), batch_first=True, bidirectional=both
-            )
+            self.layers["gru"] = nn.GRU(dim, dim // 2, batch_first=True, bidirectional=True)
 
     def forward(self, questions: Int[Tensor, "r t"]) -> EncodedQuestions:
         """Return the encoded questions."""
