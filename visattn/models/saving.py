@@ -101,20 +101,18 @@ def _read(path: Path) -> tuple[Any, dict[str, Tensor]]:
     if path.suffix == ".safetensors":
         weights, metadata = read_safetensors(path)
         header = parse_json(metadata.get("visattn", "{}"))
-        config = parse_json(header["description"]) if header.get("format") == FORMAT else None
+        if header.get("format") == FORMAT:
+            return parse_json(header["description"]), weights
     else:
         held = read_torch(path)
-        described = held.get("visattn") if isinstance(held, dict) else None
-        config = described["model"] if described else None
-        weights = {} if config is None else dict(held["state_dict"])
-        inner = (key for key in list(weights) if key.startswith("model."))
-        weights = {key.removeprefix("model."): weights[key] for key in inner}
-    if config is None:
-        raise ValueError(
-            f"{path} does not say what its model is: name that, too, as in va.load('timm:NAME', "
-            f"weights={path.name!r}) or --model FILE.py:NAME --weights {path.name}"
-        )
-    return config, weights
+        if isinstance(held, dict) and held.get("visattn"):
+            inner = [key for key in held["state_dict"] if key.startswith("model.")]
+            weights = {key.removeprefix("model."): held["state_dict"][key] for key in inner}
+            return held["visattn"]["model"], weights
+    raise ValueError(
+        f"{path} does not say what its model is: name that, too, as in va.load('timm:NAME', "
+        f"weights={path.name!r}) or --model FILE.py:NAME --weights {path.name}"
+    )
 
 
 def load(
