@@ -75,7 +75,7 @@ def test_boxes_need_no_folder(photos: Path, tmp_path: Path, capsys: Any) -> None
     assert f"writes  {file}" in capsys.readouterr().out
     assert not file.exists()
     assert run(*CAPTION, photos / "a.png", "--boxes", file, "--box-threshold", "0.25") == 0
-    assert read(file)["info"]["rules"] == [{"threshold": 0.25, "relative": True}]
+    assert read(file)["info"]["rules"] == [{"threshold": 0.25}]
 
 
 def test_overlays_have_boxes_of_classes_and_methods(photos: Path, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def _maps(path: Path) -> object:
     try:
         if saved.geometry is not None:
             from_dict(Geometry, saved.geometry)
-        return reshape_maps(saved.maps, words=len(saved.words))
+        return reshape_maps(saved.maps)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -13,8 +13,6 @@ import visattn
 from visattn.data.regions.masks import map_rle, mask_rle, rle_mask
 from visattn.geometry.affine import Geometry
 from visattn.images.resize import ResizeSpec
-from visattn.metrics.faithfulness import perturbation_curve, pixel_ranks
-from visattn.metrics.localization import energy_pointing_game, peak_locations, pointing_game_hits
 from visattn.results.attention_map import AttentionMap
 
 SIZE = (35, 49)  # of the network's input
@@ -67,18 +65,6 @@ def test_attributions_of_the_channels_add_up_to_the_map() -> None:
     back = AttentionMap.from_array(attributions, geometry, channels="sum")
     torch.testing.assert_close(back.values, expected)
     np.testing.assert_array_equal(np.asarray(maps), small.numpy())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"transform": v2.Resize(4)}, "image_size must be the height and width"),
-        ({"transform": v2.RandomCrop(4), "image_size": (9, 9)}, "RandomCrop is random"),
-    ],
-)
-def test_a_place_that_is_not_known_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        AttentionMap.from_array(torch.zeros(3, 4, 4), **arguments)
 
 
 masks = st.tuples(
@@ -146,41 +132,3 @@ def test_maps_of_captum_lie_where_ours_do() -> None:
     )  # fmt: skip
     assert error.shape == (1,)
     assert bool(error.isfinite())
-
-
-def test_scores_equal_those_of_quantus() -> None:
-    """Install it with `pip install quantus`; it brings pandas, scikit-learn and scikit-image."""
-    quantus: Any = pytest.importorskip("quantus")
-    model, generator = network(1), torch.Generator().manual_seed(3)
-    x = torch.rand(5, 1, *SIZE, generator=generator)
-    maps = AttentionMap.from_array(torch.rand(5, *SIZE, generator=generator), image_size=SIZE)
-    regions = torch.rand(5, 5, 7, generator=generator) > 0.5
-    regions = regions.repeat_interleave(7, 1).repeat_interleave(7, 2)
-    attributions = maps.to_attributions(channels=1)
-    values, shown = attributions[:, 0], {"disable_warnings": True}
-    batch = {
-        "model": model, "x_batch": x.numpy(), "y_batch": np.array([0, 1, 2, 3, 0]),
-        "a_batch": attributions.numpy(), "s_batch": regions[:, None].numpy(),
-    }  # fmt: skip
-    hits = quantus.PointingGame(**shown)(**batch)
-    assert hits == pointing_game_hits(peak_locations(values), regions).tolist()
-    assert len(set(hits)) == 2
-    mass = quantus.RelevanceMassAccuracy(**shown)(**batch)
-    np.testing.assert_allclose(mass, energy_pointing_game(values, regions), rtol=1e-5)
-    step = SIZE[0] * SIZE[1] // 5
-    flipped = quantus.PixelFlipping(
-        features_in_step=step, perturb_baseline="black", return_auc_per_sample=False, **shown
-    )(**{**batch, "x_batch": x.numpy() - x.numpy().min()}, softmax=True)
-    targets = torch.tensor([0, 1, 2, 3, 0])
-
-    def score(images: torch.Tensor) -> torch.Tensor:
-        return model(images).softmax(1).gather(1, targets[:, None])[:, 0]
-
-    images = torch.from_numpy(x.numpy() - x.numpy().min())
-    ranks = pixel_ranks(maps.values, SIZE, range(5))
-    curve = perturbation_curve(
-        score, images, images.amin((1, 2, 3), keepdim=True).expand_as(images), ranks,
-        torch.arange(1, 6) / 5,
-    )  # fmt: skip
-    np.testing.assert_allclose(np.asarray(flipped), curve.numpy(), atol=1e-5)
-    assert curve.std() > 1e-3

@@ -79,9 +79,9 @@ def test_two_parts_by_hand() -> None:
         ((0.0, 0.0, 2.0, 2.0), 8.0), ((2.0, 4.0, 4.0, 6.0), 5.0)
     ]  # fmt: skip
     assert [each.score for each in halves] == pytest.approx([8 / 18, 5 / 18])
-    two = heat.boxes(2.0, relative=False, smooth=False)
+    two = heat.boxes(0.25, smooth=False)
     assert [each.box for each in two] == [(0.0, 0.0, 4.0, 2.0), (0.0, 4.0, 4.0, 6.0)]
-    assert (two.threshold, two.relative, two.image_size) == (2.0, False, (6, 4))
+    assert (two.threshold, two.image_size) == (0.25, (6, 4))
 
 
 def test_boxes_lie_on_the_visible_part() -> None:
@@ -101,16 +101,3 @@ def test_several_maps_and_a_map_of_nothing() -> None:
     assert [(each.label, each.map_index) for each in result] == [("a", 0), ("dog", 2)]
     assert result.per_map() == [[(0.0, 0.0, 2.0, 2.0)], [], [(2.0, 0.0, 4.0, 2.0)]]
     assert len(maps[1].boxes()) == 0
-
-
-def test_what_has_no_boxes_is_refused() -> None:
-    heat = cells(torch.ones(2, 2), Geometry.identity((2, 2)))
-    for threshold in (0.0, 1.5, float("nan")):
-        with pytest.raises(ValueError, match=r"threshold must be in \(0, 1\]"):
-            heat.boxes(threshold)
-    with pytest.raises(ValueError, match="channel gate"):
-        AttentionMap(torch.ones(3), "x", "channel").boxes()
-    with pytest.raises(ValueError, match="must have a geometry"):
-        AttentionMap(torch.ones(2, 2), "x", "gate").boxes()
-    with pytest.raises(ValueError, match=r"several \[n, y, x\], got shape \(1, 1, 2, 2\)"):
-        cells(torch.ones(1, 1, 2, 2), Geometry.identity((2, 2))).boxes()

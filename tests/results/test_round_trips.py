@@ -115,7 +115,6 @@ RESULTS: dict[type, st.SearchStrategy[Any]] = {
         lambda: MapBoxes(
             (MapBox((1.0, 2.0, 3.0, 4.0), 0.5, 0.75, "dog", 1),),
             0.5,
-            relative=True,
             image_size=(31, 41),
         )
     ),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -43,8 +43,7 @@ class AttentionMap(Result):
             right; more than 0 only for networks without padding.
 
     Raises:
-        ValueError: If the kind is unknown, there are too few axes, or the labels do not match the
-            first axis.
+        ValueError: If the labels do not match the first axis.
 
     Example:
         >>> maps = AttentionMap(torch.rand(2, 3, 5), "decoder.attend", "words", labels=("a", "dog"))
@@ -61,14 +60,7 @@ class AttentionMap(Result):
     margin: Margin = (0, 0)
 
     def __post_init__(self) -> None:
-        """Check the kind, the axes and the labels."""
-        if self.kind not in get_args(MapKind):
-            kinds = ", ".join(get_args(MapKind))
-            raise ValueError(f"kind must be one of {kinds}, got {self.kind!r}")
-        if self.values.ndim < self._map_ndim:
-            axes = "[..., c]" if self.kind == "channel" else "[..., y, x]"
-            shape = tuple(self.values.shape)
-            raise ValueError(f"values of kind {self.kind!r} must be {axes}, got shape {shape}")
+        """Check the labels, which name maps in figures."""
         if self.labels and (
             self.values.ndim == self._map_ndim or len(self.labels) != len(self.values)
         ):
@@ -316,9 +308,7 @@ class AttentionMap(Result):
         values = _resample_axis(values, down, -2, smooth=smooth)
         return values.masked_fill_(~visible.to(values.device), torch.nan)  # a new tensor
 
-    def boxes(
-        self, threshold: float = BOX_THRESHOLD, *, relative: bool = True, smooth: bool = True
-    ) -> MapBoxes:
+    def boxes(self, threshold: float = BOX_THRESHOLD, *, smooth: bool = True) -> MapBoxes:
         """Return boxes around the parts of the image where each map is high.
 
         They enclose the pixels of `resize_to_image` at or above the threshold, part by part; pixels
@@ -326,15 +316,12 @@ class AttentionMap(Result):
         positive values count, so a map that is nowhere above 0 has no box.
 
         Args:
-            threshold: Share of the peak of each map on the image, in (0, 1]; with
-                `relative=False` a value of the map.
-            relative: Whether the threshold is a share of the peak.
+            threshold: Share of the peak of each map on the image, in (0, 1].
             smooth: Interpolate between cell centers, as maps are drawn; if False, parts consist of
                 whole cells.
 
         Raises:
-            ValueError: If the threshold is out of range, the maps have several axes, or no place on
-                an image.
+            ValueError: If the maps have no place on an image.
 
         Example:
             >>> values = torch.tensor([[0.0, 1.0, 0.0, 0.2]])
@@ -342,34 +329,21 @@ class AttentionMap(Result):
             >>> [(box.box, round(box.score, 2)) for box in gate.boxes(0.5, smooth=False)]
             [((2.0, 0.0, 4.0, 2.0), 0.83)]
         """
-        if not 0 < threshold <= (1 if relative else float("inf")):
-            allowed = "in (0, 1] if it is a share of the peak, else above 0"
-            raise ValueError(f"threshold must be {allowed}; got {threshold}")
-        if self.kind != "channel" and self.values.ndim not in (2, 3):
-            raise ValueError(
-                f"there must be one map [y, x] or several [n, y, x], got shape "
-                f"{tuple(self.values.shape)}; select some: maps[0]"
-            )
         parts: list[MapBox] = []
         maps = list(self) if self.values.ndim > self._map_ndim else [self]
         for index, attention_map in enumerate(maps):
             label = attention_map.info.label or attention_map.info.class_name
             placed = attention_map.resize_to_image(smooth=smooth)
-            parts += part_boxes(placed, threshold, relative=relative, label=label, index=index)
+            parts += part_boxes(placed, threshold, label, index)
         size = self.geometry.image_size  # pyright: ignore[reportOptionalMemberAccess] (checked)
-        return MapBoxes(tuple(parts), threshold, relative, size, len(maps))
+        return MapBoxes(tuple(parts), threshold, size, len(maps))
 
 
 def _reduce_channels(
     values: Float[Tensor, "*b c y x"], rule: Literal["sum", "mean", "max_abs"]
 ) -> Float[Tensor, "*b y x"]:
     """Return attributions without the axis of the color channels."""
-    reductions = {"sum": values.sum, "mean": values.mean, "max_abs": values.abs().amax}
-    if rule not in reductions:
-        raise ValueError(f"channels must be one of {', '.join(reductions)}, got {rule!r}")
-    if values.ndim < 3:
-        raise ValueError(f"channels={rule!r} needs [..., c, y, x], got {tuple(values.shape)}")
-    return reductions[rule](-3)
+    return {"sum": values.sum, "mean": values.mean, "max_abs": values.abs().amax}[rule](-3)
 
 
 def transform_geometry(transform: Any, image_size: tuple[int, int] | None) -> Geometry | None:

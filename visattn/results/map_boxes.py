@@ -37,15 +37,13 @@ class MapBoxes(Result):
     """Boxes of one map or several, those of a map in descending order of their scores.
 
     Args:
-        threshold: Value from which a pixel belongs to a part.
-        relative: Whether the threshold is a share of the peak of each map, or a value of the map.
+        threshold: Share of the peak of each map from which a pixel belongs to a part.
         image_size: Height and width of the upright image.
         num_maps: Number of maps, also of those without a box.
     """
 
     boxes: tuple[MapBox, ...]
     threshold: float
-    relative: bool
     image_size: tuple[int, int]
     num_maps: int = 1
 
@@ -68,18 +66,16 @@ class MapBoxes(Result):
 def part_boxes(
     values: Float[Tensor, "y x"],
     threshold: float,
-    *,
-    relative: bool,
     label: str = "",
     index: int = 0,
 ) -> list[MapBox]:
-    """Return the boxes around the parts of a map at or above a threshold, largest share first.
+    """Return the boxes around the parts of a map at or above a share of its peak, largest first.
 
     Pixels that touch at a side or a corner are one part.
 
     Example:
         >>> values = torch.tensor([[4.0, 0.0, 1.0], [2.0, 0.0, 1.0]])
-        >>> for box in part_boxes(values, 1.0, relative=False):
+        >>> for box in part_boxes(values, 0.25):
         ...     print(box.box, box.score, box.peak)
         (0.0, 0.0, 1.0, 2.0) 0.75 4.0
         (2.0, 0.0, 3.0, 2.0) 0.25 1.0
@@ -87,8 +83,7 @@ def part_boxes(
     from scipy import ndimage  # pyright: ignore[reportMissingTypeStubs]
 
     known = values.detach().cpu().nan_to_num(0.0).clamp(min=0.0)
-    level = threshold * float(known.max()) if relative else threshold
-    mask = (values.detach().cpu() >= level) & (known > 0)  # false for NaN
+    mask = (known >= threshold * known.max()) & (known > 0)
     # Pixels that touch at a corner belong to one part.
     labels: Any = ndimage.label(mask.numpy(), torch.ones(3, 3).numpy())[0]  # pyright: ignore[reportIndexIssue]
     total = float(known.sum(dtype=torch.float64))

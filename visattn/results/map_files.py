@@ -1,6 +1,5 @@
 """Attention maps from files: .npy, .npz or .json, read without pickle, in bounded memory."""
 
-import math
 import zipfile
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ class SavedMaps:
 
     maps: Shaped[np.ndarray, "..."]
     words: list[str] = field(default_factory=list)
-    geometry: dict[str, Any] | None = None
+    geometry: Any = None
     gates: list[float] | None = None
     log_probs: list[float] | None = None
 
@@ -76,32 +75,25 @@ def read_saved_maps(path: Path) -> SavedMaps:
 
 
 def reshape_maps(
-    maps: Shaped[np.ndarray, "..."], *, words: int = 0, grid: tuple[int, int] | None = None
+    maps: Shaped[np.ndarray, "..."], grid: tuple[int, int] | None = None
 ) -> Float[np.ndarray, "t y x"]:
     """Return an array of maps as float32 `[t, y, x]`.
 
     Args:
         maps: `[y, x]`, `[t, y, x]`, or `[t, n]` where the last axis runs over a grid.
-        words: Number of words; as many rows of a square number of cells are that many maps.
         grid: Grid shape of the last axis.
 
     Raises:
         ValueError: If it is not an array of maps, or not finite.
 
     Example:
-        >>> reshape_maps(np.ones((2, 15)), grid=(3, 5)).shape
+        >>> reshape_maps(np.ones((2, 15)), (3, 5)).shape
         (2, 3, 5)
     """
     if maps.dtype.kind not in "biuf" or not maps.size:
         raise ValueError(f"maps must be numbers, got {maps.dtype} {maps.shape}")
-    if maps.size > MAX_CELLS:
-        raise ValueError(f"maps must have at most {MAX_CELLS:,} cells in all, got {maps.shape}")
-    # As many rows as words: each row is a map, on a square grid if its cells form one.
-    if grid is None and maps.ndim == 2 and words == len(maps) > 1:
-        side = math.isqrt(maps.shape[1])
-        grid = (side, side) if side * side == maps.shape[1] else None
     if grid is not None:
-        if maps.ndim < 1 or maps.shape[-1] != grid[0] * grid[1]:
+        if not maps.ndim or maps.shape[-1] != grid[0] * grid[1]:
             raise ValueError(f"a grid of {grid[0]} x {grid[1]} does not fill {maps.shape}")
         maps = maps.reshape(*maps.shape[:-1], *grid)
     if maps.ndim not in (2, 3):
@@ -130,32 +122,25 @@ def _read_json(path: Path) -> SavedMaps:
         raise ValueError("must be nested lists, or hold them under the key maps")
     if isinstance(maps, dict):
         record = {**record, **maps, "words": maps.get("labels"), "maps": maps["values"]}
-    geometry = record.get("geometry")
-    if geometry is not None and not isinstance(geometry, dict):
-        raise ValueError(f"geometry must be an object, got {short_repr(geometry)}")
-    words = _list_field(record, "words" if record.get("words") else "tokens")
-    return SavedMaps(
-        np.array(record["maps"], dtype=np.float64),
-        [str(word) for word in words or ()],
-        geometry,
-        _numbers(record, "gates"),
-        _numbers(record, "log_probs"),
-    )
+    words = record.get("words") or record.get("tokens")
+    gates, log_probs = (_numbers(record, key) for key in ("gates", "log_probs"))
+    values = np.array(record["maps"], dtype=np.float64)
+    return SavedMaps(values, _texts(words or []), record.get("geometry"), gates, log_probs)
 
 
-def _list_field(record: dict[str, Any], key: str) -> list[Any] | None:
-    values = record.get(key)
-    if values is not None and not isinstance(values, list):
-        raise ValueError(f"{key} must be a list of strings or numbers, got {short_repr(values)}")
-    return values
+def _texts(words: object) -> list[str]:
+    if not isinstance(words, list) or not all(isinstance(each, str | int) for each in words):
+        raise ValueError(f"words must be a list of strings or numbers, got {short_repr(words)}")
+    return [str(word) for word in words]
 
 
 def _numbers(record: dict[str, Any], key: str) -> list[float] | None:
-    values = _list_field(record, key)
-    numbers = None if values is None else [float(value) for value in values]
-    if numbers is not None and not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{key} must be finite numbers, got {short_repr(values)}")
-    return numbers
+    if record.get(key) is None:
+        return None
+    numbers = np.array(record[key], dtype=np.float64)
+    if numbers.ndim != 1 or not np.isfinite(numbers).all():
+        raise ValueError(f"{key} must be finite numbers, got {short_repr(record[key])}")
+    return numbers.tolist()
 
 
 def read_array(
@@ -201,8 +186,7 @@ def _read_zip(file: BufferedIOBase, name: str) -> Shaped[np.ndarray, "..."]:
 
 
 def _read_npy(file: BufferedIOBase) -> Shaped[np.ndarray, "..."]:
-    length = file.seek(0, 2)
-    file.seek(0)
-    if length > MAX_BYTES:
+    if (length := file.seek(0, 2)) > MAX_BYTES:
         raise ValueError(f"holds {length:,} bytes, more than {MAX_BYTES:,}")
+    file.seek(0)
     return np.lib.format.read_array(file, allow_pickle=False)

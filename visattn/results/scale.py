@@ -136,17 +136,15 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
         raise ValueError(
             f"a scale needs maps and a rule among {', '.join(RULES)}; got {len(maps)}, {rule!r}"
         )
-    signed = maps[0].info.signed
     ranges = ValueRange()
     for each in maps:
         ranges.add(each)
     if rule == "percentile":
-        finite = [m.values.nan_to_num(0.0, 0.0, 0.0).flatten() for m in maps]
-        values = torch.cat([each.abs() if signed else each for each in finite]).double()
+        values = torch.cat([_magnitudes(each).flatten() for each in maps]).double()
         low, high = values.quantile(values.new_tensor([_TAIL, 1 - _TAIL])).tolist()
-        low = 0.0 if signed else low
+        low = 0.0 if ranges.signed else low
         if low < high:
-            return MapScale(rule, low, high, signed, ranges.values, _PERCENTILE)
+            return MapScale(rule, low, high, ranges.signed, ranges.values, _PERCENTILE)
     return ranges.scale(rule)
 
 
@@ -162,41 +160,46 @@ class ValueRange:
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self._signed = self._has_offset = self._has_outliers = False
-        self._upper_end = -math.inf
-        self._low_magnitude, self._high_magnitude = math.inf, -math.inf
-        self._lowest, self._highest = math.inf, -math.inf
+        self.signed = self._has_offset = self._has_outliers = False
+        self.values = math.inf, -math.inf
+        """Lowest and highest value of all maps."""
+        self._magnitudes = math.inf, -math.inf
+        self._top = 0.0
 
     def add(self, attention_map: AttentionMap) -> None:
-        """Include the values of a map; the first one says whether values are signed."""
-        if not self.count:
-            self._signed = attention_map.info.signed
-            self._has_offset = attention_map.info.method == "rise"
-        self.count += 1
-        finite = replace(attention_map, values=attention_map.values.nan_to_num(0.0, 0.0, 0.0))
-        magnitudes = finite.values.abs() if self._signed else finite.values
-        self._upper_end = max(self._upper_end, _upper_end(finite, magnitudes))
-        self._has_outliers |= _has_outliers(finite)
-        self._low_magnitude = min(self._low_magnitude, float(magnitudes.min()))
-        self._high_magnitude = max(self._high_magnitude, float(magnitudes.max()))
-        self._lowest = min(self._lowest, float(finite.values.min()))
-        self._highest = max(self._highest, float(finite.values.max()))
-
-    @property
-    def values(self) -> tuple[float, float]:
-        """Lowest and highest value of all maps."""
-        return self._lowest, self._highest
+        """Include the values of a map."""
+        self.signed |= attention_map.info.signed
+        self._has_offset |= attention_map.info.method == "rise"
+        magnitudes = _magnitudes(attention_map)
+        outliers = _has_outliers(attention_map)
+        self._has_outliers |= outliers
+        self.values = _extended(self.values, attention_map.values.nan_to_num(0.0, 0.0, 0.0))
+        self._magnitudes = _extended(self._magnitudes, magnitudes)
+        top = float(magnitudes.max())
+        if outliers:
+            top = float(magnitudes.double().flatten().quantile(1 - _TAIL)) or top
+        elif not attention_map.info.signed:
+            top = replace(attention_map, values=magnitudes).display_range()[1]
+        self._top = max(self._top, top)
 
     def scale(self, rule: ScaleRule) -> MapScale:
         """Return the scale of all maps together, by `image` or `global`."""
-        low, high = 0.0, self._upper_end if self._upper_end > 0 else 1.0
+        low, high = 0.0, self._top or 1.0
         # Scores that are far from 0 everywhere would be drawn in one color on a scale from 0.
-        if self._has_offset and self._low_magnitude < self._high_magnitude:
-            low = self._low_magnitude
-            high = high if self._high_magnitude > 0 else self._high_magnitude
+        if self._has_offset and self._magnitudes[0] < self._magnitudes[1]:
+            low = self._magnitudes[0]
+            high = high if self._magnitudes[1] > 0 else self._magnitudes[1]
         percentile = _PERCENTILE if self._has_outliers else None
-        return MapScale(rule, low, high, self._signed, self.values, percentile)
+        return MapScale(rule, low, high, self.signed, self.values, percentile)
+
+
+def _magnitudes(attention_map: AttentionMap) -> Float[Tensor, "*axes"]:
+    values = attention_map.values.nan_to_num(0.0, 0.0, 0.0)
+    return values.abs() if attention_map.info.signed else values
+
+
+def _extended(ends: tuple[float, float], values: Float[Tensor, "*axes"]) -> tuple[float, float]:
+    return min(ends[0], float(values.min())), max(ends[1], float(values.max()))
 
 
 def _has_outliers(attention_map: AttentionMap) -> bool:
@@ -205,13 +208,3 @@ def _has_outliers(attention_map: AttentionMap) -> bool:
         attention_map.kind in ("gradient", "saliency")
         and attention_map.values.numel() > _MANY_CELLS
     )
-
-
-def _upper_end(attention_map: AttentionMap, magnitudes: Float[Tensor, "*axes"]) -> float:
-    """Return the value at the upper end of the colormap for a map."""
-    if _has_outliers(attention_map):
-        top = float(magnitudes.double().flatten().quantile(1 - _TAIL))
-        return top if top > 0 else float(magnitudes.max())
-    if attention_map.info.signed:
-        return float(magnitudes.max())
-    return attention_map.display_range()[1]

@@ -255,7 +255,7 @@ def outline_boxes(
 
     Example:
         >>> from visattn.results.map_boxes import MapBox
-        >>> boxes = MapBoxes((MapBox((5.0, 5.0, 25.0, 25.0), 1.0, 1.0),), 0.5, True, (30, 40))
+        >>> boxes = MapBoxes((MapBox((5.0, 5.0, 25.0, 25.0), 1.0, 1.0),), 0.5, (30, 40))
         >>> int(outline_boxes(np.zeros((30, 40, 3), np.uint8), boxes)[5, 15, 0])
         255
     """

@@ -357,7 +357,7 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "a place that is none": (
         "map json",
         changed(MAPS, "geometry", to=[1]),
-        "geometry must be an object|one geometry and one name",
+        "missing 4 required|one geometry and one name",
     ),
     "objects for numbers": (
         "array",

@@ -34,7 +34,7 @@ def test_our_reader_finds_the_boxes(tmp_path: Path) -> None:
         ("a", (0.0, 0.0, 2.0, 6.0)), ("dog", (2.0, 0.0, 4.0, 6.0))
     ]  # fmt: skip
     assert [(each.category, each.box) for each in second.objects] == [("dog", (0.0, 3.0, 4.0, 6.0))]
-    assert document()["info"]["rules"] == [{"threshold": 0.5, "relative": True}]
+    assert document()["info"]["rules"] == [{"threshold": 0.5}]
 
 
 def test_pycocotools_reads_document_and_results(tmp_path: Path) -> None:

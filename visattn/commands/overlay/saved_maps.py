@@ -37,7 +37,7 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     saved = read_saved_maps(args.maps)
     words = args.words or saved.words
     try:
-        values = reshape_maps(saved.maps, words=len(words), grid=args.map_shape)
+        values = reshape_maps(saved.maps, args.map_shape)
     except ValueError as error:
         raise ValueError(f"{args.maps}: {error}") from error
     maps = _with_geometry(values, image, saved, args)

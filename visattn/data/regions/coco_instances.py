@@ -313,7 +313,7 @@ def coco_boxes(images: Iterable[tuple[str, MapBoxes]]) -> dict[str, Any]:
 
     Example:
         >>> from visattn.results.map_boxes import MapBox
-        >>> boxes = MapBoxes((MapBox((1.0, 0.0, 4.0, 2.0), 0.75, 0.5, "dog."),), 0.5, True, (3, 5))
+        >>> boxes = MapBoxes((MapBox((1.0, 0.0, 4.0, 2.0), 0.75, 0.5, "dog."),), 0.5, (3, 5))
         >>> document = coco_boxes([("a.jpg", boxes)])
         >>> document["annotations"][0]["bbox"], document["categories"]
         ([1.0, 0.0, 3.0, 2.0], [{'id': 1, 'name': 'dog'}])
@@ -328,7 +328,7 @@ def coco_boxes(images: Iterable[tuple[str, MapBoxes]]) -> dict[str, Any]:
     for number, (file, boxes) in enumerate(images, start=1):
         height, width = boxes.image_size
         entries.append({"id": number, "file_name": file, "height": height, "width": width})
-        rule = {"threshold": boxes.threshold, "relative": boxes.relative}
+        rule = {"threshold": boxes.threshold}
         rules += [] if rule in rules else [rule]
         for box in boxes:
             left, top, right, bottom = box.box
