@@ -19,9 +19,7 @@ from visattn.recording.model_info import ExplainedModel, ModelInfo, ReadRows
 from visattn.recording.recorder import record
 from visattn.viz.html.explorer_page import explorer_html
 
-PHOTO = LoadedImage(
-    np.random.default_rng(3).integers(0, 256, (50, 90, 3), dtype=np.uint8), 1, "a.jpg"
-)
+PHOTO = LoadedImage(np.random.default_rng(3).integers(0, 256, (50, 90, 3), dtype=np.uint8), "a.jpg")
 
 
 @pytest.fixture(scope="module")
