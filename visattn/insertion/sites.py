@@ -57,7 +57,7 @@ def find_sites(model: nn.Module, position: Position, example: Example) -> list[S
         ['0  8 x 9 x 11', '1  8 x 9 x 11']
     """
     modules = plain_modules(model)
-    run = _Run(example)
+    run = _SiteRun(example)
     with torch.no_grad(), modes_restored(model), ExitStack() as stack:
         for name, module in modules.items():
             stack.callback(module.register_forward_hook(partial(run.leave, name)).remove)
@@ -210,7 +210,7 @@ _LAYOUTS: dict[str, bool | None] = {
 }
 
 
-class _Run(TorchFunctionMode):
+class _SiteRun(TorchFunctionMode):
     """One run of a model: what its modules return, and which of them end a residual branch.
 
     What ends a residual branch is not its name but its shape in the run: x + f(x), where one
