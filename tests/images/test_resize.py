@@ -73,24 +73,6 @@ def test_pad_shows_the_whole_image_between_bars(y: int, x: int, height: int, wid
     assert right - left == width or bottom - top == height
 
 
-@pytest.mark.parametrize(
-    ("size", "shorter", "region"),
-    [
-        ((480, 640), 256, (108.86, 30.0, 529.27, 450.0)),
-        ((480, 640), 248, (102.79, 23.23, 537.21, 456.77)),
-        ((1080, 1920), 256, (489.49, 67.5, 1434.73, 1012.5)),
-        ((3024, 4032), 256, (685.79, 189.0, 3334.38, 2835.0)),
-    ],
-)
-def test_visible_region_matches_linear_ramps(
-    size: tuple[int, int], shorter: int, region: tuple[float, ...]
-) -> None:
-    _, geometry = resize_to_input(
-        LoadedImage(np.zeros((*size, 3), np.uint8)), ResizeSpec((224, 224), shorter=shorter)
-    )
-    np.testing.assert_allclose(geometry.region, region, atol=0.005)
-
-
 FITS: list[dict[str, Any]] = [
     {"mode": "crop"},
     {"mode": "crop", "shorter": 256},
@@ -137,20 +119,3 @@ def test_other_modes_are_refused() -> None:
     for wrong in ({"mode": "sqash"}, {"interpolation": "nearest"}):
         with pytest.raises((ValueError, TypeError), match="mode must be|Expected type: .*Literal"):
             ResizeSpec((5, 5), **wrong)
-
-
-def test_input_image_is_not_modified() -> None:
-    image = noise(13, 17)
-    before = image.pixels.copy()
-    pixels, _ = resize_to_input(image, ResizeSpec((13, 17), "squash"))
-    pixels.zero_()
-    np.testing.assert_array_equal(image.pixels, before)
-
-
-@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES, mode=st.sampled_from(["crop", "squash", "pad"]))
-def test_geometry_is_available_without_pixels(
-    y: int, x: int, height: int, width: int, mode: Literal["crop", "squash", "pad"]
-) -> None:
-    resize = ResizeSpec((height, width), mode=mode)
-    _, geometry = resize_to_input(noise(y, x), resize)
-    assert resize.geometry((y, x)) == geometry

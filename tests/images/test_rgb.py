@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from visattn.images.rgb import from_array, to_rgb
 
@@ -44,10 +43,3 @@ def test_strided_arrays_are_read_in_order() -> None:
 def test_other_arrays_are_refused(array: np.ndarray, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         from_array(array)
-
-
-def test_conversion_does_not_modify_the_image() -> None:
-    image = Image.new("LA", (3, 2), (10, 20))
-    to_rgb(image)
-    assert image.mode == "LA"
-    assert image.getpixel((0, 0)) == (10, 20)

@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from torch import nn
 from torchvision.transforms import v2
 
 import visattn
-from visattn.data.regions.masks import map_rle, mask_rle, rle_mask
+from visattn.data.regions.masks import map_rle, rle_mask
 from visattn.geometry.affine import Geometry
 from visattn.images.resize import ResizeSpec
 from visattn.results.attention_map import AttentionMap
@@ -65,31 +64,6 @@ def test_attributions_of_the_channels_add_up_to_the_map() -> None:
     back = AttentionMap.from_array(attributions, geometry, channels="sum")
     torch.testing.assert_close(back.values, expected)
     np.testing.assert_array_equal(np.asarray(maps), small.numpy())
-
-
-masks = st.tuples(
-    st.integers(1, 41), st.integers(1, 37), st.integers(0, 2**32 - 1), st.floats(0, 1)
-)
-
-
-def noise_mask(height: int, width: int, seed: int, share: float) -> np.ndarray:
-    return np.random.default_rng(seed).random((height, width)) < share
-
-
-@given(masks)
-@settings(max_examples=60, deadline=None)
-def test_run_lengths_give_the_mask_back(case: tuple[int, int, int, float]) -> None:
-    mask = noise_mask(*case)
-    rle = mask_rle(mask)
-    np.testing.assert_array_equal(rle_mask(rle["counts"], mask.shape), mask)
-
-
-def test_run_lengths_equal_those_of_pycocotools() -> None:
-    peer: Any = pytest.importorskip("pycocotools.mask")
-    cases = [(41, 37, seed, share) for seed in range(20) for share in (0.0, 0.02, 0.5, 0.98, 1.0)]
-    for mask in (noise_mask(*case) for case in [*cases, (700, 900, 1, 0.001)]):
-        expected = peer.encode(np.asfortranarray(mask.astype(np.uint8)))
-        assert mask_rle(mask) == {**expected, "counts": expected["counts"].decode()}
 
 
 def test_the_mask_of_a_map_leaves_out_what_the_network_did_not_see() -> None:
