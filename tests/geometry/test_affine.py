@@ -89,10 +89,10 @@ def test_boxes_are_clipped_to_the_visible_region() -> None:
 
 START = Geometry.identity((5, 7))
 REFUSED: list[tuple[Callable[[], Geometry], str]] = [
-    (lambda: replace(START, input_size=(0, 5)), "at least 1 x 1 pixel"),
-    (lambda: replace(START, region=(0.0, 0.0, math.inf, 5.0)), "must be finite"),
+    (lambda: replace(START, input_size=(0, 5)), "at least one pixel"),
+    (lambda: replace(START, region=(0.0, 0.0, math.inf, 5.0)), "finite numbers"),
     (lambda: replace(START, matrix=((0.0, 1.0, 0.0), (1.0, 0.0, 0.0), (0.0, 0.0, 1.0))),
-     "must scale, move and flip"),
+     "scales, moves and flips"),
     (lambda: START.cropped(2, 0, (4, 7)), r"window \(4, 7\) at \(2, 0\) must lie inside 5 x 7"),
     (lambda: START.padded(0, 0, (5, 6)), r"canvas \(5, 6\) does not hold 5 x 7"),
 ]  # fmt: skip

@@ -30,8 +30,7 @@ class Geometry:
         region: Left, top, right, bottom of the part of the image that is visible to the network.
 
     Raises:
-        ValueError: If a size is below 1, a value is not finite, or the matrix has a shear or a
-            rotation.
+        ValueError: If a size is below 1, a value is not finite, or the matrix shears or rotates.
 
     Example:
         >>> geometry = Geometry.identity((480, 640)).resized((240, 320)).cropped(8, 48, (224, 224))
@@ -48,18 +47,15 @@ class Geometry:
     region: Box
 
     def __post_init__(self) -> None:
-        """Check the sizes, the region and the matrix."""
-        if min(*self.input_size, *self.image_size) < 1:
-            raise ValueError(
-                "sizes must be at least 1 x 1 pixel, "
-                f"got input {self.input_size}, image {self.image_size}"
-            )
-        values = [*self.region, *(value for row in self.matrix for value in row)]
-        if not all(map(math.isfinite, values)):
-            raise ValueError(f"matrix and region must be finite, got {self.matrix}, {self.region}")
+        """Check what files of strangers may hold."""
         (a, b, _), (c, d, _), last_row = self.matrix
-        if not (a and d) or b or c or last_row != (0, 0, 1):
-            raise ValueError(f"the matrix must scale, move and flip, got {self.matrix}")
+        numbers = [*self.region, *(value for row in self.matrix for value in row)]
+        is_known = min(*self.input_size, *self.image_size) >= 1 and all(map(math.isfinite, numbers))
+        if not is_known or not (a and d) or b or c or last_row != (0, 0, 1):
+            raise ValueError(
+                "a geometry scales, moves and flips images of at least one pixel, with finite "
+                f"numbers; got {self}"
+            )
 
     @classmethod
     def identity(cls, size: tuple[int, int]) -> "Geometry":

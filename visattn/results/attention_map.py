@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -78,9 +79,6 @@ class AttentionMap(Result):
         *,
         channels: Literal["sum", "mean", "max_abs"] | None = None,
         site: str = "array",
-        kind: MapKind = "gradient",
-        info: MapInfo | None = None,
-        labels: tuple[str, ...] = (),
     ) -> "AttentionMap":
         """Return maps that were computed elsewhere, placed on their image.
 
@@ -95,10 +93,6 @@ class AttentionMap(Result):
             channels: How the axis of the color channels is reduced; Captum's visualization takes
                 the sum. None if there is none.
             site: Name of what computed them.
-            kind: See `AttentionMap`; signed attributions are of the kind `gradient`.
-            info: How they were computed; by default, that negative values count against the
-                target if there are any.
-            labels: A name for each map of the first axis.
 
         Raises:
             ValueError: If a transform is unknown or random, or has no image size.
@@ -116,8 +110,8 @@ class AttentionMap(Result):
         if channels is not None:
             tensor = _reduce_channels(tensor, channels)
         geometry = transform_geometry(transform, image_size)
-        signed = MapInfo(signed=bool((tensor < 0).any()))
-        return cls(tensor, site, kind, geometry, signed | (info or MapInfo()), labels)
+        info = MapInfo(signed=bool((tensor < 0).any()))  # negative values count against the target
+        return cls(tensor, site, "gradient", geometry, info)
 
     def to_attributions(
         self, channels: int = 3, size: tuple[int, int] | None = None
@@ -154,9 +148,7 @@ class AttentionMap(Result):
             >>> np.asarray(AttentionMap(torch.eye(2), "layer4", "gradient")).shape
             (2, 2)
         """
-        array = self.values.detach().cpu().numpy()
-        array = array if dtype is None else array.astype(dtype)
-        return array.copy() if copy else array
+        return np.array(self.values.detach().cpu().numpy(), dtype, copy=copy)
 
     def __repr__(self) -> str:
         """Return a one-line summary.

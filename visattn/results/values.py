@@ -1,7 +1,6 @@
 """Results besides maps and captions: answers, scan paths, detections, segmentations."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -62,48 +61,6 @@ class ReadLabel(NamedTuple):
     """Index of the glimpse after which it was read."""
 
 
-def read_labels(
-    probabilities: Float[np.ndarray, "t k"],
-    class_names: Sequence[str],
-    glimpses_per_label: int | None = None,
-    end_class: str | None = None,
-) -> list[ReadLabel]:
-    """Return the labels that a model read, in order, up to the end of the sequence.
-
-    Args:
-        glimpses_per_label: Number of glimpses after which each label is read; by default a single
-            label is read after the last glimpse.
-        end_class: Name of the class that ends a sequence, which is the last label then.
-
-    Example:
-        >>> probabilities = np.eye(3)[[0, 1, 2, 2, 1, 1]]
-        >>> [label[:2] for label in read_labels(probabilities, ("3", "7", "end"), 2, "end")]
-        [('7', 1.0), ('end', 1.0)]
-    """
-    step = glimpses_per_label or len(probabilities)
-    labels: list[ReadLabel] = []
-    for glimpse in range(step - 1, len(probabilities), step):
-        best = int(probabilities[glimpse].argmax())
-        labels.append(ReadLabel(class_names[best], float(probabilities[glimpse, best]), glimpse))
-        if class_names[best] == end_class:
-            break
-    return labels
-
-
-def label_text(labels: Sequence[ReadLabel], end_class: str | None = None) -> tuple[str, float]:
-    """Return the names of all labels but the end, and the probability of the sequence.
-
-    Example:
-        >>> label_text([ReadLabel("3", 0.5, 2), ReadLabel("7", 0.5, 5), ReadLabel("end", 1.0, 8)])
-        ('3 7 end', 0.25)
-        >>> label_text([ReadLabel("3", 0.5, 2), ReadLabel("end", 1.0, 5)], "end")
-        ('3', 0.5)
-    """
-    names = [label.name for label in labels if label.name != end_class]
-    probability = math.prod(label.probability for label in labels)
-    return " ".join(names) or labels[-1].name, probability
-
-
 def format_percent(probability: float) -> str:
     """Return a probability as a percentage; only 1.0 is formatted as 100 %.
 
@@ -160,19 +117,25 @@ class ScanPath(Result):
     @property
     def labels(self) -> list[ReadLabel]:
         """Labels that the model read, in order, up to the end of the sequence."""
-        return read_labels(
-            self.probabilities.numpy(), self.class_names, self.glimpses_per_label, self.end_class
-        )
+        step = self.glimpses_per_label or len(self.probabilities)
+        labels: list[ReadLabel] = []
+        for glimpse in range(step - 1, len(self.probabilities), step):
+            share, best = self.probabilities[glimpse].max(0)
+            labels.append(ReadLabel(self.class_names[int(best)], float(share), glimpse))
+            if labels[-1].name == self.end_class:
+                break
+        return labels
 
     @property
     def prediction(self) -> str:
-        """Predicted class after the last glimpse, or the labels of a sequence."""
-        return label_text(self.labels, self.end_class)[0]
+        """Predicted class after the last glimpse, or the labels of a sequence but its end."""
+        names = [label.name for label in self.labels]
+        return " ".join(name for name in names if name != self.end_class) or names[-1]
 
     @property
     def probability(self) -> float:
-        """Probability of the prediction."""
-        return label_text(self.labels, self.end_class)[1]
+        """Probability of the prediction; of a sequence that of all its labels."""
+        return math.prod(label.probability for label in self.labels)
 
     @property
     def tags(self) -> dict[int, str]:
