@@ -92,11 +92,13 @@ def beam_search(
     Source:
         Length penalty: Wu et al. 2016, arXiv:1609.08144, equation 14.
     """
-    if not 0 <= min_length <= max_length or max_length < 1 or not 1 <= num_captions <= beam_size:
+    fits = 0 <= min_length <= max_length >= 1 <= num_captions <= beam_size
+    if not fits or length_penalty < 0:  # no early stop is exact with a negative penalty
         raise ValueError(
-            "beam search needs 0 <= min_length <= max_length, max_length >= 1 and 1 <= "
-            f"num_captions <= beam_size, got min_length={min_length}, max_length={max_length}, "
-            f"num_captions={num_captions}, beam_size={beam_size}"
+            "beam search needs 0 <= min_length <= max_length, max_length >= 1, 1 <= num_captions <= "
+            f"beam_size and length_penalty >= 0, got min_length={min_length}, max_length="
+            f"{max_length}, num_captions={num_captions}, beam_size={beam_size}, length_penalty="
+            f"{length_penalty}"
         )
     device = start.device
     penalties = [((5 + count) / 6) ** length_penalty for count in range(max_length + 2)]

@@ -1,9 +1,11 @@
 """Show, Attend and Tell: captions with soft or hard attention.
 
-    before each word   alpha = softmax(v . tanh(W_a a + W_h h))        where to look
-                       z = beta * sum alpha_i a_i,  beta = s(W_b h)    what is seen there, gated
-                       h = LSTM([word; z], h)
-                       logits = W_o tanh(W_h h + word + W_z z)         deep output
+    before each word, for features a of the grid and hidden state h of the LSTM
+
+    alpha = softmax(v . tanh(W_a a + W_q h))                   where to look
+    z = beta * sum alpha_i a_i, with beta = sigmoid(w . h)     what is there, scaled by a gate
+    h = LSTM([word; z], h)
+    logits = W_o tanh(W_h h + word + W_z z)                    deep output
 
 Source:
     Xu et al. 2015, arXiv:1502.03044.
