@@ -95,8 +95,8 @@ def beam_search(
     fits = 0 <= min_length <= max_length >= 1 <= num_captions <= beam_size
     if not fits or length_penalty < 0:  # no early stop is exact with a negative penalty
         raise ValueError(
-            "beam search needs 0 <= min_length <= max_length, max_length >= 1, 1 <= num_captions <= "
-            f"beam_size and length_penalty >= 0, got min_length={min_length}, max_length="
+            "beam search needs 0 <= min_length <= max_length, max_length >= 1, 1 <= num_captions "
+            f"<= beam_size and length_penalty >= 0, got min_length={min_length}, max_length="
             f"{max_length}, num_captions={num_captions}, beam_size={beam_size}, length_penalty="
             f"{length_penalty}"
         )
