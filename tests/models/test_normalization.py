@@ -7,7 +7,7 @@ import jaxtyping
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
@@ -62,15 +62,6 @@ def test_normalized_floats_equal_uint8_and_take_gradients(name: str) -> None:
         assert model(floats).isfinite().all()
     half = model.bfloat16()
     assert half(uint8_images).dtype == half(floats.detach().bfloat16()).dtype == torch.bfloat16
-
-
-def test_float_images_work_with_torch_func_and_tracing() -> None:
-    model: nn.Module = MODELS["attention resnet"]().eval()
-    floats = by_hand(pixels(model), model)
-    per_image = torch.func.vmap(lambda image: model(image[None])[0])(floats)
-    torch.testing.assert_close(per_image, model(floats))
-    exported = torch.export.export(model, (floats,)).module()
-    torch.testing.assert_close(exported(floats), model(floats))
 
 
 def test_gray_models_convert_rgb_to_gray_as_pillow_does() -> None:
