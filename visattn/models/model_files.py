@@ -39,12 +39,12 @@ def find_model(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         return run_checkpoint(find_run(path))
-    if not path.exists() and name in bundled_models():
+    if path.exists():
+        return path
+    if name in bundled_models():
         return BUNDLED / f"{name}.safetensors"
-    if not path.exists():
-        hint = did_you_mean(name, bundled_models(), otherwise=f"a model is named by {FORMS}")
-        raise FileNotFoundError(f"no model is named {name!r}; {hint}")
-    return path
+    hint = did_you_mean(name, bundled_models(), otherwise=f"a model is named by {FORMS}")
+    raise FileNotFoundError(f"no model is named {name!r}; {hint}")
 
 
 def parse_hub_name(name: str) -> tuple[str, str | None]:

@@ -45,31 +45,20 @@ def load_named(
             )
 
         read = partial(read_timm_weights, name=name, arguments=model_kwargs)
-        model, read_of = _with_weights(build, weights, model_kwargs, read)
-        return _marked(model, weights, origin, read_of, _imagenet_names(model))
+        model, loaded = _with_weights(build, weights, model_kwargs, read)
+        names = loaded.class_names or _imagenet_names(model)
+        return mark(model, Loaded(str(weights or origin), names, notes=loaded.notes))
     if kind == "torchvision":
         return _torchvision_model(name, weights, model_kwargs, pretrained=pretrained)
     if not is_user_code(spec) or pretrained:
         return None
     with user_object(spec) as named:
         code = (lambda: named) if isinstance(named, nn.Module) else named
-        model, read_of = _with_weights(code, weights, model_kwargs)
-    names = getattr(model, "class_names", None) or getattr(model, "classes", None)
-    names = names if isinstance(names, list | tuple) else ()
-    return _marked(model, weights, spec, read_of, unique_names([*map(str, names)]))
-
-
-def _marked(
-    model: nn.Module,
-    weights: Path | None,
-    origin: str,
-    read: Weights,
-    class_names: Sequence[str],
-    transform: Any = None,
-) -> nn.Module:
-    """Keep with a model where it is from; class names packed beside its weights come first."""
-    names = tuple(read.class_names or class_names)
-    return mark(model, Loaded(str(weights or origin), names, transform, notes=read.notes))
+        model, loaded = _with_weights(code, weights, model_kwargs)
+    own = getattr(model, "class_names", None) or getattr(model, "classes", None)
+    own = unique_names([*map(str, own)]) if isinstance(own, list | tuple) else ()
+    names = loaded.class_names or own
+    return mark(model, Loaded(str(weights or spec), names, notes=loaded.notes))
 
 
 def _with_weights(
@@ -113,11 +102,11 @@ def _torchvision_model(
         built.append(num_classes)
         return zoo.get_model(name, num_classes=num_classes, **options, **more)
 
-    model, read = _with_weights(build, weights, arguments)
+    model, loaded = _with_weights(build, weights, arguments)
     transform = None if "image_size" in arguments else default.transforms()
-    names = classes if built[-1] == len(classes) else ()
-    origin = "pretrained" if pretrained else "random"
-    return _marked(model, weights, origin, read, names, transform)
+    names = loaded.class_names or (classes if built[-1] == len(classes) else ())
+    source = str(weights or ("pretrained" if pretrained else "random"))
+    return mark(model, Loaded(source, names, transform, notes=loaded.notes))
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:
