@@ -122,6 +122,7 @@ def test_a_directory_without_tokenizer_or_image_processor(tmp_path: Path) -> Non
     tiny_clip().save_pretrained(tmp_path)
     model = visattn.load(f"hf:{tmp_path}")
     refused("need the tokenizer of CLIPModel: pass processor=", model, text="a ball")
+    assert visattn.explain(model, PHOTO, "rollout")[0].info.more["preprocessing"]["mean"][0] > 0.48
     tiny_tokenizer().save_pretrained(tmp_path)
     model = visattn.load(f"hf:{tmp_path}")
     [note] = loaded_with(model).notes

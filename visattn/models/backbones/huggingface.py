@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from visattn.geometry.preprocessing import UnsupportedTransform
 from visattn.io.safe_text import read_json_object
 from visattn.models.backbones.names import unique_names
-from visattn.models.loaded import Loaded, loaded_with, mark
+from visattn.models.loaded import Loaded, mark
 from visattn.recording.model_config import vision_tower
 
 _TOLERANCE = 0.02  # of normalized pixels, in the mean
@@ -123,9 +123,8 @@ def _class_names(model: nn.Module) -> tuple[str, ...]:
 
 
 def image_model(model: nn.Module) -> nn.Module:
-    """Return the part of a loaded model that takes images alone: the vision tower of some."""
-    is_loaded = loaded_with(model).processor is not None or loaded_with(model).transform is not None
-    tower = vision_tower(model) if is_loaded else None
+    """Return the part of a model of `visattn.load` that takes images alone: some have a tower."""
+    tower = vision_tower(model) if hasattr(model, "visattn_loaded") else None
     return model if tower is None else tower[1]
 
 
