@@ -247,9 +247,7 @@ def _draw_panel(
     inner = width - 2 * MARGIN
     side = round(inner * _IMAGE_SHARE)
     size = f"{pixels.shape[1]} {_TIMES} {pixels.shape[0]}"
-    geometry = scan.maps.geometry
-    seen_share = "" if geometry is None else geometry.seen_text
-    note = join_notes(name, size, *_note_parts(scan), seen_share)
+    note = join_notes(name, size, *_note_parts(scan), scan.geometry.seen_text)
     boxes, probabilities = read.boxes.numpy(), read.probabilities.numpy()
     wide = is_wide(pixels)
     max_width = 2 * side + GAP if wide else side
@@ -410,11 +408,7 @@ def notebook_scanpath(scan: ScanPath) -> bytes | None:
     """
     if not len(scan.pixels):
         return None
-    geometry = Geometry.identity((scan.pixels.shape[-2], scan.pixels.shape[-1]))
-    corners = scan.boxes.view(-1, 2)
-    boxes = scan.boxes
-    if scan.maps.geometry is not None:
-        boxes = scan.maps.geometry.to_input(corners).view(scan.boxes.shape)
-    on_input = replace(scan, boxes=boxes, maps=scan.maps.with_geometry(geometry))
+    boxes = scan.geometry.to_input(scan.boxes.view(-1, 2)).view(scan.boxes.shape)
+    on_input = replace(scan, boxes=boxes, geometry=Geometry.identity(scan.geometry.input_size))
     panel = glimpse_panel(scan.pixels.expand(3, -1, -1).permute(1, 2, 0).numpy(), on_input)
     return panel.to_bytes()

@@ -403,9 +403,7 @@ def read_scan(image: ImageLike, scan: ScanPath) -> tuple[UInt8[np.ndarray, "y x 
         ValueError: If the scan path belongs to an image of another size.
     """
     original = read_image(image)
-    geometry = scan.maps.geometry
-    if geometry is None or geometry.image_size != original.size:
-        size = None if geometry is None else geometry.image_size
+    if (size := scan.geometry.image_size) != original.size:
         raise ValueError(
             f"the scan path belongs to an image of {size} (height, width), but {original.name} has "
             f"{original.size}; pass the original image"
