@@ -127,7 +127,7 @@ def test_indexing_uses_the_first_axis_and_keeps_the_labels() -> None:
     assert maps[1:].labels == ("red", "dog")
     assert [item.info.label for item in maps] == ["a", "red", "dog"]
     assert maps[0].labels == ()
-    with pytest.raises(IndexError, match="below the number of maps, 3; got 3"):
+    with pytest.raises(IndexError, match="out of (bounds|range)"):
         maps[3]
     with pytest.raises(TypeError, match="a single map"):
         len(maps[0])

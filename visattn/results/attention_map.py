@@ -124,18 +124,11 @@ class AttentionMap(Result):
             channels: Color channels of the input, over which a map is divided.
             size: Height and width of the input; by default that of the geometry.
 
-        Raises:
-            ValueError: If the kind is `channel`, or neither size nor geometry is known.
-
         Example:
             >>> gate = AttentionMap(torch.tensor([[0.0, 1.0]]), "gate", "gate")
             >>> gate.to_attributions(channels=1, size=(1, 4))
             tensor([[[[0.0000, 0.2500, 0.7500, 1.0000]]]])
         """
-        if self.kind == "channel":
-            raise ValueError(f"{self.site} is a channel gate, which has no place on the input")
-        if size is None and self.geometry is None:
-            raise ValueError(f"size must be that of the input, the map of {self.site} has none")
         maps = self.values.detach().flatten(0, -3) if self.values.ndim > 2 else self.values[None]
         size = size or cast("Geometry", self.input_geometry).input_size
         maps = resample_to_input(maps, size, self.margin)
@@ -190,11 +183,9 @@ class AttentionMap(Result):
 
     def __getitem__(self, index: int | slice) -> "AttentionMap":
         """Return one map or a slice of them; a single map keeps its label in `info`."""
-        count = len(self)
+        len(self)  # refuses a single map, whose rows are no maps
         if isinstance(index, slice):
             return replace(self, values=self.values[index], labels=self.labels[index])
-        if not -count <= index < count:
-            raise IndexError(f"the index must be below the number of maps, {count}; got {index}")
         info = replace(self.info, label=self.labels[index]) if self.labels else self.info
         return replace(self, values=self.values[index], labels=(), info=info)
 

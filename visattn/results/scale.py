@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from visattn.results.attention_map import AttentionMap
 from visattn.results.records import Result
 
 ScaleRule = Literal["image", "global", "percentile"]
-RULES: tuple[ScaleRule, ...] = ("image", "global", "percentile")
+RULES: tuple[ScaleRule, ...] = get_args(ScaleRule)
 _PERCENTILE = 99  # at which outliers are clipped
 _TAIL = 1 - _PERCENTILE / 100
 _MANY_CELLS = 64 * 64  # above it, a few outliers would darken the rest of the map
@@ -133,9 +133,7 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
         ('0 to 4', (0.5, 4.0))
     """
     if not maps or rule not in RULES:
-        raise ValueError(
-            f"a scale needs maps and a rule among {', '.join(RULES)}; got {len(maps)}, {rule!r}"
-        )
+        raise ValueError(f"a scale needs maps and a rule of {RULES}; got {len(maps)}, {rule!r}")
     ranges = ValueRange()
     for each in maps:
         ranges.add(each)
