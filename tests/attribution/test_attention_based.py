@@ -21,8 +21,8 @@ from visattn.attribution.attention import (
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.layer_weights import single_grid_error
 from visattn.attribution.targets import resolve_target
-from visattn.recording.model_info import ExplainedModel
 from visattn.recording.recorder import record
+from visattn.recording.subject import Subject
 
 GRID = (3, 5)
 POOLS: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ METHODS: list[Callable[..., Tensor]] = [
 
 
 @cache
-def transformer(pool: str) -> ExplainedModel:
+def transformer(pool: str) -> Subject:
     torch.manual_seed(0)
     name = "deit_tiny_distilled_patch16_224" if pool == "distilled" else "vit_tiny_patch16_224"
     model = timm.create_model(
@@ -59,14 +59,14 @@ def inputs(count: int = 2) -> Tensor:
     return torch.randn(count, 3, 24, 40, generator=generator, dtype=torch.float64)
 
 
-def recorded(explained: ExplainedModel, x: Tensor) -> tuple[list[Tensor], Tensor | None]:
+def recorded(explained: Subject, x: Tensor) -> tuple[list[Tensor], Tensor | None]:
     """Return the weights of the layers and those of the pool if there is one."""
     with torch.no_grad(), record(explained.model.eval()) as recording:
         explained.scores(x)
     return recording.weights[:3], recording.weights[3] if len(recording.weights) > 3 else None
 
 
-def gradients(explained: ExplainedModel, x: Tensor, class_index: int, layer: int) -> Tensor:
+def gradients(explained: Subject, x: Tensor, class_index: int, layer: int) -> Tensor:
     """Return the gradient of a score with respect to one layer alone."""
     with record(explained.model.eval(), layers=[layer], differentiable=True) as recording:
         total = explained.scores(x)[:, class_index].sum()
@@ -189,7 +189,7 @@ def test_models_with_several_grids_raise_an_error(
     method: Callable[..., Tensor],
 ) -> None:
     model = torch.nn.Identity()
-    explained = ExplainedModel(model, token_info((4, 6), (2, 3)), model)
+    explained = Subject(model, token_info((4, 6), (2, 3)), model)
     with pytest.raises(
         ValueError, match=r"tokens does not support it: .* several token grids .*4 x 6, 2 x 3"
     ):
@@ -198,7 +198,7 @@ def test_models_with_several_grids_raise_an_error(
 
 def test_models_without_attention_raise_an_error() -> None:
     model = torch.nn.Identity()
-    explained = ExplainedModel(model, token_info(), model)
+    explained = Subject(model, token_info(), model)
     with pytest.raises(ValueError, match="no attention among tokens"):
         attention(explained, inputs(), resolve_target(0, explained))
     vit = transformer("class")

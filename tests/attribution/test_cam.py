@@ -17,12 +17,11 @@ from visattn.attribution.cam import (
 )
 from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.targets import resolve_target
-from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
+from visattn.recording.model_info import FeatureLayer, ModelInfo
+from visattn.recording.subject import Subject
 
 
-def split(
-    explained: ExplainedModel, x: Tensor, target: list[int], index: int
-) -> tuple[Tensor, Tensor]:
+def split(explained: Subject, x: Tensor, target: list[int], index: int) -> tuple[Tensor, Tensor]:
     """Return features of a layer and their gradients, by running the two halves separately."""
     layers = list(explained.model.eval())  # pyright: ignore[reportArgumentType]
     features = nn.Sequential(*layers[:index])(x).detach().requires_grad_()
@@ -69,7 +68,7 @@ def test_a_hundred_calls_do_not_leak_tensors(monkeypatch: pytest.MonkeyPatch) ->
     model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(6, 2))
     layer = FeatureLayer("0", "b c y x", (2, 3))
     info = ModelInfo("tiny", "other", (2, 3), (0.5,), (0.5,), "none", feature_layers=(layer,))
-    explained, x = ExplainedModel(model, info, model), torch.rand(1, 1, 2, 3)
+    explained, x = Subject(model, info, model), torch.rand(1, 1, 2, 3)
     alive: list[int] = []
     for call in range(100):
         gradcam(explained, x, resolve_target(0, explained))
@@ -92,7 +91,7 @@ def test_channels_last_layouts_are_supported(layout: str) -> None:
 
     model = nn.Sequential(ChannelsLast(), Scores())
     info = small_cnn().info
-    explained = ExplainedModel(model, info, model)
+    explained = Subject(model, info, model)
     layer = FeatureLayer("0", layout, (13, 17))  # pyright: ignore[reportArgumentType]
     x = images()
     [[(activations, gradients)]] = activations_and_gradients(
@@ -108,7 +107,7 @@ def test_channels_last_layouts_are_supported(layout: str) -> None:
 def test_prefix_tokens_are_excluded() -> None:
     model = nn.Sequential(nn.Identity(), nn.Flatten())
     layer = FeatureLayer("0", "b n c", (2, 3), num_prefix_tokens=2)
-    explained = ExplainedModel(model, small_cnn().info, lambda x: model(x[:, 0]))
+    explained = Subject(model, small_cnn().info, lambda x: model(x[:, 0]))
     x = torch.rand(2, 1, 8, 5)
     [[(activations, _)]] = activations_and_gradients(
         explained, x, [resolve_target(4, explained)], layer
@@ -129,7 +128,7 @@ def test_unsuitable_layers_raise_an_error() -> None:
         gradcam(explained, x, target, layer="head")
     with pytest.raises(ValueError, match=r"feature layers of small, 2 \(0, 2\); got 2"):
         gradcam(explained, x, target, layer=2)
-    ignores_layer = ExplainedModel(
+    ignores_layer = Subject(
         explained.model, explained.info, lambda x: (explained.model(x), x.mean((2, 3)))[1]
     )
     with pytest.raises(ValueError, match="target must depend on the layer"):

@@ -21,12 +21,12 @@ from visattn.attribution.cam import (
 )
 from visattn.attribution.targets import resolve_target
 from visattn.models import AttentionResNet
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.subject import Subject
 
 TARGETS = [1, 3]
 
 
-def halves(explained: ExplainedModel) -> tuple[nn.Sequential, nn.Sequential]:
+def halves(explained: Subject) -> tuple[nn.Sequential, nn.Sequential]:
     """Return the first convolution, and what follows it without operations in place."""
     layers: Any = list(explained.model.eval().children())
     layers[3] = nn.ReLU()
@@ -160,7 +160,7 @@ def test_a_method_of_ones_own_is_explained_listed_and_checked() -> None:
 def test_a_name_that_is_taken_is_refused_but_a_cell_may_run_again() -> None:
     def decorate(name: str) -> Any:
         @method(name, title="Mine", paper="of my own", needs="scores")
-        def flat(explained: ExplainedModel, x: Tensor, target: Any) -> Tensor:
+        def flat(explained: Subject, x: Tensor, target: Any) -> Tensor:
             return x[:, 0]
 
         return flat
@@ -178,7 +178,7 @@ def test_a_further_requirement_refuses_with_its_reason() -> None:
         return "" if target == "dog" else "it explains dogs only"
 
     @method("dogs", title="Dogs", paper="of my own", needs="scores", check=no_twins)
-    def dogs(explained: ExplainedModel, x: Tensor, target: Any) -> Tensor:  # pyright: ignore[reportUnusedFunction]
+    def dogs(explained: Subject, x: Tensor, target: Any) -> Tensor:  # pyright: ignore[reportUnusedFunction]
         return target(explained.forward(x)).detach()[:, None, None].expand(-1, 2, 2)
 
     model = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from visattn.attribution.channel_cam import ablation_cam, ablationcam, scorecam
 from visattn.attribution.targets import resolve_target
-from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
+from visattn.recording.model_info import FeatureLayer, ModelInfo
 from visattn.recording.outputs import OutputLayout
+from visattn.recording.subject import Subject
 
 
-def halves(explained: ExplainedModel, index: int) -> tuple[nn.Module, nn.Module]:
+def halves(explained: Subject, index: int) -> tuple[nn.Module, nn.Module]:
     layers = list(explained.model.eval())  # pyright: ignore[reportArgumentType]
     return nn.Sequential(*layers[:index]), nn.Sequential(*layers[index:])
 
@@ -97,11 +98,11 @@ class Head(nn.Module):
         return features.mean((2, 3)) @ torch.arange(1.0, 1 + features.shape[1])[:, None]
 
 
-def head(*, shortcut: bool) -> ExplainedModel:
+def head(*, shortcut: bool) -> Subject:
     layer = FeatureLayer("act", "b c y x", (2, 3))
     info = ModelInfo("head", "other", (2, 3), (0.5,) * 3, (0.5,) * 3, "none", (), (layer,))
     model = Head(shortcut=shortcut)
-    return ExplainedModel(model, info, model)
+    return Subject(model, info, model)
 
 
 @pytest.mark.parametrize("shortcut", [False, True])
@@ -123,7 +124,7 @@ def test_a_function_of_named_outputs_is_ablated_channel_by_channel() -> None:
     plain, x = head(shortcut=False), torch.rand(1, 3, 2, 3)
     model = Named(shortcut=False)
     output = OutputLayout(key="logits", num_classes=1)
-    explained = ExplainedModel(model, replace(plain.info, output=output), model)
+    explained = Subject(model, replace(plain.info, output=output), model)
     by_function = ablationcam(explained, x, lambda output: output["logits"][:, 0])
     expected = ablationcam(plain, x, resolve_target(0, plain))
     torch.testing.assert_close(by_function, expected)
@@ -170,5 +171,5 @@ def test_a_model_that_views_its_features_is_scored_in_the_usual_layout() -> None
     layer = FeatureLayer("conv", "b c y x", (5, 7))
     info = ModelInfo("viewed", "other", (5, 7), (0.5,) * 3, (0.5,) * 3, "none", (), (layer,))
     model = Viewed()
-    explained = ExplainedModel(model, info, model)
+    explained = Subject(model, info, model)
     assert scorecam(explained, torch.rand(2, 3, 5, 7), lambda s: s[:, 3]).shape == (2, 5, 7)

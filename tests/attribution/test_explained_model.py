@@ -15,7 +15,6 @@ from visattn.attribution.explained_model import analyze_model
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.vit import VisionTransformer
 from visattn.pipelines import Explainer, explain, methods_for
-from visattn.recording import probe_cache
 from visattn.recording.model_info import FeatureLayer
 
 
@@ -82,26 +81,26 @@ def test_feature_layers_of_cnns_are_not_overwritten_in_place(name: str) -> None:
     assert info.pooling == "none"
 
 
-def test_a_model_is_probed_once_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_probed_once_for_each_size() -> None:
     model = vit(dynamic_img_size=True)
     inputs: list[Tensor] = []
     model.patch_embed.register_forward_hook(lambda _, args, __: inputs.append(args[0]))
-    first = analyze_model(model)
-    assert analyze_model(model).info is first.info
+    explainer = Explainer(model)
+    first = explainer.analyze()
+    assert explainer.analyze().info is first.info
     # a photo with noise; gradients
     assert [len(x) for x in inputs] == [4, 1]
-    assert analyze_model(model, (64, 80)).info.attention_layers[0].grid == (4, 5)
-    assert len(inputs) == 4
-    model.blocks.append(nn.Identity())
-    analyze_model(model)
+    photo = np.zeros((60, 80, 3), np.uint8)
+    assert len(explainer.explain([photo], "rollout")) == 1
+    assert [len(x) for x in inputs] == [4, 1, 1]
+    tensor = torch.zeros(1, 3, 64, 80)
+    assert explainer.explain(tensor, "rollout")[0].values.shape == (4, 5)
     assert len(inputs) == 6
-    size = len(probe_cache._KEPT)
     reference = weakref.ref(model)
-    del model, first
+    del model, first, explainer
     inputs.clear()
     gc.collect()
     assert reference() is None
-    assert len(probe_cache._KEPT) == size - 1
 
 
 def test_a_model_is_restored() -> None:
@@ -132,7 +131,6 @@ def test_windows_survive_half_precision() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         info = analyze_model(model.to(dtype)).info
         assert [layer.shift_size for layer in info.attention_layers] == [(0, 0), (1, 2)]
-        probe_cache._KEPT.clear()
 
 
 class TwoOutputs(nn.Module):

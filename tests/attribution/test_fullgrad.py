@@ -11,10 +11,11 @@ from visattn.attribution.fullgrad import fullgrad
 from visattn.attribution.gradient import input_x_gradient
 from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import resolve_target
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
+from visattn.recording.subject import Subject
 
 
-def network(activation: nn.Module) -> ExplainedModel:
+def network(activation: nn.Module) -> Subject:
     torch.manual_seed(2)
     norm = nn.BatchNorm2d(5)
     model = nn.Sequential(
@@ -36,7 +37,7 @@ def network(activation: nn.Module) -> ExplainedModel:
             assert values is not None
             values.uniform_(0.5, 2)
     info = ModelInfo("net", "other", (13, 17), (0.5,) * 3, (0.25,) * 3, "none")
-    return ExplainedModel(model, info, model)
+    return Subject(model, info, model)
 
 
 def test_input_x_gradient_of_a_linear_model_is_its_terms() -> None:
@@ -65,7 +66,7 @@ def test_fullgrad_of_a_convolution_is_the_sum_of_two_maps() -> None:
     convolution, last = nn.Conv2d(1, 2, 1), nn.Linear(6, 1, bias=False)
     model = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), last)
     info = ModelInfo("net", "other", (1, 3), (0.5,), (0.5,), "none")
-    explained, x = ExplainedModel(model, info, model), torch.tensor([[[[-1.0, 1.0, 4.0]]]])
+    explained, x = Subject(model, info, model), torch.tensor([[[[-1.0, 1.0, 4.0]]]])
     with torch.no_grad():
         convolution.weight.copy_(torch.tensor([1.0, 2.0]).view(2, 1, 1, 1))
         for bias in (convolution.bias,):
@@ -89,7 +90,7 @@ def test_fullgrad_lays_biases_where_the_cells_of_a_network_without_padding_lie()
         convolution.weight[0, 0, 2, 2] = convolution.bias[0] = 1  # pyright: ignore[reportOptionalSubscript]
         head.weight[0, 7 + 4] = 1  # row 1, column 4 of 5 x 7 cells
     info = ModelInfo("net", "other", (9, 11), (0.5,), (0.5,), "none")
-    explained, x = ExplainedModel(model, info, model), torch.ones(1, 1, 9, 11)
+    explained, x = Subject(model, info, model), torch.ones(1, 1, 9, 11)
     [result] = fullgrad(explained, x, resolve_target(0, explained))
     expected = torch.zeros(9, 11)
     expected[1 + 2, 4 + 2] = 2  # bias and pixel

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from visattn.attribution.gradient import input_gradient, integrated_gradients, smoothgrad
 from visattn.attribution.perturbation import images_per_batch
 from visattn.attribution.targets import resolve_target
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
+from visattn.recording.subject import Subject
 
 
 def test_gradients_equal_finite_differences() -> None:
@@ -126,7 +127,7 @@ def test_invalid_arguments_and_targets_without_gradient_raise_an_error(
 def test_the_size_of_images_bounds_the_batch_of_gradients() -> None:
     model = nn.Sequential(nn.Sigmoid(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     info = ModelInfo("net", "other", (5, 7), (0.5,) * 3, (0.5,) * 3, "none")
-    explained, sizes = ExplainedModel(model, info, model), list[int]()
+    explained, sizes = Subject(model, info, model), list[int]()
     model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
     for size, most in (((5, 7), 32), ((224, 224), 8), ((640, 640), 1)):
         for function in (integrated_gradients, partial(smoothgrad, num_samples=50)):

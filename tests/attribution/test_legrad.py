@@ -17,13 +17,13 @@ from visattn.attribution.legrad import block_names, legrad
 from visattn.attribution.targets import CallableTarget, ClassTarget
 from visattn.models import VisionTransformer
 from visattn.models.backbones.text_models import text_classifier
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.subject import Subject
 
 TEXTS = ["a red ball", "the sky"]
 IMAGES = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def explained_texts(model: nn.Module) -> ExplainedModel:
+def explained_texts(model: nn.Module) -> Subject:
     return analyze_model(text_classifier(model.double(), TEXTS, tiny_tokenizer()))
 
 

@@ -12,7 +12,8 @@ from visattn.attribution.methods import METHODS, get_method, supported_methods
 from visattn.attribution.targets import ClassTarget, resolve_target
 from visattn.models import VisionTransformer
 from visattn.recording.frozen import frozen
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
+from visattn.recording.subject import Subject
 
 GRADIENTS = ["input_gradient", "input_x_gradient", "smoothgrad", "integrated_gradients"]
 ANY = [*GRADIENTS, "occlusion", "rise", "itti_koch"]
@@ -22,9 +23,9 @@ ONE_LAYER = ["attention", "gradient_attention"]
 ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "legrad"]
 
 
-def described(info: ModelInfo) -> ExplainedModel:
+def described(info: ModelInfo) -> Subject:
     """Return a model that computes nothing, with metadata of another."""
-    return ExplainedModel(nn.Identity(), info, nn.Identity())
+    return Subject(nn.Identity(), info, nn.Identity())
 
 
 def test_supported_methods_follow_from_model_info() -> None:
@@ -72,7 +73,7 @@ def test_each_method_gives_one_map_per_image_and_leaves_the_model_as_it_was(name
 
 
 @pytest.fixture(scope="module")
-def vit() -> ExplainedModel:
+def vit() -> Subject:
     torch.manual_seed(3)
     sizes = {"img_size": (9, 12), "patch_size": 3, "embed_dim": 8, "depth": 2, "num_heads": 2}
     return analyze_model(VisionTransformer(CLASSES, **sizes).eval())
@@ -81,7 +82,7 @@ def vit() -> ExplainedModel:
 @pytest.mark.parametrize(
     "name", [*CAMS, *GRADIENTS, "occlusion", "rise", "fullgrad", *ONE_LAYER, *ALL_LAYERS]
 )
-def test_a_target_first_sees_the_images_themselves(name: str, vit: ExplainedModel) -> None:
+def test_a_target_first_sees_the_images_themselves(name: str, vit: Subject) -> None:
     """Prediction and probability are from there, whatever a method shows the model later."""
     explained, x = small_cnn(), images()
     if name in (*ONE_LAYER, *ALL_LAYERS):

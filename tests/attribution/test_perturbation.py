@@ -7,7 +7,7 @@ from torch import Tensor
 
 from visattn.attribution.perturbation import occlusion, rise, rise_grids, rise_masks, variant_scorer
 from visattn.attribution.targets import resolve_target
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.subject import Subject
 
 
 def test_occlusion_is_the_mean_decrease_over_all_windows_of_a_pixel() -> None:
@@ -107,7 +107,7 @@ class Viewed(torch.nn.Module):
 def test_models_that_call_view_are_scored_in_their_own_layout() -> None:
     torch.manual_seed(0)
     model, x = Viewed(), torch.randn(2, 3, 13, 17)
-    explained = ExplainedModel(model, small_cnn().info, model)
+    explained = Subject(model, small_cnn().info, model)
     target = resolve_target([1, 2], explained)
     with torch.no_grad():
         score, count, original = variant_scorer(explained, x, target, internal_batch_size=3)
@@ -125,7 +125,7 @@ def test_maps_on_a_gpu_equal_those_on_the_host() -> None:
     info = small_cnn().info
     maps = []
     for device in ("cpu", "cuda"):
-        explained = ExplainedModel(model.to(device), info, model)
+        explained = Subject(model.to(device), info, model)
         target = resolve_target([1, 2], explained)
         images = x.to(device)
         maps.append(torch.stack((rise(explained, images, target, num_masks=9),

@@ -24,7 +24,8 @@ from visattn.attribution.fullgrad import fullgrad
 from visattn.attribution.gradient import input_gradient, input_x_gradient, integrated_gradients
 from visattn.attribution.perturbation import occlusion
 from visattn.attribution.targets import resolve_target
-from visattn.recording.model_info import ExplainedModel, FeatureLayer, ModelInfo
+from visattn.recording.model_info import FeatureLayer, ModelInfo
+from visattn.recording.subject import Subject
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
@@ -139,9 +140,7 @@ def normalized_and_resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
     return (large - low) / (1e-7 + high - low)
 
 
-def check_maps_of_small_scores(
-    explained: ExplainedModel, x: Tensor, expected: dict[str, Tensor]
-) -> None:
+def check_maps_of_small_scores(explained: Subject, x: Tensor, expected: dict[str, Tensor]) -> None:
     last: nn.Linear = explained.model[6]  # pyright: ignore[reportIndexIssue, reportAssignmentType]
     last.weight.data /= 1000
     target = resolve_target(CLASS_INDICES, explained)
@@ -186,7 +185,7 @@ def test_maps_equal_those_of_pytorch_grad_cam_and_captum(tmp_path: Path) -> None
     info = ModelInfo(
         "net", "other", (56, 72), (0.5,) * 3, (0.5,) * 3, "none", feature_layers=(layer,)
     )
-    explained = ExplainedModel(model, info, model)
+    explained = Subject(model, info, model)
     target = resolve_target(CLASS_INDICES, explained)
     for name, method in (
         ("gradcam", gradcam),

@@ -8,16 +8,17 @@ from jaxtyping import Float
 from torch import nn
 
 from visattn.geometry.affine import Geometry
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.values import RecordedLayer
 
 
-def explained_model(name: str = "ViT") -> ExplainedModel:
+def explained_model(name: str = "ViT") -> Subject:
     """Return a model that is not run, whose class token is read."""
     info = ModelInfo(name, "timm", (48, 80), (0.5,), (0.5,), "class")
-    return ExplainedModel(nn.Identity(), info, nn.Identity())
+    return Subject(nn.Identity(), info, nn.Identity())
 
 
 def layer_of(

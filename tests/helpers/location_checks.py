@@ -10,10 +10,10 @@ from visattn.attribution.explained_model import analyze_model
 from visattn.recording.attention_call import AttentionCall
 from visattn.recording.feature_layers import to_grid
 from visattn.recording.interception import attention_calls, probing
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
 from visattn.recording.probe import ObservedTokens
-from visattn.recording.probe_cache import probe_model
 from visattn.recording.recorder import record
+from visattn.recording.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def check_locations(
     return LocationCheck(name, layer, _count_localized(change, blocks), attention)
 
 
-def identity_attention(explained: ExplainedModel, images: torch.Tensor) -> dict[str, torch.Tensor]:
+def identity_attention(explained: Subject, images: torch.Tensor) -> dict[str, torch.Tensor]:
     """Run a model whose tokens keep their content, and return the values of its attention."""
     values: dict[str, torch.Tensor] = {}
 
@@ -77,17 +77,16 @@ def identity_attention(explained: ExplainedModel, images: torch.Tensor) -> dict[
     return values
 
 
-def _localize_in_keys(explained: ExplainedModel, site: str) -> tuple[int, int]:
+def _localize_in_keys(explained: Subject, site: str) -> tuple[int, int]:
     layer = next(layer for layer in explained.info.attention_layers if layer.site == site)
-    grid, info = layer.key_grid or layer.grid, explained.info
+    grid = layer.key_grid or layer.grid
     blocks = _block_cells(grid)
     blocks = blocks if layer.window_size is not None else blocks[:3]
     images = _perturbed_images(explained.info, grid, blocks)
     if layer.window_size is None:  # the values, as the probe records them
         keys = identity_attention(explained, images)[site]
         values = keys.transpose(-2, -1).flatten(1, 2)
-        size = info.input_size
-        layout = probe_model(explained.model, size, len(info.mean)).layouts[site][0]
+        layout = explained.probe.layouts[site][0]
         assert isinstance(layout, ObservedTokens)
         if layout.windows is not None:
             values = values[..., layout.windows[0].argsort()]
@@ -133,7 +132,7 @@ def _perturbed_images(
     return torch.stack(images).double()
 
 
-def _output_of(explained: ExplainedModel, site: str, images: torch.Tensor) -> torch.Tensor:
+def _output_of(explained: Subject, site: str, images: torch.Tensor) -> torch.Tensor:
     """Return the output of a module while attention is the identity."""
     outputs: list[torch.Tensor] = []
 

@@ -3,13 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from visattn.recording.model_info import AttentionLayer, ExplainedModel, FeatureLayer, ModelInfo
+from visattn.recording.model_info import AttentionLayer, FeatureLayer, ModelInfo
+from visattn.recording.subject import Subject
 
 SIZE = (13, 17)
 CLASSES = ("cat", "dog", "cow", "hen")
 
 
-def small_cnn(dtype: torch.dtype = torch.float64) -> ExplainedModel:
+def small_cnn(dtype: torch.dtype = torch.float64) -> Subject:
     """Return a CNN of 4 classes with in-place operations behind its feature layers."""
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -26,7 +27,7 @@ def small_cnn(dtype: torch.dtype = torch.float64) -> ExplainedModel:
     info = ModelInfo(
         "small", "other", SIZE, (0.5,) * 3, (0.25,) * 3, "none", feature_layers=features
     )
-    return ExplainedModel(model, info, model, CLASSES)
+    return Subject(model, info, model, CLASSES)
 
 
 def images(count: int = 2, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -34,7 +35,7 @@ def images(count: int = 2, seed: int = 1, dtype: torch.dtype = torch.float64) ->
     return torch.randn(count, 3, *SIZE, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def linear_model(weights: Tensor) -> ExplainedModel:
+def linear_model(weights: Tensor) -> Subject:
     """Return a model whose scores are `[k c y x]` weights times the image."""
     layer = nn.Linear(weights[0].numel(), len(weights)).double()
     model = nn.Sequential(nn.Flatten(), layer)
@@ -45,7 +46,7 @@ def linear_model(weights: Tensor) -> ExplainedModel:
     info = ModelInfo(
         "linear", "other", (height, width), (0.5,) * channels, (0.25,) * channels, "none"
     )
-    return ExplainedModel(model, info, model)
+    return Subject(model, info, model)
 
 
 def token_info(

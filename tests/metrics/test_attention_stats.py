@@ -19,7 +19,8 @@ from visattn.metrics.attention_stats import (
     received_attention,
     saturated_fraction,
 )
-from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
+from visattn.recording.model_info import AttentionLayer, ModelInfo
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 
@@ -158,9 +159,9 @@ class Looking(nn.Module):
         return self.tap(weights).sum((1, 2))
 
 
-def subject(model: nn.Module) -> ExplainedModel:
+def subject(model: nn.Module) -> Subject:
     card = ModelInfo("looking", "other", (2, 2), (0.5,) * 3, (0.5,) * 3, "class")
-    return ExplainedModel(model, card, model)
+    return Subject(model, card, model)
 
 
 def test_means_over_batches_equal_means_over_images() -> None:

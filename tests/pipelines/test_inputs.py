@@ -19,7 +19,8 @@ from visattn.images.reader import ImageError, read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.models.resnet import AttentionResNet
 from visattn.pipelines.inputs import prepare_images
-from visattn.recording.model_info import ExplainedModel, Library, ModelInfo
+from visattn.recording.model_info import Library, ModelInfo
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 
 PATCH = 8
@@ -44,14 +45,14 @@ PIPELINES: dict[str, list[Any]] = {
 }
 
 
-def explained(**changes: Any) -> ExplainedModel:
+def explained(**changes: Any) -> Subject:
     info = ModelInfo("probe", "other", (224, 224), (0.0,) * 3, (1.0,) * 3, "none")
     known = {
         "model": nn.Identity(),
         "info": info,
         "forward": lambda images: images.mean((2, 3)),
     }
-    return ExplainedModel(**{**known, **changes})
+    return Subject(**{**known, **changes})
 
 
 def probe(inputs: Tensor) -> Tensor:

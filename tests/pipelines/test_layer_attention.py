@@ -15,15 +15,16 @@ from visattn.models.resnet import AttentionResNet
 from visattn.models.vit import VisionTransformer
 from visattn.pipelines.inputs import prepare_images
 from visattn.pipelines.layer_attention import record_layers
-from visattn.recording.model_info import ExplainedModel, ModelInfo, ReadRows
+from visattn.recording.model_info import ModelInfo, ReadRows
 from visattn.recording.recorder import record
+from visattn.recording.subject import Subject
 from visattn.viz.html.explorer_page import explorer_html
 
 PHOTO = LoadedImage(np.random.default_rng(3).integers(0, 256, (50, 90, 3), dtype=np.uint8), "a.jpg")
 
 
 @pytest.fixture(scope="module")
-def explained() -> ExplainedModel:
+def explained() -> Subject:
     torch.manual_seed(5)
     model = timm.create_model(
         "vit_tiny_patch16_224", img_size=(40, 56), patch_size=8, embed_dim=24, depth=3, num_heads=3,
@@ -32,7 +33,7 @@ def explained() -> ExplainedModel:
     return analyze_model(model.eval())
 
 
-def test_layers_match_the_recorder(explained: ExplainedModel) -> None:
+def test_layers_match_the_recorder(explained: Subject) -> None:
     pixels = prepare_images(explained, PHOTO).inputs
     recorded = record_layers(explained, pixels, layers=[-1, 0], heads=[2, 0])
     assert [(layer.index, layer.heads, layer.prefix_queries, layer.grid) for layer in recorded] == [
@@ -44,7 +45,7 @@ def test_layers_match_the_recorder(explained: ExplainedModel) -> None:
         torch.testing.assert_close(layer.weights, recorder.maps[layer.index].values[0][[2, 0]])
 
 
-def test_neighboring_queries_are_averaged_above_max_weights(explained: ExplainedModel) -> None:
+def test_neighboring_queries_are_averaged_above_max_weights(explained: Subject) -> None:
     pixels = prepare_images(explained, PHOTO).inputs
     full = record_layers(explained, pixels, layers=[1])[0]
     averaged = record_layers(explained, pixels, layers=[1], max_weights=3 * 35 * 20)[0]
@@ -57,7 +58,7 @@ def test_neighboring_queries_are_averaged_above_max_weights(explained: Explained
 
 
 def test_the_row_of_a_tile_is_the_mean_of_those_that_the_scores_read(
-    explained: ExplainedModel,
+    explained: Subject,
 ) -> None:
     inputs = prepare_images(explained, PHOTO).inputs
     layer = record_layers(explained, inputs, layers=[1])[0]
@@ -88,7 +89,7 @@ def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
     assert '"read":"mean"' in page
 
 
-def test_pages_start_with_the_tokens_that_the_scores_read(explained: ExplainedModel) -> None:
+def test_pages_start_with_the_tokens_that_the_scores_read(explained: Subject) -> None:
     batch = prepare_images(explained, PHOTO)
     rows = ReadRows((0.5, 0.0, 0.0), 0.5, kinds=("class", "register", "register"))
     for info, read in (
@@ -105,14 +106,14 @@ def test_pages_start_with_the_tokens_that_the_scores_read(explained: ExplainedMo
     assert (float(actual[1]), float(actual[2])) == (pytest.approx(0.5), 0)
 
 
-def test_the_page_shows_all_layers(explained: ExplainedModel) -> None:
+def test_the_page_shows_all_layers(explained: Subject) -> None:
     batch = prepare_images(explained, PHOTO)
     layers = record_layers(explained, batch.inputs)
     page = explorer_html(PHOTO, batch.geometries[0], explained=explained, layers=layers)
     assert '"query_roles":["class","register","register"]' in page
 
 
-def test_unknown_layers_and_models_without_attention_are_refused(explained: ExplainedModel) -> None:
+def test_unknown_layers_and_models_without_attention_are_refused(explained: Subject) -> None:
     pixels = prepare_images(explained, PHOTO).inputs
     with pytest.raises(ValueError, match="layers must lie between 0 and 2, got 3"):
         record_layers(explained, pixels, layers=[3])

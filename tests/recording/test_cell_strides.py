@@ -9,8 +9,8 @@ from torch.nn.functional import interpolate, max_pool2d, relu
 
 import visattn as va
 from visattn.attribution import analyze_model
+from visattn.attribution.explained_model import describe_model
 from visattn.recording.feature_layers import resolve_feature_layer, to_grid
-from visattn.recording.probe_cache import cell_margin
 
 IMAGES = tuple[int, int]
 
@@ -106,14 +106,14 @@ def test_cells_of_networks_with_padding_lie_from_edge_to_edge(kernel: int, cells
 
 
 def test_what_a_network_resizes_itself_lies_from_edge_to_edge() -> None:
-    assert cell_margin(Resized(), (32, 48), 3, (8, 16)) == (0, 0)
+    assert describe_model(Resized(), (32, 48)).margin((8, 16)) == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_035", "vit_tiny_patch16_224"])
 def test_networks_of_timm_have_no_margin(name: str) -> None:
     model = timm.create_model(name).eval()
     grid = (14, 14) if name.startswith("vit") else (7, 7)
-    assert cell_margin(model, (224, 224), 3, grid) == (0, 0)
+    assert describe_model(model, (224, 224)).margin(grid) == (0, 0)
 
 
 def test_a_recorded_gate_lies_where_the_explained_one_does() -> None:

@@ -16,7 +16,7 @@ from visattn.attribution.layer_outputs import layer_activations
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import resolve_target
 from visattn.recording.feature_layers import measure_feature_layer
-from visattn.recording.probe_cache import probe_model
+from visattn.recording.probe import probe_model
 from visattn.recording.recorder import record
 
 Pair = tuple[int, int]

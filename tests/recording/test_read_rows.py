@@ -11,8 +11,9 @@ from torch.nn.functional import avg_pool2d, layer_norm
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.layer_weights import read_shares
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
 from visattn.recording.read_rows import GradientEverywhere, shares_of_rows
+from visattn.recording.subject import Subject
 
 GRID, PATCHES, WIDTH = (3, 5), 15, 24
 FACTORS = torch.linspace(1, 4, PATCHES)
@@ -203,7 +204,7 @@ class TwoEncoders(nn.Module):
 
 
 def test_layers_side_by_side_are_not_multiplied() -> None:
-    explained: ExplainedModel = analyze_model(TwoEncoders().eval())
+    explained: Subject = analyze_model(TwoEncoders().eval())
     assert explained.info.parallel_layers == ("first.blocks.1.attn", "second.blocks.0.attn")
 
 

@@ -21,7 +21,8 @@ from visattn.attribution.layer_weights import (
 )
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
-from visattn.recording.model_info import AttentionLayer, ExplainedModel
+from visattn.recording.model_info import AttentionLayer
+from visattn.recording.subject import Subject
 
 HeadFusion = Literal["mean", "max", "min"]
 
@@ -227,7 +228,7 @@ Heads = HeadFusion | int | Sequence[int]
 
 @method("attention", title="Attention", paper="arXiv:2010.11929", needs="tokens", kind="tokens")
 def attention(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -268,7 +269,7 @@ def attention(
     check=no_single_grid,
 )
 def rollout(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -312,7 +313,7 @@ def _rollout_of(
     "gradient_attention", title="Gradient × attention", paper="arXiv:2103.15679", needs="tokens"
 )
 def gradient_attention(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -343,7 +344,7 @@ def gradient_attention(
     check=no_single_grid,
 )
 def gradient_rollout(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -376,7 +377,7 @@ def gradient_rollout(
     "relevance", title="Relevance", paper="arXiv:2103.15679", needs="tokens", check=no_single_grid
 )
 def relevance(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -408,9 +409,7 @@ def relevance(
     return combine_layers(layers, matrices, propagate)
 
 
-def included_layers(
-    explained: ExplainedModel, start_layer: int, method: str
-) -> list[AttentionLayer]:
+def included_layers(explained: Subject, start_layer: int, method: str) -> list[AttentionLayer]:
     """Return the included layers, of a model whose layers share one grid."""
     layers = explained.info.attention_layers
     count = len(layers)

@@ -25,8 +25,8 @@ from visattn.attribution.targets import ClassTarget, Target
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer
 from visattn.recording.frozen import first_weight, frozen
-from visattn.recording.model_info import ExplainedModel
 from visattn.recording.outputs import class_scores
+from visattn.recording.subject import Subject
 
 OF_TARGETS = "of_targets"
 """Attribute of a method that explains several targets of an image in one forward pass."""
@@ -56,7 +56,7 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
     named = inspect.signature(formula).parameters
 
     def explain(
-        explained: ExplainedModel,
+        explained: Subject,
         images: Float[Tensor, "b c y x"],
         target: Target,
         *,
@@ -72,7 +72,7 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
         return maps
 
     def explain_targets(
-        explained: ExplainedModel,
+        explained: Subject,
         images: Float[Tensor, "b c y x"],
         targets: Sequence[Target],
         *,
@@ -327,7 +327,7 @@ class _CalledFunctions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _signed_features_error(explained: ExplainedModel, _target: object) -> str:
+def _signed_features_error(explained: Subject, _target: object) -> str:
     """Return why the features of a model have both signs; "" if they may be positive."""
     channels, size = len(explained.info.mean), explained.info.input_size
     noise = torch.rand(1, channels, *size).to(first_weight(explained.model))
@@ -368,7 +368,7 @@ kpcacam = _register("kpcacam", "KPCA-CAM", "arXiv:2410.00267", kpca_cam, kind="s
 
 @method("finercam", title="Finer-CAM", paper="arXiv:2501.11309", needs="features", class_only=True)
 def finercam(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,

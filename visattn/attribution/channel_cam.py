@@ -16,7 +16,8 @@ from visattn.attribution.targets import ClassTarget, Target
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
 from visattn.recording.frozen import frozen
-from visattn.recording.model_info import ExplainedModel, FeatureLayer
+from visattn.recording.model_info import FeatureLayer
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import resample_to_input
 
 _MAX_VALUES = 2**25  # of all feature maps in a forward pass
@@ -26,7 +27,7 @@ _TOLERANCE = 1e-3  # of the scores: rounding in kernels for other batch sizes
 
 @method("scorecam", title="Score-CAM", paper="arXiv:1910.01279", needs="features")
 def scorecam(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -79,7 +80,7 @@ def scorecam(
 
 @method("ablationcam", title="Ablation-CAM", paper="Desai and Ramaswamy 2020", needs="features")
 def ablationcam(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -197,7 +198,7 @@ def _selected_first(selected: Bool[Tensor, "b c"]) -> Int[Tensor, "m b"]:
 
 
 def _shared_trunk(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     layer: FeatureLayer,

@@ -23,7 +23,6 @@ from visattn.attribution.regions import (
 from visattn.attribution.targets import class_name, resolve_class_index
 from visattn.geometry.affine import Box, Geometry
 from visattn.io.messages import format_names
-from visattn.recording.model_info import ExplainedModel
 from visattn.recording.outputs import (
     ImageDetections,
     query_boxes,
@@ -31,6 +30,7 @@ from visattn.recording.outputs import (
     read_detections,
     segmentation_logits,
 )
+from visattn.recording.subject import Subject
 from visattn.results.info import MapInfo, Thing
 
 Label = int | str | None
@@ -51,7 +51,7 @@ class BoundTarget:
     """
 
     def __init__(
-        self, target: "DenseTarget", explained: ExplainedModel, geometries: Sequence[Geometry]
+        self, target: "DenseTarget", explained: Subject, geometries: Sequence[Geometry]
     ) -> None:
         self.target = target
         self.explained = explained
@@ -113,7 +113,7 @@ class DenseTarget(ABC):
 
     label: Label
 
-    def bind(self, explained: ExplainedModel, geometries: Sequence[Geometry]) -> BoundTarget:
+    def bind(self, explained: Subject, geometries: Sequence[Geometry]) -> BoundTarget:
         """Return the target function for prepared images.
 
         Args:
@@ -456,7 +456,7 @@ def _row(output: Any, index: int, noun: str) -> Float[Tensor, "mb k"]:
     return logits[:, index]
 
 
-def _num_classes(explained: ExplainedModel) -> int | None:
+def _num_classes(explained: Subject) -> int | None:
     """Return the number of classes of a model without "no object"; None if it is unknown."""
     config = getattr(explained.model, "config", None)
     stated = getattr(config, "num_labels", None) or getattr(explained.model, "num_classes", None)

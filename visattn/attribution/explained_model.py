@@ -17,29 +17,18 @@ from visattn.recording.frozen import unrounded, unwrapped
 from visattn.recording.model_config import (
     ClassNames,
     channels_error,
+    forward_function,
     input_size_hint,
     parse_class_names,
     parse_image_size,
 )
-from visattn.recording.model_info import (
-    NO_ATTENTION,
-    AttentionLayer,
-    ExplainedModel,
-    ModelInfo,
-    Pooling,
-)
+from visattn.recording.model_info import NO_ATTENTION, AttentionLayer, ModelInfo, Pooling
 from visattn.recording.outputs import OutputLayout
-from visattn.recording.probe import ProbeResult
-from visattn.recording.probe_cache import (
-    forward_function,
-    kept,
-    prefix_tokens_of,
-    probe_model,
-    probe_pooled_features,
-)
+from visattn.recording.probe import ProbeResult, prefix_tokens_of
 from visattn.recording.read_rows import Reading
 from visattn.recording.recorder import check_supports_hooks
 from visattn.recording.score_evidence import declared_class_counts
+from visattn.recording.subject import Subject
 
 _POOLING_NAMES: dict[str, Pooling] = {
     "class": "class", "token": "class", "mean": "mean", "avg": "mean", "map": "attention",
@@ -54,11 +43,10 @@ def analyze_model(
     input_size: int | tuple[int, int] | None = None,
     class_names: ClassNames | None = None,
     channels: int | None = None,
-) -> ExplainedModel:
+) -> Subject:
     """Return a model with the metadata that attribution methods need.
 
-    The model runs on probe images in evaluation mode, and is restored afterwards. The result is
-    cached as long as the model lives and its modules do not change.
+    The model runs on probe images in evaluation mode, and is restored afterwards.
 
     Args:
         model: A classifier of visattn, a model of timm, torchvision or Hugging Face, or any other
@@ -87,38 +75,44 @@ def analyze_model(
     """
     model = unwrapped(model)
     defaults, names = _defaults(model, input_size, class_names, channels)
-    info = _measured_info(model, defaults, len(names))
+    subject = Subject(model, _info(model, defaults), forward_function(model), names)
+    if error := subject.probe.error:
+        size = defaults.size
+        hint = input_size_hint(model, model_defaults(model).size, len(defaults.mean), error)
+        raise ValueError(
+            f"the model must run on images of {size[0]} x {size[1]} pixels, but {defaults.name} "
+            f"raised an error ({error}); {hint}"
+        )
+    info = _measured_info(subject, defaults, None)
+    output = info.output
+    other = output.unnamed and output.num_classes != len(names)
+    # The number of names tells which tensor has the classes.
+    if names and (output.error or output.assumed or other):
+        info = _measured_info(subject, defaults, len(names))
+    # Without a batch axis, a network of volumes takes an image for a volume of three slices.
+    has_volumes = any(isinstance(module, nn.Conv3d) for module in model.modules())
+    reason = info.output.error and has_volumes
+    if reason and (reason := channels_error(model, defaults.size, len(defaults.mean))):
+        raise ValueError(reason)
     # A single score separates two classes by its sign.
     if len(names) == 2 and info.output.num_classes == 1:
         info = replace(info, output=info.output.two_classes())
     if class_names is not None:
         parse_class_names(class_names, info.output.num_classes)
-    return ExplainedModel(model, info, forward_function(model), names)
+    return replace(subject, info=info)
 
 
-def _measured_info(model: nn.Module, defaults: ModelDefaults, num_names: int) -> ModelInfo:
-    """Return the metadata of a model from runs of it, or from those of an earlier process."""
-    size = defaults.size
-    result = probe_model(model, size, len(defaults.mean))
-    if result.error:
-        usual = model_defaults(model).size
-        hint = input_size_hint(model, usual, len(defaults.mean), result.error)
-        raise ValueError(
-            f"the model must run on images of {size[0]} x {size[1]} pixels, but {defaults.name} "
-            f"raised an error ({result.error}); {hint}"
-        )
-    info = _cached_info(model, defaults, result, None)
-    output = info.output
-    other = output.unnamed and output.num_classes != num_names
-    # The number of names tells which tensor has the classes.
-    if num_names and (output.error or output.assumed or other):
-        info = _cached_info(model, defaults, result, num_names)
-    # Without a batch axis, a network of volumes takes an image for a volume of three slices.
-    has_volumes = any(isinstance(module, nn.Conv3d) for module in model.modules())
-    reason = info.output.error and has_volumes and channels_error(model, size, len(defaults.mean))
-    if reason:
-        raise ValueError(reason)
-    return info
+def _measured_info(subject: Subject, defaults: ModelDefaults, num_classes: int | None) -> ModelInfo:
+    """Return the metadata of a model from runs of it."""
+    model, pooled = subject.model, subject.pooled(num_classes)
+    output = pooled.output or subject.probe.output
+    info = replace(
+        subject.info,
+        feature_layers=() if resizes_images(model) else pooled.layers,
+        features_error=pooled.error,
+        output=_output_layout(model, defaults, output, num_classes),
+    )
+    return _with_attention(info, model, subject.probe, pooled.reading)
 
 
 def _defaults(
@@ -154,35 +148,12 @@ def _info(model: nn.Module, defaults: ModelDefaults, **measured: Any) -> ModelIn
     )
 
 
-def _cached_info(
-    model: nn.Module, defaults: ModelDefaults, result: ProbeResult, num_classes: int | None
-) -> ModelInfo:
-    """Return the metadata of a model that was probed; kept as long as the model lives."""
-
-    def compute() -> ModelInfo:
-        channels = len(defaults.mean)
-        pooled = probe_pooled_features(model, defaults.size, channels, num_classes)
-        info = _info(
-            model,
-            defaults,
-            feature_layers=() if resizes_images(model) else pooled.layers,
-            features_error=pooled.error,
-            output=_output_layout(model, defaults, pooled.output or result.output, num_classes),
-        )
-        return _with_attention(info, model, result, pooled.reading)
-
-    info = kept(model, ("info", defaults, num_classes), compute)
-    if info.size_source == defaults.size_source:
-        return info
-    return replace(info, size_source=defaults.size_source)
-
-
 def describe_model(
     model: nn.Module,
     input_size: int | tuple[int, int] | None = None,
     class_names: ClassNames | None = None,
     channels: int | None = None,
-) -> ExplainedModel:
+) -> Subject:
     """Return a model with the metadata that is known without running it, for dense targets.
 
     It has no attention layers, and no feature layers. The parameters are those of `analyze_model`.
@@ -203,7 +174,7 @@ def describe_model(
             error="its output is dense: a pixel, region, box or query is explained"
         ),
     )
-    return ExplainedModel(model, info, forward_function(model), names)
+    return Subject(model, info, forward_function(model), names)
 
 
 def _with_attention(
@@ -244,9 +215,7 @@ def _with_attention(
 
 
 @unrounded()
-def read_by_target(
-    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
-) -> ExplainedModel:
+def read_by_target(explained: Subject, images: Float[Tensor, "b c y x"], target: Target) -> Subject:
     """Return a model with the attention layers and tokens that a target reads, not its scores.
 
     A function of hidden states or of a dense output may read other tokens than a classifier. The
@@ -254,7 +223,7 @@ def read_by_target(
     """
     model = explained.model
     info = explained.info
-    result = probe_model(model, info.input_size, images.shape[1])
+    result = explained.probe
     # A copy, since a target keeps what it chose in its first call: here that is one image of all.
     traced = copy(target)
     try:

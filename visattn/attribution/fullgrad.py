@@ -14,8 +14,8 @@ from visattn.attribution.targets import ClassTarget, Target, target_values
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import first_weight, frozen, with_grad
-from visattn.recording.model_info import ExplainedModel
 from visattn.recording.outputs import output_tensors
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import resample_to_input
 
 
@@ -51,7 +51,7 @@ _ACTIVATIONS = frozenset(
 )
 
 
-def _incomplete(explained: ExplainedModel, target: object) -> str:
+def _incomplete(explained: Subject, target: object) -> str:
     """Return why gradients times input and biases do not sum to the score; "" if they do.
 
     It is tried on a noise image, for the sum of all outputs.
@@ -81,7 +81,7 @@ def _incomplete(explained: ExplainedModel, target: object) -> str:
 
 @method("fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features", check=_incomplete)
 def fullgrad(
-    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+    explained: Subject, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, "b y x"]:
     """FullGrad: gradients times input, and gradients times biases of all layers.
 
@@ -112,7 +112,7 @@ def fullgrad(
 
 
 def _parts(
-    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+    explained: Subject, images: Float[Tensor, "b c y x"], target: Target
 ) -> tuple[Float[Tensor, " b"], "_BiasCollector"]:
     """Return the values of a target, and gradients times input and biases."""
     strides = CellStrides()

@@ -7,8 +7,9 @@ from torch import Tensor
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.io.messages import did_you_mean, format_names
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
 from visattn.recording.recorder import record
+from visattn.recording.subject import Subject
 
 _BARS = (
     "channels have no place on a photo; record them with visattn.record(model), and visattn.figure "
@@ -73,7 +74,7 @@ def resolve_gate(info: ModelInfo, layer: int | str) -> str:
     check=lambda explained, _: gates_error(explained.info),
 )
 def gates(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     _: Target,
     *,

@@ -21,12 +21,12 @@ from visattn.attribution.perturbation import (
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.recording.frozen import frozen, with_grad
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.subject import Subject
 
 
 @method("input_gradient", title="Input gradient", paper="arXiv:1312.6034", needs="gradient")
 def input_gradient(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -44,7 +44,7 @@ def input_gradient(
         >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("tiny", "other", (1, 2), (0.5,), (0.5,), "none")
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 3))
-        >>> explained = ExplainedModel(model, info, model)
+        >>> explained = Subject(model, info, model)
         >>> image = torch.zeros(1, 1, 1, 2)
         >>> saliency = input_gradient(explained, image, lambda scores: scores[:, 1])
         >>> torch.equal(saliency[0, 0], model[1].weight[1].abs())
@@ -67,7 +67,7 @@ def input_gradient(
     signed=True,
 )
 def input_x_gradient(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -94,7 +94,7 @@ def input_x_gradient(
 
 @method("smoothgrad", title="SmoothGrad", paper="arXiv:1706.03825", needs="gradient")
 def smoothgrad(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -141,7 +141,7 @@ def smoothgrad(
     signed=True,
 )
 def integrated_gradients(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -185,7 +185,7 @@ def integrated_gradients(
 
 
 def _chunks(
-    explained: ExplainedModel,
+    explained: Subject,
     count: int,
     internal_batch_size: int | None,
     images: Tensor,
@@ -205,7 +205,7 @@ def _chunks(
 
 
 def _input_gradients(
-    explained: ExplainedModel, variants: Float[Tensor, "m b c y x"], scorer: VariantScorer
+    explained: Subject, variants: Float[Tensor, "m b c y x"], scorer: VariantScorer
 ) -> Float[Tensor, "m b c y x"]:
     values = scorer(variants)
     if not values.requires_grad:

@@ -15,8 +15,9 @@ from visattn.attribution.targets import Target, check_one_per_image
 from visattn.recording.feature_layers import has_layout, to_grid
 from visattn.recording.frozen import frozen, internal_geometry
 from visattn.recording.interception import in_this_run
-from visattn.recording.model_info import ExplainedModel, FeatureLayer
+from visattn.recording.model_info import FeatureLayer
 from visattn.recording.outputs import first_tensor
+from visattn.recording.subject import Subject
 
 _NEAR = 0.9  # of a power of two: cells whose last row or column exceeds the canvas
 
@@ -35,7 +36,7 @@ class LayerCalls:
 
 @contextmanager
 def intercept_layer(
-    explained: ExplainedModel, layer: FeatureLayer, function: Callable[[Tensor], Tensor]
+    explained: Subject, layer: FeatureLayer, function: Callable[[Tensor], Tensor]
 ) -> Iterator[LayerCalls]:
     """Pass the output of a layer through a function inside the block.
 
@@ -51,7 +52,7 @@ def intercept_layer(
         >>> info = ModelInfo("tiny", "other", (2, 3), (0.5,), (0.5,), "none")
         >>> model = nn.Sequential(nn.ReLU(), nn.Flatten())
         >>> with intercept_layer(
-        ...     ExplainedModel(model, info, model), FeatureLayer("0", "b c y x", (2, 3)), torch.neg
+        ...     Subject(model, info, model), FeatureLayer("0", "b c y x", (2, 3)), torch.neg
         ... ):
         ...     model(torch.ones(1, 1, 2, 3))
         tensor([[-1., -1., -1., -1., -1., -1.]])
@@ -91,7 +92,7 @@ def intercept_layer(
 
 
 def layer_activations(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     layer: FeatureLayer,
@@ -115,7 +116,7 @@ def layer_activations(
 
 
 def activations_and_gradients(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     targets: Sequence[Target],
     layer: FeatureLayer,
@@ -135,7 +136,7 @@ def activations_and_gradients(
         >>> model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(12, 5))
         >>> layer = FeatureLayer("0", "b c y x", (2, 3))
         >>> info = ModelInfo("tiny", "other", (2, 3), (0.5,), (0.5,), "none")
-        >>> explained, target = ExplainedModel(model, info, model), lambda scores: scores[:, 4]
+        >>> explained, target = Subject(model, info, model), lambda scores: scores[:, 4]
         >>> [[(_, gradients)]] = activations_and_gradients(
         ...     explained, torch.zeros(1, 1, 2, 3), [target], layer)
         >>> torch.equal(gradients.flatten(), model[2].weight[4])
@@ -166,7 +167,7 @@ def activations_and_gradients(
 
 
 @contextmanager
-def _leaves(explained: ExplainedModel, layer: FeatureLayer) -> Iterator[list[Tensor]]:
+def _leaves(explained: Subject, layer: FeatureLayer) -> Iterator[list[Tensor]]:
     """Start the graph at a layer inside the block; the list gets its outputs, or its levels."""
     leaves: list[Tensor] = []
 
@@ -196,7 +197,7 @@ def _leaves(explained: ExplainedModel, layer: FeatureLayer) -> Iterator[list[Ten
 
 def sum_levels(
     maps: Sequence[Float[Tensor, "b _ _"]],
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     layer: FeatureLayer,
 ) -> Float[Tensor, "b gy gx"]:

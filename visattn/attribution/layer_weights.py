@@ -3,23 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import interpolate
 
 from visattn.attribution.targets import Target, target_values
 from visattn.recording.frozen import frozen, with_grad
-from visattn.recording.model_info import NO_ATTENTION, AttentionLayer, ExplainedModel, ModelInfo
-from visattn.recording.probe_cache import structure_hash
+from visattn.recording.model_info import NO_ATTENTION, AttentionLayer, ModelInfo
 from visattn.recording.recorder import Recording, record_sites
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 
-_VERIFIED: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()
-"""Layers of models whose weights times values were compared with their output."""
 _POOLED_TOKENS = {"class": ("class",), "distilled": ("class", "distillation")}
 
 
@@ -138,7 +134,7 @@ def single_grid_error(info: ModelInfo) -> str:
     return ""
 
 
-def no_single_grid(explained: ExplainedModel, _target: object) -> str:
+def no_single_grid(explained: Subject, _target: object) -> str:
     """Return why a method that combines all layers does not fit a model, as its `check`."""
     return single_grid_error(explained.info)
 
@@ -199,7 +195,7 @@ def describe_read_rows(info: ModelInfo) -> str:
 
 
 def record_weights(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     layers: Sequence[AttentionLayer],
@@ -218,18 +214,22 @@ def record_weights(
     model = explained.model
     # Weights that reproduced the output of their layers once are handed on from then on, in place
     # of the output of a fused kernel: that kernel need not run beside them, nor be compared.
-    verified = _VERIFIED.setdefault(model, set())
-    key = (structure_hash(model), images.shape[1:], images.dtype, images.device, *sites)
-    handed_on = queries == "all" and key in verified and _is_precise(images)
+    key = ("verified", images.shape[1:], images.dtype, images.device, *sites)
+    handed_on = queries == "all" and key in explained.measures and _is_precise(images)
     whole = _is_whole(explained)
     recorder = record_sites(
-        model, sites, queries=queries, differentiable=handed_on, called_whole=whole
+        model,
+        sites,
+        queries=queries,
+        differentiable=handed_on,
+        called_whole=whole,
+        probed=explained.probe,
     )
     with frozen(model), torch.no_grad(), recorder as recording:
         target(explained.forward(images))
     _check_one_call_each(explained.info, recording, layers)
     if queries == "all":
-        verified.add(key)
+        explained.measures[key] = True
     by_site = {layer.site: layer for layer in layers}
     recorded = zip(recording.maps, recording.weights, strict=True)
     return [
@@ -238,7 +238,7 @@ def record_weights(
     ]
 
 
-def _is_whole(explained: ExplainedModel) -> bool:
+def _is_whole(explained: Subject) -> bool:
     return explained.forward is explained.model
 
 
@@ -249,7 +249,7 @@ def _is_precise(images: Tensor) -> bool:
 
 
 def weights_and_gradients(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     layers: Sequence[AttentionLayer],
@@ -265,7 +265,11 @@ def weights_and_gradients(
     sites = [layer.site for layer in layers]
     with frozen(explained.model):
         with record_sites(
-            explained.model, sites, differentiable=True, called_whole=_is_whole(explained)
+            explained.model,
+            sites,
+            differentiable=True,
+            called_whole=_is_whole(explained),
+            probed=explained.probe,
         ) as recording:
             values = target_values(explained, with_grad(images), target)
         _check_one_call_each(info, recording, layers)

@@ -18,8 +18,9 @@ from visattn.attribution.registry import method
 from visattn.attribution.targets import Target, target_values
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.interception import in_this_run
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
 from visattn.recording.recorder import record_sites
+from visattn.recording.subject import Subject
 
 _INSTEAD = "use relevance or gradient_rollout"
 
@@ -120,7 +121,7 @@ class _Tokens:
         return result, outputs
 
 
-def _no_chain(explained: ExplainedModel, _target: object) -> str:
+def _no_chain(explained: Subject, _target: object) -> str:
     """Return why a model is no chain of blocks with one token grid; "" if it may be."""
     layers = explained.info.attention_layers
     if layers and all(layer.single_query or layer.pools for layer in layers):
@@ -130,7 +131,7 @@ def _no_chain(explained: ExplainedModel, _target: object) -> str:
 
 @method("legrad", title="LeGrad", paper="arXiv:2404.03214", needs="tokens", check=_no_chain)
 def legrad(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -191,7 +192,7 @@ def legrad(
 
 
 def _own_score(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     reader: _Tokens,
@@ -227,7 +228,9 @@ def _own_score(
     try:
         with (
             _returning(blocks, given),
-            record_sites(explained.model, [site], differentiable=True) as recording,
+            record_sites(
+                explained.model, [site], differentiable=True, probed=explained.probe
+            ) as recording,
         ):
             score = target_values(explained, with_grad(images), target)
     finally:

@@ -8,13 +8,13 @@ from torch import nn
 from visattn.recording.frozen import internal_transform
 from visattn.recording.model_config import (
     COMMON_SIZES,
+    NormalizingClassifier,
     configured_image_size,
     runs,
     vision_config,
     vision_tower,
 )
 from visattn.recording.model_info import Library
-from visattn.recording.probe_cache import NormalizingClassifier
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

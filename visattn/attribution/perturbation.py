@@ -19,7 +19,8 @@ from visattn.attribution.targets import (
 )
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.frozen import frozen
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
+from visattn.recording.subject import Subject
 
 
 def occlusion_windows(
@@ -176,7 +177,7 @@ def denormalize(images: Float[Tensor, "b c y x"], info: ModelInfo) -> Float[Tens
 
 @method("occlusion", title="Occlusion", paper="arXiv:1311.2901", needs="scores", signed=True)
 def occlusion(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -226,7 +227,7 @@ def occlusion(
 
 @method("rise", title="RISE", paper="arXiv:1806.07421", needs="scores")
 def rise(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -349,7 +350,7 @@ def variants_per_batch(internal_batch_size: int, images: Float[Tensor, "b c y x"
 
 
 def variant_scorer(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -372,7 +373,7 @@ def variant_scorer(
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> model, images = torch.nn.Flatten(), torch.zeros(1, 1, 1, 2)
         >>> score, count, original = variant_scorer(
-        ...     ExplainedModel(model, info, model), images, ClassTarget([1]), internal_batch_size=3
+        ...     Subject(model, info, model), images, ClassTarget([1]), internal_batch_size=3
         ... )
         >>> score(torch.tensor([[0.0, 5.0], [7.0, 6.0]]).view(2, 1, 1, 1, 2)).tolist(), count
         ([[5.0], [6.0]], 3)
@@ -394,7 +395,7 @@ def variant_scorer(
 
 
 def channels_last_scorer(
-    explained: ExplainedModel, images: Float[Tensor, "b c y x"], evaluate: VariantScorer
+    explained: Subject, images: Float[Tensor, "b c y x"], evaluate: VariantScorer
 ) -> tuple[VariantScorer, Float[Tensor, "1 b"]]:
     """Return a scorer that lays out variants channels last if that suits a model, and first scores.
 
@@ -405,7 +406,7 @@ def channels_last_scorer(
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> model, images = torch.nn.Flatten(), torch.ones(1, 1, 1, 2)
         >>> scorer, first = channels_last_scorer(
-        ...     ExplainedModel(model, info, model), images, lambda variants: variants.sum((2, 3, 4))
+        ...     Subject(model, info, model), images, lambda variants: variants.sum((2, 3, 4))
         ... )
         >>> first
         tensor([[2.]])
@@ -424,7 +425,7 @@ def channels_last_scorer(
 
 
 def evaluate_target(
-    explained: ExplainedModel,
+    explained: Subject,
     variants: Float[Tensor, "m b c y x"],
     target: Target,
     *,
@@ -456,7 +457,7 @@ def evaluate_target(
 
 
 def _class_values(
-    explained: ExplainedModel,
+    explained: Subject,
     scores: Float[Tensor, "mb k"],
     target: ClassTarget,
     num_images: int,
@@ -469,9 +470,7 @@ def _class_values(
     return torch.stack([target(rows) for rows in scores.unflatten(0, (-1, num_images))])
 
 
-def _variant_outputs(
-    explained: ExplainedModel, variants: Float[Tensor, "m b c y x"]
-) -> Iterator[Any]:
+def _variant_outputs(explained: Subject, variants: Float[Tensor, "m b c y x"]) -> Iterator[Any]:
     """Yield the output of the model for each variant; in one forward pass if it is a tensor."""
     if explained.info.output.key or explained.info.output.error:
         yield from map(explained.forward, variants)

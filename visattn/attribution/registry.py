@@ -11,7 +11,8 @@ from torch import Tensor
 from visattn.attribution.dense_targets import DenseTarget, QueryTarget
 from visattn.attribution.targets import is_function
 from visattn.io.messages import did_you_mean
-from visattn.recording.model_info import NO_ATTENTION, ExplainedModel
+from visattn.recording.model_info import NO_ATTENTION
+from visattn.recording.subject import Subject
 from visattn.results.kinds import MapKind
 
 Needs = Literal[
@@ -41,12 +42,12 @@ class Method:
         needs: Requirement of the model: attention among `tokens`, `features` on a grid, attention
             `gates`, a `gradient` down to the image, only `scores`, or only the `pixels` of the
             image.
-        function: From an `ExplainedModel`, normalized images, a target and options to maps.
+        function: From an `Subject`, normalized images, a target and options to maps.
         kind: Kind of the maps.
         signed: Whether maps also have negative values, for evidence against the target; an option
             `signed` overrides it.
         class_only: Whether it compares classes, and so takes no other target.
-        check: Further requirement: from an `ExplainedModel` and the target to the reason why the
+        check: Further requirement: from an `Subject` and the target to the reason why the
             method does not fit, "" if it does.
     """
 
@@ -58,7 +59,7 @@ class Method:
     kind: MapKind = "gradient"
     signed: bool = False
     class_only: bool = False
-    check: Callable[[ExplainedModel, Any], str] | None = None
+    check: Callable[[Subject, Any], str] | None = None
 
     @property
     def default_kwargs(self) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class Method:
 
     def supports(
         self,
-        explained: ExplainedModel,
+        explained: Subject,
         target: Any = None,
         args: Mapping[str, Any] = _NO_ARGUMENTS,
     ) -> str:
@@ -103,7 +104,7 @@ class Method:
             >>> from visattn.attribution.methods import METHODS
             >>> from visattn.recording.model_info import ModelInfo
             >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
-            >>> network = ExplainedModel(torch.nn.Identity(), info, torch.nn.Identity())
+            >>> network = Subject(torch.nn.Identity(), info, torch.nn.Identity())
             >>> METHODS["gradcam"].supports(network)
             'it has no layer whose features lie on a grid; name one of its modules with layer='
         """
@@ -162,7 +163,7 @@ def method(name: str, *, title: str, paper: str, needs: Needs, **facts: Any) -> 
     """Return a decorator that registers a function as an attribution method.
 
     The function then is a method of `va.explain`, `va.methods_for` and `visattn overlay`. It takes
-    an `ExplainedModel` (`model`, `forward`, `info`), normalized images `[b, c, y, x]`, a target,
+    an `Subject` (`model`, `forward`, `info`), normalized images `[b, c, y, x]`, a target,
     which is a function from the output of `forward` to one number per image, and its own options by
     keyword; it returns maps `[b, y, x]`. A formula of activations and gradients becomes such a
     function with `class_activation_map`.
@@ -253,7 +254,7 @@ gradcam, xgradcam or gradcam++?
     )
 
 
-def supported_methods(explained: ExplainedModel, target: Any = None) -> list[str]:
+def supported_methods(explained: Subject, target: Any = None) -> list[str]:
     """Return the names of the methods that a model supports.
 
     Args:
@@ -264,7 +265,7 @@ def supported_methods(explained: ExplainedModel, target: Any = None) -> list[str
         >>> from visattn.attribution.methods import supported_methods
         >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
-        >>> network = ExplainedModel(torch.nn.Identity(), info, torch.nn.Identity())
+        >>> network = Subject(torch.nn.Identity(), info, torch.nn.Identity())
         >>> supported_methods(network)[:3]
         ['input_gradient', 'input_x_gradient', 'smoothgrad']
     """

@@ -12,7 +12,7 @@ from visattn.attribution.perturbation import denormalize
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.functional.numerics import at_least_float32, without_autocast
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.subject import Subject
 
 _ORIENTATIONS, _WAVELENGTH, _SIGMA, _RADIUS = 4, 4.0, 1.25, 4  # in pixels
 
@@ -318,7 +318,7 @@ def _argmax(
 _RANDOM_GRID = (7, 7)
 
 
-def _needs_colors(explained: ExplainedModel, _: object) -> str:
+def _needs_colors(explained: Subject, _: object) -> str:
     channels = len(explained.info.mean)
     return "" if channels in (1, 3) else f"it compares colors, and images have {channels} channels"
 
@@ -332,7 +332,7 @@ def _needs_colors(explained: ExplainedModel, _: object) -> str:
     check=_needs_colors,
 )
 def itti_koch(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,  # noqa: ARG001 (signature of all methods)
 ) -> Float[Tensor, "b y x"]:

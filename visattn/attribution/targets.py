@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from visattn.io.messages import did_you_mean
-from visattn.recording.model_info import ExplainedModel
 from visattn.recording.outputs import OutputLayout, class_scores, describe_output
+from visattn.recording.subject import Subject
 from visattn.results.info import MapInfo
 
 Target = Callable[[Any], Float[Tensor, " b"]]
@@ -222,7 +222,7 @@ class NoTarget:
         return MapInfo()
 
 
-def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTarget:
+def resolve_target(target: TargetLike, explained: Subject) -> DescribedTarget:
     """Return the target function for a class, a list of classes or a function.
 
     Args:
@@ -239,7 +239,7 @@ def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTa
         >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> model = torch.nn.Flatten()
-        >>> explained = ExplainedModel(model, info, model, ("cat", "dog"))
+        >>> explained = Subject(model, info, model, ("cat", "dog"))
         >>> resolve_target("dog", explained)(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         tensor([2., 4.])
     """
@@ -265,7 +265,7 @@ def resolve_target(target: TargetLike, explained: ExplainedModel) -> DescribedTa
     return CallableTarget(target)
 
 
-def resolve_class_index(target: int | str, explained: ExplainedModel) -> int:
+def resolve_class_index(target: int | str, explained: Subject) -> int:
     """Return the index of a class of a model.
 
     Raises:
@@ -296,7 +296,7 @@ def _check_class_indices(indices: Sequence[int], num_classes: int | None) -> Non
 
 
 def target_values(
-    explained: ExplainedModel, images: Float[Tensor, "b c y x"], target: Target
+    explained: Subject, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, " b"]:
     """Return the value of the target for each image.
 

@@ -24,7 +24,7 @@ from visattn.models.model_files import bundled_models, find_model
 if TYPE_CHECKING:
     from torch import nn
 
-    from visattn.recording.model_info import ExplainedModel
+    from visattn.recording.subject import Subject
 
 
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face directory
@@ -384,7 +384,7 @@ def _passed_preprocessing(args: argparse.Namespace) -> dict[str, Any]:
 class Explained(NamedTuple):
     """The model of `--model`, as attribution methods see it."""
 
-    model: "ExplainedModel"
+    model: "Subject"
     transform: Any
     """Its preprocessing; None if its size, mean and std suffice."""
     weights: str

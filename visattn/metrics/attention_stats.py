@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from visattn.recording.model_info import AttentionLayer, ExplainedModel
+from visattn.recording.model_info import AttentionLayer
 from visattn.recording.recorder import record
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 
 SATURATION_THRESHOLD = 0.9  # of the weight of a row on a single key
@@ -148,7 +149,7 @@ class LayerDiagnostics:
 
 
 def diagnose_layers(
-    subject: ExplainedModel, batches: Iterable[Float[Tensor, "_ c y x"]]
+    subject: Subject, batches: Iterable[Float[Tensor, "_ c y x"]]
 ) -> tuple[LayerDiagnostics, ...]:
     """Return the attention statistics of each layer, in the order of execution.
 

@@ -14,8 +14,8 @@ from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.vqa.model import VQAModel
+from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import eval_mode
-from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
 from visattn.results.values import Answer
@@ -155,10 +155,11 @@ def _ask_about_image(
     pixels, geometry = resize_to_input(image, spec)
     device = next(model.parameters()).device
     tokens = encode_questions(questions, vocabulary).to(device)
-    output = model(pixels[None].to(device), tokens, torch.zeros(len(tokens), dtype=torch.long))
+    with CellStrides().watching(model.encoder) as strides:
+        output = model(pixels[None].to(device), tokens, torch.zeros(len(tokens), dtype=torch.long))
     if not output.logits.isfinite().all():
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
-    margin = feature_margin(model.encoder)
+    margin = strides.margin(model.grid_size, model.img_size)
     placed = geometry.inset(margin)
     info = MapInfo(
         model=type(model).__name__,

@@ -22,12 +22,15 @@ from visattn.attribution.targets import (
 from visattn.images.resize import ResizeMode
 from visattn.io.safe_text import print_message
 from visattn.pipelines.inputs import PreparedImages
-from visattn.recording.bottleneck import bottleneck_layer
-from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
+from visattn.recording.feature_layers import (
+    bottleneck_layer,
+    resizes_images,
+    resolve_feature_layer,
+)
 from visattn.recording.frozen import internal_geometry
 from visattn.recording.model_config import ClassNames, parse_image_size
-from visattn.recording.model_info import ExplainedModel, TextScorer
-from visattn.recording.probe_cache import cell_margin
+from visattn.recording.model_info import TextScorer
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap, empty_map_reason, map_note
 from visattn.results.info import MapInfo
 
@@ -51,25 +54,25 @@ def whole_image_preprocessing(
 
 
 def describe_at_size(
-    model: nn.Module | ExplainedModel,
+    model: nn.Module | Subject,
     size: int | tuple[int, int] | None,
     class_names: ClassNames | None,
     channels: int | None = None,
-) -> ExplainedModel:
+) -> Subject:
     """Return the metadata of a dense model for inputs of a size, without a run of it.
 
     Example:
         >>> describe_at_size(nn.Conv2d(3, 2, 1), (64, 32), None).info.input_size
         (64, 32)
     """
-    if not isinstance(model, ExplainedModel):
+    if not isinstance(model, Subject):
         return describe_model(model, size, class_names, channels)
     if size is None:
         return model
     return replace(model, info=replace(model.info, input_size=parse_image_size(size)))
 
 
-def with_bottleneck(explained: ExplainedModel) -> ExplainedModel:
+def with_bottleneck(explained: Subject) -> Subject:
     """Return a dense model whose default layer is its bottleneck, if no layer is known.
 
     Raises:
@@ -85,7 +88,7 @@ _UNREAD = "no score depends on the attention of this layer"
 
 
 def compute_maps(
-    explained: ExplainedModel,
+    explained: Subject,
     batch: PreparedImages,
     method: Method,
     target: TargetLike | DenseTarget,
@@ -124,7 +127,7 @@ def compute_maps(
 
 
 def compute_class_maps(
-    explained: ExplainedModel,
+    explained: Subject,
     batch: PreparedImages,
     method: Method,
     classes: Sequence[Sequence[int | str]],
@@ -150,7 +153,7 @@ def compute_class_maps(
 
 
 def _placed(
-    explained: ExplainedModel,
+    explained: Subject,
     batch: PreparedImages,
     method: Method,
     method_args: Mapping[str, Any],
@@ -172,10 +175,7 @@ def _placed(
         canvas = internal_geometry(explained.model, size)
         geometries = tuple(geometry.then(canvas) for geometry in geometries)
     elif method.on_grid:
-        grid = (values.shape[-2], values.shape[-1])
-        channels = batch.inputs.shape[1]
-        size = (batch.inputs.shape[2], batch.inputs.shape[3])
-        margin = cell_margin(explained.model, size, channels, grid, explained.forward)
+        margin = explained.margin((values.shape[-2], values.shape[-1]))
     rows = zip(values, geometries, batch.originals, strict=True)
     return [
         AttentionMap(
@@ -196,8 +196,8 @@ def _placed(
 
 
 def _read_by_target(
-    explained: ExplainedModel, batch: PreparedImages, target: TargetLike | DenseTarget
-) -> ExplainedModel:
+    explained: Subject, batch: PreparedImages, target: TargetLike | DenseTarget
+) -> Subject:
     """Return a model with the rows that a target reads; the scores may read others."""
     output = explained.info.output
     if not (output.error or output.key):
@@ -207,7 +207,7 @@ def _read_by_target(
     return read_by_target(explained, batch.inputs, target) if is_function(target) else explained
 
 
-def _describe(explained: ExplainedModel, target: DescribedTarget, index: int) -> MapInfo:
+def _describe(explained: Subject, target: DescribedTarget, index: int) -> MapInfo:
     """Return what a map explains, with the cosine similarity if it is a text."""
     described = target.describe(index, explained.class_names)
     if isinstance(explained.model, TextScorer) and described.score is not None:
@@ -216,7 +216,7 @@ def _describe(explained: ExplainedModel, target: DescribedTarget, index: int) ->
     return described
 
 
-def _layer_info(explained: ExplainedModel, method: Method, layer: Any) -> MapInfo:
+def _layer_info(explained: Subject, method: Method, layer: Any) -> MapInfo:
     """Return the layer of a map, and which of its calls if there are several."""
     if layer is None:
         return MapInfo()
@@ -233,7 +233,7 @@ def _layer_info(explained: ExplainedModel, method: Method, layer: Any) -> MapInf
 
 
 def _common_info(
-    explained: ExplainedModel, method: Method, method_args: Mapping[str, Any], *, is_class: bool
+    explained: Subject, method: Method, method_args: Mapping[str, Any], *, is_class: bool
 ) -> MapInfo:
     """Return what the maps of all images share."""
     options = {**method.default_kwargs, **method_args}

@@ -19,9 +19,9 @@ from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.pipelines.captioning import attention_site, caption
 from visattn.pipelines.word_source import WordGrids, with_word_maps
+from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import frozen
 from visattn.recording.interception import in_this_run
-from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
@@ -216,6 +216,10 @@ class CaptionerWords:
         return [ids.get(word, UNKNOWN) for word in self.words]
 
     @cached_property
+    def _strides(self) -> CellStrides:
+        return CellStrides()
+
+    @cached_property
     def _input(self) -> tuple[UInt8[Tensor, "1 3 y x"], Geometry]:
         """The photo as the model gets it, and where that lies on the original."""
         encoder = self.model.encoder
@@ -229,12 +233,16 @@ class CaptionerWords:
         Raises:
             ValueError: As `captioner_run`.
         """
-        return captioner_run(self.model, self.model.encoder(self._input[0]), self._tokens)
+        with self._strides.watching(self.model.encoder):
+            features = self.model.encoder(self._input[0])
+        return captioner_run(self.model, features, self._tokens)
 
     def place(self, rows: Float[Tensor, "t i"]) -> WordGrids:
         """Return values of features as maps of words."""
-        values = rows.unflatten(-1, self.model.encoder.grid_size).float().cpu()
-        return WordGrids(values, self._input[1].inset(feature_margin(self.model.encoder)))
+        encoder = self.model.encoder
+        values = rows.unflatten(-1, encoder.grid_size).float().cpu()
+        margin = self._strides.margin(encoder.grid_size, encoder.img_size)
+        return WordGrids(values, self._input[1].inset(margin))
 
     @torch.no_grad()
     def occlude(self, window_cells: int | None) -> WordGrids:

@@ -14,7 +14,7 @@ from torch import nn
 
 from visattn.data.phrases import match_phrases, normalize_maps, phrases_to_input, score_phrases
 from visattn.functional.beams import BeamSearchOutput
-from visattn.geometry.affine import Geometry
+from visattn.geometry.affine import Geometry, Margin
 from visattn.images.reader import ImageLike, make_thumbnail
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
@@ -23,8 +23,8 @@ from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.loaded import loaded_with
+from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import eval_mode
-from visattn.recording.probe_cache import feature_margin
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase, Phrase
 from visattn.results.info import MapInfo
@@ -131,7 +131,8 @@ def caption(
     device = next(model.parameters()).device
     random_state = torch.random.fork_rng([device] if device.type == "cuda" else [])
     captions: list[Caption] = []
-    with eval_mode(model), _selected_places(model, places) as used, random_state:
+    strides = CellStrides().watching(model.encoder)
+    with eval_mode(model), _selected_places(model, places) as used, random_state, strides as seen:
         more = {"beam_size": beam_size, "resize_mode": resize_mode}
         info = MapInfo(model=type(model).__name__, places=used, more=more)
         # Sampled places depend on the state of the generator, which each image therefore sets anew.
@@ -147,8 +148,11 @@ def caption(
                 min_length=min_length,
                 length_penalty=length_penalty,
             )
+            margin = seen.margin(model.encoder.grid_size, model.encoder.img_size)
             captions += [
-                _captions(model, output, index, geometry, replace(info, image=name), thumbnail)
+                _captions(
+                    model, output, index, geometry, margin, replace(info, image=name), thumbnail
+                )
                 for index, (name, thumbnail, _, geometry) in enumerate(batch)
             ]
     return captions
@@ -208,12 +212,12 @@ def _captions(
     output: BeamSearchOutput[AttentionStep],
     image: int,
     geometry: Geometry,
+    margin: Margin,
     info: MapInfo,
     thumbnail: UInt8[np.ndarray, "y x 3"],
 ) -> Caption:
     """Return the best caption of one image, with the others as its alternatives."""
     captions: list[Caption] = []
-    margin = feature_margin(model.encoder)
     placed = geometry.inset(margin)
     for rank in range(output.tokens.shape[1]):
         if output.scores[image, rank] == -torch.inf:

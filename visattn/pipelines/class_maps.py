@@ -14,7 +14,8 @@ from visattn.attribution.targets import class_name, probabilities
 from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.feature_layers import resizes_images, resolve_feature_layer, to_grid
 from visattn.recording.frozen import frozen
-from visattn.recording.model_info import ExplainedModel, FeatureLayer
+from visattn.recording.model_info import FeatureLayer
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 
@@ -37,7 +38,7 @@ class _Output:
 
 
 def class_layer_maps(
-    explained: ExplainedModel, prepared: PreparedImages, *, num_classes: int = 5
+    explained: Subject, prepared: PreparedImages, *, num_classes: int = 5
 ) -> list[list[AttentionMap]]:
     """Return for each feature layer the Grad-CAM maps of the most probable classes of an image.
 
@@ -84,7 +85,7 @@ def class_layer_maps(
     ]
 
 
-def _layers(explained: ExplainedModel) -> list[FeatureLayer]:
+def _layers(explained: Subject) -> list[FeatureLayer]:
     """Return layers with cells that a page can hold, spread evenly over the model."""
     if resizes_images(explained.model):
         return []
@@ -102,7 +103,7 @@ def _layers(explained: ExplainedModel) -> list[FeatureLayer]:
 
 def _fill(
     outputs: list[_Output],
-    explained: ExplainedModel,
+    explained: Subject,
     copies: Float[Tensor, "k c y x"],
     best: Tensor,
 ) -> None:
@@ -128,7 +129,7 @@ def _grad_cam(output: _Output) -> Float[Tensor, "k gy gx"]:
 
 
 def _map(
-    explained: ExplainedModel,
+    explained: Subject,
     prepared: PreparedImages,
     layer: FeatureLayer,
     values: Float[Tensor, "gy gx"],

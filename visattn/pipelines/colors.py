@@ -15,7 +15,7 @@ from visattn.geometry.preprocessing import (
 from visattn.models.backbones.huggingface import is_image_processor, processor_transform
 from visattn.models.base import DenseModel, ImageClassifier, ImageEncoder
 from visattn.models.captioning.captioner import Captioner
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.subject import Subject
 
 ChannelNumbers = float | Sequence[float]
 """A number for all channels, or one for each."""
@@ -64,7 +64,7 @@ class Colors:
             )
         return mean, std
 
-    def of(self, explained: ExplainedModel) -> ExplainedModel:
+    def of(self, explained: Subject) -> Subject:
         """Return an analyzed model whose images are normalized with this mean and std."""
         mean, std = self.per_channel(len(explained.info.mean))
         info = replace(explained.info, mean=mean, std=std, preprocessing_error="")

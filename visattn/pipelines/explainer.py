@@ -56,7 +56,7 @@ from visattn.pipelines.scanpath import glimpses
 from visattn.pipelines.tensors import ModelInput, list_inputs, prepare_tensors, stack_inputs
 from visattn.recording.feature_layers import find_module_name
 from visattn.recording.model_config import ClassNames, parse_image_size
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
 
@@ -130,7 +130,7 @@ class Explainer:
 
     def __init__(
         self,
-        model: nn.Module | ExplainedModel,
+        model: nn.Module | Subject,
         *,
         img_size: int | tuple[int, int] | None = None,
         class_names: ClassNames | None = None,
@@ -155,7 +155,7 @@ class Explainer:
             network = model if isinstance(model, nn.Module) else model.model
             texts = [text] if isinstance(text, str) else text
             model = text_classifier(network, texts, processor)
-        if isinstance(model, ExplainedModel) and class_names is not None:
+        if isinstance(model, Subject) and class_names is not None:
             raise ValueError("an analyzed model has its class names already, got class_names too")
         own_transform = None
         if isinstance(model, nn.Module):
@@ -166,14 +166,15 @@ class Explainer:
             transform = followed_transform(transform)
         elif img_size is None and resize_mode is None:
             transform = own_transform
-        self._explained = model if isinstance(model, ExplainedModel) else None
-        self.model = model.model if isinstance(model, ExplainedModel) else model
+        self._explained = model if isinstance(model, Subject) else None
+        self.model = model.model if isinstance(model, Subject) else model
         self.class_names = class_names
         self.img_size = img_size
         self.transform = transform
         self.resize_mode: ResizeMode | None = resize_mode
         self.dense = dense
         self._colors: Colors | None = None
+        self._subjects: dict[Any, Subject] = {}
         if transform is None and own_transform is not None:  # only its size is replaced
             self._colors = Colors(*transform_colors(own_transform))
         if mean is not None or std is not None:
@@ -183,10 +184,10 @@ class Explainer:
         if dense and transform is None and resize_mode is None:
             self.transform, self.resize_mode = whole_image_preprocessing(self.model, img_size)
 
-    def analyze(self, batch: PreparedImages | None = None) -> ExplainedModel:
+    def analyze(self, batch: PreparedImages | None = None) -> Subject:
         """Return the model with its metadata, at the size of prepared images if there are any.
 
-        The analysis is cached as long as the model exists.
+        It is analyzed once for each size of its images.
 
         Raises:
             ValueError: If the model does not run on images of that size.
@@ -195,18 +196,18 @@ class Explainer:
             return self._at_size(_image_size(batch), batch.inputs.shape[1])
         return self._at_size(self.img_size, None if self._colors is None else self._colors.count)
 
-    def _at_size(self, size: int | tuple[int, int] | None, channels: int | None) -> ExplainedModel:
+    def _at_size(self, size: int | tuple[int, int] | None, channels: int | None) -> Subject:
         """Return the model with its metadata for images of a size and a number of channels."""
         if self.dense:
             model = self._explained or self.model
             return self._colored(describe_at_size(model, size, self.class_names, channels))
         if self._explained is None:
-            return self._colored(analyze_model(self.model, size, self.class_names, channels))
+            return self._colored(self._subject(size, channels))
         own = self._explained.info  # its colors may come from elsewhere than the model
         same = channels in (None, len(own.mean))
         if same and (size is None or parse_image_size(size) == own.input_size):
             return self._colored(self._explained)
-        explained = analyze_model(self.model, size, channels=channels)
+        explained = self._subject(size, channels)
         if not same:
             return self._colored(replace(explained, class_names=self._explained.class_names))
         info = replace(explained.info, mean=own.mean, std=own.std, colors=own.colors)
@@ -214,7 +215,17 @@ class Explainer:
         explained = replace(explained, info=info, class_names=self._explained.class_names)
         return self._colored(explained)
 
-    def _colored(self, explained: ExplainedModel) -> ExplainedModel:
+    def _subject(self, size: int | tuple[int, int] | None, channels: int | None) -> Subject:
+        """Return the model, analyzed once for each size and number of channels of its images."""
+        key = None if size is None else parse_image_size(size), channels
+        if key not in self._subjects:
+            names = self.class_names if self._explained is None else None
+            subject = analyze_model(self.model, size, names, channels)
+            own = subject.info.input_size, len(subject.info.mean)
+            self._subjects[key] = self._subjects.setdefault(own, subject)
+        return self._subjects[key]
+
+    def _colored(self, explained: Subject) -> Subject:
         """Return an analyzed model with the mean and std of this explainer."""
         if self._colors is None or self._colors.count not in (None, len(explained.info.mean)):
             return explained
@@ -331,21 +342,19 @@ class Explainer:
         explained, chosen, options = self._checked(batch, method, target, method_args)
         return compute_maps(explained, batch, chosen, target, options)
 
-    def _suited(
-        self, method: Method, target: Any, batch: PreparedImages | None = None
-    ) -> ExplainedModel:
+    def _suited(self, method: Method, target: Any, batch: PreparedImages | None = None) -> Subject:
         """Return the model with the metadata that a method needs for a target."""
         explained = self.analyze(batch)
         if self.dense and method.of_query(target):  # it was described without a run
             info = explained.info
-            probed = analyze_model(self.model, info.input_size, channels=len(info.mean)).info
+            probed = self._subject(info.input_size, len(info.mean)).info
             info = replace(info, query_layers=probed.query_layers)
             return replace(explained, info=info)
         return explained
 
     def _checked(
         self, batch: PreparedImages, method: str, target: Any, method_args: Mapping[str, Any]
-    ) -> tuple[ExplainedModel, Method, dict[str, Any]]:
+    ) -> tuple[Subject, Method, dict[str, Any]]:
         """Return model, method and its arguments for prepared images, after checking them."""
         chosen = get_method(method)
         explained = self._suited(chosen, target, batch)
@@ -490,7 +499,7 @@ class Explainer:
 
     def _check(
         self,
-        explained: ExplainedModel,
+        explained: Subject,
         method: Method,
         target: TargetLike | DenseTarget,
         method_args: Mapping[str, Any],

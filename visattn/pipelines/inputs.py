@@ -17,7 +17,8 @@ from visattn.images.reader import ImageLike, LoadedImage, list_images, read_imag
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_channels, resize_to_input
 from visattn.io.safe_text import print_message
 from visattn.pipelines.colors import PASSED_COLORS, own_network, step_colors, steps_of
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
+from visattn.recording.subject import Subject
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class PreparedImages:
 
 
 def prepare_images(
-    explained: ExplainedModel,
+    explained: Subject,
     images: Iterable[ImageLike] | ImageLike,
     *,
     transform: Any = None,
@@ -80,7 +81,7 @@ def prepare_images(
         >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("net", "other", (32, 48), (0.5,) * 3, (0.5,) * 3, "none")
         >>> forward = lambda images: images.mean((2, 3))
-        >>> explained = ExplainedModel(torch.nn.Identity(), info, forward)
+        >>> explained = Subject(torch.nn.Identity(), info, forward)
         >>> photo = np.full((64, 64, 3), 255, np.uint8)
         >>> batch = prepare_images(explained, photo, resize_mode="pad")
         >>> batch.inputs.shape, batch.inputs.amax().item(), batch.geometries[0].input_size
@@ -215,7 +216,7 @@ def like_weights(inputs: Tensor, model: nn.Module) -> Tensor:
     return inputs.to(weight.device, weight.dtype if weight.is_floating_point() else None)
 
 
-def _timm_transform(explained: ExplainedModel) -> tuple[Any, dict[str, Any]]:
+def _timm_transform(explained: Subject) -> tuple[Any, dict[str, Any]]:
     """Return timm's evaluation transform with size and colors of the metadata, and its steps."""
     from timm.data.config import resolve_model_data_config  # slow to import
     from timm.data.transforms_factory import create_transform
@@ -255,7 +256,7 @@ def _apply_transform(
     return torch.stack(outputs), tuple(geometries)
 
 
-def _resize_spec(explained: ExplainedModel, resize_mode: ResizeMode | None) -> ResizeSpec:
+def _resize_spec(explained: Subject, resize_mode: ResizeMode | None) -> ResizeSpec:
     info = explained.info
     shorter = None
     if resize_mode is None and info.library == "torchvision":
@@ -266,7 +267,7 @@ def _resize_spec(explained: ExplainedModel, resize_mode: ResizeMode | None) -> R
 
 
 def _resize_and_normalize(
-    explained: ExplainedModel, originals: tuple[LoadedImage, ...], spec: ResizeSpec
+    explained: Subject, originals: tuple[LoadedImage, ...], spec: ResizeSpec
 ) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
     """Resize photos to the input size and normalize their colors."""
     info = explained.info
@@ -283,7 +284,7 @@ def _resize_and_normalize(
 
 
 def _resize_channels(
-    explained: ExplainedModel, originals: tuple[LoadedImage, ...], spec: ResizeSpec
+    explained: Subject, originals: tuple[LoadedImage, ...], spec: ResizeSpec
 ) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
     """Resize images of channels to the input size and normalize them."""
     info = explained.info
@@ -306,7 +307,7 @@ def _resize_channels(
     return (values - mean) / std, tuple(geometry for _, geometry in resized)
 
 
-def _pad_color(explained: ExplainedModel, *, own: bool) -> tuple[int, int, int]:
+def _pad_color(explained: Subject, *, own: bool) -> tuple[int, int, int]:
     """Return the color of padding: the pad value of the model, or its mean color."""
     if own:
         level = round(255 * getattr(explained.model, "pad_value", 0.0))

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
 from visattn.attribution.layer_weights import read_shares, with_query_axis
-from visattn.recording.model_info import AttentionLayer, ExplainedModel, ModelInfo
+from visattn.recording.model_info import AttentionLayer, ModelInfo
 from visattn.recording.recorder import record
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 from visattn.results.values import RecordedLayer
 
@@ -21,7 +22,7 @@ _MAX_RECORDED = 48_000_000
 
 
 def record_layers(
-    explained: ExplainedModel,
+    explained: Subject,
     inputs: Float[Tensor, "1 c y x"],
     *,
     layers: Sequence[int] | None = None,

@@ -14,7 +14,8 @@ from visattn.images.sources import list_photos
 from visattn.images.tensors import render_tensor, single_image
 from visattn.pipelines.colors import own_network
 from visattn.pipelines.inputs import PreparedImages, like_weights
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import transform_geometry
 
 
@@ -84,7 +85,7 @@ def stack_inputs(inputs: Sequence[ModelInput]) -> Shaped[Tensor, "b c y x"]:
 
 
 def prepare_tensors(
-    explained: ExplainedModel, inputs: Sequence[ModelInput], transform: Any = None
+    explained: Subject, inputs: Sequence[ModelInput], transform: Any = None
 ) -> PreparedImages:
     """Return tensors as the model takes them: as they are, on its device and in its dtype.
 
@@ -131,7 +132,7 @@ def is_known(info: ModelInfo) -> bool:
     return bool(info.colors) and not info.colors.startswith("assumed")
 
 
-def _floats(explained: ExplainedModel, batch: Tensor) -> Float[Tensor, "b c y x"]:
+def _floats(explained: Subject, batch: Tensor) -> Float[Tensor, "b c y x"]:
     """Return a batch of floats; models of visattn normalize uint8 themselves."""
     if batch.is_floating_point():
         return batch

@@ -1,8 +1,8 @@
 from .model_info import (
     AttentionLayer as AttentionLayer,
-    ExplainedModel as ExplainedModel,
     FeatureLayer as FeatureLayer,
     ModelInfo as ModelInfo,
+    Subject as Subject,
 )
 from .recorder import (
     Recording as Recording,

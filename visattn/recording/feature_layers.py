@@ -18,16 +18,16 @@ from visattn.recording.frozen import (
     without_grad,
 )
 from visattn.recording.interception import in_this_run
-from visattn.recording.model_info import ExplainedModel, FeatureLayer
+from visattn.recording.model_info import FeatureLayer
 from visattn.recording.outputs import first_tensor
 from visattn.recording.places import CLEAR, IMAGES, place_planes, probe_images
-from visattn.recording.probe_cache import cell_margin, probe_model
+from visattn.recording.subject import Subject
 
 Layer = int | str | nn.Module
 
 
 @unrounded()
-def resolve_feature_layer(explained: ExplainedModel, layer: Layer) -> FeatureLayer:
+def resolve_feature_layer(explained: Subject, layer: Layer) -> FeatureLayer:
     """Return the feature layer that a number, a module or a module name selects.
 
     Args:
@@ -60,14 +60,11 @@ def resolve_feature_layer(explained: ExplainedModel, layer: Layer) -> FeatureLay
     return _placed(explained, measure_feature_layer(explained, site, number))
 
 
-def _placed(explained: ExplainedModel, layer: FeatureLayer) -> FeatureLayer:
+def _placed(subject: Subject, layer: FeatureLayer) -> FeatureLayer:
     """Return a layer with the margin of its cells; features of detectors lie on their canvas."""
-    if resizes_images(explained.model):
+    if resizes_images(subject.model):
         return layer
-    info = explained.info
-    size, channels = info.input_size, len(info.mean)
-    margin = cell_margin(explained.model, size, channels, layer.grid, explained.forward)
-    return replace(layer, margin=margin)
+    return replace(layer, margin=subject.margin(layer.grid))
 
 
 def find_module_name(model: nn.Module, module: nn.Module) -> str:
@@ -95,7 +92,7 @@ def resizes_images(model: nn.Module) -> bool:
     return internal_transform(model) is not None
 
 
-def _unknown_layer_error(explained: ExplainedModel, layer: int | str) -> str:
+def _unknown_layer_error(explained: Subject, layer: int | str) -> str:
     sites = [layer.site for layer in explained.info.feature_layers]
     if isinstance(layer, int):
         return (
@@ -109,7 +106,7 @@ def _unknown_layer_error(explained: ExplainedModel, layer: int | str) -> str:
     )
 
 
-def measure_feature_layer(explained: ExplainedModel, site: str, call: int | None) -> FeatureLayer:
+def measure_feature_layer(explained: Subject, site: str, call: int | None) -> FeatureLayer:
     """Return layout and grid of the output of a module.
 
     Calls are numbered from 1; by default the last one counts.
@@ -120,15 +117,14 @@ def measure_feature_layer(explained: ExplainedModel, site: str, call: int | None
     Example:
         >>> info = ModelInfo("net", "other", (40, 60), (0.5,), (0.5,), "none")
         >>> model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(2))
-        >>> measure_feature_layer(ExplainedModel(model, info, model), "1", None).layout
+        >>> measure_feature_layer(Subject(model, info, model), "1", None).layout
         'b c n'
     """
     info = explained.info
     if resizes_images(explained.model):
         calls = [_pyramid(explained, site)]
     else:
-        size, channels = info.input_size, len(info.mean)
-        calls = probe_model(explained.model, size, channels, explained.forward).layers.get(site, [])
+        calls = explained.probe.layers.get(site, [])
     title = f"{site}{f'#{call}' if call else ''} of {info.name}"
     sites = ", ".join(layer.site for layer in info.feature_layers[-3:])
     hint = f"suitable layers include {sites}" if sites else "no suitable layer is known"
@@ -149,11 +145,56 @@ def measure_feature_layer(explained: ExplainedModel, site: str, call: int | None
     return layer if layer.levels else replace(layer, call=number)
 
 
+def bottleneck_layer(explained: Subject) -> FeatureLayer:
+    """Return the layer that class activation maps of a dense model use by default.
+
+    It is the last layer on the coarsest grid in the part of the model that reaches this grid first,
+    such as the encoder; for torchvision's detectors all levels of the feature pyramid.
+
+    Raises:
+        ValueError: If there is none; then a layer must be named.
+
+    Example:
+        >>> from visattn.attribution.explained_model import describe_model
+        >>> encoder = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU())
+        >>> model = nn.Sequential(encoder, nn.Conv2d(5, 2, 1), nn.Upsample(scale_factor=4))
+        >>> bottleneck_layer(describe_model(model, (24, 40))).site
+        '0'
+    """
+    if resizes_images(explained.model):
+        if not hasattr(explained.model, "backbone"):
+            raise ValueError(
+                f"{explained.info.name} has no module backbone; name a layer by layer="
+            )
+        return resolve_feature_layer(explained, "backbone")
+    modules = dict(explained.model.named_modules())
+    layers = [
+        calls[0]
+        for site, calls in explained.probe.layers.items()
+        if len(calls) == 1 and calls[0] is not None and site and _is_feature(modules[site])
+    ]
+    if not layers:
+        raise ValueError(
+            f"{explained.info.name} has no layer whose features lie on a grid; name a layer by "
+            "layer="
+        )
+    coarsest = min(layer.grid[0] * layer.grid[1] for layer in layers)
+    fitting = [layer for layer in layers if layer.grid[0] * layer.grid[1] == coarsest]
+    part = fitting[0].site.partition(".")[0]
+    return [layer for layer in fitting if layer.site.partition(".")[0] == part][-1]
+
+
+def _is_feature(module: nn.Module) -> bool:
+    """Whether a module is no depthwise convolution, which stands beside the residual stream."""
+    depthwise = isinstance(module, nn.Conv2d) and 1 < module.groups == module.in_channels
+    return not depthwise and not isinstance(module, nn.Linear)
+
+
 class _PyramidComputed(Exception):  # noqa: N818 (no error: it ends a forward pass)
     """The feature pyramid is known, and the rest of a detector need not run."""
 
 
-def _pyramid(explained: ExplainedModel, site: str) -> FeatureLayer | None:
+def _pyramid(explained: Subject, site: str) -> FeatureLayer | None:
     """Return the layout of a module of a detector, or of the finest level of its pyramid."""
     outputs: list[Tensor] = []
     levels: tuple[str | int, ...] = ()

@@ -2,23 +2,43 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.interception import in_this_run
-from visattn.recording.probe_cache import forward_function
 
 ClassNames = Sequence[str] | Mapping[int, str] | Mapping[str, str]
 COMMON_SIZES = (28, 32, 64, 96, 128, 224, 256, 299, 384)
 _SIZE_ATTRIBUTES = ("image_size", "img_size", "input_size")
 _CONFIGS = ("default_cfg", "pretrained_cfg", "config")
 _VISION_CONFIGS = ("vision_config", "image_config", "encoder")
-
-
 _LONGEST_SIDE = 100_000  # pixels, beyond which no tensor can be made
+
+
+@runtime_checkable
+class NormalizingClassifier(Protocol):
+    """A classifier that normalizes images itself, as the classifiers of visattn do."""
+
+    class_names: tuple[str, ...]
+    img_size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Return images normalized with mean and std."""
+        ...
+
+    def classify(self, images: Tensor) -> Tensor:
+        """Return the class scores of normalized images."""
+        ...
+
+
+def forward_function(model: nn.Module) -> Callable[..., Any]:
+    """Return the function of a model that takes normalized images."""
+    return model.classify if isinstance(model, NormalizingClassifier) else model
 
 
 def parse_image_size(size: Any) -> tuple[int, int]:

@@ -1,14 +1,12 @@
 """Model metadata for recording and attribution: input, attention layers, feature layers, output."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from visattn.geometry.affine import Margin
-from visattn.recording.outputs import OutputLayout, class_scores
+from visattn.recording.outputs import OutputLayout
 
 Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
 Pooling = Literal["class", "distilled", "mean", "attention", "mixture", "none"]
@@ -214,36 +212,6 @@ class ModelInfo:
     def __str__(self) -> str:
         """Return the table."""
         return format_model_info(self)
-
-
-@dataclass(frozen=True)
-class ExplainedModel:
-    """A model with its metadata, as attribution methods take it.
-
-    Args:
-        model: The model, whose modules are hooked.
-        info: Its metadata.
-        forward: Function from normalized images to the output of the model.
-        class_names: Names of the classes; () if unknown.
-    """
-
-    model: nn.Module
-    info: ModelInfo
-    forward: Callable[[Float[Tensor, "b c y x"]], Any]
-    class_names: tuple[str, ...] = ()
-
-    def scores(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
-        """Return the class scores (logits) of normalized images.
-
-        Args:
-            images: Normalized.
-
-        Raises:
-            ValueError: If the output of the model has no class scores.
-        """
-        if self.info.output.error:
-            raise ValueError(f"{self.info.name} has no class to explain: {self.info.output.error}")
-        return class_scores(self.forward(images), len(images), self.info.output)
 
 
 def format_model_info(info: ModelInfo) -> str:

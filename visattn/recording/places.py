@@ -35,8 +35,9 @@ _EVERYWHERE = 0.37  # of channels; 0.41 of all pixels alike, 0.32 of half of the
 _MIN_TOKENS = 4  # fewer stand on some lines by chance
 _MAX_GLOBAL = 2  # such tokens beside a grid
 _MEAN, _NEAR = 0.4, 0.5  # mean and largest distance of tokens from their cells, in cells
+_SLOPE = 0.02  # of the centers of rows, if the network adds changes of the whole image to all
 _EXTENT = 0.1  # of the centers of a grid, as a share of the image
-CLEAR = 0.8  # correlation of rows with their centers
+CLEAR = 0.6  # correlation of rows with their centers
 _CHANNELS = 32  # of maps, evenly spaced, that are compared
 _LIKELY = 0.6  # mean distance of tokens in the order of their sequence that are not sure
 _KNOWN = 1.0  # mean distance of tokens that are those of another layer
@@ -170,7 +171,7 @@ def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> flo
         off, index = centers - centers.mean(), index - index.mean()
         step = (off * index).sum() / index.square().sum()
         clear = min(clear, float((off * index).sum() / (off.norm() * index.norm() + 1e-30)))
-        if step < _EXTENT:
+        if step < (_SLOPE if count > 3 else _EXTENT):
             return 0.0
     return clear
 

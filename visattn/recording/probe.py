@@ -5,7 +5,8 @@ so that a token keeps its own content, whatever the weights of the model are: se
 identity, attention to another grid by that to the nearest key.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -17,7 +18,10 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from visattn.blocks.tap import RecordRequest, Tap
+from visattn.io.messages import user_code_location
 from visattn.recording.attention_call import AttentionCall
+from visattn.recording.cell_strides import CellStrides
+from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.interception import (
     Running,
     attention_calls,
@@ -25,6 +29,7 @@ from visattn.recording.interception import (
     probing,
     running_modules,
 )
+from visattn.recording.model_config import forward_function
 from visattn.recording.model_info import AttentionLayer, FeatureLayer
 from visattn.recording.outputs import OutputLayout, detect_output_layout, first_tensor
 from visattn.recording.places import (
@@ -36,9 +41,15 @@ from visattn.recording.places import (
     moments,
     place_planes,
     place_tokens,
+    probe_images,
 )
 
-_NOISES = 12
+_NOISES = 8
+_PREFIX_PARAMETERS = {
+    "class": re.compile(r"(^|\.)(cls|class)_(token|embedding)s?(_\d+)?(\.\d+)?$"),
+    "distillation": re.compile(r"(^|\.)(dist|distillation)_token$"),
+    "register": re.compile(r"(^|\.)(reg|register|storage)_tokens?$"),
+}
 _NO_PLACE = "it attends to channels, or to tokens without a position of their own on the image"
 _NO_QUERIES = "its queries have no position on the image"
 _NOT_IN_ORDER = "its tokens are not in the order of their grid"
@@ -90,6 +101,8 @@ class ProbeResult:
         attention_inputs: Names of the modules whose output attention reads.
         attention_modules: Modules that computed attention, supported or not.
         output: Location of the class scores in the output of the model.
+        strides: Pixels from one cell to the next.
+        size: Height and width of the images.
         error: Why the model could not be run; "" if it could.
     """
 
@@ -99,6 +112,8 @@ class ProbeResult:
     attention_inputs: tuple[str, ...] = ()
     attention_modules: set[str] = field(default_factory=set)
     output: OutputLayout = field(default_factory=OutputLayout)
+    strides: CellStrides = field(default_factory=CellStrides)
+    size: tuple[int, int] = (0, 0)
     error: str = ""
 
     @property
@@ -119,29 +134,39 @@ class ProbeResult:
         return calls[0] if len(calls) == 1 else None
 
 
-def run_probe(
+def probe_model(
     model: nn.Module,
     size: tuple[int, int],
-    images: Callable[[int], Float[Tensor, "4 c y x"]],
-    forward: Callable[[Tensor], Any],
-    prefix_tokens: tuple[str, ...],
+    channels: int,
+    forward: Callable[[Float[Tensor, "b c y x"]], Any] | None = None,
 ) -> ProbeResult:
     """Return where the activations of a model lie; more noise decides where one noise does not.
 
+    The model is in evaluation mode meanwhile, and is restored afterwards.
+
     Args:
-        images: Returns the images of the probe for a number of the noise.
-        prefix_tokens: Kinds of the tokens beside the grid, by the names of their parameters.
+        forward: Calls the model, if it takes more than images.
     """
+    forward = forward or forward_function(model)
     runs: list[_Run] = []
-    while True:
-        run = _Run(model, size, first=not runs)
-        output = run.run(forward, images(len(runs)))
-        runs.append(run)
-        placing = _Placing(runs, size, prefix_tokens)
-        result = placing.result()
-        if placing.sure or len(runs) == _NOISES:
-            result.output = detect_output_layout(output, IMAGES)
-            return result
+    with without_grad(model), CellStrides().watching(model) as strides:
+        try:
+            while True:
+                run = _Run(model, size, first=not runs)
+                images = probe_images(channels, size, first_weight(model), len(runs))
+                output = run.run(forward, images)
+                runs.append(run)
+                placing = _Placing(runs, size, prefix_tokens_of(model))
+                result = placing.result()
+                if placing.sure or len(runs) == _NOISES:
+                    break
+        except Exception as error:  # noqa: BLE001 - any exception of the user's model is reported
+            location = user_code_location(error)
+            where = f" in {location}" if location else ""
+            return ProbeResult(error=f"{type(error).__name__}{where}: {error}")
+    result.output = detect_output_layout(output, IMAGES)
+    result.strides, result.size = strides, size
+    return result
 
 
 @dataclass(eq=False)
@@ -226,11 +251,9 @@ class _Run:
             found.keys = _token_moments(values if same else call.weights().transpose(-2, -1))
             if queries is not None and num_queries > 1:
                 found.queries = _token_moments(queries)
-            elif queries is None and num_queries != num_keys and groups == IMAGES:
-                # the model computed the weights: the last tokens of this number are its queries
-                tokens = (each.tokens[0] for each in reversed(self.outputs) if each.tokens)
-                last = next((each for each in tokens if each.shape[1] == num_queries), None)
-                found.queries = None if last is None else last[:, None]
+            elif num_queries not in (1, num_keys) and groups == IMAGES:
+                # the model computed the weights: the last output of this size holds its queries
+                found.queries = next(self._tokens_of(num_queries), None)
             slots = groups * num_keys // IMAGES
             found.rows = [(at, rows) for at, rows in reversed(self.seen) if len(rows) == slots]
         if num_queries == num_keys:
@@ -243,6 +266,19 @@ class _Run:
         key, query = ((each[1:3, 0] / each[0, 0]).T for each in (found.keys, found.queries))
         nearest = torch.cdist(query, key.nan_to_num(9.0)).argmin(1)
         return one_hot(nearest, num_keys).to(values)
+
+    def _tokens_of(self, count: int) -> Iterator[Float[Tensor, "5 1 n"]]:
+        """Yield the moments of outputs with as many tokens, or cells, the last one first."""
+        for output in reversed(self.outputs):
+            if output.tokens and output.shape[1] == count:
+                yield output.tokens[0][:, None]
+            if max(output.planes, default=0) > CLEAR:
+                last, second = output.planes
+                rows, columns = output.shape[2:] if second >= last else output.shape[1:3]
+                if rows * columns == count:
+                    y = ((torch.arange(rows) + 0.5) / rows).repeat_interleave(columns)
+                    x = ((torch.arange(columns) + 0.5) / columns).repeat(rows)
+                    yield torch.stack([torch.ones(count), y, x, y * y, x * x])[:, None]
 
     def _enter(self, running: Running) -> None:
         if self.first:
@@ -540,3 +576,21 @@ def _has_positions(shape: tuple[int, ...], slots: int, tokens: int) -> bool | No
     size = prod(shape)
     counts = {size // shape[-1]} | ({size // shape[1]} if len(shape) == 4 else set())
     return bool(counts & {slots, tokens})
+
+
+def prefix_tokens_of(model: nn.Module) -> tuple[str, ...]:
+    """Return the kinds of the prefix tokens of a model, by the names of its parameters.
+
+    Example:
+        >>> model = nn.Module()
+        >>> model.cls_token, model.reg_token = (nn.Parameter(torch.zeros(1, n, 8)) for n in (1, 2))
+        >>> prefix_tokens_of(model)
+        ('class', 'register', 'register')
+    """
+    counts = dict.fromkeys(_PREFIX_PARAMETERS, 0)
+    for name, weight in model.named_parameters():
+        for kind, pattern in _PREFIX_PARAMETERS.items():
+            if pattern.search(name):
+                count = weight.shape[-2] if weight.ndim > 1 else 1
+                counts[kind] = max(counts[kind], count if kind == "register" else 1)
+    return tuple(kind for kind, count in counts.items() for _ in range(count))

@@ -24,8 +24,8 @@ from visattn.recording.interception import (
     is_third_party,
     may_compute_attention,
 )
-from visattn.recording.probe import ObservedTokens, ProbeResult, layout_of
-from visattn.recording.probe_cache import NormalizingClassifier, probe_model
+from visattn.recording.model_config import NormalizingClassifier
+from visattn.recording.probe import ObservedTokens, ProbeResult, layout_of, probe_model
 from visattn.recording.window_weights import dense_to_window_weights, window_weights_to_dense
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
@@ -133,6 +133,7 @@ def record_sites(
     queries: str | Sequence[int] = "all",
     differentiable: bool = False,
     called_whole: bool = False,
+    probed: ProbeResult | None = None,
 ) -> Iterator[Recording]:
     """Record layers of a model that was analyzed, inside `frozen`; like `record`, but faster.
 
@@ -140,6 +141,7 @@ def record_sites(
         sites: Names of attention layers.
         called_whole: Whether the model itself is called, and none of its parts by another function:
             what is not part of the layers then runs unseen.
+        probed: Where its tokens lie, if that is known.
 
     Example:
         >>> model = nn.Sequential(torch.nn.Sigmoid(), Tap("gate"))
@@ -152,6 +154,7 @@ def record_sites(
     recorder = _Recorder(model, RecordRequest(rows, None, differentiable), sites)
     if called_whole and may_compute_attention(model):
         recorder.intercepted = frozenset(sites)
+    recorder.known = probed
     with recorder.recording() as recording:
         yield recording
 
@@ -181,6 +184,7 @@ class _Recorder:
         self.request = request
         self.layers = [layers] if isinstance(layers, (int, str)) else layers
         self.intercepted: frozenset[str] | None = None
+        self.known: ProbeResult | None = None
         taps = {name: each for name, each in model.named_modules() if isinstance(each, Tap)}
         self.taps = {name: tap for name, tap in taps.items() if not tap.unsupported}
         reasons = {name: tap.unsupported for name, tap in taps.items() if tap.unsupported}
@@ -239,12 +243,12 @@ class _Recorder:
             call, channels = None, len(model.mean)
         others = [] if call is None else [*list(enumerate(call.args))[1:], *call.kwargs.items()]
         result = ProbeResult(error="not run")
-        if not (is_model and others):
+        if self.known is not None and self.known.size == size:
+            result = self.known
+        elif not (is_model and others):
             result = probe_model(model, size, channels)
         if call is not None and result.error:
-            key = f"{call.site} {[each for each in others if not isinstance(each[1], Tensor)]}"
-            forward = _with_images(call, images)
-            result = probe_model(model, size, channels, forward, cache_key=key)
+            result = probe_model(model, size, channels, _with_images(call, images))
         found = {layer.site for layer in result.attention_layers} | {*result.query_layers}
         sites = [site for site in result.layouts if site in found and site not in self.taps]
         self.names = [*self.taps, *sites]

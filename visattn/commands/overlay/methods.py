@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.explainer import Explainer
     from visattn.pipelines.inputs import PreparedImages
-    from visattn.recording.model_info import ExplainedModel
+    from visattn.recording.subject import Subject
     from visattn.results.attention_map import AttentionMap
     from visattn.results.info import MapInfo
 
@@ -513,7 +513,7 @@ def class_targets(args: argparse.Namespace, class_names: Sequence[str]) -> list[
     return [int(text) if text.isdecimal() else text for text in args.target or ()]
 
 
-def _explained_classes(args: argparse.Namespace, explained: "ExplainedModel") -> list[int]:
+def _explained_classes(args: argparse.Namespace, explained: "Subject") -> list[int]:
     """Return the indices of the classes of `--target`, in their order."""
     from visattn.attribution.targets import resolve_class_index
 

@@ -10,7 +10,7 @@ from visattn.io.sources import Source
 if TYPE_CHECKING:
     from visattn.commands.score.evaluate_maps import MapEvaluator
     from visattn.metrics.attention_stats import LayerDiagnostics
-    from visattn.recording.model_info import ExplainedModel
+    from visattn.recording.subject import Subject
 
 
 DIAGNOSTICS: tuple[str, ...] = ("diagnostics.json", "diagnostics.png")
@@ -48,7 +48,7 @@ def diagnose(
     return files, list(_table(layers, evaluator.explained))
 
 
-def _table(layers: "Sequence[LayerDiagnostics]", explained: "ExplainedModel") -> Iterator[str]:
+def _table(layers: "Sequence[LayerDiagnostics]", explained: "Subject") -> Iterator[str]:
     """Yield a line per layer with means over its heads."""
     names = list(dict.fromkeys(name for layer in layers for name in layer.measures()))
     site_width = max(len(layer.site) for layer in layers) + 1

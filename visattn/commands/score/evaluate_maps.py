@@ -31,7 +31,7 @@ from visattn.metrics.localization import LocalizationRule, is_constant_map, loca
 from visattn.metrics.sanity_checks import cascading_randomization, map_similarity
 from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.inputs import PreparedImages
-from visattn.recording.model_info import ExplainedModel
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap, resample_to_input
 
 PARTS = ("localization", "insertion_deletion", "road")
@@ -92,7 +92,7 @@ def build_queries(
     return queries, missing
 
 
-def count_classes(explained: ExplainedModel) -> int:
+def count_classes(explained: Subject) -> int:
     """Return the number of classes of a model, from its class names or one forward pass."""
     if explained.class_names:
         return len(explained.class_names)
@@ -129,7 +129,7 @@ class MapEvaluator:
     seed: int = 0
 
     @property
-    def explained(self) -> ExplainedModel:
+    def explained(self) -> Subject:
         """The model with its metadata."""
         return self.explainer.analyze()
 

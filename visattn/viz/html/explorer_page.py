@@ -12,7 +12,8 @@ from jaxtyping import Float, UInt8
 from visattn.attribution.layer_weights import describe_read_rows
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
-from visattn.recording.model_info import ExplainedModel, ModelInfo
+from visattn.recording.model_info import ModelInfo
+from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import RecordedLayer
@@ -29,7 +30,7 @@ def explorer_html(
     image: LoadedImage,
     geometry: Geometry,
     *,
-    explained: ExplainedModel,
+    explained: Subject,
     layers: Sequence[RecordedLayer] = (),
     maps: Sequence[AttentionMap] = (),
     scales: Sequence[MapScale] | None = None,
@@ -132,7 +133,7 @@ def _first_query(info: ModelInfo) -> str:
     return "" if info.pooling in ("class", "none") else describe_read_rows(info)
 
 
-def _layer_data(layer: RecordedLayer, explained: ExplainedModel, base: Geometry) -> dict[str, Any]:
+def _layer_data(layer: RecordedLayer, explained: Subject, base: Geometry) -> dict[str, Any]:
     codes, tops = quantize_weights(layer.weights.numpy())
     count = layer.weights.shape[1]
     return {

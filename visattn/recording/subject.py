@@ -1,0 +1,113 @@
+"""The subject of all maps: a model that was analyzed, with what its runs told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from visattn.geometry.affine import Margin
+from visattn.recording.cell_strides import CellStrides
+from visattn.recording.changed_attention import read_by_change
+from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
+from visattn.recording.frozen import first_weight, without_grad
+from visattn.recording.interception import probing
+from visattn.recording.model_info import ModelInfo
+from visattn.recording.outputs import class_scores
+from visattn.recording.places import Grid, probe_images
+from visattn.recording.probe import ProbeResult, probe_model
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model as methods take it: analyzed once, for images of one size.
+
+    What its runs tell is measured when it is first asked for, and kept as long as the subject. A
+    model whose weights or modules change is another subject.
+
+    Args:
+        model: The model, whose modules are hooked.
+        info: Its metadata.
+        forward: Function from normalized images to the output of the model.
+        class_names: Names of the classes; () if unknown.
+        measures: What was measured, by kind and size of the images.
+    """
+
+    model: nn.Module
+    info: ModelInfo
+    forward: Callable[[Float[Tensor, "b c y x"]], Any]
+    class_names: tuple[str, ...] = ()
+    measures: dict[Any, Any] = field(default_factory=dict)
+
+    def scores(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+        """Return the class scores (logits) of normalized images.
+
+        Raises:
+            ValueError: If the output of the model has no class scores.
+        """
+        if self.info.output.error:
+            raise ValueError(f"{self.info.name} has no class to explain: {self.info.output.error}")
+        return class_scores(self.forward(images), len(images), self.info.output)
+
+    @property
+    def probe(self) -> ProbeResult:
+        """Where the activations of the model lie on its images."""
+        size, channels = self.info.input_size, len(self.info.mean)
+        return self._once("probe", lambda: probe_model(self.model, size, channels, self.forward))
+
+    def pooled(self, num_classes: int | None = None) -> PooledFeatures:
+        """Return the features that the scores are pooled from, and the attention that they read.
+
+        Args:
+            num_classes: Number of classes, if it decides which of several outputs the scores are.
+        """
+        return self._once(("pooled", num_classes), lambda: self._pooled(num_classes))
+
+    def margin(self, grid: Grid) -> Margin:
+        """Return what of the images is free of the cells of a map.
+
+        Example:
+            >>> info = ModelInfo("net", "other", (28, 32), (0.5,) * 3, (0.5,) * 3, "none")
+            >>> model = nn.Conv2d(3, 2, 5)
+            >>> Subject(model, info, model).margin((24, 28))
+            (2, 2)
+        """
+        size, channels = self.info.input_size, len(self.info.mean)
+        probed = self.measures.get(("probe", size, channels))
+
+        def run() -> CellStrides:
+            zeros = torch.zeros(1, channels, *size).to(first_weight(self.model))
+            with without_grad(self.model), probing(), CellStrides().watching(self.model) as strides:
+                self.forward(zeros)
+            return strides
+
+        strides = probed.strides if probed is not None else self._once("strides", run)
+        return strides.margin(grid, size)
+
+    def _once(self, kind: Any, measure: Callable[[], Any]) -> Any:
+        key = (kind, self.info.input_size, len(self.info.mean))
+        if key not in self.measures:
+            self.measures[key] = measure()
+        return self.measures[key]
+
+    def _pooled(self, num_classes: int | None) -> PooledFeatures:
+        result = self.probe
+        like = first_weight(self.model)
+        image = probe_images(len(self.info.mean), self.info.input_size, like)[:1]
+        try:
+            tracer = ScoreTracer(self.model, self.forward, result, num_classes)
+            pooled = tracer.pooled_features(image)
+        except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
+            pooled = PooledFeatures(error=f"its scores are not differentiable ({error})")
+        if pooled.reading is None and result.attention_layers and not result.output.error:
+            pooled.reading = read_by_change(self.model, image, self.forward, result.layouts)
+        if pooled.layers:
+            last = pooled.layers[-1]
+            sites = list(result.layers)
+            before = sites[: sites.index(last.site)]
+            inputs = (result.once(site) for site in result.attention_inputs if site in before)
+            earlier = [layer for layer in inputs if layer is not None]
+            pooled.layers = (*earlier, last) if earlier else pooled.layers
+        return pooled
