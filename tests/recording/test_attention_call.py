@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
-from visattn.attribution.explained_model import analyze_model
 from visattn.recording.recorder import record
 
 
@@ -77,7 +76,8 @@ class Masked(nn.Module):
 def test_masks_of_multi_head_attention_are_applied(options: dict[str, Any]) -> None:
     torch.manual_seed(3)
     model = Masked(**options).eval()
-    analyze_model(model, (12, 20))
+    with record(model):
+        model(torch.randn(2, 3, 12, 20))
     model.weights.clear()
     with record(model) as recording:
         model(torch.randn(2, 3, 12, 20))

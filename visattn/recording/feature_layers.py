@@ -173,6 +173,7 @@ def bottleneck_layer(explained: Subject) -> FeatureLayer:
         for site, calls in explained.probe.layers.items()
         if len(calls) == 1 and calls[0] is not None and site and _is_feature(modules[site])
     ]
+    layers = [layer for layer in layers if min(layer.grid) > 1]
     if not layers:
         raise ValueError(
             f"{explained.info.name} has no layer whose features lie on a grid; name a layer by "

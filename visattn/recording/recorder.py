@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from math import isnan, nan
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -176,6 +177,17 @@ def check_supports_hooks(model: nn.Module) -> None:
         )
 
 
+_PROBED: WeakKeyDictionary[nn.Module, dict[Any, ProbeResult]] = WeakKeyDictionary()
+"""Where the tokens of models lie: `record` is called again for each batch of a loop."""
+
+
+def _structure(model: nn.Module) -> int:
+    """Return a hash that changes when the modules of a model, or their windows, do."""
+    modules = model.named_modules()
+    parts = ((name, id(type(each)), str(vars(each).get("window_size"))) for name, each in modules)
+    return hash(tuple(parts))
+
+
 class _Recorder:
     """Turns attention of a model into maps: of taps as it is, of others by where its tokens lie."""
 
@@ -243,12 +255,19 @@ class _Recorder:
             call, channels = None, len(model.mean)
         others = [] if call is None else [*list(enumerate(call.args))[1:], *call.kwargs.items()]
         result = ProbeResult(error="not run")
+        known = _PROBED.setdefault(model, {})
+        plain = [each for each in others if not isinstance(each[1], Tensor)]
+        key = (_structure(model), size, channels, "" if call is None else call.site, str(plain))
         if self.known is not None and self.known.size == size:
             result = self.known
-        elif not (is_model and others):
-            result = probe_model(model, size, channels)
-        if call is not None and result.error:
-            result = probe_model(model, size, channels, _with_images(call, images))
+        elif key in known:
+            result = known[key]
+        else:
+            if not (is_model and others):
+                result = probe_model(model, size, channels)
+            if call is not None and result.error:
+                result = probe_model(model, size, channels, _with_images(call, images))
+            known[key] = result
         found = {layer.site for layer in result.attention_layers} | {*result.query_layers}
         sites = [site for site in result.layouts if site in found and site not in self.taps]
         self.names = [*self.taps, *sites]
