@@ -22,6 +22,7 @@ from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import ClassTarget
 from visattn.recording.attention_call import AttentionCall
+from visattn.recording.subject import Subject
 
 B, H, N = 2, 3, 7
 
