@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from visattn.attribution.explained_model import describe_model
-from visattn.recording.feature_layers import bottleneck_layer
+from visattn.recording.bottleneck import bottleneck_layer
 
 SIZE = (24, 40)
 

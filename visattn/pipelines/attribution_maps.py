@@ -22,11 +22,8 @@ from visattn.attribution.targets import (
 from visattn.images.resize import ResizeMode
 from visattn.io.safe_text import print_message
 from visattn.pipelines.inputs import PreparedImages
-from visattn.recording.feature_layers import (
-    bottleneck_layer,
-    resizes_images,
-    resolve_feature_layer,
-)
+from visattn.recording.bottleneck import bottleneck_layer
+from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
 from visattn.recording.frozen import internal_geometry
 from visattn.recording.model_config import ClassNames, parse_image_size
 from visattn.recording.model_info import TextScorer

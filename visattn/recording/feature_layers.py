@@ -145,52 +145,6 @@ def measure_feature_layer(explained: Subject, site: str, call: int | None) -> Fe
     return layer if layer.levels else replace(layer, call=number)
 
 
-def bottleneck_layer(explained: Subject) -> FeatureLayer:
-    """Return the layer that class activation maps of a dense model use by default.
-
-    It is the last layer on the coarsest grid in the part of the model that reaches this grid first,
-    such as the encoder; for torchvision's detectors all levels of the feature pyramid.
-
-    Raises:
-        ValueError: If there is none; then a layer must be named.
-
-    Example:
-        >>> from visattn.attribution.explained_model import describe_model
-        >>> encoder = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU())
-        >>> model = nn.Sequential(encoder, nn.Conv2d(5, 2, 1), nn.Upsample(scale_factor=4))
-        >>> bottleneck_layer(describe_model(model, (24, 40))).site
-        '0'
-    """
-    if resizes_images(explained.model):
-        if not hasattr(explained.model, "backbone"):
-            raise ValueError(
-                f"{explained.info.name} has no module backbone; name a layer by layer="
-            )
-        return resolve_feature_layer(explained, "backbone")
-    modules = dict(explained.model.named_modules())
-    layers = [
-        calls[0]
-        for site, calls in explained.probe.layers.items()
-        if len(calls) == 1 and calls[0] is not None and site and _is_feature(modules[site])
-    ]
-    layers = [layer for layer in layers if min(layer.grid) > 1]
-    if not layers:
-        raise ValueError(
-            f"{explained.info.name} has no layer whose features lie on a grid; name a layer by "
-            "layer="
-        )
-    coarsest = min(layer.grid[0] * layer.grid[1] for layer in layers)
-    fitting = [layer for layer in layers if layer.grid[0] * layer.grid[1] == coarsest]
-    part = fitting[0].site.partition(".")[0]
-    return [layer for layer in fitting if layer.site.partition(".")[0] == part][-1]
-
-
-def _is_feature(module: nn.Module) -> bool:
-    """Whether a module is no depthwise convolution, which stands beside the residual stream."""
-    depthwise = isinstance(module, nn.Conv2d) and 1 < module.groups == module.in_channels
-    return not depthwise and not isinstance(module, nn.Linear)
-
-
 class _PyramidComputed(Exception):  # noqa: N818 (no error: it ends a forward pass)
     """The feature pyramid is known, and the rest of a detector need not run."""
 

@@ -32,6 +32,7 @@ _AMPLITUDES = {torch.float64: 1e-4, torch.float32: 1e-2}  # small: slots change 
 _SILENT = 1e-7  # share of the largest squared change below which a slot does not change
 _SPREAD = 0.25  # of the pixels of a token that is computed from the whole image
 _EVERYWHERE = 0.37  # of channels; 0.41 of all pixels alike, 0.32 of half of them
+_MANY = 16  # tokens that stand in order by chance no more
 _MIN_TOKENS = 4  # fewer stand on some lines by chance
 _MAX_GLOBAL = 2  # such tokens beside a grid
 _MEAN, _NEAR = 0.4, 0.5  # mean and largest distance of tokens from their cells, in cells
@@ -214,7 +215,7 @@ def _fits(
             mean, largest = float(off.mean()), float(off.max())
             # all centers may be somewhat off, some of them more
             sure = mean < _MEAN and largest < _NEAR + 2 * mean
-            yield _Fit(grid, slots, mean, sure, likely=mean < _LIKELY)
+            yield _Fit(grid, slots, mean, sure, likely=count >= _MANY and mean < _LIKELY)
         by_rows = centers[:, 0].argsort().view(grid)
         order = by_rows.gather(1, centers[by_rows, 1].argsort(1)).flatten()
         if (off := _distances(centers[order], grid)) is not None:
