@@ -72,9 +72,10 @@ class Parser(LightningArgumentParser):
         """Read a config without what left since a run of an older version wrote it."""
         with suppress(yaml.YAMLError):  # which is reported below
             config: Any = yaml.safe_load(content)
-            for key in _GONE_OPTIONS if isinstance(config, dict) else ():
-                config.pop(key, None)
-            content = yaml.safe_dump(_without_gone(config))
+            kept = _without_gone(config)
+            for key in _GONE_OPTIONS if isinstance(kept, dict) else ():
+                kept.pop(key, None)
+            content = content if kept == config else yaml.safe_dump(kept)
         return super()._load_config_parser_mode(content, *args, **kwargs)
 
     # Only --config reads files: no value of a config is replaced by the content of another file.
