@@ -200,6 +200,8 @@ def _chunks(
         scorer, _ = channels_last_scorer(explained, images, evaluate)
     if internal_batch_size is None:
         internal_batch_size = images_per_gradient_batch(images)
+    if not explained.independent:
+        internal_batch_size = 1
     chunk = variants_per_batch(internal_batch_size, images)
     return scorer, [min(chunk, count - start) for start in range(0, count, chunk)]
 

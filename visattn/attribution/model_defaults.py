@@ -71,7 +71,7 @@ def _assumed_colors(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]
     if channels == 3:
         return *IMAGENET, "assumed: mean and std of ImageNet"
     if channels == 1:
-        return (0.5,), (0.5,), "assumed: mean and std 0.5"
+        return (0.5,), (0.5,), "assumed: photos are converted to gray, mean and std 0.5"
     unchanged = ((0.0,) * channels, (1.0,) * channels)
     return *unchanged, f"assumed: {channels} channels without mean and std"
 
@@ -147,11 +147,10 @@ def _is_transformers_subclass(model: nn.Module) -> bool:
     return "transformers" in packages and hasattr(getattr(model, "config", None), "model_type")
 
 
-def input_channels(model: nn.Module, size: tuple[int, int] | None = None) -> int:
-    """Return the number of image channels, from the first convolution.
+def input_channels(model: nn.Module, size: tuple[int, int]) -> int:
+    """Return the number of image channels: three if the model runs on them, else by a convolution.
 
-    A network that adds channels to a photo takes three, whatever its first convolution takes: with
-    a size that is tried.
+    A network may add channels to a photo, or make it gray itself, before its first convolution.
 
     Example:
         >>> input_channels(nn.Conv2d(5, 2, 1), (4, 4))
@@ -159,7 +158,7 @@ def input_channels(model: nn.Module, size: tuple[int, int] | None = None) -> int
     """
     convolutions = (module for module in model.modules() if isinstance(module, nn.Conv2d))
     channels = next((convolution.in_channels for convolution in convolutions), 3)
-    if channels in (1, 3) or size is None:
+    if channels == 3:
         return channels
     sizes = dict.fromkeys([size, *((side, side) for side in COMMON_SIZES)])
     tried = ((count, each) for each in sizes for count in (3, channels))
@@ -175,8 +174,8 @@ def _timm_defaults(model: nn.Module) -> ModelDefaults:
     size = (size, size) if isinstance(size, int) else size
     mean = tuple(config.get("mean") or IMAGENET[0])
     std = tuple(config.get("std") or IMAGENET[1])
-    channels = input_channels(model)
     size = (int(size[0]), int(size[1]))
+    channels = input_channels(model, size)
     source = "timm pretrained_cfg"
     defaults = ModelDefaults(name, "timm", size, mean[:channels], std[:channels], source=source)
     return defaults.with_channels(channels)

@@ -383,6 +383,8 @@ def variant_scorer(
     size = images_per_batch(images) if internal_batch_size is None else internal_batch_size
     if internal_batch_size is None and explained.info.attention_layers:
         size *= 2  # transformers have smaller activations than CNNs
+    if not explained.independent:
+        size = 1
     count = variants_per_batch(size, images)
 
     def evaluate(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:

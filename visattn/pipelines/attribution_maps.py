@@ -184,7 +184,7 @@ def _placed(
                 common | _describe(explained, resolved, index),
                 image=image.name,
                 empty=empty_map_reason(value),
-                note=map_note(value),
+                note=", ".join(filter(None, (common.note, map_note(value)))),
             ),
             margin=margin,
         )
@@ -222,11 +222,28 @@ def _layer_info(explained: Subject, method: Method, layer: Any) -> MapInfo:
     if method.needs == "tokens":
         chosen = resolve_attention_layer(explained.info, layer, allow_unread=True)
         unread = chosen in explained.info.unread_layers
-        return MapInfo(layer=chosen.site, more={"unread": _UNREAD} if unread else {})
+        more: dict[str, Any] = {"unread": _UNREAD} if unread else {}
+        return MapInfo(layer=chosen.site, more=more, note=_layers_behind(explained, chosen.site))
     resolved = resolve_feature_layer(explained, layer)
     return MapInfo(
         layer=resolved.site, more={} if resolved.call is None else {"run": resolved.call}
     )
+
+
+def _layers_behind(explained: Subject, site: str) -> str:
+    """Return which layer of how many a default map shows if later ones cannot be recorded."""
+    info = explained.info
+    if not info.attention_layers or site != info.attention_layers[-1].site:
+        return ""
+    unsupported = dict(info.unsupported_layers)
+    read = {layer.site for layer in info.attention_layers} | set(unsupported)
+    sites = [each for each in explained.probe.layouts if each in read] if unsupported else [site]
+    later = sites[sites.index(site) + 1 :] if site in sites else []
+    if not later:
+        return ""
+    names = later[0] if len(later) == 1 else f"the last {len(later)}"
+    reason = unsupported[later[-1]]
+    return f"layer {len(sites) - len(later)} of {len(sites)}; {names} not supported: {reason}"
 
 
 def _common_info(

@@ -10,7 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from visattn.recording.gradient_graph import gradient_edge
-from visattn.recording.score_evidence import ends_in_sigmoid, features_reason, last_computed
+from visattn.recording.score_evidence import (
+    ends_in_sigmoid,
+    features_reason,
+    is_sorted,
+    last_computed,
+)
 
 _SCORE_KEYS = (
     "logits", "out", "scores", "class_logits", "class_scores", "pred_logits", "predictions",
@@ -109,6 +114,11 @@ output[0][:, 3], target=lambda output: output[1][:, 3]
     if by_name[key].grad_fn is None:
         return layout
     edge = gradient_edge(by_name[key])
+    if is_sorted(edge):
+        return OutputLayout(
+            error="its output is sorted, so that its columns are ranks and no classes; pass a "
+            "model that returns the scores as they are before topk or sort"
+        )
     layout = replace(layout, is_probability=ends_in_sigmoid(edge))
     known = not layout.unnamed or num_classes == layout.num_classes
     if known or batch_size > 1:  # rows of a layer are positions of one image

@@ -132,6 +132,11 @@ def ends_in_sigmoid(scores: Edge) -> bool:
     return False
 
 
+def is_sorted(scores: Edge) -> bool:
+    """Whether an output is sorted, so that its columns are ranks and no classes."""
+    return any(node_kind(edge[0]) in ("Topk", "Sort") for edge in _last_layers(scores)[1])
+
+
 def features_reason(scores: Edge, num_columns: int) -> tuple[str, bool]:
     """Return why an output is taken for features; "" for scores, and whether these are assumed.
 

@@ -15,7 +15,7 @@ from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
 from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.interception import probing
 from visattn.recording.model_info import ModelInfo
-from visattn.recording.outputs import class_scores
+from visattn.recording.outputs import class_scores, output_tensors
 from visattn.recording.places import Grid, probe_images
 from visattn.recording.probe import ProbeResult, probe_model
 
@@ -85,6 +85,25 @@ class Subject:
 
         strides = probed.strides if probed is not None else self._once("strides", run)
         return strides.margin(grid, size)
+
+    @property
+    def independent(self) -> bool:
+        """Whether images in a batch do not affect each other, as by statistics of the batch."""
+        return self._once("independent", self._compare_alone)
+
+    def _compare_alone(self) -> bool:
+        like = first_weight(self.model)
+        photo = probe_images(len(self.info.mean), self.info.input_size, like)[:1]
+        with without_grad(self.model), probing():
+            try:
+                alone = self.forward(photo)
+                among = self.forward(torch.cat([photo, 1 - 2 * photo.flip(-1)]))
+            except (RuntimeError, ValueError, TypeError):  # a model that takes one image
+                return True
+        pairs = zip(output_tensors(alone), output_tensors(among), strict=False)
+        pairs = [(own.float(), both[:1].float()) for own, both in pairs if both.shape[:1] == (2,)]
+        limit = 1e-3 if like.dtype in (torch.float32, torch.float64) else 5e-2
+        return all(bool(((own - one).abs() <= limit * own.abs().max()).all()) for own, one in pairs)
 
     def _once(self, kind: Any, measure: Callable[[], Any]) -> Any:
         key = (kind, self.info.input_size, len(self.info.mean))

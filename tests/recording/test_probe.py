@@ -1,0 +1,158 @@
+"""Tokens lie where their pixels are, in whatever order; what cannot be placed is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import visattn as va
+from visattn.attribution import analyze_model
+from visattn.recording.places import place_tokens
+
+GRID = (4, 6)
+CELLS = GRID[0] * GRID[1]
+X = torch.randn(2, 3, 32, 48, generator=torch.Generator().manual_seed(5))
+
+
+class Ordered(nn.Module):
+    """Attention among patches in some order, with a class token among them.
+
+    Args:
+        order: Patch, by rows, of each token; -1 for the class token.
+    """
+
+    def __init__(self, order: list[int]) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.order, self.at = torch.tensor(order), order.index(-1)
+        self.embed, self.qkv = nn.Conv2d(3, 32, 8, 8), nn.Linear(32, 96)
+        self.cls_token = nn.Parameter(torch.randn(1, 1, 32))
+        self.place = nn.Parameter(torch.randn(1, CELLS + 1, 32))
+        self.head = nn.Linear(32, 5)
+        self.weights = torch.empty(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.embed(x).flatten(2).mT
+        tokens = torch.cat((patches, self.cls_token.expand(len(x), -1, -1)), 1)[:, self.order]
+        q, k, v = self.qkv(tokens + self.place).chunk(3, -1)
+        self.weights = (q @ k.mT / 32**0.5).softmax(-1)
+        return self.head((tokens + self.weights @ v)[:, self.at])
+
+
+ROWS = list(range(CELLS))
+SWAPPED = [ROWS[6 * row + i] for row in (1, 0, 3, 2) for i in range(6)]
+ORDERS: dict[str, list[int]] = {
+    "front": [-1, *ROWS],
+    "middle": [*ROWS[:11], -1, *ROWS[11:]],
+    "end": [*ROWS, -1],
+    "rows swapped": [-1, *SWAPPED],
+    "a row rolled": [-1, *ROWS[:6], *ROWS[8:12], *ROWS[6:8], *ROWS[12:]],
+    "far patches swapped": [-1, 22, *ROWS[1:22], 0, 23],
+    "by columns": [-1, *(6 * row + i for i in range(6) for row in range(4))],
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_each_token_has_its_own_place(name: str) -> None:
+    model = Ordered(ORDERS[name]).eval()
+    [layer] = analyze_model(model, (32, 48)).info.attention_layers
+    assert (layer.grid, layer.prefix_tokens) == (GRID, ("class",))
+    maps = va.explain(model, X, "attention", 1, img_size=(32, 48))
+    model(X)
+    row = model.weights[:, model.at]
+    for found, weights in zip(maps, row, strict=True):
+        expected = torch.empty(CELLS)
+        patches = model.order >= 0
+        expected[model.order[patches]] = weights[patches]
+        torch.testing.assert_close(found.values.flatten(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_tokens_that_no_pixel_moves_alone_have_no_place() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y, x = torch.rand(2, 12, generator=generator)
+    one = torch.ones(12)
+    scattered = place_tokens(torch.stack([one, y, x, y * y, x * x]), (32, 48))
+    assert scattered is None or not scattered.sure
+    everywhere = torch.stack([one, 0.5 * one, 0.5 * one, one / 3, one / 3])
+    assert place_tokens(everywhere, (32, 48)) is None
+
+
+class Pixels(nn.Module):
+    """A small network behind some function of the photo, and before one of the scores."""
+
+    def __init__(
+        self, before: Callable[[Tensor], Tensor], after: Callable[[Tensor], Any], channels: int = 3
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.before, self.after = before, after
+        self.conv, self.head = nn.Conv2d(channels, 8, 8, 8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.after(self.head(self.conv(self.before(x)).relu().mean((2, 3))))
+
+
+def test_images_of_a_batch_that_affect_each_other_are_explained_alone() -> None:
+    model = Pixels(lambda x: x - x.mean(0, keepdim=True) / 2, lambda y: y).eval()
+    assert not analyze_model(model, (32, 48)).independent
+    assert analyze_model(Pixels(lambda x: x, lambda y: y).eval(), (32, 48)).independent
+    options: dict[str, Any] = {"img_size": (32, 48), "sliding_window_size": 8, "stride": 8}
+    [found] = va.explain(model, X[:1], "occlusion", 1, **options)
+    [alone] = va.explain(model, X[:1], "occlusion", 1, internal_batch_size=1, **options)
+    torch.testing.assert_close(found.values, alone.values)
+
+
+def test_ranks_are_no_classes() -> None:
+    info = analyze_model(Pixels(lambda x: x, lambda y: y.topk(3)[0]).eval(), (32, 48)).info
+    assert "columns are ranks" in info.output.error
+    assert not analyze_model(Pixels(lambda x: x, lambda y: y).eval(), (32, 48)).info.output.error
+
+
+def test_a_network_that_makes_photos_gray_itself_takes_colors() -> None:
+    gray = Pixels(lambda x: x[:, :3].mean(1, keepdim=True), lambda y: y, channels=1).eval()
+    assert len(analyze_model(gray, (32, 48)).info.mean) == 3
+    own = Pixels(lambda x: x, lambda y: y, channels=1).eval()
+    info = analyze_model(own, (32, 48)).info
+    assert len(info.mean) == 1
+    assert "converted to gray" in info.colors
+
+
+class Attention(nn.Module):
+    """Self-attention of one head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT / 32**0.5).softmax(-1) @ v
+
+
+class Pruned(nn.Module):
+    """Some tokens are dropped after the first layer, others for each image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embed, self.head = nn.Conv2d(3, 32, 8, 8), nn.Linear(32, 5)
+        self.layers = nn.ModuleList(Attention() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x).flatten(2).mT
+        x = x + self.layers[0](x)
+        kept = x.norm(dim=2).topk(17).indices.sort().values
+        x = torch.stack([each[own] for each, own in zip(x, kept, strict=True)])
+        for layer in (self.layers[1], self.layers[2]):
+            x = x + layer(x)
+        return self.head(x.mean(1))
+
+
+def test_a_map_says_which_layer_it_shows_if_it_is_not_the_last() -> None:
+    [found] = va.explain(Pruned().eval(), X[:1], "attention", 1, img_size=(32, 48))
+    assert found.info.layer == "layers.0"
+    assert found.info.note.startswith("layer 1 of 3; the last 2 not supported: it attends")
+    with pytest.raises(ValueError, match=r"layers\.1 is not supported"):
+        va.explain(Pruned().eval(), X[:1], "rollout", 1, img_size=(32, 48))
