@@ -104,6 +104,15 @@ def test_images_of_a_batch_that_affect_each_other_are_explained_alone() -> None:
     torch.testing.assert_close(found.values, alone.values)
 
 
+def test_a_network_that_cuts_its_images_has_no_map_of_features() -> None:
+    for top, error in ((16, "it cuts or shifts its images"), (0, "")):
+        info = analyze_model(
+            Pixels(lambda x, t=top: x[..., t:, t:], lambda y: y).eval(), (32, 48)
+        ).info
+        assert info.features_error.startswith(error)
+        assert bool(info.feature_layers) == (not error)
+
+
 def test_ranks_are_no_classes() -> None:
     info = analyze_model(Pixels(lambda x: x, lambda y: y.topk(3)[0]).eval(), (32, 48)).info
     assert "columns are ranks" in info.output.error

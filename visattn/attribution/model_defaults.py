@@ -147,7 +147,7 @@ def _is_transformers_subclass(model: nn.Module) -> bool:
     return "transformers" in packages and hasattr(getattr(model, "config", None), "model_type")
 
 
-def input_channels(model: nn.Module, size: tuple[int, int]) -> int:
+def input_channels(model: nn.Module, size: tuple[int, int] = _DEFAULT_SIZE) -> int:
     """Return the number of image channels: three if the model runs on them, else by a convolution.
 
     A network may add channels to a photo, or make it gray itself, before its first convolution.

@@ -387,8 +387,9 @@ class Explainer:
                 explainer.check(name, targets[0][0], **methods[name])
         maps: dict[str, list[list[AttentionMap]]] = {name: [] for name in methods}
         step = 1 if dense else batch_size  # coordinates belong to one photo
-        if step > 1 and len(images) > 1 and not isinstance(images[0], ModelInput):
-            step = step if self.analyze().independent else 1
+        known = self.transform is None and not isinstance(images[0], ModelInput)
+        if known and step > 1 and len(images) > 1 and not self.analyze().independent:
+            step = 1
         for start in range(0, len(images), step):
             chosen = slice(start, start + step)
             prepared: dict[Explainer, PreparedImages] = {}

@@ -33,6 +33,8 @@ _SILENT = 1e-7  # share of the largest squared change below which a slot does no
 _SPREAD = 0.25  # of the pixels of a token that is computed from the whole image
 _EVERYWHERE = 0.37  # of channels; 0.41 of all pixels alike, 0.32 of half of them
 _MANY = 16  # tokens that stand in order by chance no more
+_SHIFT = 0.06  # of the middle of all centers, as a share of the image
+SHIFTED = -1.0
 _MIN_TOKENS = 4  # fewer stand on some lines by chance
 _MAX_GLOBAL = 2  # such tokens beside a grid
 _MEAN, _NEAR = 0.4, 0.5  # mean and largest distance of tokens from their cells, in cells
@@ -144,8 +146,16 @@ def place_tokens(
     )
 
 
+def is_shifted(centers: Tensor, spread: Tensor) -> bool:
+    """Return whether centers lie around another place than the middle of the image.
+
+    Strided convolutions may move sharp centers by some pixels, and blurred ones by their width.
+    """
+    return float((centers.mean() - 0.5).abs()) > max(_SHIFT, 1.5 * float(spread.mean()))
+
+
 def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> float:
-    """Return how clearly rows and columns of a map are those of the image, from 0 to 1.
+    """Return how clearly rows and columns of a map are those of the image; SHIFTED if it is cut.
 
     Single cells of a deep network may see the same pixels. But the centers of whole rows rise from
     the first to the last, also where the network adds the same change to all cells.
@@ -166,13 +176,17 @@ def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> flo
         energy = (d * d).sum(others)
         lines = energy > _SILENT * energy.max()
         centers = (moved * d).sum(others)[lines] / energy[lines]
+        squares = (moved * moved).sum(others)[lines] / energy[lines]
+        spread = (squares - centers.square()).clamp(min=0).sqrt()
+        if is_shifted(centers, spread):
+            return SHIFTED
         index = torch.arange(count).to(centers)[lines] / count
         if len(index) < 2 or not bool(centers.isfinite().all()):
             return 0.0
         off, index = centers - centers.mean(), index - index.mean()
         step = (off * index).sum() / index.square().sum()
         clear = min(clear, float((off * index).sum() / (off.norm() * index.norm() + 1e-30)))
-        if step < (_SLOPE if count > 3 else _EXTENT):
+        if step < _SLOPE:
             return 0.0
     return clear
 

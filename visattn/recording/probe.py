@@ -35,6 +35,7 @@ from visattn.recording.outputs import OutputLayout, detect_output_layout, first_
 from visattn.recording.places import (
     CLEAR,
     IMAGES,
+    SHIFTED,
     Grid,
     Places,
     lie_at,
@@ -53,6 +54,7 @@ _PREFIX_PARAMETERS = {
 _NO_PLACE = "it attends to channels, or to tokens without a position of their own on the image"
 _NO_QUERIES = "its queries have no position on the image"
 _NOT_IN_ORDER = "its tokens are not in the order of their grid"
+_CUT = "it cuts or shifts its images before its first layer; pass images that are cut already"
 _SAME = 1e-9  # relative difference of equal rows
 _NO_OUTPUT = "its output does not lie on the positions of its queries"
 
@@ -103,6 +105,7 @@ class ProbeResult:
         output: Location of the class scores in the output of the model.
         strides: Pixels from one cell to the next.
         size: Height and width of the images.
+        cut: Why nothing lies where it should on the images; "" if it does.
         error: Why the model could not be run; "" if it could.
     """
 
@@ -114,6 +117,7 @@ class ProbeResult:
     output: OutputLayout = field(default_factory=OutputLayout)
     strides: CellStrides = field(default_factory=CellStrides)
     size: tuple[int, int] = (0, 0)
+    cut: str = ""
     error: str = ""
 
     @property
@@ -350,13 +354,15 @@ class _Placing:
     def result(self) -> ProbeResult:
         """Return where all activations lie."""
         result = ProbeResult()
+        first = next((each for each in self.runs[0].outputs if each.planes), None)
+        result.cut = _CUT if first is not None and SHIFTED in first.planes else ""
         for outputs in zip(*(run.outputs for run in self.runs), strict=False):
-            layer = self._layer(outputs)
+            layer = None if result.cut else self._layer(outputs)
             self.layers.append(layer)
             result.layers.setdefault(outputs[0].site, []).append(layer)
         for key, found in self.runs[0].attention.items():
             others = [run.attention[key] for run in self.runs if key in run.attention]
-            layout = self._tapped(found) if found.tap else self._layout(others)
+            layout = self._tapped(found) if found.tap else result.cut or self._layout(others)
             if isinstance(layout, AttentionLayer):
                 result.query_layers[found.site] = layout
                 layout = None if found.tap else _NO_QUERIES

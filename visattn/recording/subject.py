@@ -122,6 +122,8 @@ class Subject:
             pooled = PooledFeatures(error=f"its scores are not differentiable ({error})")
         if pooled.reading is None and result.attention_layers and not result.output.error:
             pooled.reading = read_by_change(self.model, image, self.forward, result.layouts)
+        if result.cut:
+            pooled.layers, pooled.error = (), result.cut
         if pooled.layers:
             last = pooled.layers[-1]
             sites = list(result.layers)
