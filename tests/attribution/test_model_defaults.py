@@ -10,6 +10,7 @@ import torchvision
 import transformers
 from torch import nn
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
+from torchvision.transforms import v2
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.model_defaults import HALVES, IMAGENET, default_mean_std, model_defaults
@@ -110,22 +111,23 @@ def test_colors_of_published_weights_by_model_type() -> None:
         assert default_mean_std(kind) == expected, kind
 
 
-def test_a_model_of_blue_green_and_red_needs_its_processor() -> None:
+def test_a_model_of_blue_green_and_red_takes_tensors_of_its_processor() -> None:
     sizes: dict[str, Any] = {
         "hidden_sizes": [32] * 3,
         "neck_hidden_sizes": [8, 8, 16, 16, 16, 32, 32],
     }
     config = transformers.MobileViTConfig(image_size=64, num_attention_heads=2, **sizes)
     model = transformers.MobileViTForImageClassification(config).eval()
-    with pytest.raises(
-        ValueError, match="weights of mobilevit take blue, green and red.*processor="
-    ):
+    with pytest.raises(ValueError, match="take blue, green and red.*tensors of its processor"):
         explain(model, PHOTO, "input_gradient", 1)
     crop = {"height": 64, "width": 64}
     processor = transformers.MobileViTImageProcessor(size={"shortest_edge": 64}, crop_size=crop)
+    with pytest.raises(ValueError, match="takes other steps than resize, crop and mean"):
+        explain(model, PHOTO, "input_gradient", 1, processor=processor)
     right = processor(PHOTO, return_tensors="pt")["pixel_values"]
-    ways: tuple[dict[str, Any], ...] = ({"processor": processor}, {"transform": processor})
-    for options in ways:
-        [heatmap] = explain(model, PHOTO, "input_gradient", 1, **options)
-        own = float(model(right).logits[0, 1].detach())
-        assert heatmap.info.score == pytest.approx(own, abs=1e-4)
+    steps = v2.Compose([v2.Resize(64), v2.CenterCrop(64)])
+    [heatmap] = explain(model, right, "input_gradient", 1, originals=[PHOTO], transform=steps)
+    own = float(model(right).logits[0, 1].detach())
+    assert heatmap.info.score == pytest.approx(own, abs=1e-4)
+    assert heatmap.geometry is not None
+    assert heatmap.geometry.image_size == PHOTO.shape[:2]

@@ -75,7 +75,7 @@ def test_an_archive_is_resumed_and_a_changed_member_is_computed_again(
     assert second["a/1.gradcam.npy"] == first["a/1.gradcam.npy"]
     assert second["b/1.gradcam.npy"] != first["b/1.gradcam.npy"]
     header, row, *_ = (out / "overlay.csv").read_text().splitlines()
-    assert header.startswith("image,method,class,score,peak_x,peak_y,")
+    assert header.startswith("image,method,class,score,probability,peak_x,peak_y,")
     assert header.endswith(",seen_share,files")
     assert row.endswith("a/1.gradcam.npy; a/1.gradcam.png")
 

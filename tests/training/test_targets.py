@@ -88,7 +88,7 @@ def test_masks_of_0_and_255_are_refused_with_the_class_map(tmp_path: Path) -> No
     [
         (np.full((31, 47), 7, np.uint8), r"has the numbers \[7\], which are no classes"),
         (np.zeros((31, 45), np.uint8), r"is \(31, 45\), the upright image \(31, 47\)"),
-        (np.zeros((31, 47, 3), np.uint8), "has one channel, got RGB"),
+        (np.zeros((31, 47, 3), np.uint8), "must have one channel"),
     ],
 )
 def test_wrong_masks_are_refused(

@@ -93,7 +93,8 @@ def prepare_images(
     if info.preprocessing_error:
         raise ValueError(
             f"the colors that {info.name} takes are not known: {info.preprocessing_error}; pass "
-            "its preprocessing, transform=, or the image processor of its weights, processor="
+            "the tensors of its processor, the photos as originals=, and as transform= the steps "
+            "that resize and crop them"
         )
     channels = len(info.mean)
     originals = _read_images(images, channels, info.name)

@@ -115,8 +115,9 @@ def measure_feature_layer(explained: Subject, site: str, call: int | None) -> Fe
         ValueError: If the output does not lie on the image, or there is no such call.
 
     Example:
+        >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("net", "other", (40, 60), (0.5,), (0.5,), "none")
-        >>> model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(2))
+        >>> model = nn.Sequential(nn.Conv2d(1, 32, 4, 4), nn.Flatten(2))
         >>> measure_feature_layer(Subject(model, info, model), "1", None).layout
         'b c n'
     """

@@ -6,7 +6,7 @@ identity, attention to another grid by that to the nearest key.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -174,7 +174,7 @@ def probe_model(
 
 
 @dataclass(eq=False)
-class _Output:
+class _Seen:
     """Output of a module: with its channels last, and second.
 
     Args:
@@ -213,7 +213,7 @@ class _Run:
         self.model = model
         self.size = size
         self.first = first
-        self.outputs: list[_Output] = []
+        self.outputs: list[_Seen] = []
         self.seen: list[tuple[int, Tensor]] = []  # rows of inputs, after so many outputs
         self.attention: dict[tuple[str, int], _Attention] = {}
         self.inputs: dict[str, str] = {}
@@ -306,7 +306,7 @@ class _Run:
     def _output_hook(self, site: str) -> Callable[..., None]:
         def hook(module: nn.Module, _: Any, output: Any) -> None:
             tensor = _first(output)
-            found = _Output(site, tuple(tensor.shape))
+            found = _Seen(site, tuple(tensor.shape))
             self.outputs.append(found)
             on_batch = tensor.ndim in (3, 4) and len(tensor) == IMAGES and tensor.numel()
             if not on_batch or not tensor.is_floating_point():
@@ -378,7 +378,7 @@ class _Placing:
         result.attention_inputs = tuple(dict.fromkeys(inputs))
         return result
 
-    def _layer(self, outputs: Sequence[_Output]) -> FeatureLayer | None:
+    def _layer(self, outputs: Sequence[_Seen]) -> FeatureLayer | None:
         """Return how an output lies on the image; None if it does not."""
         first = outputs[0]
         if first.planes:
@@ -392,7 +392,7 @@ class _Placing:
                 first.site, "b c y x" if clear >= last else "b y x c", (sides[0], sides[1])
             )
         for index, layout in enumerate(("b n c", "b c n")) if first.tokens else ():
-            places = self._tokens(sum(run.tokens[index] for run in outputs))
+            places = self._tokens(_sum(run.tokens[index] for run in outputs))
             if places is not None:
                 self.places.append(places)
                 cells = places.cells.tolist()
@@ -448,7 +448,7 @@ class _Placing:
             return "it combines several softmaxes, none of which alone is its attention"
         groups, heads, num_queries, num_keys = first.shape
         windows = groups // IMAGES
-        keys = self._place(sum(call.keys for call in calls), first.rows)
+        keys = self._place(_sum(call.keys for call in calls), first.rows)
         if keys is None or (windows > 1 and num_queries != num_keys):
             return _NO_PLACE
         prefix = self._kinds(len(keys.free)) if windows == 1 else ()
@@ -460,13 +460,13 @@ class _Placing:
             layer = replace(layer, single_query=True)
             return _NOT_IN_ORDER if order is not None else ObservedTokens(layer, prefix)
         if num_queries == num_keys:
-            moment = None if first.queries is None else sum(call.queries for call in calls)
+            moment = None if first.queries is None else _sum(call.queries for call in calls)
             if moment is not None and not lie_at(moment, keys.grid, keys.cells):
                 return _NO_PLACE
         elif first.queries is None or order is not None:
             return _NO_PLACE if order is None else _NOT_IN_ORDER
         else:
-            queries = self._place(sum(call.queries for call in calls), first.rows)
+            queries = self._place(_sum(call.queries for call in calls), first.rows)
             if queries is None:
                 return replace(layer, num_queries=num_queries)
             if _order(queries, 1, num_queries) is not None:
@@ -499,7 +499,8 @@ class _Placing:
             return None
         heads = found.tap_shape[1] if len(found.tap_shape) > 2 else None
         if tap.kind == "queries":
-            return AttentionLayer(found.site, tap.grid, heads, num_queries=found.tap_shape[2])
+            queries = found.tap_shape[2] if heads else 0
+            return AttentionLayer(found.site, tap.grid, heads, num_queries=queries)
         if tap.fulfilled is None and not tap.single_query:  # it computed no map in this run
             return None
         single = tap.single_query
@@ -541,6 +542,11 @@ def _find(values: Float[Tensor, " n"], slots: Float[Tensor, " s"]) -> Int[Tensor
     found = order[near]
     unique = len(found.unique()) == len(found)
     return found if unique and bool((off < 2 * _SAME * scale).all()) else None
+
+
+def _sum(parts: Iterable[Tensor | None]) -> Tensor:
+    """Return the sum of the moments of all runs."""
+    return torch.stack([part for part in parts if part is not None]).sum(0)
 
 
 def _order(places: Places, windows: int, slots: int) -> Int[Tensor, "w p"] | None:
