@@ -497,10 +497,10 @@ class _Placing:
         tap = found.tap
         if tap is None or tap.grid is None:
             return None
-        heads = found.tap_shape[1] if len(found.tap_shape) > 2 else None
+        shape = [*found.tap_shape]
+        heads = shape[1] if len(shape) > 2 else None
         if tap.kind == "queries":
-            queries = found.tap_shape[2] if heads else 0
-            return AttentionLayer(found.site, tap.grid, heads, num_queries=queries)
+            return AttentionLayer(found.site, tap.grid, heads, num_queries=shape[2])
         if tap.fulfilled is None and not tap.single_query:  # it computed no map in this run
             return None
         single = tap.single_query
