@@ -158,7 +158,8 @@ def test_captioners_have_one_map_per_word() -> None:
     with pytest.raises(
         ValueError, match=r"rollout does not fit a ShowAttendTell; supported methods: words"
     ):
-        explain(model, photo())
+        explain(model, photo(), "rollout")
+    assert explain(model, photo(), max_length=3)[0].labels == expected.words
 
 
 def test_glimpse_models_support_glimpses() -> None:
@@ -217,7 +218,7 @@ def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match=r"no method 'gradcan'; did you mean .*gradcam"):
         explain(model, photo(), "gradcan")
     with pytest.raises(ValueError, match=r"rollout does not fit .*; supported methods: gradcam, "):
-        explain(model, photo())
+        explain(model, photo(), "rollout")
     with pytest.raises(ValueError, match="words does not fit a AttentionResNet"):
         explain(model, photo(), "words")
     with pytest.raises(ValueError, match="has no argument 'leyer'; it takes layer=-1"):
@@ -430,3 +431,16 @@ def test_classes_share_the_forward_pass_of_class_activation_maps() -> None:
                 expected = single[name][number][image]
                 torch.testing.assert_close(each.values, expected.values, rtol=1e-4, atol=1e-6)
                 assert each.info.score == pytest.approx(expected.info.score, rel=1e-4)
+
+
+def test_the_method_that_fits_is_chosen_and_names_are_found_in_any_spelling() -> None:
+    glimpses = RecurrentAttentionModel(
+        CLASSES, (24, 24), (0.5,), (0.5,), glimpse_size=5, num_glimpses=2
+    )
+    models = {"rollout": vit(), "gradcam": cnn(), "glimpses": glimpses}
+    made = {explain(model, photo())[0].info.method for model in models.values()}
+    assert made == {*models}
+    [layered] = explain(vit(), photo(), layer="blocks.1")
+    assert layered.info.method == "gradcam"
+    [[one, other]] = explain(cnn(), photo(), ["Grad-CAM++", "Integrated Gradients"], n_steps=2)
+    assert (one.info.method, other.info.method) == ("gradcam++", "integrated_gradients")

@@ -14,6 +14,8 @@ from visattn.attribution import (  # noqa: F401 (each registers its methods)
 from visattn.attribution.registry import (
     METHODS as METHODS,
     Method as Method,
+    default_method as default_method,
+    find_name as find_name,
     get_method as get_method,
     method as method,
     sort_by_needs,

@@ -1,7 +1,7 @@
 """Attribution methods: what describes one, and the table in which it is registered."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
@@ -231,23 +231,39 @@ def sort_by_needs() -> None:
         METHODS[name] = entry
 
 
+def find_name(name: str, names: Iterable[str]) -> str:
+    """Return the one of some names that differs in case and signs at most; else the name.
+
+    Example:
+        >>> find_name("Grad-CAM++", ["gradcam", "gradcam++"]), find_name("rize", ["rise"])
+        ('gradcam++', 'rize')
+    """
+    alike = (each for each in names if _letters(each) == _letters(name))
+    return next(alike, name)
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum() or letter == "+")
+
+
 def get_method(name: str) -> Method:
-    """Return a method by name.
+    """Return a method by name, whatever its case and signs: `gradcam`, `Grad-CAM`.
 
     Raises:
         ValueError: If the name is unknown; the message suggests similar names.
 
     Example:
         >>> from visattn.attribution.methods import get_method
-        >>> get_method("gradcam").title
-        'Grad-CAM'
-        >>> get_method("grad-cam")
+        >>> get_method("Grad-CAM").name
+        'gradcam'
+        >>> get_method("gradcan")
         Traceback (most recent call last):
-        ValueError: method must be one of the attribution methods, got 'grad-cam'; did you mean \
+        ValueError: method must be one of the attribution methods, got 'gradcan'; did you mean \
 gradcam, xgradcam or gradcam++?
     """
-    if name in METHODS:
-        return METHODS[name]
+    known = find_name(name, METHODS)
+    if known in METHODS:
+        return METHODS[known]
     raise ValueError(
         f"method must be one of the attribution methods, got {name!r}; "
         f"{did_you_mean(name, METHODS)}"
@@ -270,3 +286,24 @@ def supported_methods(explained: Subject, target: Any = None) -> list[str]:
         ['input_gradient', 'input_x_gradient', 'smoothgrad']
     """
     return [name for name, entry in METHODS.items() if not entry.supports(explained, target)]
+
+
+def default_method(
+    supported: Sequence[str], *, of_texts: bool = False, layered: bool = False
+) -> str:
+    """Return the method that is used if none is named: rollout, else Grad-CAM, else what fits.
+
+    Args:
+        supported: Names of the methods that fit the model.
+        of_texts: Whether texts are explained, which rollout would ignore.
+        layered: Whether a layer is named, which rollout does not take.
+
+    Example:
+        >>> default_method(["gradcam", "rollout"]), default_method(["rise", "gradcam"])
+        ('rollout', 'gradcam')
+    """
+    preferred = ["gradcam", "rollout"] if layered else ["rollout", "gradcam"]
+    if of_texts:
+        preferred = ["legrad", "gradcam", *preferred]
+    matches = [name for name in (*preferred, "attention", "input_gradient") if name in supported]
+    return matches[0] if matches else "gradcam"

@@ -7,9 +7,16 @@ from typing import Any
 from torch import nn
 
 from visattn.attribution.cam import OF_TARGETS
-from visattn.attribution.dense_targets import DenseTarget
+from visattn.attribution.dense_targets import DenseTarget, QueryTarget
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.methods import METHODS, Method, get_method, supported_methods
+from visattn.attribution.methods import (
+    METHODS,
+    Method,
+    default_method,
+    find_name,
+    get_method,
+    supported_methods,
+)
 from visattn.attribution.targets import Target, TargetLike
 from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode
@@ -288,7 +295,7 @@ class Explainer:
     def explain(
         self,
         images: Iterable[ImageLike] | ImageLike,
-        method: str | Sequence[str] = "rollout",
+        method: str | Sequence[str] = "auto",
         target: Targets = None,
         *,
         originals: Iterable[ImageLike] | ImageLike | None = None,
@@ -302,7 +309,9 @@ class Explainer:
             ValueError: If the method does not fit.
         """
         listed = list_inputs(images, originals)
-        methods = arguments_of_methods(method, method_args)
+        names = [method] if isinstance(method, str) else method
+        names = [self._named(name, listed, target, "layer" in method_args) for name in names]
+        methods = arguments_of_methods(names[0] if isinstance(method, str) else names, method_args)
         own = [name for name in methods if name in sequence_methods(self.model)]
         maps: dict[str, list[Any]] = {}
         if self.text is not None:
@@ -324,7 +333,7 @@ class Explainer:
                 flat = [each if isinstance(each, list) else [each] for each in rows]
                 report_empty([each for row in flat for each in row], name)
         if isinstance(method, str):
-            return maps[method]
+            return maps[names[0]]
         return [list(of_image) for of_image in zip(*(maps[name] for name in methods), strict=True)]
 
     def map(
@@ -341,6 +350,19 @@ class Explainer:
         """
         explained, chosen, options = self._checked(batch, method, target, method_args)
         return compute_maps(explained, batch, chosen, target, options)
+
+    def _named(self, name: str, images: list[Any], target: Targets, layered: bool) -> str:
+        """Return the name of a method in the table, or the method that fits if it is `auto`."""
+        if name != "auto":
+            return find_name(name, (*METHODS, *SEQUENCE_METHODS))
+        if own := sequence_methods(self.model):
+            return own[0]
+        first = targets_per_image(target, len(images))[0][0]
+        if isinstance(first, DenseTarget):
+            return "attention" if isinstance(first, QueryTarget) else "gradcam"
+        explained = self.analyze(self.prepare(images[:1]))
+        fitting = supported_methods(explained, first)
+        return default_method(fitting, of_texts=self.text is not None, layered=layered)
 
     def _suited(self, method: Method, target: Any, batch: PreparedImages | None = None) -> Subject:
         """Return the model with the metadata that a method needs for a target."""
@@ -520,7 +542,7 @@ class Explainer:
 def explain(
     model: nn.Module,
     images: Iterable[ImageLike] | ImageLike,
-    method: str | Sequence[str] = "rollout",
+    method: str | Sequence[str] = "auto",
     target: Targets = None,
     *,
     originals: Iterable[ImageLike] | ImageLike | None = None,
@@ -549,7 +571,9 @@ def explain(
             archives, tables and URLs, of which all photos are explained. Or a tensor
             `[b, c, y, x]`, `[c, y, x]` or a list of these, which is the input of the model as it
             is, as a DataLoader gives it.
-        method: Name of a method in `visattn.attribution.METHODS`, or a list of names.
+        method: Name of a method in `visattn.attribution.METHODS` in any spelling (`gradcam`,
+            `Grad-CAM`), or a list of names. `auto` is rollout where the model has attention that
+            can be rolled out, else Grad-CAM; words of a captioner, glimpses of a glimpse model.
         target: Class index or name; a `PixelTarget`, `RegionTarget`, `BoxTarget`, `QueryTarget` or
             `TokenTarget` of a segmentation or detection model; or a function from the output of
             the model, whatever it is, to one number per image; None for the predicted class. A list

@@ -381,16 +381,16 @@ def _map_specs(
     args: argparse.Namespace, explainer: "Explainer", dense: "DenseTarget | None" = None
 ) -> list[MapSpec]:
     """Return the specs of the selected methods, after checking that the model supports them."""
-    from visattn.attribution.methods import get_method
+    from visattn.attribution.methods import default_method, get_method
     from visattn.recording.model_info import TextScorer
 
     names = args.method or ()
-    if not names or names == ["all"]:
+    if not names or names in (["all"], ["auto"]):
         supported = explainer.methods(dense)
         texts = isinstance(explainer.model, TextScorer)
-        names = supported if names else [_default_method(supported, texts, bool(args.layer))]
-    names = list(dict.fromkeys(names))
-    methods = [get_method(name) for name in names]
+        default = default_method(supported, of_texts=texts, layered=bool(args.layer))
+        names = supported if names == ["all"] else [default]
+    methods = [get_method(name) for name in dict.fromkeys(names)]
     method_args = dict(args.method_args)
     known = {name for method in methods for name in method.default_kwargs}
     layers = args.layers or args.layer
@@ -483,15 +483,6 @@ def _text_info(spec: MapSpec, texts: Sequence[str]) -> "MapInfo":
     if spec.target is None:  # the same for all texts
         return MapInfo()
     return MapInfo(target=spec.target, class_name=texts[spec.target])
-
-
-def _default_method(supported: Sequence[str], of_texts: bool, layered: bool) -> str:
-    """Return the method that is used if none is named."""
-    preferred = ["gradcam", "rollout"] if layered else ["rollout", "gradcam"]
-    if of_texts:  # rollout would ignore them
-        preferred = ["legrad", "gradcam", *preferred]
-    matches = [name for name in (*preferred, "attention", "input_gradient") if name in supported]
-    return matches[0] if matches else "gradcam"
 
 
 def class_targets(args: argparse.Namespace, class_names: Sequence[str]) -> list[int | str]:
