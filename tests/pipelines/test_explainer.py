@@ -444,3 +444,27 @@ def test_the_method_that_fits_is_chosen_and_names_are_found_in_any_spelling() ->
     assert layered.info.method == "gradcam"
     [[one, other]] = explain(cnn(), photo(), ["Grad-CAM++", "Integrated Gradients"], n_steps=2)
     assert (one.info.method, other.info.method) == ("gradcam++", "integrated_gradients")
+
+
+class WithoutGradients(nn.Module):
+    """A network that detaches what it computes, and takes images of one size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = vit()
+        self.head = nn.Linear(24 * 40, 3)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x) + 0 * self.head(x[:, 0].flatten(1))
+
+
+def test_methods_that_need_a_gradient_are_not_listed_without_one() -> None:
+    model = WithoutGradients().eval()
+    listed = methods_for(model, img_size=(24, 40))
+    assert {"attention", "rollout", "occlusion", "rise"} <= {*listed}
+    for name in listed:
+        explain(model, torch.randn(1, 3, 24, 40), name, 1, **QUICK.get(name, {}))
+    # the methods that a refusal names are those of the size that was asked for
+    with pytest.raises(ValueError, match="no gradient with respect to the image; supported"):
+        explain(model, torch.randn(1, 3, 24, 40), "input_gradient", 1)

@@ -34,6 +34,7 @@ _POOLING_NAMES: dict[str, Pooling] = {
     "class": "class", "token": "class", "mean": "mean", "avg": "mean", "map": "attention",
     "attention": "attention", "sequence": "attention", "prr": "attention",
 }  # fmt: skip
+_NO_GRADIENT = "its scores have no gradient with respect to the image"
 _NOT_MEASURED = "its output tells no tokens that are read, so names and conventions decide"
 
 
@@ -110,6 +111,7 @@ def _measured_info(subject: Subject, defaults: ModelDefaults, num_classes: int |
         subject.info,
         feature_layers=() if resizes_images(model) else pooled.layers,
         features_error=pooled.error,
+        gradient_error="" if pooled.differentiable else _NO_GRADIENT,
         output=_output_layout(model, defaults, output, num_classes),
     )
     return _with_attention(info, model, subject.probe, pooled.reading)

@@ -115,6 +115,9 @@ class Method:
             return "it compares classes, and explains no other target"
         if self.needs_target and not of_output and info.output.error:
             return info.output.error
+        by_gradient = self.needs_target and self.needs in ("tokens", "gradient")
+        if by_gradient and not of_output and info.gradient_error:
+            return info.gradient_error
         # the layers of a dense model are searched when a map is computed
         if self.needs == "features" and not info.feature_layers and not dense:
             if "layer" in args:

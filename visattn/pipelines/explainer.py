@@ -533,9 +533,11 @@ class Explainer:
         if not (reason := method.supports(explained, target, method_args)):
             return
         of = f" with a {type(target).__name__}" if isinstance(target, DenseTarget) else ""
+        # of this size of images: the model may not run on another
+        fitting = [*sequence_methods(self.model), *supported_methods(explained, target)]
         raise ValueError(
             f"{method.name} does not fit {explained.info.name}{of}: {reason}; supported "
-            f"methods: {', '.join(self.methods(target))}"
+            f"methods: {', '.join(fitting)}"
         )
 
 

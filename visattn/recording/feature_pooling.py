@@ -58,10 +58,12 @@ class PooledFeatures:
         reading: What the scores read of the attention of the model; None if that was not measured,
             the output has no scores, or they depend on no attention.
         output: Location of the class scores, by how they are computed; None if that is not known.
+        differentiable: Whether the scores have a gradient with respect to the image.
     """
 
     layers: tuple[FeatureLayer, ...] = ()
     error: str = ""
+    differentiable: bool = False
     reading: Reading | None = None
     output: OutputLayout | None = None
 
@@ -92,13 +94,14 @@ class GradientRun:
     """A run of a model with gradients down to the image.
 
     Args:
+        image: The image.
         outputs: Outputs of modules that are called once, in order.
         attention: Edges of the inputs and of the outputs of each attention module.
         scores: The scores.
         pooled: The scores, or else a vector that stands for the image; empty if there are neither.
     """
 
-    image_size: tuple[int, int]
+    image: Tensor
     outputs: list[RecordedOutput] = field(default_factory=list)
     attention: list[tuple[list[Edge], list[Edge]]] = field(default_factory=list)
     scores: list[Tensor] = field(default_factory=list)
@@ -140,6 +143,8 @@ class ScoreTracer:
             if run.scores:
                 search = _PoolingSearch(run, self.probe)
                 result = replace(search.search(), output=run.output)
+                [gradient] = search.gradients([gradient_edge(run.image)])
+                result.differentiable = gradient is not None
                 graph = search.graph
             # What is read without gradients is read, too.
             first = None if detached.used else self._reading_of(run, graph)
@@ -193,7 +198,7 @@ class ScoreTracer:
 
     def _run(self, image: Tensor) -> GradientRun:
         """Run the model on an image that requires a gradient."""
-        run = GradientRun((image.shape[2], image.shape[3]))
+        run = GradientRun(with_grad(image))
         tracer = AttentionTracer(self.model, lambda: len(run.outputs))
         with ExitStack() as stack:
             if self.probe.layouts:
@@ -201,7 +206,7 @@ class ScoreTracer:
             for site, module in self.model.named_modules():
                 hook = in_this_run(self._output_hook(site, run))
                 stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
-            output = self.forward(with_grad(image))
+            output = self.forward(run.image)
         run.calls = tracer.calls
         run.output = detect_output_layout(output, len(image), self.num_classes)
         has_scores = True
@@ -388,7 +393,7 @@ class _PoolingSearch:
             return None
         rows, columns = output.tensor.shape[2:]
         grid = (rows, columns)
-        size = self.run.image_size
+        size = (self.run.image.shape[2], self.run.image.shape[3])
         if not fits(grid, size) and not covers(grid, size):
             return None
         aligned = {

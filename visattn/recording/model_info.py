@@ -172,6 +172,7 @@ class ModelInfo:
         unsupported_layers: Attention layers that cannot be recorded, and why.
         output: Location of the class scores in the output of the model.
         features_error: Why the features before pooling could not be determined; "" if they were.
+        gradient_error: Why no gradient of the scores reaches the image; "" if it does.
         mean_color: Mean color of images that the model normalizes itself; () if `mean` is it.
         read_rows: Tokens that the scores read, as measured; None if `pooling` is by convention.
         pooling_assumed: Why that was not measured; "" if it was.
@@ -198,6 +199,7 @@ class ModelInfo:
     unsupported_layers: tuple[tuple[str, str], ...] = ()
     output: OutputLayout = field(default_factory=OutputLayout)
     features_error: str = ""
+    gradient_error: str = ""
     mean_color: tuple[float, ...] = ()
     read_rows: ReadRows | None = None
     pooling_assumed: str = ""
