@@ -165,7 +165,7 @@ def _pyramid(explained: Subject, site: str) -> FeatureLayer | None:
             raise _PyramidComputed
 
     size, channels = explained.info.input_size, len(explained.info.mean)
-    canvas = internal_geometry(explained.model, size).input_size
+    canvas = internal_geometry(explained.model, size)
     with without_grad(explained.model), ExitStack() as stack:
         module = explained.model.get_submodule(site)
         stack.callback(module.register_forward_hook(in_this_run(hook)).remove)
@@ -176,7 +176,15 @@ def _pyramid(explained: Subject, site: str) -> FeatureLayer | None:
         return None
     maps = torch.cat(outputs)
     grid = maps.shape[2], maps.shape[3]
-    clear = place_planes(maps, canvas) > CLEAR
+    # What is padded on the canvas changes with the mean of a map alone.
+    [(right, bottom)] = canvas.to_input(torch.tensor([[size[1], size[0]]]).double()).tolist()
+    seen = [
+        round(share * side)
+        for share, side in zip(
+            (bottom / canvas.input_size[0], right / canvas.input_size[1]), grid, strict=True
+        )
+    ]
+    clear = place_planes(maps[:, :, : seen[0], : seen[1]], (round(bottom), round(right))) > CLEAR
     return FeatureLayer(site, "b c y x", grid, levels=levels) if clear else None
 
 
