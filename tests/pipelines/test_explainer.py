@@ -466,5 +466,5 @@ def test_methods_that_need_a_gradient_are_not_listed_without_one() -> None:
     for name in listed:
         explain(model, torch.randn(1, 3, 24, 40), name, 1, **QUICK.get(name, {}))
     # the methods that a refusal names are those of the size that was asked for
-    with pytest.raises(ValueError, match="no gradient with respect to the image; supported"):
+    with pytest.raises(ValueError, match="no gradient with respect to the image; .*; supported"):
         explain(model, torch.randn(1, 3, 24, 40), "input_gradient", 1)

@@ -34,7 +34,10 @@ _POOLING_NAMES: dict[str, Pooling] = {
     "class": "class", "token": "class", "mean": "mean", "avg": "mean", "map": "attention",
     "attention": "attention", "sequence": "attention", "prr": "attention",
 }  # fmt: skip
-_NO_GRADIENT = "its scores have no gradient with respect to the image"
+_NO_GRADIENT = (
+    "its scores have no gradient with respect to the image; it detaches tensors or runs layers "
+    "inside torch.no_grad()"
+)
 _NOT_MEASURED = "its output tells no tokens that are read, so names and conventions decide"
 
 

@@ -50,7 +50,7 @@ def test_unreadable_images_are_skipped_and_reported(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--method", "grad-cam"], "got 'grad-cam'; did you mean gradcam"),
+        (["--method", "gradcan"], "got 'gradcan'; did you mean gradcam"),
         (["--method", "rollout"], "rollout does not fit .*supported methods: gradcam"),
         (["--method", "gradcam", "--target", "3"], "must be a class index, 0 to 2; got 3"),
         (["--method", "gradcam", "--target", "bees"], "got 'bees'; did you mean bee"),
