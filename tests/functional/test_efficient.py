@@ -60,8 +60,11 @@ def test_linformer_attends_to_mixtures_and_with_as_many_as_keys_to_the_keys() ->
     mixing = numbers(4, COUNT, seed=3)
     output, weights = linformer_attention(Q, K, V, mixing, need_weights=True)
     for n in (0, 20):
-        mixed = [sum(mixing[r, m] * K[0, 1, m] for m in range(COUNT)) for r in range(4)]
+        mixed = [
+            torch.stack([w * k for w, k in zip(row, K[0, 1], strict=True)]).sum(0) for row in mixing
+        ]
         scores = torch.stack([Q[0, 1, n] @ key / 2 for key in mixed])
+        assert weights is not None
         torch.testing.assert_close(weights[0, 1, n], scores.softmax(0))
         torch.testing.assert_close(output[0, 1, n], scores.softmax(0) @ (mixing @ V[0, 1]))
     full = dot_product_attention(Q, K, V, need_weights=True)
@@ -121,6 +124,7 @@ def test_lsh_attention_gives_the_same_with_and_without_weights(
     output, _ = lsh_attention(shared, values, buckets, chunk_size=chunk)
     other, weights = lsh_attention(shared, values, buckets, chunk_size=chunk, need_weights=True)
     torch.testing.assert_close(output, other, atol=1e-6, rtol=0)
+    assert weights is not None
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 29))
     half_precision, _ = lsh_attention(shared.half(), values.half(), buckets, chunk_size=chunk)
     torch.testing.assert_close(half_precision.float(), output, atol=0.01, rtol=0)

@@ -46,7 +46,7 @@ def test_a_unit_is_that_of_torchvision_with_the_block_before_the_addition() -> N
             return x / 2
 
     projection = nn.Sequential(nn.Conv2d(4, 6, 1, 2, bias=False), nn.BatchNorm2d(6))
-    theirs = torchvision.models.resnet.BasicBlock(4, 6, 2, projection).eval()
+    theirs: Any = torchvision.models.resnet.BasicBlock(4, 6, 2, projection).eval()
     ours = ResidualUnit(4, 6, inner=6, stride=2, block=lambda _: Halved()).eval()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 4, 5, 7, generator=torch.Generator().manual_seed(3))

@@ -76,10 +76,10 @@ def test_a_layer_is_that_of_timm_and_drops_branches_at_its_rate() -> None:
     theirs = Block(12, 3, 31 / 12 + 0.01, qkv_bias=True, norm_layer=nn.LayerNorm)
     theirs.load_state_dict(ours.state_dict())
     torch.testing.assert_close(ours(x, (2, 3)), theirs(x), rtol=1e-4, atol=1e-5)
-    ours = EncoderLayer(12, 3, 31, drop_path=0.25).train()
-    ours.attn, ours.mlp = _Twos(), nn.Identity()
+    dropping: Any = EncoderLayer(12, 3, 31, drop_path=0.25).train()
+    dropping.attn, dropping.mlp = _Twos(), nn.Identity()
     torch.manual_seed(3)
-    branch = ours._drop(torch.ones(8000, 2, 3)).flatten(1)
+    branch = dropping._drop(torch.ones(8000, 2, 3)).flatten(1)
     assert torch.equal(branch.amin(1), branch.amax(1))
     values, counts = branch[:, 0].unique(return_counts=True)
     torch.testing.assert_close(values, torch.tensor([0, 4 / 3]))
@@ -95,6 +95,7 @@ class _Twos(nn.Module):
 
 def test_locality_self_attention_is_that_of_its_authors() -> None:
     attend, x = Attention(12, 3, lsa=True), numbers(2, 16, 12)
+    assert attend.temperature is not None
     assert torch.equal(attend.temperature, torch.full((3, 1, 1), 0.5))
     nn.init.normal_(attend.temperature)
     queries, keys, values = attend.qkv(x).unflatten(-1, (3, 3, 4)).permute(2, 0, 3, 1, 4)

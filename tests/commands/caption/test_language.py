@@ -18,6 +18,7 @@ from visattn.commands.caption import language as huggingface
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.pipelines.words.language_model import PhotoProcessor
+from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS
 
 pytest.importorskip("transformers")
@@ -350,7 +351,7 @@ def test_captions_without_words_are_written_and_not_made_again(
     assert capsys.readouterr().out == "panorama\t\nportrait\t\n"
     record = json.loads((tmp_path / "out" / "portrait.json").read_text())
     assert (record["caption"], record["words"]) == ("", [])
-    assert visattn.results.Caption.from_dict(record).maps.values.shape[0] == 0
+    assert Caption.from_dict(record).maps.values.shape[0] == 0
     assert "(no words)" in (tmp_path / "out" / "portrait.html").read_text()
 
     def fail(*_: object, **__: object) -> None:
