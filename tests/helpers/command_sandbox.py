@@ -9,6 +9,7 @@ import torch
 from detection_data import small_detector
 from PIL import Image
 from question_models import small_mac
+from task_configs import MODEL
 from torch import nn
 
 import visattn
@@ -19,7 +20,9 @@ from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.resnet import AttentionResNet
 from visattn.results.kinds import SPECIAL_TOKENS
 
-CONFIG = """\
+CONFIG = (
+    MODEL
+    + """\
 trainer:
   accelerator: cpu
   max_steps: 2
@@ -28,20 +31,11 @@ trainer:
   enable_model_summary: false
   num_sanity_val_steps: 0
   log_every_n_steps: 1
-model:
-  class_path: CaptioningTask
-  init_args:
-    captioner:
-      class_path: ShowAttendTell
-      init_args:
-        encoder: {class_path: SmallEncoder, init_args: {img_size: [24, 24], channels: 8}}
-        embed_dim: 7
-        hidden_size: 11
-        attention_dim: 5
 data:
   class_path: ScenesDataModule
   init_args: {image_size: 24, train: 3, val: 3, test: 2, batch_size: 7, num_workers: 0}
 """
+)
 CLASSES = ("ant", "bee", "cat")
 
 

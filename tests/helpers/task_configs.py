@@ -85,7 +85,8 @@ GLIMPSES = """\
     num_eval_starts: 2
     num_eval_samples: 2
 """
-SCENES = """\
+MODEL = """\
+model:
   class_path: CaptioningTask
   init_args:
     captioner:
@@ -95,11 +96,16 @@ SCENES = """\
         embed_dim: 7
         hidden_size: 11
         attention_dim: 5
+"""
+SCENES = (
+    MODEL.removeprefix("model:\n")
+    + """\
     beam_size: 2
 data:
   class_path: ScenesDataModule
   init_args: {image_size: 24, train: 3, val: 11, test: 11, batch_size: 7, num_workers: 0}
 """
+)
 SHAPES = """\
 data:
   class_path: SingleObjectDataModule

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
+from task_configs import MODEL
 
 from visattn.cli import main
 
-TINY = """\
+TINY = (
+    MODEL
+    + """\
 trainer:
   accelerator: cpu
   max_epochs: 2
@@ -18,20 +21,11 @@ trainer:
   callbacks:
     - class_path: CaptionPanels
       init_args: {images: 1, width: 480}
-model:
-  class_path: CaptioningTask
-  init_args:
-    captioner:
-      class_path: ShowAttendTell
-      init_args:
-        encoder: {class_path: SmallEncoder, init_args: {img_size: [24, 24], channels: 8}}
-        embed_dim: 7
-        hidden_size: 11
-        attention_dim: 5
 data:
   class_path: ScenesDataModule
   init_args: {image_size: 24, train: 3, val: 3, test: 11, batch_size: 7, num_workers: 0}
 """
+)
 
 
 @pytest.fixture(scope="session")

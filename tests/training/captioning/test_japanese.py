@@ -6,31 +6,25 @@ from pathlib import Path
 
 import pytest
 from PIL import Image, ImageDraw
+from task_configs import MODEL
 
 from visattn.cli import main
 
 COLORS = {"赤い": "red", "青い": "blue", "緑の": "green", "黄色い": "yellow"}
 SHAPES = {"円": "ellipse", "四角": "rectangle"}
-CONFIG = """\
+CONFIG = (
+    MODEL
+    + """\
 trainer:
   {accelerator: cpu, max_epochs: -1, max_steps: 2, enable_progress_bar: false, logger: false,
    enable_model_summary: false, num_sanity_val_steps: 0, limit_val_batches: 0}
-model:
-  class_path: CaptioningTask
-  init_args:
-    captioner:
-      class_path: ShowAttendTell
-      init_args:
-        encoder: {class_path: SmallEncoder, init_args: {img_size: [24, 24], channels: 8}}
-        embed_dim: 7
-        hidden_size: 11
-        attention_dim: 5
 data:
   class_path: CaptionDataModule
   init_args:
     {captions: captions.csv, photos: photos, val_fraction: 0.2, min_word_freq: 1, batch_size: 5,
      num_workers: 0}
 """
+)
 
 
 def write_scenes(folder: Path, size: int = 24) -> None:

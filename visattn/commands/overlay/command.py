@@ -133,8 +133,8 @@ def _add_methods(parser: CommandParser) -> None:
         nargs="+",
         metavar="METHOD",
         help="one or several of attention, rollout, relevance, gradcam, layercam, rise, ...; or "
-        "all: every method that the model supports (default: rollout if supported, else gradcam; "
-        "with --text: legrad)",
+        "all: every method that the model supports (default: auto, which is rollout if supported, "
+        "else gradcam; with --text legrad)",
     )
     group.add_argument(
         "--target",
