@@ -104,13 +104,23 @@ def test_images_of_a_batch_that_affect_each_other_are_explained_alone() -> None:
     torch.testing.assert_close(found.values, alone.values)
 
 
-def test_a_network_that_cuts_its_images_has_no_map_of_features() -> None:
-    for top, error in ((16, "it cuts or shifts its images"), (0, "")):
-        info = analyze_model(
-            Pixels(lambda x, t=top: x[..., t:, t:], lambda y: y).eval(), (32, 48)
-        ).info
-        assert info.features_error.startswith(error)
-        assert bool(info.feature_layers) == (not error)
+@pytest.mark.parametrize(
+    "padding",
+    [(0, 0, 0, 0), (-16, 0, -16, 0), (-8, -8, -8, -8), (8, 8, 8, 8), (16, 0, 0, 0), (0, 0, 0, 8)],
+)
+@pytest.mark.parametrize("mode", ["constant", "reflect", "circular"])
+def test_a_network_that_cuts_or_pads_its_images_has_no_map_of_features(
+    padding: tuple[int, ...], mode: str
+) -> None:
+    if mode != "constant" and min(padding) < 0:
+        pytest.skip("only zeros are cut off")
+
+    def before(images: Tensor) -> Tensor:
+        return nn.functional.pad(images, padding, mode=mode)
+
+    info = analyze_model(Pixels(before, lambda y: y).eval(), (32, 48)).info
+    assert bool(info.features_error) == any(padding)
+    assert bool(info.feature_layers) == (not any(padding))
 
 
 def test_ranks_are_no_classes() -> None:

@@ -35,6 +35,10 @@ _EVERYWHERE = 0.37  # of channels; 0.41 of all pixels alike, 0.32 of half of the
 _MANY = 16  # tokens that stand in order by chance no more
 _SHIFT = 0.06  # of the middle of all centers, as a share of the image
 SHIFTED = -1.0
+_BEYOND = 1.04  # images between the first and the last center of a map: cells lie outside of it
+_TURN = 0.1  # of the usual step between lines, at the border; mirrored padding turns around
+_BLURRED = 1.5  # steps between lines; 1 for a kernel of 7 pixels and a stride of 2
+_UNSEEN = 0.1  # of the image, at a border, that no cell of the first map is computed from
 _MIN_TOKENS = 4  # fewer stand on some lines by chance
 _MAX_GLOBAL = 2  # such tokens beside a grid
 _MEAN, _NEAR = 0.4, 0.5  # mean and largest distance of tokens from their cells, in cells
@@ -154,11 +158,42 @@ def is_shifted(centers: Tensor, spread: Tensor) -> bool:
     return float((centers.mean() - 0.5).abs()) > max(_SHIFT, 1.5 * float(spread.mean()))
 
 
-def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> float:
-    """Return how clearly rows and columns of a map are those of the image; SHIFTED if it is cut.
+def is_whole(centers: Tensor, spread: Tensor) -> bool:
+    """Return whether centers of lines reach over the image, and not beyond it; blurred ones do.
+
+    Example:
+        >>> even = (torch.arange(8) + 0.5) / 8
+        >>> spread = torch.full((8,), 0.04)
+        >>> [is_whole(0.5 + part * (even - 0.5), spread) for part in (1.0, 1.25, 0.5)]
+        [True, False, False]
+    """
+    if len(centers) < 2:
+        return True
+    steps = centers.diff()
+    usual = float(steps.median())
+    if float(spread.mean()) > _BLURRED * usual:
+        return True
+    at_border = min(float(steps[0]), float(steps[-1]))
+    if at_border < _TURN * usual or usual * (len(centers) - 1) > _BEYOND:
+        return False
+    low, high = float((centers - 3 * spread).min()), float((centers + 3 * spread).max())
+    return low < _UNSEEN and high > 1 - _UNSEEN
+
+
+def place_planes(
+    tensor: Float[Tensor, "4 c y x"], size: tuple[int, int], *, first: bool = False
+) -> float:
+    """Return how clearly rows and columns of a map are those of the image; SHIFTED if they are not.
 
     Single cells of a deep network may see the same pixels. But the centers of whole rows rise from
     the first to the last, also where the network adds the same change to all cells.
+
+    Args:
+        tensor: The map of a photo and of its copies with noise.
+        size: Height and width of the image.
+        first: Whether the map is computed from the image by one layer, so that its rows are sharp:
+            then it must reach from edge to edge, with no row of padding and no part of the image
+            cut off.
     """
     grid = tensor.shape[2], tensor.shape[3]
     if grid == (1, 1) or not (fits(grid, size) or covers(grid, size)):
@@ -167,7 +202,7 @@ def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> flo
     wide = channels.to(torch.promote_types(tensor.dtype, torch.float32))
     change = wide[1:] - wide[:1]
     d, y, x = change - change.mean((2, 3), keepdim=True)
-    clear = 1.0
+    clear, whole = 1.0, True
     for axis, moved in ((1, y), (2, x)):
         count = tensor.shape[axis + 1]
         if count == 1:
@@ -180,6 +215,8 @@ def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> flo
         spread = (squares - centers.square()).clamp(min=0).sqrt()
         if is_shifted(centers, spread):
             return SHIFTED
+        silent = change[0].square().sum(others) <= _SILENT * energy.max()  # lines of padding
+        whole = whole and not bool(silent.any()) and is_whole(centers, spread)
         index = torch.arange(count).to(centers)[lines] / count
         if len(index) < 2 or not bool(centers.isfinite().all()):
             return 0.0
@@ -188,7 +225,7 @@ def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> flo
         clear = min(clear, float((off * index).sum() / (off.norm() * index.norm() + 1e-30)))
         if step < _SLOPE:
             return 0.0
-    return clear
+    return SHIFTED if first and clear > CLEAR and not whole else clear
 
 
 def lie_at(moment: Float[Tensor, "5 *windows slots"], grid: Grid, cells: Int[Tensor, " n"]) -> bool:

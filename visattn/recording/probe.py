@@ -54,7 +54,10 @@ _PREFIX_PARAMETERS = {
 _NO_PLACE = "it attends to channels, or to tokens without a position of their own on the image"
 _NO_QUERIES = "its queries have no position on the image"
 _NOT_IN_ORDER = "its tokens are not in the order of their grid"
-_CUT = "it cuts or shifts its images before its first layer; pass images that are cut already"
+_CUT = (
+    "it cuts, pads or shifts its images before its first layer; do that before, and pass images as "
+    "the layer gets them"
+)
 _SAME = 1e-9  # relative difference of equal rows
 _NO_OUTPUT = "its output does not lie on the positions of its queries"
 
@@ -318,7 +321,8 @@ class _Run:
                     found.tokens = [moments(tensor, 2), moments(tensor, 1)]
                 else:
                     maps = tensor.movedim(-1, 1), tensor
-                    found.planes = [place_planes(each, self.size) for each in maps]
+                    first = not any(each.planes for each in self.outputs)
+                    found.planes = [place_planes(each, self.size, first=first) for each in maps]
                 if self.first:
                     found.rows = _rows(tensor)
 
