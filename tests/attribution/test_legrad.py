@@ -13,7 +13,7 @@ from transformers.models.clip.modeling_clip import CLIPAttention
 import visattn
 from tests.helpers.image_text_models import tiny_clip, tiny_siglip, tiny_tokenizer
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.legrad import block_names, legrad
+from visattn.attribution.legrad import legrad
 from visattn.attribution.targets import CallableTarget, ClassTarget
 from visattn.models import VisionTransformer
 from visattn.models.backbones.text_models import text_classifier
@@ -173,15 +173,3 @@ def test_models_without_a_chain_of_blocks_are_refused_with_the_reason() -> None:
     vit = MODELS["ours"]()
     with pytest.raises(ValueError, match="start_layer must be .* below .* 3; got 3"):
         visattn.explain(vit, torch.zeros(30, 40, 3).byte().numpy(), "legrad", start_layer=3)
-
-
-def test_blocks_that_pass_on_other_tokens_are_refused() -> None:
-    class Wavy(VisionTransformer):
-        """Adds something between its blocks."""
-
-    torch.manual_seed(3)
-    model: Any = Wavy("abc", img_size=(48, 48), patch_size=16, embed_dim=24, depth=2, num_heads=2)
-    first = model.get_submodule(block_names(analyze_model(model.eval(), 48).info)[1])
-    first.register_forward_pre_hook(lambda _module, args: (args[0] + 1, *args[1:]))
-    with pytest.raises(ValueError, match="must pass the tokens of each block on to the next one"):
-        legrad(analyze_model(model, 48), torch.randn(1, 3, 48, 48), ClassTarget([0]))

@@ -227,7 +227,7 @@ def record_weights(
     )
     with frozen(model), torch.no_grad(), recorder as recording:
         target(explained.forward(images))
-    _check_one_call_each(explained.info, recording, layers)
+    check_one_call_each(explained.info, recording, layers)
     if queries == "all":
         explained.measures[key] = True
     by_site = {layer.site: layer for layer in layers}
@@ -272,7 +272,7 @@ def weights_and_gradients(
             probed=explained.probe,
         ) as recording:
             values = target_values(explained, with_grad(images), target)
-        _check_one_call_each(info, recording, layers)
+        check_one_call_each(info, recording, layers)
         check_have_gradients([values, *recording.weights], info)
         gradients = torch.autograd.grad(values.sum(), recording.weights, allow_unused=True)
     results: list[tuple[LayerWeights, Tensor]] = []
@@ -304,9 +304,14 @@ def check_have_gradients(tensors: Sequence[Tensor], info: ModelInfo) -> None:
         )
 
 
-def _check_one_call_each(
+def check_one_call_each(
     info: ModelInfo, recording: Recording, layers: Sequence[AttentionLayer]
 ) -> None:
+    """Check that each layer ran once.
+
+    Raises:
+        ValueError: If one did not, or ran several times.
+    """
     if len(recording.maps) != len(layers):
         sites = ", ".join(attention_map.site for attention_map in recording.maps)
         raise ValueError(
