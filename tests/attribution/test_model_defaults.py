@@ -13,8 +13,8 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.transforms import v2
 
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.model_defaults import HALVES, IMAGENET, default_mean_std, model_defaults
 from visattn.pipelines import Explainer, explain
+from visattn.recording.model_config import HALVES, IMAGENET, default_mean_std, stated_info
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)
 
@@ -44,13 +44,13 @@ def huggingface_vit() -> Any:
 
 def test_colors_are_assumed_for_one_or_three_channels() -> None:
     for channels, expected in ((1, ((0.5,), (0.5,))), (3, IMAGENET)):
-        defaults = model_defaults(nn.Conv2d(channels, 2, 1))
+        defaults = stated_info(nn.Conv2d(channels, 2, 1))[0]
         assert (defaults.mean, defaults.std) == expected
 
 
 def test_models_of_timm_without_mean_and_std_take_those_of_imagenet() -> None:
     model = timm.create_model("test_vit", pretrained_cfg_overlay={"mean": None, "std": None})
-    defaults = model_defaults(model)
+    defaults = stated_info(model)[0]
     assert (defaults.mean, defaults.std) == IMAGENET
 
 
@@ -58,8 +58,8 @@ def test_a_wrapped_model_gets_assumed_colors_or_those_that_are_passed() -> None:
     net = vit()
     [bare] = explain(net, PHOTO, "gradcam", 1, resize_mode="squash")
     wrapper = nn.Sequential(nn.DataParallel(net))
-    defaults = model_defaults(wrapper)
-    assert (defaults.mean, defaults.source) == (IMAGENET[0], "assumed: mean and std of ImageNet")
+    defaults = stated_info(wrapper)[0]
+    assert (defaults.mean, defaults.colors) == (IMAGENET[0], "assumed: mean and std of ImageNet")
     explainer = Explainer(wrapper, img_size=48, resize_mode="squash", mean=0.5, std=0.5)
     [same] = explainer.explain(PHOTO, "gradcam", 1)
     assert same.info.score == pytest.approx(bare.info.score, abs=1e-3)
@@ -67,7 +67,7 @@ def test_a_wrapped_model_gets_assumed_colors_or_those_that_are_passed() -> None:
 
 def test_a_model_that_normalizes_images_itself_gets_them_as_they_are() -> None:
     resizing = GeneralizedRCNNTransform(48, 64, [0.3] * 3, [0.2] * 3)
-    inner = model_defaults(nn.Sequential(resizing, nn.Conv2d(3, 5, 3)))
+    inner = stated_info(nn.Sequential(resizing, nn.Conv2d(3, 5, 3)))[0]
     assert (inner.mean, inner.std, inner.mean_color) == ((0.0,) * 3, (1.0,) * 3, (0.3,) * 3)
 
 
@@ -88,13 +88,13 @@ def test_what_is_assumed_is_said() -> None:
         (vit(), "timm pretrained_cfg"),
         (torchvision.models.resnet18(), "assumed: mean and std of ImageNet"),
     ):
-        defaults = model_defaults(model)
-        assert defaults.source == source
+        defaults = stated_info(model)[0]
+        assert defaults.colors == source
         assert defaults.mean == (IMAGENET if "ImageNet" in source else HALVES)[0]
     labels: dict[str, Any] = {"num_labels": 2}
     wrapper = transformers.TimmWrapperConfig(architecture="test_vit", **labels)
-    timm_inside = model_defaults(transformers.TimmWrapperForImageClassification(wrapper).eval())
-    assert (timm_inside.mean, timm_inside.source) == (HALVES[0], "timm pretrained_cfg")
+    timm_inside = stated_info(transformers.TimmWrapperForImageClassification(wrapper).eval())[0]
+    assert (timm_inside.mean, timm_inside.colors) == (HALVES[0], "timm pretrained_cfg")
 
 
 def test_colors_of_published_weights_by_model_type() -> None:

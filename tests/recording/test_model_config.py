@@ -1,5 +1,6 @@
 """Image size and class names come from the configuration of a model, or an error says how."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 from visattn.attribution.explained_model import analyze_model
 from visattn.recording.model_config import (
     configured_image_size,
-    input_size_hint,
+    input_hint,
     parse_class_names,
     parse_image_size,
 )
+
+X = torch.zeros(1, 3, 32, 32)
 
 
 class Flat(nn.Module):
@@ -84,14 +87,7 @@ def test_the_error_suggests_the_call_and_the_size() -> None:
 
     pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
     sides = " and ".join(f"{n} x {n}" for n in (28, 32, 64, 96, 128, 224, 256, 299, 384))
-    assert f"it runs on 17 x 19 and {sides}: " in input_size_hint(pooled, (17, 19), 3, "")
-
-    class Two(nn.Module):
-        def forward(self, x: Tensor, text: Tensor) -> Tensor:
-            return x + text
-
-    with pytest.raises(ValueError, match="must take a batch of images as its only argument; wrap"):
-        analyze_model(Two())
+    assert f"it runs on 17 x 19 and {sides}: " in input_hint(pooled, (17, 19), 3, "RuntimeError")
     odd = nn.Sequential(nn.Flatten(), nn.Linear(3 * 17 * 19, 2))
     with pytest.raises(ValueError, match=r"give the size of its images: .*size=\(height, width\)"):
         analyze_model(odd)
@@ -99,6 +95,29 @@ def test_the_error_suggests_the_call_and_the_size() -> None:
     for wrong in (0, (3,), (3, 17, 19), "32"):
         with pytest.raises(ValueError, match=r"a positive integer or \(height, width\)"):
             parse_image_size(wrong)
+
+
+class OfBatch(Flat):
+    """Takes what a data loader returns."""
+
+    def forward(self, batch: Any) -> Tensor:
+        return super().forward(batch["image"])
+
+
+REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
+    (lambda: torch.jit.trace(Flat(), X), "torch.jit made it: pass the original"),
+    (lambda: nn.Sequential(torch.jit.script(Flat())), "from Python, but torch.jit made it"),
+    (lambda: torch.export.export(Flat(), (X,)).module(), "from Python, but torch.export made it"),
+    (lambda: Flat().to("meta"), "must be loaded, but they are on device meta"),
+    (OfBatch, "must take a batch of images as its only argument; wrap"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize(("build", "message"), REFUSED)
+def test_what_cannot_be_analyzed_is_refused(build: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        analyze_model(build(), 32)
 
 
 def test_class_names_must_be_unique_and_complete() -> None:

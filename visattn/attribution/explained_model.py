@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from visattn.attribution.model_defaults import ModelDefaults, model_defaults
 from visattn.attribution.targets import Target
 from visattn.blocks.tap import Tap
 from visattn.recording.feature_layers import resizes_images
@@ -16,11 +14,11 @@ from visattn.recording.feature_pooling import ScoreTracer
 from visattn.recording.frozen import unrounded, unwrapped
 from visattn.recording.model_config import (
     ClassNames,
-    channels_error,
     forward_function,
-    input_size_hint,
+    input_hint,
     parse_class_names,
     parse_image_size,
+    stated_info,
 )
 from visattn.recording.model_info import NO_ATTENTION, AttentionLayer, ModelInfo, Pooling
 from visattn.recording.outputs import OutputLayout
@@ -77,27 +75,20 @@ def analyze_model(
           features   1 layer
             1  3 x 5, [b c y x]
     """
-    model = unwrapped(model)
-    defaults, names = _defaults(model, input_size, class_names, channels)
-    subject = Subject(model, _info(model, defaults), forward_function(model), names)
+    subject = describe_model(model, input_size, class_names, channels)
+    model, info, names = subject.model, subject.info, subject.class_names
     if error := subject.probe.error:
-        size = defaults.size
-        hint = input_size_hint(model, model_defaults(model).size, len(defaults.mean), error)
+        stated, _ = stated_info(model)
+        hint = input_hint(model, stated.input_size, len(info.mean), error)
         raise ValueError(
-            f"the model must run on images of {size[0]} x {size[1]} pixels, but {defaults.name} "
-            f"raised an error ({error}); {hint}"
+            f"the model must run on images of {info.input_size[0]} x {info.input_size[1]} pixels, "
+            f"but {info.name} raised an error ({error}); {hint}"
         )
-    info = _measured_info(subject, defaults, None)
-    output = info.output
-    other = output.unnamed and output.num_classes != len(names)
+    info = _measured(subject, None)
+    other = info.output.unnamed and info.output.num_classes != len(names)
     # The number of names tells which tensor has the classes.
-    if names and (output.error or output.assumed or other):
-        info = _measured_info(subject, defaults, len(names))
-    # Without a batch axis, a network of volumes takes an image for a volume of three slices.
-    has_volumes = any(isinstance(module, nn.Conv3d) for module in model.modules())
-    reason = info.output.error and has_volumes
-    if reason and (reason := channels_error(model, defaults.size, len(defaults.mean))):
-        raise ValueError(reason)
+    if names and (info.output.error or info.output.assumed or other):
+        info = _measured(subject, len(names))
     # A single score separates two classes by its sign.
     if len(names) == 2 and info.output.num_classes == 1:
         info = replace(info, output=info.output.two_classes())
@@ -106,7 +97,43 @@ def analyze_model(
     return replace(subject, info=info)
 
 
-def _measured_info(subject: Subject, defaults: ModelDefaults, num_classes: int | None) -> ModelInfo:
+def describe_model(
+    model: nn.Module,
+    input_size: int | tuple[int, int] | None = None,
+    class_names: ClassNames | None = None,
+    channels: int | None = None,
+) -> Subject:
+    """Return a model of which nothing was measured yet, for dense targets.
+
+    It has no attention layers, and no feature layers. The parameters are those of `analyze_model`.
+
+    Raises:
+        ValueError: If hooks do not reach into the model, or class names are repeated.
+
+    Example:
+        >>> describe_model(nn.Conv2d(3, 2, 1), 64, ("cat", "dog")).info.input_size
+        (64, 64)
+    """
+    model = unwrapped(model)
+    check_supports_hooks(model)
+    size = None if input_size is None else parse_image_size(input_size)
+    info, names = stated_info(model, size, channels)
+    if class_names is not None:
+        names = parse_class_names(class_names, None)
+    taps = [(name, each.kind) for name, each in model.named_modules() if isinstance(each, Tap)]
+    info = replace(
+        info,
+        gates=tuple(name for name, kind in taps if kind == "gate"),
+        channel_gates=tuple(name for name, kind in taps if kind == "channel"),
+        attention_error="a dense model is not probed for attention",
+        output=OutputLayout(
+            error="its output is dense: a pixel, region, box or query is explained"
+        ),
+    )
+    return Subject(model, info, forward_function(model), names)
+
+
+def _measured(subject: Subject, num_classes: int | None) -> ModelInfo:
     """Return the metadata of a model from runs of it."""
     model, pooled = subject.model, subject.pooled(num_classes)
     output = pooled.output or subject.probe.output
@@ -115,71 +142,9 @@ def _measured_info(subject: Subject, defaults: ModelDefaults, num_classes: int |
         feature_layers=() if resizes_images(model) else pooled.layers,
         features_error=pooled.error,
         gradient_error="" if pooled.differentiable else _NO_GRADIENT,
-        output=_output_layout(model, defaults, output, num_classes),
+        output=_output_layout(subject, output, num_classes),
     )
     return _with_attention(info, model, subject.probe, pooled.reading)
-
-
-def _defaults(
-    model: nn.Module,
-    input_size: int | tuple[int, int] | None,
-    class_names: ClassNames | None,
-    channels: int | None,
-) -> tuple[ModelDefaults, tuple[str, ...]]:
-    """Return the metadata of a model that takes images of this size, and the class names."""
-    check_supports_hooks(model)
-    size = None if input_size is None else parse_image_size(input_size)
-    defaults = model_defaults(model, size, channels)
-    names = defaults.class_names if class_names is None else parse_class_names(class_names, None)
-    return defaults, names
-
-
-def _info(model: nn.Module, defaults: ModelDefaults, **measured: Any) -> ModelInfo:
-    taps = {name: module.kind for name, module in model.named_modules() if isinstance(module, Tap)}
-    return ModelInfo(
-        defaults.name,
-        defaults.library,
-        defaults.size,
-        defaults.mean,
-        defaults.std,
-        "none",
-        mean_color=defaults.mean_color,
-        colors=defaults.source,
-        size_source=defaults.size_source,
-        preprocessing_error=defaults.preprocessing_error,
-        gates=tuple(name for name, kind in taps.items() if kind == "gate"),
-        channel_gates=tuple(name for name, kind in taps.items() if kind == "channel"),
-        **measured,
-    )
-
-
-def describe_model(
-    model: nn.Module,
-    input_size: int | tuple[int, int] | None = None,
-    class_names: ClassNames | None = None,
-    channels: int | None = None,
-) -> Subject:
-    """Return a model with the metadata that is known without running it, for dense targets.
-
-    It has no attention layers, and no feature layers. The parameters are those of `analyze_model`.
-
-    Raises:
-        ValueError: If the model is compiled or scripted, or class names are repeated.
-
-    Example:
-        >>> describe_model(nn.Conv2d(3, 2, 1), 64, ("cat", "dog")).info.input_size
-        (64, 64)
-    """
-    defaults, names = _defaults(model, input_size, class_names, channels)
-    info = _info(
-        model,
-        defaults,
-        attention_error="a dense model is not probed for attention",
-        output=OutputLayout(
-            error="its output is dense: a pixel, region, box or query is explained"
-        ),
-    )
-    return Subject(model, info, forward_function(model), names)
 
 
 def _with_attention(
@@ -241,20 +206,19 @@ def read_by_target(explained: Subject, images: Float[Tensor, "b c y x"], target:
     return replace(explained, info=_with_attention(info, model, result, reading))
 
 
-def _output_layout(
-    model: nn.Module, defaults: ModelDefaults, output: OutputLayout, num_classes: int | None
-) -> OutputLayout:
+def _output_layout(subject: Subject, output: OutputLayout, num_classes: int | None) -> OutputLayout:
     """Return the location of the class scores, for a model that has a classifier."""
+    model, library = subject.model, subject.info.library
     if output.error or output.num_classes == num_classes:
         return output
     # Without a head timm returns features, and so does a class of transformers that is no
     # classifier, unless it calls its output logits.
-    headless = defaults.library == "timm" and getattr(model, "num_classes", None) == 0
-    if defaults.library == "transformers":
+    headless = library == "timm" and getattr(model, "num_classes", None) == 0
+    if library == "transformers":
         headless = output.key != "logits" and "Classification" not in type(model).__name__
     # A layer that declares as many classes says more than how the output was computed.
     declared = output.num_classes in declared_class_counts(model.modules())
-    if not headless and (defaults.library == "visattn" or declared):
+    if not headless and (library == "visattn" or declared):
         return replace(output, features="", assumed=False)
     if not headless and not output.features:
         return output

@@ -10,13 +10,13 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.attribution.model_defaults import input_channels
 from visattn.geometry.affine import Geometry
 from visattn.geometry.preprocessing import transform_with_geometry
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_channels, resize_to_input
 from visattn.io.safe_text import print_message
 from visattn.pipelines.colors import PASSED_COLORS, own_network, step_colors, steps_of
+from visattn.recording.model_config import input_channels
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.subject import Subject
 

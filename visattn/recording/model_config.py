@@ -1,18 +1,38 @@
-"""Image size, class names and vision tower, read from the attributes and configs of a model."""
+"""What a model says of its images without a run: their size, their colors, and its class names."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast, get_args, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 
-from visattn.recording.frozen import first_weight, without_grad
-from visattn.recording.interception import in_this_run
+from visattn.recording.frozen import first_weight, internal_transform, without_grad
+from visattn.recording.model_info import Library, ModelInfo
 
 ClassNames = Sequence[str] | Mapping[int, str] | Mapping[str, str]
-COMMON_SIZES = (28, 32, 64, 96, 128, 224, 256, 299, 384)
-_SIZE_ATTRIBUTES = ("image_size", "img_size", "input_size")
+Colors = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation of each channel."""
+IMAGENET: Colors = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALVES: Colors = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+OPENAI: Colors = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+UNCHANGED: Colors = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+# Mean and std that the published weights of a model type were trained with. The defaults of image
+# processors of transformers say something else for many: Swin, DINOv2 or ResNet, for example.
+_COLORS_OF_TYPES: dict[tuple[str, ...], Colors] = {
+    ("clipseg", "xclip"): IMAGENET,
+    (
+        "aimv2", "blip", "bridgetower", "clip", "flava", "git", "groupvit", "kosmos-2", "metaclip",
+        "mlcd", "owlv",
+    ): OPENAI,
+    ("glpn", "pp_doclayout"): UNCHANGED,
+    (
+        "align", "beit", "bit", "data2vec", "donut", "dpt", "layoutlmv3", "mobilenet_v", "siglip",
+        "vilt", "vit_hybrid", "vitmatte",
+    ): HALVES,
+}  # fmt: skip
+_BGR_TYPES = ("mobilevit", "pp_lcnet", "pp_ocr")
+_SIZES = (28, 32, 64, 96, 128, 224, 256, 299, 384)  # of images, tried for an advice
+_SIZE_NAMES = ("image_size", "img_size", "input_size")
 _CONFIGS = ("default_cfg", "pretrained_cfg", "config")
 _VISION_CONFIGS = ("vision_config", "image_config", "encoder")
 _LONGEST_SIDE = 100_000  # pixels, beyond which no tensor can be made
@@ -39,6 +59,162 @@ class NormalizingClassifier(Protocol):
 def forward_function(model: nn.Module) -> Callable[..., Any]:
     """Return the function of a model that takes normalized images."""
     return model.classify if isinstance(model, NormalizingClassifier) else model
+
+
+def stated_info(
+    model: nn.Module, size: tuple[int, int] | None = None, channels: int | None = None
+) -> tuple[ModelInfo, tuple[str, ...]]:
+    """Return what a model, or its library, says of its images, and the names of its classes.
+
+    Args:
+        model: The model.
+        size: Height and width of its images; by default what it states.
+        channels: Their number of channels; by default that of its first convolution.
+
+    Raises:
+        ValueError: If it is a Hugging Face model that takes more than images.
+    """
+    package = type(model).__module__.split(".")[0]
+    bases = {base.__module__.split(".")[0] for base in type(model).__mro__}
+    names: tuple[str, ...] = ()
+    dense = package == "visattn" and hasattr(model, "class_names") and hasattr(model, "mean")
+    if dense or isinstance(model, NormalizingClassifier):
+        own: Any = model
+        name = str(getattr(own, "name", None) or type(model).__name__)
+        info = ModelInfo(name, "visattn", own.img_size, own.mean, own.std, colors="visattn model")
+        names = own.class_names
+    elif package == "timm" and isinstance(getattr(model, "pretrained_cfg", None), dict):
+        info = _of_timm(model)
+    elif "transformers" in bases and hasattr(getattr(model, "config", None), "model_type"):
+        info, names = _of_transformers(model)
+    else:
+        info = _of_others(model, package, size, channels)
+    if size is not None:
+        info = replace(info, input_size=size, size_source="argument")
+    return (info if channels is None else _with_channels(info, channels)), names
+
+
+def _with_channels(info: ModelInfo, channels: int) -> ModelInfo:
+    """Return metadata for images of so many channels; mean and std of other ones are assumed."""
+    if channels == len(info.mean):
+        return info
+    (mean, std), source = _assumed_colors(channels)
+    return replace(info, mean=mean, std=std, colors=source, mean_color=())
+
+
+def _assumed_colors(channels: int) -> tuple[Colors, str]:
+    """Return mean and std of images of which nothing is known, and what was assumed."""
+    if channels == 3:
+        return IMAGENET, "assumed: mean and std of ImageNet"
+    if channels == 1:
+        return ((0.5,), (0.5,)), "assumed: photos are converted to gray, mean and std 0.5"
+    unchanged = ((0.0,) * channels, (1.0,) * channels)
+    return unchanged, f"assumed: {channels} channels without mean and std"
+
+
+def _of_others(
+    model: nn.Module, package: str, size: tuple[int, int] | None, channels: int | None
+) -> ModelInfo:
+    """Return the metadata of a model whose library states none, by convention."""
+    name = type(model).__name__
+    library: Library = cast("Library", package) if package in get_args(Library) else "other"
+    configured = configured_image_size(model)
+    usual = configured or ((299, 299) if name == "Inception3" else (224, 224))
+    # A torchvision classifier has the size of its published weights.
+    known = configured or library == "torchvision"
+    channels = channels or input_channels(model, size or usual)
+    (mean, std), colors = _assumed_colors(channels)
+    info = ModelInfo(
+        name, library, usual, mean, std, colors=colors, size_source="model" if known else "assumed"
+    )
+    if (transform := internal_transform(model)) is None:
+        return info
+    mean, std = (0.0,) * channels, (1.0,) * channels
+    color = tuple(map(float, transform.image_mean))
+    info = replace(info, mean=mean, std=std, mean_color=color, size_source="")
+    return replace(info, colors="the model normalizes images")
+
+
+def input_channels(model: nn.Module, size: tuple[int, int] = (224, 224)) -> int:
+    """Return the number of image channels: three if the model runs on them, else by a convolution.
+
+    A network may add channels to a photo, or make it gray itself, before its first convolution.
+
+    Example:
+        >>> input_channels(nn.Conv2d(5, 2, 1), (4, 4))
+        5
+    """
+    convolutions = (module for module in model.modules() if isinstance(module, nn.Conv2d))
+    channels = next((convolution.in_channels for convolution in convolutions), 3)
+    if channels == 3:
+        return channels
+    tried = ((count, each) for each in _tried_sizes(size) for count in (3, channels))
+    return next((count for count, each in tried if runs(model, count, each)), 3)
+
+
+def _tried_sizes(first: tuple[int, int]) -> dict[tuple[int, int], None]:
+    return dict.fromkeys([first, *((side, side) for side in _SIZES)])
+
+
+def _of_timm(model: nn.Module) -> ModelInfo:
+    config = cast("dict[str, Any]", model.pretrained_cfg)
+    name = str(config.get("architecture") or type(model).__name__)
+    sizes = (getattr(module, "img_size", None) for module in model.modules())
+    size = next((size for size in sizes if size), None) or config.get("input_size")
+    size = _parse_sides(size) or (224, 224)
+    mean, std = (tuple(config.get(key) or ()) for key in ("mean", "std"))
+    channels = input_channels(model, size)
+    mean, std = (mean or IMAGENET[0])[:channels], (std or IMAGENET[1])[:channels]
+    info = ModelInfo(name, "timm", size, mean, std, colors="timm pretrained_cfg")
+    return _with_channels(info, channels)
+
+
+def _of_transformers(model: nn.Module) -> tuple[ModelInfo, tuple[str, ...]]:
+    if tower := vision_tower(model):
+        raise ValueError(
+            f"the model must take only images, but {type(model).__name__} takes more; use its "
+            f"vision tower, model.{tower[0]}, or compare images with texts: text=[...]"
+        )
+    config = cast("Any", model.config)
+    vision = vision_config(config)
+    kind = str(vision.model_type)
+    size = _parse_sides(getattr(vision, "image_size", None)) or (224, 224)
+    (mean, std), colors = (
+        default_mean_std(kind),
+        f"assumed: mean and std of published {kind} weights",
+    )
+    wrapped = getattr(config, "pretrained_cfg", None)
+    wrapped = wrapped or getattr(getattr(model, "timm_model", None), "pretrained_cfg", None)
+    if isinstance(wrapped, dict):
+        mean, std = (tuple(wrapped.get(key) or ()) for key in ("mean", "std"))
+        mean, std, colors = mean or IMAGENET[0], std or IMAGENET[1], "timm pretrained_cfg"
+        size = configured_image_size(model) or size
+    error = ""
+    if kind.startswith(_BGR_TYPES):
+        error = f"the weights of {kind} take blue, green and red, not normalized by mean and std"
+    channels = int(getattr(vision, "num_channels", 3))
+    info = ModelInfo(
+        config.model_type, "transformers", size, mean[:channels], std[:channels], colors=colors,
+        preprocessing_error=error,
+    )  # fmt: skip
+    id2label = getattr(config, "id2label", None) or {}
+    names = tuple(str(id2label[index]) for index in sorted(id2label))
+    unnamed = any(name.startswith("LABEL_") for name in names)
+    return _with_channels(info, channels), () if unnamed else names
+
+
+def default_mean_std(model_type: str) -> Colors:
+    """Return mean and std that published weights of a Hugging Face model type were trained with.
+
+    Example:
+        >>> default_mean_std("siglip_vision_model")[0], default_mean_std("dinov2")[0]
+        ((0.5, 0.5, 0.5), (0.485, 0.456, 0.406))
+    """
+    if model_type == "vit":
+        return HALVES
+    types = _COLORS_OF_TYPES.items()
+    found = (colors for kinds, colors in types if model_type.startswith(kinds))
+    return next(found, OPENAI if "clip" in model_type else IMAGENET)
 
 
 def parse_image_size(size: Any) -> tuple[int, int]:
@@ -72,26 +248,52 @@ def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
         >>> configured_image_size(model)
         (32, 32)
     """
-    values = (value for module in model.modules() for value in _size_values(module))
-    return next((size for size in map(_parse_sides, values) if size is not None), None)
+    for module in model.modules():
+        # of the module itself no properties, which may run any code
+        for config in (vars(module), *(getattr(module, name, None) for name in _CONFIGS)):
+            for name in _SIZE_NAMES if config is not None else ():
+                of_mapping = isinstance(config, Mapping)
+                value = config.get(name) if of_mapping else getattr(config, name, None)
+                if (size := _parse_sides(value)) is not None:
+                    return size
+    return None
 
 
-def input_size_hint(
-    model: nn.Module, default_size: tuple[int, int], channels: int, error: str
-) -> str:
+def _parse_sides(size: Any) -> tuple[int, int] | None:
+    """Return height and width from one number, (height, width) or (channels, height, width)."""
+    sides = (size, size) if isinstance(size, int) else size
+    if not isinstance(sides, Sequence) or len(sides) not in (2, 3):
+        return None
+    valid = all(type(side) is int and 0 < side <= _LONGEST_SIDE for side in sides)
+    return (sides[-2], sides[-1]) if valid else None
+
+
+def input_hint(model: nn.Module, default_size: tuple[int, int], channels: int, error: str) -> str:
     """Return advice for a model that does not run on images of the given size.
 
     The error is the exception that it raised, with its type first.
     """
-    if error.startswith("TypeError"):
+    if not error.startswith(("RuntimeError", "ValueError", "AssertionError")):
         return (
             "a model must take a batch of images as its only argument; wrap it in a module that "
             "does"
         )
-    if reason := channels_error(model, default_size, channels):
-        return reason
-    sizes = dict.fromkeys([default_size, *((size, size) for size in COMMON_SIZES)])
-    working = [size for size in sizes if runs(model, channels, size)]
+    convolutions = (each for each in model.named_modules() if isinstance(each[1], _CONVOLUTIONS))
+    site, first = next(convolutions, ("", None))
+    if isinstance(first, nn.Conv1d | nn.Conv3d):
+        kind = "volumes" if isinstance(first, nn.Conv3d) else "sequences"
+        return (
+            f"images have rows and columns, but {site or 'the model'}, its first convolution, "
+            f"takes {kind} ({type(first).__name__}): wrap the model in a module that makes {kind} "
+            "of images"
+        )
+    if "channels" in error:
+        return (
+            f"pass images of as many channels as it takes, instead of {channels}, or wrap the "
+            "model in a module that adds the others, as in self.model(torch.cat([images, others], "
+            "1))"
+        )
+    working = [size for size in _tried_sizes(default_size) if runs(model, channels, size)]
     if not working:
         return (
             "give the size of its images: visattn.explain(model, images, img_size=(height, "
@@ -107,51 +309,23 @@ def input_size_hint(
     )
 
 
-def channels_error(model: nn.Module, size: tuple[int, int], channels: int) -> str:
-    """Return why a model cannot take images, by the convolution at which it fails; "" if it can."""
-    entered: list[tuple[str, nn.Module, torch.Size]] = []
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-    def hook(site: str) -> Callable[..., None]:
-        def store(module: nn.Module, args: tuple[Any, ...]) -> None:
-            if args and isinstance(args[0], torch.Tensor):
-                entered.append((site, module, args[0].shape))
 
-        return store
+def runs(model: nn.Module, channels: int, size: tuple[int, int]) -> bool:
+    """Whether a model runs on an image of this size and number of channels.
 
-    with ExitStack() as stack:
-        for site, module in model.named_modules():
-            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
-                stack.callback(module.register_forward_pre_hook(in_this_run(hook(site))).remove)
-        # Without a batch axis, a volume network takes a batch of one for the channels of a volume.
-        works = runs(model, channels, size)
-    if works and not any(isinstance(module, nn.Conv3d) for _, module, _ in entered):
-        return ""
-    if not entered:  # it checks the number itself
-        convolutions = (
-            (site, module)
-            for site, module in model.named_modules()
-            if isinstance(module, nn.Conv2d) and module.in_channels not in (1, 3)
-        )
-        first = next(convolutions, None)
-        fits = first is not None and runs(model, first[1].in_channels, size)
-        entered += [(*first, torch.Size((1, channels, *size)))] if first and fits else []
-    if len(entered) != 1:
-        return ""
-    [(site, module, shape)] = entered
-    site = site or "the model"
-    if not isinstance(module, nn.Conv2d):
-        kind = "volumes" if isinstance(module, nn.Conv3d) else "sequences"
-        return (
-            f"images have rows and columns, but {site}, its first convolution, takes {kind} "
-            f"({type(module).__name__}): wrap the model in a module that makes {kind} of images"
-        )
-    if len(shape) == 4 and shape[1] != module.in_channels:
-        return (
-            f"its images have {shape[1]} channels, but {site}, its first convolution, takes "
-            f"{module.in_channels}: pass images of as many channels, or wrap the model in a module "
-            "that adds the others, as in self.model(torch.cat([images, others], 1))"
-        )
-    return ""
+    Example:
+        >>> runs(nn.Conv2d(5, 2, 1), 5, (4, 4)), runs(nn.Conv2d(5, 2, 1), 3, (4, 4))
+        (True, False)
+    """
+    zeros = first_weight(model).new_zeros(1, channels, *size)
+    with without_grad(model):
+        try:
+            forward_function(model)(zeros)
+        except Exception:  # noqa: BLE001 - any exception of the user's model means no
+            return False
+    return True
 
 
 def parse_class_names(class_names: ClassNames, num_classes: int | None) -> tuple[str, ...]:
@@ -169,17 +343,14 @@ def parse_class_names(class_names: ClassNames, num_classes: int | None) -> tuple
     """
     if isinstance(class_names, str):
         raise TypeError(f"classes must be a sequence of names, got the string {class_names!r}")
+    names = tuple(map(str, class_names))
     if isinstance(class_names, Mapping):
-        if not all(str(index).isdecimal() for index in class_names):
-            raise ValueError(f"class_names must map numbers to names, got {class_names!r:.80}")
         by_index = {int(index): str(name) for index, name in class_names.items()}
         if sorted(by_index) != list(range(len(by_index))):
             raise ValueError(
                 f"class indices must be 0 to {len(by_index) - 1}, got {sorted(by_index)[:5]} ..."
             )
-        names = tuple(by_index[index] for index in range(len(by_index)))
-    else:
-        names = tuple(map(str, class_names))
+        names = tuple(by_index[index] for index in sorted(by_index))
     if num_classes is not None and len(names) != num_classes:
         raise ValueError(
             f"there must be a name for each of {num_classes} classes, got {len(names)} names"
@@ -203,69 +374,16 @@ def vision_tower(model: nn.Module) -> tuple[str, nn.Module] | None:
         >>> vision_tower(model)
         ('vision_model', Identity())
     """
-    if "ForImageClassification" in type(model).__name__:
+    whole = getattr(model, "config", None)
+    config = vision_config(whole)
+    if config is whole or "ForImageClassification" in type(model).__name__:
         return None
-    config = vision_config(getattr(model, "config", None))
-    if config is getattr(model, "config", None):
-        return None
-    return next(
-        (
-            (name, module)
-            for name, module in model.named_modules()
-            if name and type(getattr(module, "config", None)) is type(config)
-        ),
-        None,
-    )
+    kind = type(config)
+    modules = (each for each in model.named_modules() if each[0])
+    return next((each for each in modules if type(getattr(each[1], "config", None)) is kind), None)
 
 
 def vision_config(config: Any) -> Any:
     """Return the vision part of a Hugging Face configuration; the whole one if it has no parts."""
     parts = (getattr(config, name, None) for name in _VISION_CONFIGS)
     return next((inner for inner in parts if hasattr(inner, "model_type")), config)
-
-
-def _size_values(module: nn.Module) -> Iterator[Any]:
-    own = vars(module)
-    for name in _SIZE_ATTRIBUTES:
-        yield own.get(name)  # no properties, which may run any code
-    for name in _CONFIGS:
-        config = own[name] if name in own else _looked_up(module, name)
-        if config is not None:
-            for key in _SIZE_ATTRIBUTES:
-                yield config.get(key) if isinstance(config, Mapping) else getattr(config, key, None)
-
-
-def _looked_up(module: nn.Module, name: str) -> Any:
-    """Return what a class has of that name, or finds by a `__getattr__` of its own.
-
-    That of `nn.Module` knows weights and modules alone, and takes long to say that it has none.
-    """
-    own = type(module).__getattr__ is not nn.Module.__getattr__
-    return getattr(module, name, None) if own or hasattr(type(module), name) else None
-
-
-def _parse_sides(size: Any) -> tuple[int, int] | None:
-    """Return height and width from one number, (height, width) or (channels, height, width)."""
-    if isinstance(size, int) and not isinstance(size, bool):
-        return (size, size) if 0 < size <= _LONGEST_SIDE else None
-    if not isinstance(size, Sequence) or isinstance(size, str):
-        return None
-    sides = cast("Sequence[Any]", size)
-    valid = all(isinstance(side, int) and 0 < side <= _LONGEST_SIDE for side in sides)
-    return (sides[-2], sides[-1]) if valid and len(sides) in (2, 3) else None
-
-
-def runs(model: nn.Module, channels: int, size: tuple[int, int]) -> bool:
-    """Whether a model runs on an image of this size and number of channels.
-
-    Example:
-        >>> runs(nn.Conv2d(5, 2, 1), 5, (4, 4)), runs(nn.Conv2d(5, 2, 1), 3, (4, 4))
-        (True, False)
-    """
-    zeros = first_weight(model).new_zeros(1, channels, *size)
-    with without_grad(model):
-        try:
-            forward_function(model)(zeros)
-        except Exception:  # noqa: BLE001 - any exception of the user's model means no
-            return False
-    return True

@@ -1,5 +1,6 @@
 """Model metadata for recording and attribution: input, attention layers, feature layers, output."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -12,6 +13,7 @@ Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
 Pooling = Literal["class", "distilled", "mean", "attention", "mixture", "none"]
 FeatureLayout = Literal["b c y x", "b y x c", "b n c", "b c n"]
 NO_ATTENTION = "it has no attention among tokens"
+_ASSUMED_SCORES = "assumed: a network without its classifier may end in the same way"
 
 
 @runtime_checkable
@@ -53,6 +55,21 @@ class AttentionLayer:
     single_query: bool = False
     pools: bool = False
     num_queries: int | None = None
+
+    def __str__(self) -> str:
+        """Return grid, heads, tokens beside the grid and windows."""
+        parts = [_size(self.grid)]
+        if self.num_heads is not None:
+            parts.append(_count(self.num_heads, "head"))
+        if counts := Counter(self.prefix_tokens):
+            tokens = (kind if count == 1 else f"{count} {kind}" for kind, count in counts.items())
+            parts.append(f"prefix {', '.join(tokens)}")
+        if self.key_grid is not None:
+            parts.append(f"keys {_size(self.key_grid)}")
+        if self.window_size is not None:
+            shift = f" shifted by {_size(self.shift_size)}" if any(self.shift_size) else ""
+            parts.append(f"windows {_size(self.window_size)}{shift}")
+        return ", ".join([*parts, *(["single query"] if self.single_query else [])])
 
 
 @dataclass(frozen=True)
@@ -101,23 +118,20 @@ class ReadRows:
         cells, others = ([[share > 0 for share in row] for row in e.cells] for e in (self, other))
         return cells == others
 
-    def _patches_text(self) -> str:
-        cells = [share for row in self.cells for share in row]
-        read = sum(share > 0 for share in cells)
-        if read < len(cells):
-            return f"{read} of {len(cells)} patches"
-        return "patches with weights of their own" if cells else "patches"
-
     def __str__(self) -> str:
         """Return the kinds of tokens with their shares."""
         if self.pool:
             return "query of the attention pool"
+        cells = [share for row in self.cells for share in row]
+        count = sum(share > 0 for share in cells)
+        patches = "patches with weights of their own" if cells else "patches"
         shares: dict[str, float] = {}
         for kind, share in zip(self.kinds, self.prefix, strict=True):
             shares[kind] = shares.get(kind, 0.0) + share
-        shares[self._patches_text()] = self.patches
+        shares[f"{count} of {len(cells)} patches" if count < len(cells) else patches] = self.patches
         read = {kind: share for kind, share in shares.items() if share}
-        text = next(iter(read)) if len(read) == 1 else _format_shares(read)
+        listed = ", ".join(f"{kind} {share:.2g}" for kind, share in read.items())
+        text = next(iter(read)) if len(read) == 1 else listed
         return text if self.linear else f"{text} (patches counted equally: no linear pooling)"
 
 
@@ -148,6 +162,10 @@ class FeatureLayer:
     levels: tuple[str | int, ...] = ()
     margin: Margin = (0, 0)
     order: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """Return grid and layout."""
+        return f"{_size(self.grid)}, [{self.layout}]"
 
 
 @dataclass(frozen=True)
@@ -191,7 +209,7 @@ class ModelInfo:
     input_size: tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    pooling: Pooling
+    pooling: Pooling = "none"
     attention_layers: tuple[AttentionLayer, ...] = ()
     feature_layers: tuple[FeatureLayer, ...] = ()
     attention_error: str = ""
@@ -212,92 +230,48 @@ class ModelInfo:
     channel_gates: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return the table."""
-        return format_model_info(self)
+        """Return the metadata as a table of text.
 
-
-def format_model_info(info: ModelInfo) -> str:
-    """Return the metadata of a model as a table of text.
-
-    Example:
-        >>> layer = AttentionLayer("blocks.0.attn", (3, 5), 2, ("class",))
-        >>> print(ModelInfo("tiny", "timm", (48, 80), (0.5,), (0.5,), "class", (layer,)))
-        tiny (timm)
-          input      48 x 80, mean 0.5, std 0.5
-          pooling    class
-          attention  1 layer
-            blocks.0.attn  3 x 5, 2 heads, prefix class
-    """
-    mean, std = (" ".join(f"{value:g}" for value in values) for values in (info.mean, info.std))
-    lines = [
-        f"{info.name} ({info.library})",
-        f"  input      {_format_size(info.input_size)}, mean {mean}, std {std}",
-        f"  pooling    {_format_pooling(info)}",
-    ]
-    if colors := info.preprocessing_error or info.colors:
-        lines.insert(2, f"  colors     {colors}")
-    if description := describe_scores(info.output):
-        lines.append(f"  scores     {description}")
-    if info.attention_error:
-        lines.append(f"  attention  not supported: {info.attention_error}")
-    else:
-        lines.append(f"  attention  {_format_count(len(info.attention_layers), 'layer')}")
-    lines += _columns([(layer.site, _format_layer(layer)) for layer in info.attention_layers])
-    lines += _columns([(layer.site, "not read by the scores") for layer in info.unread_layers])
-    lines += _columns([(site, f"not supported: {why}") for site, why in info.unsupported_layers])
-    if info.features_error:
-        lines.append(f"  features   unknown: {info.features_error}")
-    elif info.feature_layers:
-        lines.append(f"  features   {_format_count(len(info.feature_layers), 'layer')}")
-    lines += _columns(
-        [
-            (layer.site, f"{_format_size(layer.grid)}, [{layer.layout}]")
-            for layer in info.feature_layers
+        Example:
+            >>> layer = AttentionLayer("blocks.0.attn", (3, 5), 2, ("class",))
+            >>> print(ModelInfo("tiny", "timm", (48, 80), (0.5,), (0.5,), "class", (layer,)))
+            tiny (timm)
+              input      48 x 80, mean 0.5, std 0.5
+              pooling    class
+              attention  1 layer
+                blocks.0.attn  3 x 5, 2 heads, prefix class
+        """
+        mean, std = (" ".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
+        assumed = f" (assumed: {self.pooling_assumed})" if self.pooling_assumed else ""
+        mixed = f": {self.read_rows}" if self.pooling == "mixture" and self.read_rows else ""
+        scores = (
+            f"{self.output.key} of the output" if self.output.key else "",
+            _ASSUMED_SCORES if self.output.assumed else "",
+        )
+        attention = f"not supported: {self.attention_error}"
+        features = f"unknown: {self.features_error}" if self.features_error else ""
+        if not self.attention_error:
+            attention = _count(len(self.attention_layers), "layer")
+        if self.feature_layers and not features:
+            features = _count(len(self.feature_layers), "layer")
+        rows = {
+            "input": f"{_size(self.input_size)}, mean {mean}, std {std}",
+            "colors": self.preprocessing_error or self.colors,
+            "pooling": f"{self.pooling}{mixed}{assumed}",
+            "scores": self.output.error or ", ".join(filter(None, scores)),
+            "attention": attention,
+        }
+        layers = [(layer.site, str(layer)) for layer in self.attention_layers]
+        lines = [
+            f"{self.name} ({self.library})",
+            *(f"  {name:9}  {text}" for name, text in rows.items() if text),
+            *_columns(layers),
+            *_columns([(layer.site, "not read by the scores") for layer in self.unread_layers]),
+            *_columns([(site, f"not supported: {why}") for site, why in self.unsupported_layers]),
+            *([f"  features   {features}"] if features else []),
+            *_columns([(each.site, str(each)) for each in self.feature_layers]),
         ]
-    )
-    return "\n".join(lines)
-
-
-def _format_shares(shares: dict[str, float]) -> str:
-    return ", ".join(f"{kind} {share:.2g}" for kind, share in shares.items())
-
-
-def _format_pooling(info: ModelInfo) -> str:
-    assumed = f" (assumed: {info.pooling_assumed})" if info.pooling_assumed else ""
-    mixed = f": {info.read_rows}" if info.pooling == "mixture" and info.read_rows else ""
-    return f"{info.pooling}{mixed}{assumed}"
-
-
-def describe_scores(output: OutputLayout) -> str:
-    """Return what is to be known about where the class scores are; "" if they are the output.
-
-    Example:
-        >>> describe_scores(OutputLayout("logits", 5))
-        'logits of the output'
-        >>> describe_scores(OutputLayout(assumed=True))
-        'assumed: a network without its classifier may end in the same way'
-    """
-    if output.error:
-        return output.error
-    assumed = "assumed: a network without its classifier may end in the same way"
-    key = f"{output.key} of the output" if output.key else ""
-    return ", ".join(text for text in (key, assumed * output.assumed) if text)
-
-
-def _format_layer(layer: AttentionLayer) -> str:
-    parts = [_format_size(layer.grid)]
-    if layer.num_heads is not None:
-        parts.append(_format_count(layer.num_heads, "head"))
-    if layer.prefix_tokens:
-        counts = {kind: layer.prefix_tokens.count(kind) for kind in layer.prefix_tokens}
-        tokens = (kind if count == 1 else f"{count} {kind}" for kind, count in counts.items())
-        parts.append(f"prefix {', '.join(tokens)}")
-    if layer.key_grid is not None:
-        parts.append(f"keys {_format_size(layer.key_grid)}")
-    if layer.window_size is not None:
-        shift = f" shifted by {_format_size(layer.shift_size)}" if any(layer.shift_size) else ""
-        parts.append(f"windows {_format_size(layer.window_size)}{shift}")
-    return ", ".join([*parts, *(["single query"] if layer.single_query else [])])
+        return "\n".join(lines)
 
 
 def _columns(rows: list[tuple[str, str]]) -> list[str]:
@@ -305,9 +279,9 @@ def _columns(rows: list[tuple[str, str]]) -> list[str]:
     return [f"    {left:{width}}  {right}" for left, right in rows]
 
 
-def _format_size(size: tuple[int, int]) -> str:
+def _size(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
 
 
-def _format_count(count: int, noun: str) -> str:
+def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

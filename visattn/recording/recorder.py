@@ -161,14 +161,22 @@ def record_sites(
 
 
 def check_supports_hooks(model: nn.Module) -> None:
-    """Check that the attention of a model can be intercepted.
+    """Check that the modules of a model run from Python, and its attention can be intercepted.
 
     Raises:
-        ValueError: If it uses attention kernels that cannot be intercepted.
+        ValueError: If they do not, or it has no weights yet, or attention kernels that cannot be
+            intercepted.
 
     Example:
         >>> check_supports_hooks(nn.Linear(1, 1))
     """
+    scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
+    # what torch.export returns replaces its own eval
+    if scripted or "eval" in vars(model):
+        by = "torch.jit" if scripted else "torch.export"
+        raise ValueError(f"the model must run from Python, but {by} made it: pass the original one")
+    if any(weight.is_meta for weight in model.parameters()):
+        raise ValueError("the weights of the model must be loaded, but they are on device meta")
     for name, kernel in fused_kernels(model).items():
         raise ValueError(
             "the attention implementation must be 'sdpa' or 'eager' to be recorded, got "

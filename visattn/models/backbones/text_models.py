@@ -8,11 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from visattn.attribution.model_defaults import default_mean_std
 from visattn.models.backbones.huggingface import image_transform
 from visattn.models.base import NormalizedInput
 from visattn.models.loaded import Loaded, loaded_with, mark
-from visattn.recording.model_config import parse_image_size, vision_config
+from visattn.recording.model_config import default_mean_std, parse_image_size, vision_config
 
 
 class TextPromptClassifier(NormalizedInput):
