@@ -113,7 +113,7 @@ REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize(("build", "message"), REFUSED)
 def test_what_cannot_be_analyzed_is_refused(build: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(ValueError, match=message):
