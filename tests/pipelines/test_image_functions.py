@@ -105,7 +105,7 @@ def test_a_batch_that_fails_is_explained_photo_by_photo(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"method": "gradkam"}, "there is no method 'gradkam'"),
+        ({"method": "gradkam"}, "got 'gradkam'; did you mean"),
         ({"method": "gradcam", "stride": 3}, "stride"),
         ({"target": "cow"}, "cow"),
     ],

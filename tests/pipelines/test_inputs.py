@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from visattn.images.reader import ImageError, read_image
+from visattn.images.reader import read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.models.resnet import AttentionResNet
-from visattn.pipelines.inputs import prepare_images
+from visattn.pipelines.inputs import PreparedImages, Preprocessing, prepare_photos
 from visattn.recording.model_info import Library, ModelInfo
-from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 
 PATCH = 8
@@ -45,14 +44,13 @@ PIPELINES: dict[str, list[Any]] = {
 }
 
 
-def explained(**changes: Any) -> Subject:
-    info = ModelInfo("probe", "other", (224, 224), (0.0,) * 3, (1.0,) * 3, "none")
-    known = {
-        "model": nn.Identity(),
-        "info": info,
-        "forward": lambda images: images.mean((2, 3)),
-    }
-    return Subject(**{**known, **changes})
+def prepare(images: Any, info: ModelInfo | None = None, **passed: Any) -> PreparedImages:
+    """Prepare an image, or a list of them, for a model of so much metadata."""
+    model = passed.pop("model", nn.Identity())
+    known = ModelInfo("probe", "other", (224, 224), (0.0,) * 3, (1.0,) * 3, "none")
+    info = None if "transform" in passed else info or known
+    images = images if isinstance(images, list) else [images]
+    return prepare_photos(model, info, images, Preprocessing(**passed))
 
 
 def probe(inputs: Tensor) -> Tensor:
@@ -97,7 +95,7 @@ def test_geometry_maps_positions_back_to_the_original(size: tuple[int, int]) -> 
         read = read_image(stored)
         assert read.size == size
         for transform in transforms:
-            batch = prepare_images(explained(), read, transform=transform)
+            batch = prepare(read, transform=transform)
             placed = AttentionMap(probe(batch.inputs), "probe", "gate", batch.geometries[0])
             position = centroid(placed.resize_to_image((size[0] // 4, size[1] // 4)), size)
             assert math.dist(position, (x, y)) < 0.5
@@ -106,7 +104,7 @@ def test_geometry_maps_positions_back_to_the_original(size: tuple[int, int]) -> 
 @pytest.mark.parametrize("resize_mode", ["crop", "squash", "pad"])
 def test_geometry_of_resize_modes(resize_mode: Any) -> None:
     upright, place = marked((333, 517))
-    batch = prepare_images(explained(), upright, resize_mode=resize_mode)
+    batch = prepare(upright, resize_mode=resize_mode)
     placed = AttentionMap(probe(batch.inputs), "probe", "gate", batch.geometries[0])
     assert math.dist(centroid(placed.resize_to_image(), (333, 517)), place) < 0.5
 
@@ -119,7 +117,7 @@ def test_visattn_models_normalize_themselves() -> None:
     model = AttentionResNet(("cat", "dog"), img_size=(32, 48))
     info = ModelInfo("ours", "visattn", (32, 48), model.mean, model.std, "none")
     images = [noise(61, 53), noise(40, 97, 1)]
-    batch = prepare_images(explained(model=model, info=info, forward=model.classify), images)
+    batch = prepare(images, info, model=model)
     resized = [resize_to_input(read_image(image), ResizeSpec((32, 48))) for image in images]
     assert torch.equal(
         batch.inputs, model.normalize(torch.stack([pixels for pixels, _ in resized]))
@@ -134,7 +132,7 @@ def test_timm_models_use_the_timm_transform(crop_mode: str) -> None:
     model.pretrained_cfg = {**model.pretrained_cfg, "crop_mode": crop_mode, "crop_pct": 0.9}
     config = resolve_model_data_config(model)
     info = ModelInfo("t", "timm", config["input_size"][1:], config["mean"], config["std"], "none")
-    batch = prepare_images(explained(model=model, info=info), noise(201, 177))
+    batch = prepare(noise(201, 177), info, model=model)
     theirs: Any = create_transform(**config)
     assert torch.equal(batch.inputs[0], theirs(Image.fromarray(noise(201, 177))))
     assert batch.geometries[0].input_size == config["input_size"][1:]
@@ -145,74 +143,47 @@ def test_torchvision_and_other_models_are_center_cropped() -> None:
     sources: list[tuple[Library, int]] = [("torchvision", 64), ("other", 56)]
     for source, shorter in sources:
         info = ModelInfo("net", source, (56, 56), *colors, "none")
-        batch = prepare_images(explained(info=info), noise(71, 83))
+        batch = prepare(noise(71, 83), info)
         steps = [v1.Resize(shorter), v1.CenterCrop(56), v1.ToTensor(), v1.Normalize(*colors)]
         torch.testing.assert_close(
             batch.inputs[0], v1.Compose(steps)(Image.fromarray(noise(71, 83))), atol=1e-5, rtol=0
         )
         assert batch.geometries[0].region == pytest.approx(
-            prepare_images(explained(), noise(71, 83), transform=steps).geometries[0].region
+            prepare(noise(71, 83), transform=steps).geometries[0].region
         )
 
 
 def test_gray_models_get_gray_images() -> None:
     info = ModelInfo("gray", "other", (17, 17), (0.5,), (0.25,), "none")
-    batch = prepare_images(explained(info=info), noise(17, 17))
+    batch = prepare(noise(17, 17), info)
     gray = np.array(Image.fromarray(noise(17, 17)).convert("L"))
     torch.testing.assert_close(batch.inputs, (torch.tensor(gray)[None, None] / 255 - 0.5) / 0.25)
 
 
 def test_padding_has_the_mean_color() -> None:
     info = ModelInfo("net", "other", (20, 40), (0.4, 0.5, 0.6), (0.2,) * 3, "none")
-    batch = prepare_images(explained(info=info), noise(20, 20), resize_mode="pad")
+    batch = prepare(noise(20, 20), info, resize_mode="pad")
     assert batch.inputs[..., :10].abs().max() < 0.01
     assert batch.geometries[0].region == (0, 0, 20, 20)
 
 
 def test_inputs_have_the_dtype_of_the_model() -> None:
-    batch = prepare_images(explained(model=nn.Linear(2, 2).double()), noise(8, 8))
+    batch = prepare(noise(8, 8), model=nn.Linear(2, 2).double())
     assert batch.inputs.dtype == torch.float64
 
 
-@pytest.mark.parametrize(
-    ("images", "options", "reason"),
-    [
-        ([], {}, "at least one image, got none"),
-        (
-            noise(9, 9),
-            {"transform": v1.ToTensor(), "resize_mode": "pad"},
-            "got resize_mode=.pad. too",
-        ),
+def test_inputs_that_cannot_be_prepared_are_refused() -> None:
+    satellite = ModelInfo("satellite", "other", (8, 8), (0.5,) * 4, (0.5,) * 4, "none")
+    sizes = [noise(9, 9), noise(9, 11)]
+    cases: list[tuple[Any, Any, str]] = [
         (noise(9, 9), {"transform": v1.PILToTensor()}, r"got torch.uint8 Tensor; add ToTensor"),
-        (
-            noise(9, 9),
-            {"transform": v1.Resize(5)},
-            r"must return float tensors \[c, y, x\], got Image",
-        ),
-        (
-            noise(9, 9),
-            {"transform": v2.RandomAffine([-5, 5])},
-            "transform RandomAffine is random",
-        ),
-        (
-            [noise(9, 9), noise(9, 11)],
-            {"transform": v1.ToTensor()},
-            r"one size for all images, got \(3, 9, 9\) and \(3, 9, 11\) of image",
-        ),
+        (noise(9, 9), {"transform": v1.Resize(5)}, r"float tensors \[c, y, x\], got Image"),
+        (noise(9, 9), {"transform": v2.RandomAffine([-5, 5])}, "transform RandomAffine is random"),
+        (sizes, {"transform": v1.ToTensor()}, r"one size .* \(3, 9, 9\) and \(3, 9, 11\) of image"),
         ("nowhere.jpg", {}, "nowhere.jpg: no such file"),
-    ],
-)
-def test_invalid_inputs_are_refused(images: Any, options: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        prepare_images(explained(), images, **options)
-
-
-def test_unreadable_images_are_refused() -> None:
-    with pytest.raises(ImageError, match="not an image"):
-        prepare_images(explained(), [noise(9, 9), b"no image"])
-
-
-def test_models_with_other_channel_counts_are_refused() -> None:
-    info = ModelInfo("satellite", "other", (8, 8), (0.5,) * 4, (0.5,) * 4, "none")
-    with pytest.raises(ValueError, match="satellite takes 4 channels"):
-        prepare_images(explained(info=info), noise(9, 9))
+        ([noise(9, 9), b"no image"], {}, "not an image"),
+        (noise(9, 9), {"info": satellite}, "satellite takes 4 channels"),
+    ]
+    for images, options, reason in cases:
+        with pytest.raises(ValueError, match=reason):
+            prepare(images, **options)

@@ -13,7 +13,7 @@ from visattn.attribution.explained_model import analyze_model
 from visattn.images.reader import LoadedImage
 from visattn.models.resnet import AttentionResNet
 from visattn.models.vit import VisionTransformer
-from visattn.pipelines.inputs import prepare_images
+from visattn.pipelines.inputs import PreparedImages, Preprocessing, prepare_photos
 from visattn.pipelines.layer_attention import record_layers
 from visattn.recording.model_info import ModelInfo, ReadRows
 from visattn.recording.recorder import record
@@ -33,8 +33,12 @@ def explained() -> Subject:
     return analyze_model(model.eval())
 
 
+def prepared(explained: Subject) -> PreparedImages:
+    return prepare_photos(explained.model, explained.info, [PHOTO], Preprocessing())
+
+
 def test_layers_match_the_recorder(explained: Subject) -> None:
-    pixels = prepare_images(explained, PHOTO).inputs
+    pixels = prepared(explained).inputs
     recorded = record_layers(explained, pixels, layers=[-1, 0], heads=[2, 0])
     assert [(layer.index, layer.heads, layer.prefix_queries, layer.grid) for layer in recorded] == [
         (index, (2, 0), ("class", "register", "register"), (5, 7)) for index in (0, 2)
@@ -46,7 +50,7 @@ def test_layers_match_the_recorder(explained: Subject) -> None:
 
 
 def test_neighboring_queries_are_averaged_above_max_weights(explained: Subject) -> None:
-    pixels = prepare_images(explained, PHOTO).inputs
+    pixels = prepared(explained).inputs
     full = record_layers(explained, pixels, layers=[1])[0]
     averaged = record_layers(explained, pixels, layers=[1], max_weights=3 * 35 * 20)[0]
     assert averaged.grid == (3, 4)
@@ -60,7 +64,7 @@ def test_neighboring_queries_are_averaged_above_max_weights(explained: Subject) 
 def test_the_row_of_a_tile_is_the_mean_of_those_that_the_scores_read(
     explained: Subject,
 ) -> None:
-    inputs = prepare_images(explained, PHOTO).inputs
+    inputs = prepared(explained).inputs
     layer = record_layers(explained, inputs, layers=[1])[0]
 
     def row(info: ModelInfo) -> Tensor:
@@ -81,7 +85,7 @@ def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
         num_heads=2, mlp_ratio=1.0, global_pool="sequence", qkv_bias=False,
     )  # fmt: skip
     explained = analyze_model(model.eval())
-    batch = prepare_images(explained, PHOTO)
+    batch = prepared(explained)
     layers = record_layers(explained, batch.inputs)
     assert [layer.weights.shape[:2] for layer in layers] == [(2, 64), (2, 64), (1, 1)]
     torch.testing.assert_close(layers[-1].weights.sum(), torch.tensor(1.0))
@@ -90,7 +94,7 @@ def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
 
 
 def test_pages_start_with_the_tokens_that_the_scores_read(explained: Subject) -> None:
-    batch = prepare_images(explained, PHOTO)
+    batch = prepared(explained)
     rows = ReadRows((0.5, 0.0, 0.0), 0.5, kinds=("class", "register", "register"))
     for info, read in (
         (explained.info, ""),
@@ -107,14 +111,14 @@ def test_pages_start_with_the_tokens_that_the_scores_read(explained: Subject) ->
 
 
 def test_the_page_shows_all_layers(explained: Subject) -> None:
-    batch = prepare_images(explained, PHOTO)
+    batch = prepared(explained)
     layers = record_layers(explained, batch.inputs)
     page = explorer_html(PHOTO, batch.geometries[0], explained=explained, layers=layers)
     assert '"query_roles":["class","register","register"]' in page
 
 
 def test_unknown_layers_and_models_without_attention_are_refused(explained: Subject) -> None:
-    pixels = prepare_images(explained, PHOTO).inputs
+    pixels = prepared(explained).inputs
     with pytest.raises(ValueError, match="layers must lie between 0 and 2, got 3"):
         record_layers(explained, pixels, layers=[3])
     cnn = analyze_model(AttentionResNet(("ant", "bee"), depth=8, stem_width=4))

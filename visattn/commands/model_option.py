@@ -5,7 +5,6 @@ import hashlib
 import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -24,7 +23,7 @@ from visattn.models.model_files import bundled_models, find_model
 if TYPE_CHECKING:
     from torch import nn
 
-    from visattn.recording.subject import Subject
+    from visattn.pipelines.explainer import Explainer
 
 
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".json")  # files of a Hugging Face directory
@@ -384,15 +383,13 @@ def _passed_preprocessing(args: argparse.Namespace) -> dict[str, Any]:
 class Explained(NamedTuple):
     """The model of `--model`, as attribution methods see it."""
 
-    model: "Subject"
-    transform: Any
-    """Its preprocessing; None if its size, mean and std suffice."""
+    explainer: "Explainer"
     weights: str
     """Origin of the weights."""
 
 
 def load_explained_model(args: argparse.Namespace, *, dense: bool = False) -> Explained:
-    """Return the model of `--model` on its device, and its analysis for attribution methods.
+    """Return the model of `--model` on its device, to be explained by attribution methods.
 
     Args:
         args: Options of `add_model`.
@@ -403,24 +400,18 @@ def load_explained_model(args: argparse.Namespace, *, dense: bool = False) -> Ex
         ValueError: If the name, an argument, the weights or the device cannot be used, or the model
             is a captioner.
     """
-    from visattn.attribution.explained_model import analyze_model, describe_model
-    from visattn.models.backbones.huggingface import image_model, image_transform
     from visattn.models.backbones.names import load_object
-    from visattn.models.backbones.text_models import text_classifier
     from visattn.models.captioning.captioner import Captioner
-    from visattn.models.loaded import loaded_with, mark
+    from visattn.models.loaded import loaded_with
     from visattn.models.saving import load
-    from visattn.pipelines.colors import (
-        Colors,
-        fixed_size,
-        passed_colors,
-        recolored,
-        transform_colors,
-    )
+    from visattn.pipelines.explainer import Explainer
 
-    resized = args.input_size or getattr(args, "resize_mode", None)
-    if resized and args.transform:
+    resize_mode = getattr(args, "resize_mode", None)
+    if (args.input_size or resize_mode) and args.transform:
         raise ValueError("--transform resizes images: --input-size and --resize-mode have no use")
+    texts = getattr(args, "text", None)
+    if texts and args.classes is not None:
+        raise ValueError("the texts are the classes of the model: --classes has no use")
     kwargs = dict(args.model_args)
     model = load(args.model, weights=args.weights, pretrained=args.pretrained, model_kwargs=kwargs)
     _report_notes(model, args)
@@ -429,32 +420,22 @@ def load_explained_model(args: argparse.Namespace, *, dense: bool = False) -> Ex
             f"{args.model} holds a {type(model).__name__}, which has no class scores: use "
             "visattn caption to show the attention of its words"
         )
-    if getattr(args, "text", None):
-        if args.classes is not None:
-            raise ValueError("the texts are the classes of the model: --classes has no use")
-        model = text_classifier(model, args.text)
-    elif (whole := model) is not (model := image_model(model)):
-        print_message(f"only the vision tower of {type(whole).__name__} is used")
-        model = mark(model, loaded_with(whole))
-    move_to_device(model, args.device)
-    loaded = loaded_with(model)
-    transform = image_transform(loaded) if args.transform is None else load_object(args.transform)
-    passed = None
-    if args.mean is not None or args.std is not None:
-        passed = passed_colors(model, args.mean, args.std)
-    channels = None if passed is None else passed.count
-    size = fixed_size(transform) if args.transform else args.input_size
-    names = None if args.classes is None else read_class_names(args.classes)
-    explained = (describe_model if dense else analyze_model)(model, size, names, channels)
-    if resized and transform is not None:  # only its colors are kept
-        explained = Colors(*transform_colors(transform)).of(explained)
-        transform = None
-    if passed is not None:
-        explained = passed.of(explained)
-        transform = None if transform is None else recolored(transform, passed)
-    if not explained.class_names:
-        explained = replace(explained, class_names=loaded.class_names)
-    return Explained(explained, transform, loaded.weights)
+    explainer = Explainer(
+        model,
+        img_size=args.input_size,
+        class_names=None if args.classes is None else read_class_names(args.classes),
+        transform=None if args.transform is None else load_object(args.transform),
+        resize_mode=resize_mode,
+        dense=dense,
+        text=texts or None,
+        mean=args.mean,
+        std=args.std,
+    )
+    if not texts and explainer.model is not model:
+        print_message(f"only the vision tower of {type(model).__name__} is used")
+    move_to_device(explainer.model, args.device)
+    explainer.analyze()
+    return Explained(explainer, loaded_with(model).weights)
 
 
 def move_to_device(model: "nn.Module", device: str) -> None:

@@ -1,24 +1,45 @@
-"""Preprocessing of images for a model, with the geometry back to the originals."""
+"""Preprocessing: photos and tensors as inputs of a network, with the geometry of each.
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+what is passed, else what the model states --> Preprocessing --> PreparedImages
+(size, transform, resize mode, mean, std)                        inputs [b c y x], geometries
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from PIL import Image
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Geometry
-from visattn.geometry.preprocessing import transform_with_geometry
+from visattn.geometry.preprocessing import (
+    UnsupportedTransform,
+    geometry_of_transform,
+    transform_with_geometry,
+)
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_channels, resize_to_input
+from visattn.images.sources import list_photos
+from visattn.images.tensors import render_tensor, single_image
 from visattn.io.safe_text import print_message
-from visattn.pipelines.colors import PASSED_COLORS, own_network, step_colors, steps_of
-from visattn.recording.model_config import input_channels
+from visattn.models.backbones.huggingface import is_image_processor, processor_transform
+from visattn.models.base import DenseModel, ImageClassifier, ImageEncoder
+from visattn.models.captioning.captioner import Captioner
+from visattn.recording.feature_layers import resizes_images
+from visattn.recording.model_config import input_channels, parse_image_size
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.subject import Subject
+from visattn.results.attention_map import transform_geometry
+
+ChannelNumbers = float | Sequence[float]
+"""A number for all channels, or one for each."""
+PASSED_COLORS = "mean= and std="
+_TRIED_SIZES = ((480, 640), (1024, 600))
+_SAID: set[str] = set()
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +70,122 @@ class PreparedImages:
         )
 
 
-def prepare_images(
-    explained: Subject,
-    images: Iterable[ImageLike] | ImageLike,
-    *,
-    transform: Any = None,
-    resize_mode: ResizeMode | None = None,
+@dataclass(frozen=True)
+class Preprocessing:
+    """What is passed in place of the preprocessing that a model states; None for what it states.
+
+    Args:
+        img_size: Height and width of the input, or both in one number.
+        transform: Steps of torchvision or timm that end in normalized tensors.
+        resize_mode: How images get the shape of the input: `crop`, `squash` or `pad`.
+        mean: Mean of the channels that images are normalized with, in the unit of their values.
+        std: Standard deviation of the channels.
+        source: Where mean and std come from.
+    """
+
+    img_size: int | tuple[int, int] | None = None
+    transform: Any = None
+    resize_mode: ResizeMode | None = None
+    mean: ChannelNumbers | None = None
+    std: ChannelNumbers | None = None
+    source: str = PASSED_COLORS
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of all inputs, if they are known without the images."""
+        if self.transform is None:
+            return None if self.img_size is None else parse_image_size(self.img_size)
+        try:
+            tried = (geometry_of_transform(self.transform, size) for size in _TRIED_SIZES)
+            sizes = {geometry.input_size for geometry in tried}
+        except ValueError:  # reported when it is applied
+            return None
+        return sizes.pop() if len(sizes) == 1 else None
+
+    @property
+    def channels(self) -> int | None:
+        """Number of channels that mean and std name."""
+        lengths = [len(each) for each in (self.mean, self.std) if isinstance(each, Sequence)]
+        return max(lengths, default=None)
+
+    def whole(self, model: nn.Module) -> "Preprocessing":
+        """Return the preprocessing that shows the whole of each image to a dense model.
+
+        A detector that resizes images itself gets them as they are, others padded.
+
+        Example:
+            >>> Preprocessing().whole(nn.Conv2d(3, 2, 1)).resize_mode
+            'pad'
+        """
+        if self.transform is not None or self.resize_mode is not None:
+            return self
+        if self.img_size is None and resizes_images(model):
+            from torchvision.transforms import v2  # slow to import
+
+            scaled = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+            return replace(self, transform=scaled)
+        return replace(self, resize_mode="pad")
+
+    def colored(self, subject: Subject) -> Subject:
+        """Return a subject whose images are normalized with this mean and std, if there are any."""
+        channels = len(subject.info.mean)
+        if self.mean is None or self.std is None or self.channels not in (None, channels):
+            return subject
+        mean, std = _per_channel(self.mean, channels), _per_channel(self.std, channels)
+        colors = {"colors": self.source, "preprocessing_error": ""}
+        return replace(subject, info=replace(subject.info, mean=mean, std=std, **colors))
+
+
+def preprocessing_of(model: nn.Module, own_transform: Any, passed: Preprocessing) -> Preprocessing:
+    """Return the preprocessing of a model: what was passed, and what it was loaded with.
+
+    Args:
+        model: The model.
+        own_transform: Preprocessing that it was loaded with, or None.
+        passed: What is used in place of it. A transform may be an image processor of transformers.
+
+    Raises:
+        ValueError: If arguments contradict each other or the model.
+
+    Example:
+        >>> passed = Preprocessing(img_size=32, mean=0.5, std=0.25)
+        >>> preprocessing_of(nn.Conv2d(3, 2, 1), None, passed).size
+        (32, 32)
+    """
+    made = passed
+    if passed.transform is not None:
+        if passed.img_size is not None or passed.resize_mode is not None:
+            raise ValueError(
+                f"the transform resizes images, got img_size={passed.img_size!r} and resize_mode="
+                f"{passed.resize_mode!r} too: pass only one of them"
+            )
+        if is_image_processor(passed.transform):
+            made = replace(made, transform=processor_transform(passed.transform))
+    elif own_transform is not None and passed.img_size is None and passed.resize_mode is None:
+        made = replace(made, transform=own_transform)
+    elif own_transform is not None and passed.mean is None:  # only its size is replaced
+        mean, std = _colors_of(own_transform)
+        made = replace(made, mean=mean, std=std, source="preprocessing that was loaded")
+    if passed.mean is None and passed.std is None:
+        return made
+    if passed.mean is None or passed.std is None:
+        raise ValueError(
+            f"mean and std belong together, got mean={passed.mean} and std={passed.std}"
+        )
+    if own_network(model) is not None:
+        raise ValueError(
+            f"{type(model).__name__} normalizes images itself, with the mean and std of its "
+            "training: mean and std have no use"
+        )
+    if made.transform is None:
+        return made
+    return replace(made, transform=_recolored(made.transform, passed.mean, passed.std))
+
+
+def prepare_photos(
+    model: nn.Module, info: ModelInfo | None, images: Sequence[ImageLike], passed: Preprocessing
 ) -> PreparedImages:
-    """Return images preprocessed for a model, with the geometry back to the originals.
+    """Return photos as a model takes them, with the geometry back to the originals.
 
     Models of visattn normalize images themselves; timm models have their own preprocessing. For
     others the shorter side is resized to the input size (torchvision: to 8/7 of it, as for most of
@@ -64,32 +193,65 @@ def prepare_images(
     deviation of the model metadata. What of that is assumed is printed on stderr, once for a model.
 
     Args:
-        explained: The model with its metadata.
-        images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
-        transform: Preprocessing in place of that of the model: steps of torchvision or timm, which
-            end in normalized tensors.
-        resize_mode: How images get the shape of the input, in place of the preprocessing of the
-            model: central `crop`, `squash`, or `pad`.
+        model: The model.
+        info: Its metadata; None with a transform, which needs none.
+        images: Files, bytes, PIL images or arrays, of any size.
+        passed: What is used in place of the preprocessing that the model states.
 
     Raises:
         ImageError: If an image cannot be read.
-        ValueError: If there is no image, both `transform` and `resize_mode` are passed, a step of
-            the transform is not supported, or its outputs are not tensors of one size; or if the
-            model needs a transform.
+        ValueError: If a step of a transform is not supported, or its outputs are not tensors of
+            one size; or if the model needs a transform.
 
     Example:
-        >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("net", "other", (32, 48), (0.5,) * 3, (0.5,) * 3, "none")
-        >>> forward = lambda images: images.mean((2, 3))
-        >>> explained = Subject(torch.nn.Identity(), info, forward)
         >>> photo = np.full((64, 64, 3), 255, np.uint8)
-        >>> batch = prepare_images(explained, photo, resize_mode="pad")
+        >>> batch = prepare_photos(nn.Identity(), info, [photo], Preprocessing(resize_mode="pad"))
         >>> batch.inputs.shape, batch.inputs.amax().item(), batch.geometries[0].input_size
         (torch.Size([1, 3, 32, 48]), 1.0, (32, 48))
     """
-    info = explained.info
-    if transform is not None:
-        return transform_images(explained.model, images, transform, resize_mode=resize_mode)
+    channels = input_channels(model) if info is None else len(info.mean)
+    originals = tuple(read_image(image, channels=channels) for image in images)
+    has_values = originals[0].values is not None
+    if len({image.values is None for image in originals}) > 1:
+        raise ValueError("photos and images of channels must be passed in batches of their own")
+    described: dict[str, Any] = {}
+    if info is None:
+        transform, used = passed.transform, {"resize": "transform"}
+        normalized = [step_colors(step) for step in steps_of(transform)]
+        mean, std = next(filter(None, reversed(normalized)), (None, None))
+        colors = {"mean": mean, "std": std, "source": "transform"}
+        resized = [_transformed(transform, image) for image in originals]
+    else:
+        _check_known(info, originals)
+        _say_assumed(info, passed.resize_mode)
+        colors = {"mean": list(info.mean), "std": list(info.std), "source": info.colors}
+        if info.size_source:
+            described["size_source"] = info.size_source
+        if passed.resize_mode is None and info.library == "timm" and not has_values:
+            transform, used = _timm_transform(model, info)
+            resized = [_transformed(transform, image) for image in originals]
+        else:
+            spec = _resize_spec(model, info, passed.resize_mode)
+            shorter = {} if spec.shorter is None else {"shorter": spec.shorter}
+            used = {"resize": spec.mode, **shorter, "interpolation": spec.interpolation}
+            resized = [_resized(model, info, image, spec) for image in originals]
+    for image, (output, _) in zip(originals, resized, strict=True):
+        if output.shape != resized[0][0].shape:
+            raise ValueError(
+                "the transform must return one size for all images, got "
+                f"{tuple(resized[0][0].shape)} and {tuple(output.shape)} of {image.name}; end it "
+                "in CenterCrop(size) or Resize((height, width)), or pass one image at a time"
+            )
+    inputs = like_weights(torch.stack([output for output, _ in resized]), model)
+    display = {"display": originals[0].display} if originals[0].display else {}
+    size = {"size": [inputs.shape[2], inputs.shape[3]]}
+    made = {**size, **described, **used, **colors, **display}
+    return PreparedImages(inputs, tuple(geometry for _, geometry in resized), originals, made)
+
+
+def _check_known(info: ModelInfo, originals: Sequence[LoadedImage]) -> None:
+    """Refuse photos whose colors the model would get wrong."""
     if info.preprocessing_error:
         raise ValueError(
             f"the colors that {info.name} takes are not known: {info.preprocessing_error}; pass "
@@ -97,27 +259,16 @@ def prepare_images(
             "that resize and crop them"
         )
     channels = len(info.mean)
-    originals = _read_images(images, channels, info.name)
-    has_values = originals[0].values is not None
-    _say_assumed(info, resize_mode)
-    if resize_mode is None and info.library == "timm" and not has_values:
-        steps, used = _timm_transform(explained)
-        inputs, geometries = _apply_transform(steps, originals)
-    else:
-        spec = _resize_spec(explained, resize_mode)
-        resize = _resize_channels if has_values else _resize_and_normalize
-        inputs, geometries = resize(explained, originals, spec)
-        shorter = {} if spec.shorter is None else {"shorter": spec.shorter}
-        used = {"resize": spec.mode, **shorter, "interpolation": spec.interpolation}
-    size: dict[str, Any] = {"size": [inputs.shape[2], inputs.shape[3]]}
-    if info.size_source:
-        size["size_source"] = info.size_source
-    colors = {"mean": list(info.mean), "std": list(info.std), "source": info.colors}
-    described = {**size, **used, **colors, **_display_of(originals)}
-    return PreparedImages(like_weights(inputs, explained.model), geometries, originals, described)
-
-
-_SAID: set[str] = set()
+    for image in originals:
+        count = 3 if image.values is None else image.values.shape[2]
+        fits = channels in (1, 3) if image.values is None else count == channels
+        if not (fits or (count, channels) == (1, 3)):
+            read = "was read as a photo of 3" if image.values is None else f"has {count}"
+            raise ValueError(
+                f"{info.name} takes {channels} channels, but {image.name} {read}: pass arrays "
+                f"[y, x, {channels}] or .npy files, or wrap the model in a module that makes the "
+                "other channels"
+            )
 
 
 def _say_assumed(info: ModelInfo, resize_mode: ResizeMode | None) -> None:
@@ -137,71 +288,176 @@ def _say_assumed(info: ModelInfo, resize_mode: ResizeMode | None) -> None:
         print_message(text)
 
 
-def _display_of(originals: Sequence[LoadedImage]) -> dict[str, str]:
-    """Return what the rendering of an image of channels shows, as an entry of a record."""
-    return {"display": originals[0].display} if originals[0].display else {}
+def _timm_transform(model: nn.Module, info: ModelInfo) -> tuple[Any, dict[str, Any]]:
+    """Return timm's evaluation transform with size and colors of the metadata, and its steps."""
+    from timm.data.config import resolve_model_data_config  # slow to import
+    from timm.data.transforms_factory import create_transform
+
+    config = resolve_model_data_config(model)
+    config.update(input_size=(len(info.mean), *info.input_size), mean=info.mean, std=info.std)
+    names = ("crop_mode", "crop_pct", "interpolation")
+    return create_transform(**config), {"resize": "timm", **{name: config[name] for name in names}}
 
 
-def transform_images(
-    model: nn.Module,
-    images: Iterable[ImageLike] | ImageLike,
-    transform: Any,
-    *,
-    resize_mode: ResizeMode | None = None,
-) -> PreparedImages:
-    """Return images preprocessed by a transform, on the device and in the dtype of the model.
+def _transformed(transform: Any, image: LoadedImage) -> tuple[Float[Tensor, "c y x"], Geometry]:
+    """Apply a transform to an image."""
+    source: Any = Image.fromarray(image.pixels)
+    if image.values is not None:
+        source = torch.from_numpy(image.values).movedim(2, 0)
+    output, geometry = transform_with_geometry(transform, source)
+    if not isinstance(output, Tensor) or output.ndim != 3 or not output.is_floating_point():
+        dtype = f"{output.dtype} " if isinstance(output, Tensor) else ""
+        raise ValueError(
+            "the transform must return float tensors [c, y, x], got "
+            f"{dtype}{type(output).__name__}; add ToTensor() and Normalize(mean, std)"
+        )
+    return output.as_subclass(Tensor), geometry
 
-    Arguments as for `prepare_images`; a `resize_mode` is refused, as the transform resizes.
+
+def _resize_spec(model: nn.Module, info: ModelInfo, mode: ResizeMode | None) -> ResizeSpec:
+    """Return how images are resized; padding has the pad value of the model, or its mean color."""
+    is_torchvision = mode is None and info.library == "torchvision"
+    shorter = round(min(info.input_size) * 8 / 7) if is_torchvision else None
+    own = own_network(model) is not None
+    levels = [getattr(model, "pad_value", 0.0)] if own else info.mean
+    color = [round(255 * min(max(level, 0.0), 1.0)) for level in levels]
+    fill = (color[0], color[len(color) // 2], color[-1])  # of three channels, or of one
+    return ResizeSpec(info.input_size, mode or "crop", shorter, fill=fill)
+
+
+def _resized(
+    model: nn.Module, info: ModelInfo, image: LoadedImage, spec: ResizeSpec
+) -> tuple[Float[Tensor, "c y x"], Geometry]:
+    """Resize an image to the input size and normalize it."""
+    own = own_network(model)
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
+    if image.values is None:
+        if own is None and len(info.mean) == 1:  # in gray, as Pillow converts it
+            gray = Image.fromarray(image.pixels).convert("L").convert("RGB")
+            image = LoadedImage(np.array(gray), image.name)
+        pixels, geometry = resize_to_input(image, spec)
+        if own is not None:
+            return own.normalize(pixels[None].to(own.shift.device))[0], geometry
+        return (pixels[: len(mean)] / 255 - mean) / std, geometry
+    if own is not None:
+        raise ValueError(
+            f"{info.name} normalizes photos itself: pass photos, or a tensor [b, c, y, x] that is "
+            "normalized as in its training"
+        )
+    low, high = image.values.min(), image.values.max()
+    if info.colors != PASSED_COLORS and not (low >= 0 and high <= 1):
+        raise ValueError(
+            f"the values of {image.name}, from {low:g} to {high:g}, leave 0 to 1, and their unit "
+            "is not known: pass mean= and std= of the channels in it (--mean, --std; mean=0, std=1 "
+            "takes values as they are), or transform="
+        )
+    values, geometry = resize_channels(image, spec, info.mean)
+    return (values.expand(len(mean), -1, -1) - mean) / std, geometry
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInput:
+    """A tensor `[c, y, x]` that is prepared already, with the photo that it was made of.
+
+    Args:
+        tensor: Input of a model.
+        photo: The photo; None if maps are placed on the tensor itself.
+        index: Of the tensor in its batch.
+    """
+
+    tensor: Shaped[Tensor, "c y x"]
+    photo: ImageLike | None = None
+    index: int = 0
+
+
+def list_inputs(images: Any, originals: Any = None) -> list[Any]:
+    """Return images as a list; tensors with the photos that they were made of.
 
     Raises:
-        ImageError: If an image cannot be read.
-        ValueError: If there is no image, `resize_mode` is passed, a step of the transform is not
-            supported, or its outputs are not tensors of one size.
+        TypeError: If it is neither an image nor a list of images.
+        ValueError: If images and tensors are mixed, a tensor is no image, or there is not one photo
+            for each tensor.
 
     Example:
-        >>> from torchvision.transforms import v2
-        >>> steps = v2.Compose([v2.ToImage(), v2.Resize((3, 5)), v2.ToDtype(torch.float32)])
-        >>> transform_images(nn.Identity(), np.zeros((6, 9, 3), np.uint8), steps).inputs.shape
-        torch.Size([1, 3, 3, 5])
+        >>> [each.tensor.shape[0] for each in list_inputs(torch.zeros(2, 5, 4, 4))]
+        [5, 5]
     """
-    if resize_mode is not None:
+    listed: list[Any] = list_images(images)
+    kinds = {isinstance(each, Tensor) for each in listed}
+    if kinds != {True}:
+        if True in kinds:
+            raise ValueError("images must be all tensors, or all photos, got both")
+        if originals is not None:
+            raise ValueError("originals= are the photos of tensors, got images: pass them alone")
+        return list_photos(listed)
+    photos = [None] * len(listed) if originals is None else list_images(originals)
+    if len(photos) != len(listed):
+        raise ValueError(f"originals= must be a photo for each of {len(listed)} tensors, got "
+                         f"{len(photos)}")  # fmt: skip
+    # A DataLoader of batch size 1 gives batches of one image each.
+    pairs = zip(listed, photos, strict=True)
+    return [ModelInput(single_image(each), photo, i) for i, (each, photo) in enumerate(pairs)]
+
+
+def prepare_tensors(
+    subject: Subject, inputs: Sequence[ModelInput], transform: Any = None
+) -> PreparedImages:
+    """Return tensors as the model takes them: as they are, on its device and in its dtype.
+
+    Args:
+        subject: The model at their size.
+        inputs: The tensors.
+        transform: What led from the photos to the tensors, for those that have photos.
+
+    Raises:
+        ImageError: If a photo cannot be read.
+        ValueError: If values are integers and the model does not normalize them, or a transform
+            cannot be followed or gives another size.
+    """
+    batch = _floats(subject, torch.stack([each.tensor for each in inputs]))
+    info, size = subject.info, (batch.shape[2], batch.shape[3])
+    described: dict[str, Any] = {"size": list(size), "resize": "tensor", "source": "tensor"}
+    if info.colors and not info.colors.startswith("assumed"):
+        described |= {"mean": list(info.mean), "std": list(info.std)}
+    originals: list[LoadedImage] = []
+    geometries: list[Geometry] = []
+    for each, tensor in zip(inputs, batch, strict=True):
+        if each.photo is None:
+            drawn = render_tensor(tensor, described.get("mean"), described.get("std"))
+            originals.append(replace(drawn, name=f"tensor {each.index}"))
+            geometries.append(Geometry.identity(size))
+            described["display"] = drawn.display
+        else:
+            originals.append(read_image(each.photo, channels=3))
+            geometries.append(_geometry_on_photo(transform, originals[-1], size))
+    inputs_of_model = like_weights(batch, subject.model)
+    return PreparedImages(inputs_of_model, tuple(geometries), tuple(originals), described)
+
+
+def _floats(subject: Subject, batch: Tensor) -> Float[Tensor, "b c y x"]:
+    """Return a batch of floats; models of visattn normalize uint8 themselves."""
+    if batch.is_floating_point():
+        return batch
+    network = own_network(subject.model)
+    if network is not None and batch.dtype == torch.uint8:
+        return network.normalize(batch.to(network.shift.device))
+    raise ValueError(
+        f"a tensor is the input of the model as it is, and must hold floats, got {batch.dtype}: "
+        "normalize it as in the training of the model, or pass pixels as NumPy arrays [y, x, c]"
+    )
+
+
+def _geometry_on_photo(transform: Any, photo: LoadedImage, size: tuple[int, int]) -> Geometry:
+    """Return where a tensor lies on its photo."""
+    geometry = transform_geometry(transform, photo.size) or Geometry.identity(photo.size)
+    if geometry.input_size != size:
+        steps = "the transform makes" if transform is not None else "without transform= it is"
         raise ValueError(
-            f"the transform resizes images, got resize_mode={resize_mode!r} too: pass only one"
+            f"transform= must lead from {photo.name} to its tensor, of {size[0]} x {size[1]} "
+            f"pixels; {steps} {geometry.input_size[0]} x {geometry.input_size[1]}: pass the steps "
+            "that made the tensor, or leave out originals= to see maps on the tensor itself"
         )
-    originals = _read_images(images, input_channels(model))
-    inputs, geometries = _apply_transform(transform, originals)
-    described: dict[str, Any] = {"size": [inputs.shape[2], inputs.shape[3]], "resize": "transform"}
-    described |= _display_of(originals)
-    colors = [step_colors(step) for step in steps_of(transform)]
-    # The last step that normalizes, or None.
-    [*_, last] = [None, *filter(None, colors)]
-    mean, std = last or (None, None)
-    described |= {"mean": mean, "std": std, "source": "transform"}
-    return PreparedImages(like_weights(inputs, model), geometries, originals, described)
-
-
-def _read_images(
-    images: Iterable[ImageLike] | ImageLike, channels: int, model_name: str = ""
-) -> tuple[LoadedImage, ...]:
-    """Return photos, or the channels of images that are none, for a model of so many channels.
-
-    With the name of a model, images of another number of channels are refused. A transform has
-    none: it may make the channels itself.
-    """
-    originals = tuple(read_image(image, channels=channels) for image in list_images(images))
-    for image in originals if model_name else ():
-        count = 3 if image.values is None else image.values.shape[2]
-        fits = channels in (1, 3) if image.values is None else count == channels
-        if not (fits or (count, channels) == (1, 3)):
-            read = "was read as a photo of 3" if image.values is None else f"has {count}"
-            raise ValueError(
-                f"{model_name} takes {channels} channels, but {image.name} {read}: pass "
-                f"arrays [y, x, {channels}] or .npy files, ; or "
-                "wrap the model in a module that makes the other channels"
-            )
-    if len({image.values is None for image in originals}) > 1:
-        raise ValueError("photos and images of channels must be passed in batches of their own")
-    return originals
+    return geometry
 
 
 def like_weights(inputs: Tensor, model: nn.Module) -> Tensor:
@@ -217,108 +473,79 @@ def like_weights(inputs: Tensor, model: nn.Module) -> Tensor:
     return inputs.to(weight.device, weight.dtype if weight.is_floating_point() else None)
 
 
-def _timm_transform(explained: Subject) -> tuple[Any, dict[str, Any]]:
-    """Return timm's evaluation transform with size and colors of the metadata, and its steps."""
-    from timm.data.config import resolve_model_data_config  # slow to import
-    from timm.data.transforms_factory import create_transform
+def own_network(model: nn.Module) -> ImageClassifier | ImageEncoder | None:
+    """Return the network of visattn that normalizes images itself; None for other models.
 
-    info = explained.info
-    config = resolve_model_data_config(explained.model)
-    config.update(input_size=(len(info.mean), *info.input_size), mean=info.mean, std=info.std)
-    names = ("crop_mode", "crop_pct", "interpolation")
-    return create_transform(**config), {"resize": "timm", **{name: config[name] for name in names}}
-
-
-def _apply_transform(
-    transform: Any, originals: tuple[LoadedImage, ...]
-) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
-    """Apply a transform to each image."""
-    outputs: list[Tensor] = []
-    geometries: list[Geometry] = []
-    for image in originals:
-        source: Any = Image.fromarray(image.pixels)
-        if image.values is not None:
-            source = torch.from_numpy(image.values).movedim(2, 0)
-        output, geometry = transform_with_geometry(transform, source)
-        if not isinstance(output, Tensor) or output.ndim != 3 or not output.is_floating_point():
-            dtype = f"{output.dtype} " if isinstance(output, Tensor) else ""
-            raise ValueError(
-                "the transform must return float tensors [c, y, x], got "
-                f"{dtype}{type(output).__name__}; add ToTensor() and Normalize(mean, std)"
-            )
-        if outputs and output.shape != outputs[0].shape:
-            raise ValueError(
-                f"the transform must return one size for all images, got {tuple(outputs[0].shape)} "
-                f"and {tuple(output.shape)} of {image.name}; end it in CenterCrop(size) or "
-                "Resize((height, width)), or pass one image at a time"
-            )
-        outputs.append(output.as_subclass(Tensor))
-        geometries.append(geometry)
-    return torch.stack(outputs), tuple(geometries)
+    Example:
+        >>> own_network(nn.Conv2d(3, 2, 1)) is None
+        True
+    """
+    network = model.encoder if isinstance(model, Captioner | DenseModel) else model
+    return network if isinstance(network, ImageClassifier | ImageEncoder) else None
 
 
-def _resize_spec(explained: Subject, resize_mode: ResizeMode | None) -> ResizeSpec:
-    info = explained.info
-    shorter = None
-    if resize_mode is None and info.library == "torchvision":
-        shorter = round(min(info.input_size) * 8 / 7)
-    own = own_network(explained.model) is not None
-    fill = _pad_color(explained, own=own)
-    return ResizeSpec(info.input_size, resize_mode or "crop", shorter, fill=fill)
-
-
-def _resize_and_normalize(
-    explained: Subject, originals: tuple[LoadedImage, ...], spec: ResizeSpec
-) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
-    """Resize photos to the input size and normalize their colors."""
-    info = explained.info
-    own = own_network(explained.model)
-    if own is None and len(info.mean) == 1:
-        originals = tuple(map(_to_gray, originals))
-    resized = [resize_to_input(image, spec) for image in originals]
-    pixels = torch.stack([pixels for pixels, _ in resized])
-    geometries = tuple(geometry for _, geometry in resized)
-    if own is not None:
-        return own.normalize(pixels.to(own.shift.device)), geometries
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
-    return (pixels[:, : len(mean)] / 255 - mean) / std, geometries
-
-
-def _resize_channels(
-    explained: Subject, originals: tuple[LoadedImage, ...], spec: ResizeSpec
-) -> tuple[Float[Tensor, "b c y x"], tuple[Geometry, ...]]:
-    """Resize images of channels to the input size and normalize them."""
-    info = explained.info
-    if own_network(explained.model) is not None:
+def _per_channel(value: ChannelNumbers, channels: int) -> tuple[float, ...]:
+    values = value if isinstance(value, Sequence) else (value,) * channels
+    if len(values) != channels:
         raise ValueError(
-            f"{info.name} normalizes photos itself: pass photos, or a tensor [b, c, y, x] that is "
-            "normalized as in its training"
+            f"mean and std must be one number, or one for each of {channels} channels, got "
+            f"{len(values)}"
         )
-    for image in originals if info.colors != PASSED_COLORS else ():
-        values = cast("np.ndarray", image.values)
-        if not (values.min() >= 0 and values.max() <= 1):
-            raise ValueError(
-                f"the values of {image.name}, from {values.min():g} to {values.max():g}, leave 0 "
-                "to 1, and their unit is not known: pass mean= and std= of the channels in it "
-                "(--mean, --std; mean=0, std=1 takes values as they are), or transform="
-            )
-    resized = [resize_channels(image, spec, info.mean) for image in originals]
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
-    values = torch.stack([values.expand(len(mean), -1, -1) for values, _ in resized])
-    return (values - mean) / std, tuple(geometry for _, geometry in resized)
+    return tuple(map(float, values))
 
 
-def _pad_color(explained: Subject, *, own: bool) -> tuple[int, int, int]:
-    """Return the color of padding: the pad value of the model, or its mean color."""
-    if own:
-        level = round(255 * getattr(explained.model, "pad_value", 0.0))
-        return level, level, level
-    levels = [round(255 * min(max(value, 0.0), 1.0)) for value in explained.info.mean]
-    # Of three channels, or of one.
-    return levels[0], levels[len(levels) // 2], levels[-1]
+def steps_of(transform: Any) -> Iterator[Any]:
+    """Yield the steps of a transform of torchvision or timm.
+
+    Example:
+        >>> len(list(steps_of([nn.Identity(), [nn.Identity()]])))
+        2
+    """
+    steps = getattr(transform, "transforms", transform)
+    if isinstance(steps, (list, tuple, nn.Sequential)):
+        for step in steps:
+            yield from steps_of(step)
+    else:
+        yield transform
 
 
-def _to_gray(image: LoadedImage) -> LoadedImage:
-    """Return an image in gray, as Pillow converts it, with three equal channels."""
-    gray = Image.fromarray(image.pixels).convert("L").convert("RGB")
-    return LoadedImage(np.array(gray), image.name)
+def step_colors(step: Any) -> tuple[list[float], list[float]] | None:
+    """Return the mean and std of a step that normalizes; None for another one.
+
+    Example:
+        >>> step_colors(nn.Identity()) is None
+        True
+    """
+    if not (hasattr(step, "mean") and hasattr(step, "std")):
+        return None
+    mean, std = (torch.as_tensor(values).flatten() for values in (step.mean, step.std))
+    return mean.double().tolist(), std.double().tolist()
+
+
+def _colors_of(transform: Any) -> tuple[list[float], list[float]]:
+    """Return the mean and std that a transform normalizes colors with."""
+    if isinstance(transform, UnsupportedTransform):
+        raise ValueError(transform.reason)  # noqa: TRY004 - of the preprocessing of a model
+    colors = [pair for step in steps_of(transform) if (pair := step_colors(step)) is not None]
+    if len(colors) > 1:
+        raise ValueError(
+            "the preprocessing of the model changes colors in another way than by one mean and "
+            "std, so that it cannot be resized otherwise: leave out img_size and resize_mode, or "
+            "pass transform="
+        )
+    return colors[0] if colors else ([0.0] * 3, [1.0] * 3)
+
+
+def _recolored(transform: Any, mean: ChannelNumbers, std: ChannelNumbers) -> list[Any]:
+    """Return the steps of a transform with another mean and std in its last normalization."""
+    steps = list(steps_of(transform))
+    normalizing = [i for i, step in enumerate(steps) if step_colors(step)]
+    if not normalizing:
+        raise ValueError(
+            "mean and std take the place of those of a transform, but this one normalizes nothing: "
+            "add Normalize(mean, std) to it"
+        )
+    last = copy.copy(steps[normalizing[-1]])
+    count = len(torch.as_tensor(last.mean).flatten())
+    last.mean, last.std = list(_per_channel(mean, count)), list(_per_channel(std, count))
+    return [*steps[: normalizing[-1]], last, *steps[normalizing[-1] + 1 :]]

@@ -9,7 +9,6 @@ import pytest
 from dense_models import CLASSES, PatchDetector, Segmenter
 from PIL import Image
 
-from visattn.attribution.explained_model import describe_model
 from visattn.cli import main
 from visattn.commands.score.evaluate_maps import DenseMapEvaluator, QueryObject, build_queries
 from visattn.data.regions.readers import read_coco_images
@@ -62,10 +61,8 @@ def queries_of(instances: Path) -> list[QueryObject]:
 
 
 def rows_of(model: Any, kind: Any, instances: Path, methods: list[str]) -> list[dict[str, Any]]:
-    explained = describe_model(model.eval(), SIZE, CLASSES)
-    evaluator = DenseMapEvaluator(
-        Explainer(explained, img_size=SIZE, dense=True), ["localization"], kind=kind
-    )
+    explainer = Explainer(model.eval(), img_size=SIZE, class_names=CLASSES, dense=True)
+    evaluator = DenseMapEvaluator(explainer, ["localization"], kind=kind)
     evaluator.check_methods(methods)
     queries = queries_of(instances)
     images = [read_image(query.image.path) for query in queries]

@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 from torch import nn
 
-from visattn.attribution import analyze_model
 from visattn.commands.score.evaluate_maps import MapEvaluator, QueryObject
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.images.reader import read_image
@@ -47,10 +46,10 @@ def scores(folder: Path) -> dict[str, float]:
     annotated = AnnotatedImage(
         path.name, path, (SIDE, SIDE), (AnnotatedObject("square", [outline]),)
     )
-    explained = analyze_model(Blur().eval(), SIDE)
+    explainer = Explainer(Blur().eval(), img_size=SIDE, resize_mode="squash")
     schedule = PerturbationSchedule(steps=64)
     parts = ("localization", "insertion_deletion")
-    evaluator = MapEvaluator(Explainer(explained, resize_mode="squash"), parts, schedule=schedule)
+    evaluator = MapEvaluator(explainer, parts, schedule=schedule)
     query = QueryObject(annotated, "square", (0,))
     [row] = evaluator.evaluate([query], [read_image(path)], ["gradcam"])
     return row

@@ -89,7 +89,7 @@ def index_text(maps: "Sequence[AttentionMap]") -> str:
     Args:
         maps: One map per method.
     """
-    from visattn.pipelines.colors import PASSED_COLORS
+    from visattn.pipelines.inputs import PASSED_COLORS
     from visattn.viz.maps import method_title, target_line
 
     titles = [method_title(each) for each in maps if not each.info.empty]

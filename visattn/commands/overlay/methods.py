@@ -224,21 +224,14 @@ class MapRunner:
         import torch
 
         from visattn.attribution.targets import resolve_target
-        from visattn.pipelines.explainer import Explainer
 
         torch.manual_seed(0)  # random weights are the same in every run
         self.dense = dense_target(args)
         is_dense = self.dense is not None
         self.loaded = load_explained_model(args, dense=is_dense)
-        self.explained = self.loaded.model
+        self.explainer = self.loaded.explainer
+        self.explained = self.explainer.analyze()
         info = self.explained.info
-        self.explainer = Explainer(
-            self.explained,
-            img_size=args.input_size if is_dense else None,
-            transform=self.loaded.transform,
-            resize_mode=args.resize_mode,
-            dense=is_dense,
-        )
         specs = _map_specs(args, self.explainer, self.dense)
         classes = [] if is_dense else _explained_classes(args, self.explained)
         self.several = len(classes) > 1
@@ -301,8 +294,7 @@ class MapRunner:
         arguments = dict(spec.method_args)
         if any(each.target is not None for each in specs):
             rows = [[each.target for each in specs]] * len(batch.originals)
-            size = max(len(batch.originals), 1)
-            return explainer.map_targets(batch, spec.method, rows, size, **arguments)
+            return explainer.map_targets(batch, spec.method, rows, **arguments)
         if target is not None and target.first_scores is not None:
             target = self._new_target(target.class_indices)  # the score is that of its own pass
         maps = explainer.map(batch, spec.method, self.dense or target, **arguments)

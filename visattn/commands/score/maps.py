@@ -426,29 +426,24 @@ def _build_evaluator(args: argparse.Namespace) -> "tuple[MapEvaluator, str]":
     from visattn.commands.score.evaluate_maps import MapEvaluator
     from visattn.metrics.faithfulness import PerturbationSchedule
     from visattn.metrics.localization import LocalizationRule
-    from visattn.pipelines.explainer import Explainer
 
     rule = LocalizationRule(args.tolerance, args.threshold)
     schedule = PerturbationSchedule(steps=args.steps)
     args.pretrained = args.pretrained and not args.dry_run  # a dry run downloads nothing
     dense = args.target in _DENSE
     loaded = load_explained_model(args, dense=dense)
-    explained = loaded.model
+    explainer = loaded.explainer
     if loaded.weights == "random" and not args.dry_run:
         print_message("the weights are random: the scores have no meaning")
-    options: dict[str, Any] = {"resize_mode": args.resize_mode}
     if dense:
         from visattn.commands.score.evaluate_maps import DenseMapEvaluator
 
-        if not explained.class_names:
+        if not explainer.analyze().class_names:
             raise ValueError("the names of the classes are unknown; give a file, --classes FILE")
-        explainer = Explainer(explained, img_size=args.input_size, dense=True, **options)
         evaluator = DenseMapEvaluator(
             explainer, args.scores, rule, schedule, args.seed, kind=args.target
         )
         return evaluator, loaded.weights
-    own = None if args.resize_mode else loaded.transform
-    explainer = Explainer(explained, transform=own, **options)
     evaluator = MapEvaluator(explainer, args.scores, rule, schedule, args.seed)
     return evaluator, loaded.weights
 
