@@ -3,7 +3,6 @@ from .attribution.dense_targets import (
     PixelTarget as PixelTarget,
     QueryTarget as QueryTarget,
     RegionTarget as RegionTarget,
-    TokenTarget as TokenTarget,
 )
 from .blocks.registry import (
     create_block as create_block,

@@ -20,7 +20,6 @@ PHOTO = waves(1, 3, 61, 83)[0].permute(1, 2, 0).numpy()
 FEW: dict[str, dict[str, Any]] = {
     "rise": {"num_masks": 11}, "smoothgrad": {"num_samples": 2},
     "integrated_gradients": {"n_steps": 2}, "occlusion": {"sliding_window_size": 20, "stride": 20},
-    "scorecam": {"max_channels": 3}, "ablationcam": {"max_channels": 3},
 }  # fmt: skip
 
 

@@ -94,8 +94,8 @@ def test_channels_last_layouts_are_supported(layout: str) -> None:
     explained = Subject(model, info, model)
     layer = FeatureLayer("0", layout, (13, 17))  # pyright: ignore[reportArgumentType]
     x = images()
-    [[(activations, gradients)]] = activations_and_gradients(
-        explained, x, [resolve_target(4, explained)], layer
+    [(activations, gradients)] = activations_and_gradients(
+        explained, x, resolve_target(4, explained), layer
     )
     assert torch.equal(activations, x)
     assert gradients.shape == x.shape
@@ -109,14 +109,14 @@ def test_prefix_tokens_are_excluded() -> None:
     layer = FeatureLayer("0", "b n c", (2, 3), num_prefix_tokens=2)
     explained = Subject(model, small_cnn().info, lambda x: model(x[:, 0]))
     x = torch.rand(2, 1, 8, 5)
-    [[(activations, _)]] = activations_and_gradients(
-        explained, x, [resolve_target(4, explained)], layer
+    [(activations, _)] = activations_and_gradients(
+        explained, x, resolve_target(4, explained), layer
     )
     assert activations.shape == (2, 5, 2, 3)
     assert torch.equal(activations[:, :, 0, 0], x[:, 0, 2])
     wrong = FeatureLayer("0", "b n c", (2, 3), num_prefix_tokens=1)
     with pytest.raises(ValueError, match="2 x 3 after 1 prefix tokens, got"):
-        activations_and_gradients(explained, x, [resolve_target(4, explained)], wrong)
+        activations_and_gradients(explained, x, resolve_target(4, explained), wrong)
 
 
 def test_unsuitable_layers_raise_an_error() -> None:

@@ -61,28 +61,6 @@ def test_ablationcam_equals_a_plain_loop(layer: int, index: int) -> None:
             torch.testing.assert_close(result[row], total.relu())
 
 
-def test_scorecam_may_use_only_the_channels_that_vary_most() -> None:
-    explained, x = small_cnn(), images()[:1]
-    target = resolve_target(1, explained)
-    features, _ = halves(explained, 3)
-    with torch.no_grad():
-        activations = features(x)[0]
-        kept = activations.flatten(1).var(1).topk(2).indices
-        scores = torch.full((len(activations),), -torch.inf)
-        for index in kept:
-            large = nn.functional.interpolate(
-                activations[None, index : index + 1], (13, 17), mode="bilinear"
-            )
-            mask = (large - large.min()) / (large.max() - large.min())
-            scores[index] = explained.model(x * mask)[0, 1]
-        expected = (scores.softmax(0)[:, None, None] * activations).sum(0).relu()
-    torch.testing.assert_close(scorecam(explained, x, target, max_channels=2)[0], expected)
-    every = scorecam(explained, x, target, max_channels=len(activations))
-    torch.testing.assert_close(every, scorecam(explained, x, target))
-    with pytest.raises(ValueError, match="max_channels must be at least 1, got 0"):
-        scorecam(explained, x, target, max_channels=0)
-
-
 class Head(nn.Module):
     """Scores of pooled features; with `shortcut` they also depend on what came before."""
 

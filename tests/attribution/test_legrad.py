@@ -14,7 +14,7 @@ import visattn
 from tests.helpers.image_text_models import tiny_clip, tiny_siglip, tiny_tokenizer
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.legrad import legrad
-from visattn.attribution.targets import CallableTarget, ClassTarget
+from visattn.attribution.targets import class_target, function_target
 from visattn.models import VisionTransformer
 from visattn.models.backbones.text_models import text_classifier
 from visattn.recording.subject import Subject
@@ -64,7 +64,7 @@ def test_legrad_of_clip_is_the_formula(start: int) -> None:
         score = (clip_embedding(model, hidden.mean(1)) @ text).sum() * explained.model.logit_scale
         [gradient] = torch.autograd.grad(score, attention)
         expected += gradient.clamp(min=0).mean((1, 2))[:, 1:]
-    computed = legrad(explained, IMAGES, ClassTarget([1]), start_layer=start)
+    computed = legrad(explained, IMAGES, class_target([1]), start_layer=start)
     torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
 
 
@@ -92,7 +92,7 @@ def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
         score = (normalize(pooled, dim=-1) @ explained.model.text_features[1]).sum()
         [gradient] = torch.autograd.grad(score * explained.model.logit_scale, attention)
         expected += gradient.clamp(min=0).mean((1, 2))
-    computed = legrad(explained, IMAGES, ClassTarget([1]))
+    computed = legrad(explained, IMAGES, class_target([1]))
     torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
 
 
@@ -118,7 +118,7 @@ def test_legrad_of_a_class_token_vit_differentiates_the_head_of_mean_tokens() ->
         [gradient] = torch.autograd.grad(score, kept[0])
         expected += gradient.clamp(min=0).mean((1, 2))[:, 1:]
         block.attn.fused_attn = True
-    computed = legrad(analyze_model(model, 48), images, ClassTarget([3]))
+    computed = legrad(analyze_model(model, 48), images, class_target([3]))
     torch.testing.assert_close(computed, expected.unflatten(1, (3, 3)), rtol=1e-8, atol=1e-12)
 
 
@@ -143,8 +143,8 @@ def test_legrad_leaves_the_model_alone_and_takes_images_one_by_one(name: str) ->
     images = torch.randn(3, 3, 48, 48)
     states = {key: value.clone() for key, value in model.state_dict().items()}
     explained = analyze_model(model, 48)
-    together = legrad(explained, images, ClassTarget())
-    apart = torch.cat([legrad(explained, image[None], ClassTarget()) for image in images])
+    together = legrad(explained, images, class_target())
+    apart = torch.cat([legrad(explained, image[None], class_target()) for image in images])
     torch.testing.assert_close(together, apart, rtol=1e-3, atol=1e-5 * float(apart.max()))
     assert together.shape == (3, 3, 3)
     assert float(together.min()) >= 0 < float(together.max())
@@ -158,8 +158,8 @@ def test_a_function_of_the_output_is_split_by_layer() -> None:
     torch.manual_seed(2)
     explained = analyze_model(MODELS["ours"]().eval(), 48)
     images = torch.randn(2, 3, 48, 48)
-    by_function = legrad(explained, images, CallableTarget(lambda output: output[:, 2]))
-    torch.testing.assert_close(by_function, legrad(explained, images, ClassTarget([2])))
+    by_function = legrad(explained, images, function_target(lambda output: output[:, 2]))
+    torch.testing.assert_close(by_function, legrad(explained, images, class_target([2])))
 
 
 def test_models_without_a_chain_of_blocks_are_refused_with_the_reason() -> None:

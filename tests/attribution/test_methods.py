@@ -9,7 +9,7 @@ from torch import nn
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS, get_method, supported_methods
-from visattn.attribution.targets import ClassTarget, resolve_target
+from visattn.attribution.targets import class_target, resolve_target
 from visattn.models import VisionTransformer
 from visattn.recording.frozen import frozen
 from visattn.recording.model_info import ModelInfo
@@ -87,7 +87,7 @@ def test_a_target_first_sees_the_images_themselves(name: str, vit: Subject) -> N
     explained, x = small_cnn(), images()
     if name in (*ONE_LAYER, *ALL_LAYERS):
         explained, x = vit, torch.rand(2, 3, 9, 12)
-    target = ClassTarget()
+    target = class_target()
     options = {"rise": {"num_masks": 3}, "smoothgrad": {"num_samples": 2}}.get(name, {})
     METHODS[name].function(explained, x, target, **options)
     with frozen(explained.model), torch.no_grad():

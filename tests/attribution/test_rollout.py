@@ -20,7 +20,7 @@ from visattn.attribution.attention import (
 )
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS
-from visattn.attribution.targets import ClassTarget
+from visattn.attribution.targets import class_target
 from visattn.recording.attention_call import AttentionCall
 from visattn.recording.subject import Subject
 
@@ -30,7 +30,7 @@ B, H, N = 2, 3, 7
 def explain(method: str, model: torch.nn.Module | Subject, images: Tensor) -> Tensor:
     if not isinstance(model, Subject):
         model = analyze_model(model, (images.shape[2], images.shape[3]))
-    return METHODS[method].function(model, images, ClassTarget([1]))
+    return METHODS[method].function(model, images, class_target([1]))
 
 
 def random_layers(count: int, seed: int = 0, heads: int | None = None) -> list[Tensor]:

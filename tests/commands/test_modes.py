@@ -30,7 +30,7 @@ REFUSED = [
     (SAVED, "--vmax 1 --normalize image"),
     (SAVED, "--style blur --colormap gray"),
     *((CLIP, words) for words in ("--normalize global", "--interpolation nearest", "--save rgba")),
-    *((CLIP, words) for words in ("--autocast bfloat16", "--vmin 1", "--shard 1/2", "--part left")),
+    *((CLIP, words) for words in ("--autocast bfloat16", "--vmin 1", "--shard 1/2")),
     *((SAID, words) for words in ("--maps mean", "--overwrite", "--alignment")),
     (("detect", "a.png", "--weights", "m"), "--layer 0"),
     (("segment", "a.png", "--weights", "m"), "--overwrite"),

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 import visattn as va
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.methods import METHODS
-from visattn.attribution.targets import ClassTarget
+from visattn.attribution.targets import class_target
 from visattn.pipelines import inputs
 
 SIZE = (40, 56)
@@ -56,7 +56,7 @@ def test_a_batch_is_explained_as_it_is(form: str) -> None:
     labels = torch.tensor([1, 0, 1])
     maps = va.explain(model, x, "gradcam", labels, layer="features")
     explained = analyze_model(model, SIZE)
-    target = ClassTarget([1, 0, 1], explained.info.output)
+    target = class_target([1, 0, 1], explained.info.output)
     expected = METHODS["gradcam"].function(explained, batch(), target, layer="features")
     torch.testing.assert_close(torch.stack([each.values for each in maps]), expected)
     assert [each.info.target for each in maps] == [1, 0, 1]

@@ -109,9 +109,7 @@ def test_the_last_call_counts_or_the_selected_one() -> None:
     for (name, features), gradient in zip(calls, gradients, strict=True):
         layer = resolve_feature_layer(explained, name)
         assert layer.call == int(name[-1])
-        [[(activations, gradient_of_layer)]] = activations_and_gradients(
-            explained, x, [target], layer
-        )
+        [(activations, gradient_of_layer)] = activations_and_gradients(explained, x, target, layer)
         torch.testing.assert_close(activations, features.detach())
         torch.testing.assert_close(gradient_of_layer, gradient)
     last = grad_cam(third.detach(), gradients[2])

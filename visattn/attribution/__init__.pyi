@@ -3,11 +3,9 @@ from .cam import (
 )
 from .dense_targets import (
     BoxTarget as BoxTarget,
-    DenseTarget as DenseTarget,
     PixelTarget as PixelTarget,
     QueryTarget as QueryTarget,
     RegionTarget as RegionTarget,
-    TokenTarget as TokenTarget,
 )
 from .explained_model import (
     analyze_model as analyze_model,
@@ -20,5 +18,6 @@ from .methods import (
     supported_methods as supported_methods,
 )
 from .targets import (
-    ClassTarget as ClassTarget,
+    DenseTarget as DenseTarget,
+    Score as Score,
 )

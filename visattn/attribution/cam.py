@@ -7,13 +7,12 @@ the layer around it, and its row in the table.
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from visattn.attribution.layer_outputs import (
     activations_and_gradients,
@@ -21,15 +20,12 @@ from visattn.attribution.layer_outputs import (
     sum_levels,
 )
 from visattn.attribution.registry import method
-from visattn.attribution.targets import ClassTarget, Target
+from visattn.attribution.targets import Score, Target
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer
-from visattn.recording.frozen import first_weight, frozen
 from visattn.recording.outputs import class_scores
 from visattn.recording.subject import Subject
 
-OF_TARGETS = "of_targets"
-"""Attribute of a method that explains several targets of an image in one forward pass."""
 _CANCELED = 1e-4  # of the products that were summed: what is left is rounding
 Formula = Callable[..., Tensor]
 """From activations and gradients, as it names them, and options to a map."""
@@ -63,43 +59,19 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
         layer: Layer = -1,
         **options: Any,
     ) -> Float[Tensor, "b gy gx"]:
-        if "gradients" not in named:
-            feature_layer = resolve_feature_layer(explained, layer)
-            return formula(
-                layer_activations(explained, images, target, feature_layer)[0], **options
-            )
-        [maps] = explain_targets(explained, images, [target], layer=layer, **options)
-        return maps
-
-    def explain_targets(
-        explained: Subject,
-        images: Float[Tensor, "b c y x"],
-        targets: Sequence[Target],
-        *,
-        layer: Layer = -1,
-        **options: Any,
-    ) -> list[Float[Tensor, "b gy gx"]]:
         feature_layer = resolve_feature_layer(explained, layer)
-        return [
-            sum_levels(
-                [formula(*level, **options) for level in levels], explained, images, feature_layer
-            )
-            for levels in activations_and_gradients(explained, images, targets, feature_layer)
-        ]
+        if "gradients" not in named:
+            activations, _ = layer_activations(explained, images, target, feature_layer)
+            return formula(activations, **options)
+        levels = activations_and_gradients(explained, images, target, feature_layer)
+        maps = [formula(*level, **options) for level in levels]
+        return sum_levels(maps, explained, images, feature_layer)
 
     # The options of a method are read from its signature, also those of the formula.
     signature = inspect.signature(explain)
-    own = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    options = [
-        parameter for parameter in named.values() if parameter.kind is parameter.KEYWORD_ONLY
-    ]
+    own = [each for name, each in signature.parameters.items() if name != "options"]
+    options = [each for each in named.values() if each.kind is each.KEYWORD_ONLY]
     functools.update_wrapper(explain, formula)
-    if "gradients" in named:
-        vars(explain)[OF_TARGETS] = explain_targets
     vars(explain)["__signature__"] = signature.replace(parameters=[*own, *options])
     return explain
 
@@ -313,27 +285,9 @@ def weighted_sum(
     return torch.einsum("bcyx,bc->byx", activations, weights).relu()
 
 
-class _CalledFunctions(TorchFunctionMode):
-    """Collects the names of the functions of torch that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.names.add(getattr(func, "__name__", ""))
-        return func(*args, **(kwargs or {}))
-
-
 def _signed_features_error(explained: Subject, _target: object) -> str:
     """Return why the features of a model have both signs; "" if they may be positive."""
-    channels, size = len(explained.info.mean), explained.info.input_size
-    noise = torch.rand(1, channels, *size).to(first_weight(explained.model))
-    with frozen(explained.model), torch.no_grad(), _CalledFunctions() as called:
-        explained.forward(noise)
-    if "layer_norm" not in called.names:  # of a module or a bare call
+    if not any("LayerNorm" in type(module).__name__ for module in explained.model.modules()):
         return ""
     return (
         "its layer normalization makes features of both signs, whose sum, the divisor of "
@@ -388,39 +342,23 @@ def finercam(
         strength: Weight of the similar classes; 0 gives Grad-CAM.
 
     Raises:
-        ValueError: If there is no such layer, or the model has only one class.
+        ValueError: If there is no such layer.
 
     Source:
         Zhang et al. 2025, arXiv:2501.11309, with the weights of the authors' code. Deviation from
         it: the weights are constants, so that only scores are explained, not also probabilities.
     """
 
-    def difference(output: Any) -> Tensor:
+    def difference(output: Any) -> Float[Tensor, " b"]:
         score = target(output)
-        return score - strength * similar_score(score, output, target, num_references)
+        if not isinstance(target, Score) or target.kind != "class":
+            raise TypeError("Finer-CAM compares classes: the target must be a class")
+        scores = class_scores(output, layout=target.layout)
+        distances = (scores - score[:, None]).detach().abs()
+        distances = distances.scatter(1, target.indices(scores)[:, None], torch.inf)  # not itself
+        count = min(num_references, scores.shape[1] - 1)
+        similar = distances.argsort(dim=1, stable=True)[:, :count]
+        weights = scores.detach().gather(1, similar).softmax(1)  # shares of their probabilities
+        return score - strength * (weights * scores.gather(1, similar)).sum(1)
 
     return gradcam(explained, images, difference, layer=layer)
-
-
-def similar_score(
-    score: Float[Tensor, " b"], output: Any, target: Target, count: int
-) -> Float[Tensor, " b"]:
-    """Return the mean score of the classes whose scores are closest to that of a class.
-
-    Raises:
-        TypeError: If the target is no class.
-        ValueError: If there is one class only.
-    """
-    if not isinstance(target, ClassTarget) or target.class_indices is None:
-        raise TypeError("Finer-CAM compares classes: the target must be a class")
-    scores = class_scores(output, layout=target.layout)
-    if scores.shape[1] < 2 or count < 1:
-        raise ValueError(
-            f"Finer-CAM needs similar classes: got {scores.shape[1]} classes and "
-            f"num_references={count}"
-        )
-    distances = (scores - score[:, None]).detach().abs()
-    distances = distances.scatter(1, target.indices(scores)[:, None], torch.inf)  # not the class
-    similar = distances.argsort(dim=1, stable=True)[:, : min(count, scores.shape[1] - 1)]
-    weights = scores.detach().gather(1, similar).softmax(1)  # shares of their probabilities
-    return (weights * scores.gather(1, similar)).sum(1)

@@ -1,28 +1,25 @@
 """Class activation maps without gradients: Score-CAM and Ablation-CAM."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from visattn.attribution.cam import weighted_sum
-from visattn.attribution.dense_targets import BoundTarget
 from visattn.attribution.layer_outputs import intercept_layer, layer_activations
-from visattn.attribution.perturbation import evaluate_target, variant_scorer, variants_per_batch
+from visattn.attribution.perturbation import evaluate_target, variant_scorer
 from visattn.attribution.registry import method
-from visattn.attribution.targets import ClassTarget, Target
+from visattn.attribution.targets import Target, is_function
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer, to_grid
 from visattn.recording.frozen import frozen
-from visattn.recording.model_info import FeatureLayer
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import resample_to_input
 
 _MAX_VALUES = 2**25  # of all feature maps in a forward pass
 _MAX_IMAGES = 32
-_TOLERANCE = 1e-3  # of the scores: rounding in kernels for other batch sizes
 
 
 @method("scorecam", title="Score-CAM", paper="arXiv:1910.01279", needs="features")
@@ -32,7 +29,6 @@ def scorecam(
     target: Target,
     *,
     layer: Layer = -1,
-    max_channels: int | None = None,
     internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b gy gx"]:
     """Score-CAM: channels of a layer weighted by the score of the image seen through each.
@@ -44,37 +40,28 @@ def scorecam(
         target: Target to explain; of a class the logit.
         layer: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
-        max_channels: Use only this many channels, those that vary most over each image (Faster
-            Score-CAM); None for all.
         internal_batch_size: Images in one forward pass; None for as many as suit the device.
 
     Raises:
-        ValueError: If there is no such layer, or `max_channels` is below 1.
+        ValueError: If there is no such layer.
 
     Source:
-        Wang et al. 2020, arXiv:1910.01279; `max_channels`: tabayashi0117, Score-CAM repository,
-        and `max_N` of tf-keras-vis.
+        Wang et al. 2020, arXiv:1910.01279.
     """
     feature_layer = resolve_feature_layer(explained, layer)
     activations, _ = layer_activations(explained, images, target, feature_layer)
     size = (images.shape[2], images.shape[3])
     rows = torch.arange(len(images))
-    varying = activations.amax((2, 3)) > activations.amin((2, 3))
-    used = varying if max_channels is None else varying & _most_varying(activations, max_channels)
-    channels = _selected_first(used)
+    channels = _selected_first(activations.amax((2, 3)) > activations.amin((2, 3)))
     with frozen(explained.model), torch.no_grad():
         evaluate, count, _ = variant_scorer(
             explained, images, target, internal_batch_size=internal_batch_size
         )
         # A constant channel is not run: its mask of zeros leaves the mean color, which is 0 here.
-        # Others that are not run are left out below.
         scores = evaluate(torch.zeros_like(images)[None]).T.repeat(1, activations.shape[1])
         for chunk in channels.split(count):
             placed = resample_to_input(activations[rows, chunk], size, feature_layer.margin)
-            masks = channel_masks(placed)
-            scores[rows, chunk] = evaluate(images * masks[:, :, None])
-    if max_channels is not None:
-        scores = scores.masked_fill(~used, -torch.inf)
+            scores[rows, chunk] = evaluate(images * channel_masks(placed)[:, :, None])
     return score_cam(activations, scores)
 
 
@@ -109,17 +96,43 @@ def ablationcam(
     activations, called = layer_activations(explained, images, target, feature_layer)
     rows = torch.arange(len(images))
     channels = _selected_first(activations.any(3).any(2))
+    output = explained.info.output
+    single = not explained.independent or (is_function(target) and (output.key or output.error))
+
+    def evaluate(chunk: Int[Tensor, "m b"], *, repeat: bool) -> Float[Tensor, "m b"]:
+        """Return the scores without one channel of each image, m times."""
+        # Only the layers behind differ between channels, so that those before run once if `repeat`:
+        #
+        #     b images --> layer --> b features --repeat--> m b features, without a channel each -->
+
+        def ablate(features: Tensor) -> Tensor:
+            copies = features.repeat(len(chunk) if repeat else 1, *[1] * (features.ndim - 1))
+            grid = to_grid(copies, called)  # a view
+            grid[torch.arange(len(grid)), chunk.flatten()] = 0
+            return copies
+
+        def once(_: Tensor) -> Any:
+            return explained.forward(images)
+
+        model = replace(explained, forward=once) if repeat else explained
+        with intercept_layer(explained, called, ablate):
+            return evaluate_target(model, images.expand(len(chunk), *images.shape), target)
+
     with frozen(explained.model), torch.no_grad():
         score = evaluate_target(explained, images[None], target)[0]
         without = score[:, None].repeat(1, activations.shape[1])
-        evaluate, shared = _shared_trunk(explained, images, target, called, channels[:1])
-        largest = max(1, _MAX_VALUES // activations[0].numel()) if shared else _MAX_IMAGES
-        size = variants_per_batch(min(internal_batch_size, largest), images)
-        of_parts = explained.info.output.key or explained.info.output.error
-        if of_parts and not isinstance(target, ClassTarget | BoundTarget):
-            size = 1  # a function gets the whole output of each variant, one run after the other
-        for chunk in channels.split(size):
-            without[rows, chunk] = evaluate(chunk)
+        largest = max(1, _MAX_VALUES // activations[0].numel())
+        # What leaves the layers before on another way (a skip connection, a size that was stored)
+        # is not repeated: it does not fit then, and the whole model runs.
+        for repeat, most in ((not single, largest), (False, _MAX_IMAGES)):
+            size = 1 if single else max(1, min(internal_batch_size, most) // len(images))
+            try:
+                for chunk in channels.split(size):
+                    without[rows, chunk] = evaluate(chunk, repeat=repeat)
+                break
+            except Exception:  # a model may check the shapes between its layers
+                if not repeat:
+                    raise
     return ablation_cam(activations, score, without)
 
 
@@ -183,61 +196,7 @@ def channel_masks(resized: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]
     return (resized - low) / torch.where(high > low, high - low, 1.0)
 
 
-def _most_varying(activations: Float[Tensor, "b c y x"], count: int) -> Bool[Tensor, "b c"]:
-    """Return which channels of each image have the highest variance."""
-    if count < 1:
-        raise ValueError(f"max_channels must be at least 1, got {count}")
-    order = activations.flatten(2).var(2).argsort(dim=1, descending=True, stable=True)
-    return order.argsort(dim=1) < count
-
-
 def _selected_first(selected: Bool[Tensor, "b c"]) -> Int[Tensor, "m b"]:
     """Return the selected channels of each image; those of others fill the last rows."""
     order = selected.int().argsort(dim=1, descending=True, stable=True)
     return order[:, : int(selected.sum(1).max())].T
-
-
-def _shared_trunk(
-    explained: Subject,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    layer: FeatureLayer,
-    channels: Int[Tensor, "1 b"],
-) -> tuple[Callable[[Int[Tensor, "m b"]], Float[Tensor, "m b"]], bool]:
-    """Return the function that scores images without channels, and whether it repeats features.
-
-    If possible each image runs up to the layer once for all channels, whose features are repeated
-    there. Both ways must then give the same scores for the given channels, repeated once.
-    """
-    # Only the layers behind differ between channels, so that those before need to run only once:
-    #
-    #     b images --> layer --> b features --repeat--> m b features, a channel of each 0 --> scores
-    #
-    # What leaves the layers before on another way (a skip connection, a size that was stored) would
-    # not be repeated. The run with a pair tells: all images through all layers must give the same.
-    repeated = explained.info.output.key == "" and not explained.info.output.error
-
-    def evaluate(channels: Tensor, *, repeat: bool) -> Tensor:
-        def ablate(output: Tensor) -> Tensor:
-            copies = output.repeat(len(channels), *[1] * (output.ndim - 1)) if repeat else output
-            copies = copies.clone()
-            grid = to_grid(copies, layer)  # a view
-            grid[torch.arange(len(grid)), channels.flatten()] = 0
-            return copies
-
-        model = explained
-        if repeat:
-            model = replace(explained, forward=lambda variants: explained.forward(variants[:count]))
-        with intercept_layer(explained, layer, ablate):
-            return evaluate_target(model, images.expand(len(channels), *images.shape), target)
-
-    count = len(images)
-    if repeated and len(channels):
-        pair = channels.repeat(2, 1)
-        try:
-            fast = evaluate(pair, repeat=True)
-            slow = evaluate(pair, repeat=False)
-        except Exception:  # noqa: BLE001 - a model may check the shapes between its layers
-            return lambda channels: evaluate(channels, repeat=False), False
-        repeated = torch.allclose(fast, slow, rtol=_TOLERANCE, atol=_TOLERANCE)
-    return lambda channels: evaluate(channels, repeat=repeated), repeated

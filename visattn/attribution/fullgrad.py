@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from visattn.attribution.dense_targets import BoundTarget, BoxTarget
 from visattn.attribution.registry import method
-from visattn.attribution.targets import ClassTarget, Target, target_values
+from visattn.attribution.targets import Score, Target, target_values
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import first_weight, frozen, with_grad
@@ -38,10 +37,9 @@ def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "
 
 
 _COMPLETENESS = 1e-3  # of the sum of absolute parts
-_NORMS = ("LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm")
 _COVERED = (
     "it must consist of convolutions, linear layers, batch normalization, pooling and elementwise "
-    "activations"
+    "activations: gradients times input and biases do not sum to its output"
 )
 # A ReLU or leaky ReLU equals its slope times its input, so that nothing is left for a bias; a ReLU6
 # above 6 does not.
@@ -51,20 +49,13 @@ _ACTIVATIONS = frozenset(
 )
 
 
-def _incomplete(explained: Subject, target: object) -> str:
+def _incomplete(explained: Subject, _target: object) -> str:
     """Return why gradients times input and biases do not sum to the score; "" if they do.
 
     It is tried on a noise image, for the sum of all outputs.
     """
-    if isinstance(target, BoxTarget):
-        return "the score of a box is no sum of gradients times input and biases"
-    kinds = {type(module).__name__ for module in explained.model.modules()}
-    if norms := sorted(kind for kind in kinds if any(norm in kind for norm in _NORMS)):
-        return f"{_COVERED}, but has {', '.join(norms)}"
-    noise = torch.randn(
-        1, len(explained.info.mean), *explained.info.input_size,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    size = (1, len(explained.info.mean), *explained.info.input_size)
+    noise = torch.randn(size, generator=torch.Generator().manual_seed(0))
 
     def total(output: Any) -> Tensor:
         parts = [tensor for tensor in output_tensors(output) if tensor.is_floating_point()]
@@ -72,11 +63,9 @@ def _incomplete(explained: Subject, target: object) -> str:
 
     try:
         values, parts = _parts(explained, noise.to(first_weight(explained.model)), total)
-    except (RuntimeError, NotImplementedError, ValueError):  # of operations without a gradient
-        return "its scores are not differentiable"
-    if parts.sum_to(values):
-        return ""
-    return f"{_COVERED}: gradients times input and biases do not sum to its output"
+    except (RuntimeError, ValueError):  # of operations without a gradient
+        return "its output has no gradient on an image of noise"
+    return "" if parts.sum_to(values) else _COVERED
 
 
 @method("fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features", check=_incomplete)
@@ -97,11 +86,8 @@ def fullgrad(
         Srinivas and Fleuret 2019, arXiv:1905.00780, definition 1 and section 4.
     """
     values, parts = _parts(explained, images, target)
-    # A side of a box is no linear function of the output; one of the user's own may be none either.
-    of_scores = (
-        isinstance(target, BoundTarget) and getattr(target.target, "part", "score") == "score"
-    )
-    if (of_scores or isinstance(target, ClassTarget)) and not parts.sum_to(values):
+    # A function of the user's own may be no linear function of the output.
+    if isinstance(target, Score) and target.kind != "function" and not parts.sum_to(values):
         raise ValueError(
             f"gradients times input and biases must sum to the score, but for "
             f"{explained.info.name} they sum to {float(parts.sums[0]):.4g} and the score is "

@@ -1,8 +1,5 @@
 """Gradient methods with respect to the input: saliency, gradient × input, SmoothGrad, IG."""
 
-from functools import partial
-from itertools import islice
-
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -12,11 +9,8 @@ from visattn.attribution.perturbation import (
     Baseline,
     VariantScorer,
     baseline_image,
-    channels_last_scorer,
     evaluate_target,
-    images_per_gradient_batch,
-    noisy_copies,
-    variants_per_batch,
+    variant_scorer,
 )
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
@@ -53,10 +47,7 @@ def input_gradient(
     Source:
         Simonyan, Vedaldi and Zisserman 2013, arXiv:1312.6034, section 3.1.
     """
-    with frozen(explained.model):
-        scorer = partial(evaluate_target, explained, target=target)
-        gradients = _input_gradients(explained, with_grad(images[None]), scorer)
-    return _reduce_channels(gradients[0], signed=signed)
+    return _reduce_channels(_input_gradient(explained, images, target), signed=signed)
 
 
 @method(
@@ -86,10 +77,8 @@ def input_x_gradient(
     Source:
         Shrikumar et al. 2016, arXiv:1605.01713, section 2.
     """
-    with frozen(explained.model):
-        scorer = partial(evaluate_target, explained, target=target)
-        gradients = _input_gradients(explained, with_grad(images[None]), scorer)
-    return _reduce_channels(images * gradients[0], signed=signed)
+    gradient = _input_gradient(explained, images, target)
+    return _reduce_channels(images * gradient, signed=signed)
 
 
 @method("smoothgrad", title="SmoothGrad", paper="arXiv:1706.03825", needs="gradient")
@@ -117,19 +106,23 @@ def smoothgrad(
         internal_batch_size: Images in one forward pass; None for as many as suit the memory.
 
     Raises:
-        ValueError: If there are no samples, the noise is negative, or the target is not
-            differentiable.
+        ValueError: If the target is not differentiable.
 
     Source:
         Smilkov et al. 2017, arXiv:1706.03825, section 3.
     """
-    copies = noisy_copies(images, num_samples, stdev_spread, seed)
+    random = torch.Generator().manual_seed(seed)
+    spread = images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
     total = torch.zeros_like(images)
     with frozen(explained.model):
-        scorer, sizes = _chunks(explained, num_samples, internal_batch_size, images, target)
-        for count in sizes:
-            noisy = with_grad(torch.stack(list(islice(copies, count))))
-            total += _input_gradients(explained, noisy, scorer).sum(0)
+        scorer, chunk, _ = variant_scorer(
+            explained, images, target, internal_batch_size=internal_batch_size, backward=True
+        )
+        for start in range(0, num_samples, chunk):
+            count = min(chunk, num_samples - start)
+            noise = [torch.randn(images.shape[1:], generator=random) for _ in range(count)]
+            noisy = images + stdev_spread * spread * torch.stack(noise).to(images)[:, None]
+            total += _gradients(explained, noisy, scorer).sum(0)
     return _reduce_channels(total / num_samples, signed=signed)
 
 
@@ -162,8 +155,7 @@ def integrated_gradients(
         internal_batch_size: Images in one forward pass; None for as many as suit the memory.
 
     Raises:
-        ValueError: If there are no steps, the baseline is unknown, or the target is not
-            differentiable.
+        ValueError: If the target is not differentiable.
 
     Source:
         Sundararajan, Taly and Yan 2017, arXiv:1703.01365, equation 1.
@@ -177,38 +169,31 @@ def integrated_gradients(
     )
     total = torch.zeros_like(images)
     with frozen(explained.model):
-        scorer, sizes = _chunks(explained, n_steps, internal_batch_size, images, target)
-        for alpha, weight in zip(alphas.split(sizes), weights.split(sizes), strict=True):
-            points = with_grad(baseline + alpha * difference)
-            total += (weight * _input_gradients(explained, points, scorer)).sum(0)
+        scorer, chunk, _ = variant_scorer(
+            explained, images, target, internal_batch_size=internal_batch_size, backward=True
+        )
+        for alpha, weight in zip(alphas.split(chunk), weights.split(chunk), strict=True):
+            path = baseline + alpha * difference
+            total += (weight * _gradients(explained, path, scorer)).sum(0)
     return _reduce_channels(difference * total, signed=signed)
 
 
-def _chunks(
-    explained: Subject,
-    count: int,
-    internal_batch_size: int | None,
-    images: Tensor,
-    target: Target,
-) -> tuple[VariantScorer, list[int]]:
-    """Return what scores variants of images, and how many of all images each forward pass takes.
+def _input_gradient(
+    explained: Subject, images: Float[Tensor, "b c y x"], target: Target
+) -> Float[Tensor, "b c y x"]:
+    """Return the gradient of the target with respect to images."""
 
-    The target is called with the original images first, which fixes the predicted class.
-    """
-    evaluate = partial(evaluate_target, explained, target=target)
-    with torch.no_grad():
-        scorer, _ = channels_last_scorer(explained, images, evaluate)
-    if internal_batch_size is None:
-        internal_batch_size = images_per_gradient_batch(images)
-    if not explained.independent:
-        internal_batch_size = 1
-    chunk = variants_per_batch(internal_batch_size, images)
-    return scorer, [min(chunk, count - start) for start in range(0, count, chunk)]
+    def evaluate(variants: Float[Tensor, "1 b c y x"]) -> Float[Tensor, "1 b"]:
+        return evaluate_target(explained, variants, target)
+
+    with frozen(explained.model):
+        return _gradients(explained, images[None], evaluate)[0]
 
 
-def _input_gradients(
+def _gradients(
     explained: Subject, variants: Float[Tensor, "m b c y x"], scorer: VariantScorer
 ) -> Float[Tensor, "m b c y x"]:
+    variants = with_grad(variants)
     values = scorer(variants)
     if not values.requires_grad:
         raise ValueError(

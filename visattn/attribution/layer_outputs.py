@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import grad
 from torch.nn.functional import grid_sample
 
-from visattn.attribution.targets import Target, check_one_per_image
+from visattn.attribution.targets import Target, target_values
 from visattn.recording.feature_layers import has_layout, to_grid
 from visattn.recording.frozen import frozen, internal_geometry
 from visattn.recording.interception import in_this_run
@@ -118,18 +118,17 @@ def layer_activations(
 def activations_and_gradients(
     explained: Subject,
     images: Float[Tensor, "b c y x"],
-    targets: Sequence[Target],
+    target: Target,
     layer: FeatureLayer,
-) -> list[list[tuple[Float[Tensor, "b d gy gx"], Float[Tensor, "b d gy gx"]]]]:
-    """Return for each target the activations of a layer, and its gradient with respect to them.
+) -> list[tuple[Float[Tensor, "b d gy gx"], Float[Tensor, "b d gy gx"]]]:
+    """Return the activations of a layer, and the gradient of a target with respect to them.
 
-    Targets share the forward pass. The backward passes stop at the layer, and parameters get no
-    gradient. For a layer that is called several times the last call counts, or `layer.call`. For a
-    feature pyramid each level that the target depends on is an item of the list: a detection is
-    read from one level.
+    The backward pass stops at the layer, and parameters get no gradient. For a layer that is called
+    several times the last call counts, or `layer.call`. For a feature pyramid each level that the
+    target depends on is an item of the list: a detection is read from one level.
 
     Raises:
-        ValueError: If the layer does not run, or a target does not depend on it.
+        ValueError: If the layer does not run, or the target does not depend on it.
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
@@ -137,33 +136,28 @@ def activations_and_gradients(
         >>> layer = FeatureLayer("0", "b c y x", (2, 3))
         >>> info = ModelInfo("tiny", "other", (2, 3), (0.5,), (0.5,), "none")
         >>> explained, target = Subject(model, info, model), lambda scores: scores[:, 4]
-        >>> [[(_, gradients)]] = activations_and_gradients(
-        ...     explained, torch.zeros(1, 1, 2, 3), [target], layer)
+        >>> [(_, gradients)] = activations_and_gradients(
+        ...     explained, torch.zeros(1, 1, 2, 3), target, layer)
         >>> torch.equal(gradients.flatten(), model[2].weight[4])
         True
     """
     with frozen(explained.model):
         with _leaves(explained, layer) as leaves:
-            output = explained.forward(images)
-            values = [check_one_per_image(target(output), len(images)) for target in targets]
+            values = target_values(explained, images, target)
         leaves = leaves if layer.levels else leaves[-1:]
-        of_targets: list[list[tuple[Tensor, Tensor]]] = []
-        for value in values:
-            gradients: Sequence[Tensor | None] = ()
-            if value.requires_grad:
-                gradients = grad(value.sum(), leaves, allow_unused=True, retain_graph=True)
-            pairs = zip(leaves, gradients, strict=bool(gradients))
-            levels = [(leaf.detach(), each.detach()) for leaf, each in pairs if each is not None]
-            if not levels:
-                raise ValueError(
-                    "the target must depend on the layer of a class activation map, but it does "
-                    f"not depend on {layer.site or 'the output'} of {explained.info.name}; choose "
-                    "another layer"
-                )
-            if not layer.levels:
-                levels = [(to_grid(leaf, layer), to_grid(each, layer)) for leaf, each in levels]
-            of_targets.append(levels)
-    return of_targets
+        gradients: Sequence[Tensor | None] = [None] * len(leaves)
+        if values.requires_grad:
+            gradients = grad(values.sum(), leaves, allow_unused=True)
+    pairs = zip(leaves, gradients, strict=True)
+    levels = [(leaf.detach(), each.detach()) for leaf, each in pairs if each is not None]
+    if not levels:
+        raise ValueError(
+            "the target must depend on the layer of a class activation map, but it does not depend "
+            f"on {layer.site or 'the output'} of {explained.info.name}; choose another layer"
+        )
+    if layer.levels:
+        return levels
+    return [(to_grid(leaf, layer), to_grid(each, layer)) for leaf, each in levels]
 
 
 @contextmanager

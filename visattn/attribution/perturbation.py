@@ -1,17 +1,16 @@
-"""Perturbation methods: occlusion, RISE, and changed copies of images."""
+"""Perturbation methods: occlusion and RISE, and how variants of images are scored."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, get_args
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from visattn.attribution.dense_targets import BoundTarget
 from visattn.attribution.registry import method
 from visattn.attribution.targets import (
-    ClassTarget,
+    Score,
     ScoreType,
     Target,
     check_one_per_image,
@@ -21,6 +20,16 @@ from visattn.functional.numerics import at_least_float32
 from visattn.recording.frozen import frozen
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.subject import Subject
+
+Baseline = Literal["mean", "black", "white"]
+VariantScorer = Callable[[Float[Tensor, "m b c y x"]], Float[Tensor, "m b"]]
+"""Maps variants of images to one number for each."""
+
+_PIXELS = 224 * 224
+_IMAGES_PER_THREAD = 4  # of 224 x 224 pixels, whose activations fit into the caches of a core
+_IMAGES_PER_DEVICE = 512
+_IMAGES_PER_BACKWARD = 32  # which keeps activations
+_BYTES_PER_INPUT_BYTE = 256  # of activations in a forward pass, at most
 
 
 def occlusion_windows(
@@ -40,11 +49,10 @@ def occlusion_windows(
         >>> occlusion_windows((2, 5), window_size=(2, 2), stride=(1, 2)).tolist()
         [[0, 0, 2, 2], [2, 0, 4, 2], [4, 0, 5, 2]]
     """
-    fits = all(1 <= step <= side for step, side in zip(stride, window_size, strict=True))
-    if not fits or min(image_size) < 1:
+    if not all(1 <= step <= side for step, side in zip(stride, window_size, strict=True)):
         raise ValueError(
             "the stride must be at least 1 and at most the window, to cover the image; got "
-            f"stride {stride}, window {window_size}, image {image_size}"
+            f"stride {stride}, window {window_size}"
         )
     tops, lefts = (
         torch.arange(-(-max(length - side, 0) // step) + 1) * step
@@ -71,6 +79,55 @@ def window_masks(windows: Int[Tensor, "m 4"], size: tuple[int, int]) -> Bool[Ten
     return rows[:, :, None] & columns[:, None, :]
 
 
+@method("occlusion", title="Occlusion", paper="arXiv:1311.2901", needs="scores", signed=True)
+def occlusion(
+    explained: Subject,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    sliding_window_size: int | None = None,
+    stride: int | None = None,
+    baselines: Baseline = "mean",
+    score_type: ScoreType = "probabilities",
+    internal_batch_size: int | None = None,
+) -> Float[Tensor, "b y x"]:
+    """Occlusion: the mean decrease of the target over all windows that hide a pixel.
+
+    Where the target increases the map is negative.
+
+    Args:
+        sliding_window_size: Side of the window in pixels; 1/7 of the shorter side if None.
+        stride: Step of the window in pixels; half of the window if None.
+        baselines: Color of the window: `mean`, `black` or `white`.
+        score_type: Whether a class target selects `probabilities`, as in the paper, or `logits`.
+        internal_batch_size: Images in one forward pass; None for as many as suit the device.
+
+    Raises:
+        ValueError: If the window is empty, or windows leave gaps.
+
+    Source:
+        Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2. Deviation: a pixel gets the mean of
+        all windows over it, instead of the value of the one centered on it.
+    """
+    size = (images.shape[2], images.shape[3])
+    side = max(1, min(size) // 7) if sliding_window_size is None else sliding_window_size
+    step = max(1, side // 2) if stride is None else stride
+    windows = occlusion_windows(size, window_size=(side, side), stride=(step, step))
+    baseline = baseline_image(images, explained.info, baselines)
+    total = torch.zeros_like(images[:, 0])
+    counts = torch.zeros_like(images[0, 0])
+    with frozen(explained.model), torch.no_grad():
+        evaluate, chunk, original = variant_scorer(
+            explained, images, target, score_type, internal_batch_size
+        )
+        for part in windows.to(images.device).split(chunk):
+            masks = window_masks(part, size).to(images)
+            decrease = original - evaluate(_masked_variants(images, masks, baseline))
+            total += torch.einsum("mb,myx->byx", decrease, masks.to(decrease))
+            counts += masks.sum(0)
+    return total / counts
+
+
 def rise_grids(
     num_masks: int, *, num_cells: int, keep_probability: float, seed: int
 ) -> tuple[Float[Tensor, "m cells cells"], Float[Tensor, "m 2"]]:
@@ -82,19 +139,11 @@ def rise_grids(
     Returns:
         Grids, and offsets in [0, 1) as fractions of a cell.
 
-    Raises:
-        ValueError: If there are no grids or cells, or the probability is not between 0 and 1.
-
     Example:
         >>> grids, shifts = rise_grids(1000, num_cells=7, keep_probability=0.25, seed=0)
         >>> grids.shape, 0.24 < float(grids.mean()) < 0.26, shifts.shape
         (torch.Size([1000, 7, 7]), True, torch.Size([1000, 2]))
     """
-    if num_masks < 1 or num_cells < 1 or not 0 < keep_probability < 1:
-        raise ValueError(
-            "num_masks and num_cells must be at least 1 and keep_probability between 0 and 1, "
-            f"got {num_masks=}, {num_cells=}, {keep_probability=}"
-        )
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.rand(num_masks, num_cells * num_cells + 2, generator=generator)
     grids = (numbers[:, :-2] < keep_probability).float().view(num_masks, num_cells, num_cells)
@@ -125,104 +174,8 @@ def rise_masks(
     moved = (shifts * shifts.new_tensor(cell)).long()
     rows = moved[:, :1] + torch.arange(size[0], device=grids.device)
     columns = moved[:, 1:] + torch.arange(size[1], device=grids.device)
-    return large[
-        torch.arange(len(grids), device=grids.device)[:, None, None],
-        rows[:, :, None],
-        columns[:, None],
-    ]
-
-
-Baseline = Literal["mean", "black", "white"]
-
-
-def baseline_image(images: Float[Tensor, "b c y x"], info: ModelInfo, baseline: Baseline) -> Tensor:
-    """Return a normalized image of one color and one pixel, which broadcasts to any size.
-
-    Args:
-        baseline: The mean color (0 when normalized), black or white.
-
-    Raises:
-        ValueError: If the baseline is unknown.
-
-    Example:
-        >>> import torch
-        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.25,), "none")
-        >>> baseline_image(torch.zeros(3, 1, 2, 2), info, "black").flatten()
-        tensor([-2.])
-    """
-    if baseline not in get_args(Baseline):
-        raise ValueError(
-            f"baselines must be one of {', '.join(get_args(Baseline))}; got {baseline!r}"
-        )
-    mean, std = (images.new_tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
-    if baseline == "mean" and not info.mean_color:
-        return images.new_zeros(1, *images.shape[1:2], 1, 1)
-    level = images.new_tensor(info.mean_color).view(-1, 1, 1) if baseline == "mean" else None
-    color = ((float(baseline == "white") if level is None else level) - mean) / std
-    return color.expand(images.shape[1], 1, 1)[None]
-
-
-def denormalize(images: Float[Tensor, "b c y x"], info: ModelInfo) -> Float[Tensor, "b c y x"]:
-    """Return normalized images as colors in [0, 1].
-
-    Example:
-        >>> import torch
-        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.25,), "none")
-        >>> denormalize(torch.tensor([[[[-2.0, 1.0]]]]), info)
-        tensor([[[[0.0000, 0.7500]]]])
-    """
-    mean, std = (images.new_tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
-    return (images * std + mean).clamp(0, 1)
-
-
-@method("occlusion", title="Occlusion", paper="arXiv:1311.2901", needs="scores", signed=True)
-def occlusion(
-    explained: Subject,
-    images: Float[Tensor, "b c y x"],
-    target: Target,
-    *,
-    sliding_window_size: int | None = None,
-    stride: int | None = None,
-    baselines: Baseline = "mean",
-    score_type: ScoreType = "probabilities",
-    internal_batch_size: int | None = None,
-) -> Float[Tensor, "b y x"]:
-    """Occlusion: the mean decrease of the target over all windows that hide a pixel.
-
-    Where the target increases the map is negative.
-
-    Args:
-        sliding_window_size: Side of the window in pixels; 1/7 of the shorter side if None.
-        stride: Step of the window in pixels; half of the window if None.
-        baselines: Color of the window: `mean`, `black` or `white`.
-        score_type: Whether a class target selects `probabilities`, as in the paper, or `logits`.
-        internal_batch_size: Images in one forward pass; None for as many as suit the device.
-
-    Raises:
-        ValueError: If the window is empty, windows leave gaps, or the baseline is unknown.
-
-    Source:
-        Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2. Deviation: a pixel gets the mean of
-        all windows over it, instead of the value of the one centered on it.
-    """
-    size = (images.shape[2], images.shape[3])
-    side = max(1, min(size) // 7) if sliding_window_size is None else sliding_window_size
-    step = max(1, side // 2) if stride is None else stride
-    windows = occlusion_windows(size, window_size=(side, side), stride=(step, step))
-    baseline = baseline_image(images, explained.info, baselines)
-    total = torch.zeros_like(images[:, 0])
-    counts = torch.zeros_like(images[0, 0])
-    with frozen(explained.model), torch.no_grad():
-        evaluate, chunk, original = variant_scorer(
-            explained, images, target, score_type=score_type,
-            internal_batch_size=internal_batch_size,
-        )  # fmt: skip
-        for part in windows.to(images.device).split(chunk):
-            masks = window_masks(part, size).to(images)
-            decrease = original - evaluate(_masked_variants(images, masks, baseline))
-            total += torch.einsum("mb,myx->byx", decrease, masks.to(decrease))
-            counts += masks.sum(0)
-    return total / counts
+    number = torch.arange(len(grids), device=grids.device)
+    return large[number[:, None, None], rows[:, :, None], columns[:, None]]
 
 
 @method("rise", title="RISE", paper="arXiv:1806.07421", needs="scores")
@@ -246,15 +199,11 @@ def rise(
     Args:
         num_masks: Number of masks; the paper uses 4000 to 8000.
         grid_size: Cells along a side of a mask.
-        keep_probability: Probability that a cell stays visible.
+        keep_probability: Probability that a cell stays visible, above 0 and below 1.
         baselines: Color of hidden pixels: `mean`, `black` or `white`.
         score_type: Whether a class target selects `probabilities`, as in the paper, or `logits`.
         seed: Of the masks.
         internal_batch_size: Images in one forward pass; None for as many as suit the device.
-
-    Raises:
-        ValueError: If there are no masks or cells, keep_probability is not between 0 and 1, or the
-            baseline is unknown.
 
     Source:
         Petsiuk, Das and Saenko 2018, arXiv:1806.07421, equation 6.
@@ -267,15 +216,45 @@ def rise(
     total = torch.zeros_like(images[:, 0])
     with frozen(explained.model), torch.no_grad():
         evaluate, chunk, _ = variant_scorer(
-            explained, images, target, score_type=score_type,
-            internal_batch_size=internal_batch_size,
-        )  # fmt: skip
+            explained, images, target, score_type, internal_batch_size
+        )
         parts = (tensor.to(images.device).split(chunk) for tensor in (grids, shifts))
         for chunk_grids, chunk_shifts in zip(*parts, strict=True):
             visible = rise_masks(chunk_grids, chunk_shifts, size).to(images)
             values = evaluate(_masked_variants(images, 1 - visible, baseline))
             total += torch.einsum("mb,myx->byx", values, visible)
     return total / (num_masks * keep_probability)
+
+
+def baseline_image(images: Float[Tensor, "b c y x"], info: ModelInfo, baseline: Baseline) -> Tensor:
+    """Return a normalized image of one color and one pixel, which broadcasts to any size.
+
+    Args:
+        baseline: The mean color (0 when normalized), black or white.
+
+    Example:
+        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.25,), "none")
+        >>> baseline_image(torch.zeros(3, 1, 2, 2), info, "black").flatten()
+        tensor([-2.])
+    """
+    colors = {"mean": info.mean_color or info.mean, "black": (0.0,), "white": (1.0,)}
+    color, mean, std = (
+        images.new_tensor(values).view(1, -1, 1, 1)
+        for values in (colors[baseline], info.mean, info.std)
+    )
+    return (color - mean) / std
+
+
+def denormalize(images: Float[Tensor, "b c y x"], info: ModelInfo) -> Float[Tensor, "b c y x"]:
+    """Return normalized images as colors in [0, 1].
+
+    Example:
+        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.25,), "none")
+        >>> denormalize(torch.tensor([[[[-2.0, 1.0]]]]), info)
+        tensor([[[[0.0000, 0.7500]]]])
+    """
+    mean, std = (images.new_tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
+    return (images * std + mean).clamp(0, 1)
 
 
 def _masked_variants(
@@ -285,152 +264,83 @@ def _masked_variants(
     return torch.lerp(images, baseline.expand_as(images), masks[:, None, None])
 
 
-_PIXELS = 224 * 224
-_IMAGES_PER_THREAD = 4  # of 224 x 224 pixels, whose activations fit into the caches of a core
-_IMAGES_PER_DEVICE = 512
-_IMAGES_PER_GRADIENT_BATCH = 32
-_BYTES_PER_INPUT_BYTE = 256  # of activations in a forward pass, at most
-
-
-VariantScorer = Callable[[Float[Tensor, "m b c y x"]], Float[Tensor, "m b"]]
-"""Maps variants of images to one number for each."""
-
-
-def images_per_batch(images: Float[Tensor, "b c y x"]) -> int:
-    """Return how many images to put into one forward pass without gradients.
-
-    On CPUs as many as have their activations in the caches: larger batches are slower. On other
-    devices up to 512 images of 224 x 224 pixels, fewer if the memory of a GPU is small.
-
-    Example:
-        >>> import torch
-        >>> count = images_per_batch(torch.zeros(1, 3, 112, 112))
-        >>> count == 16 * torch.get_num_threads()
-        True
-    """
-    on_cpu = images.device.type == "cpu"
-    count = _IMAGES_PER_THREAD * torch.get_num_threads() if on_cpu else _IMAGES_PER_DEVICE
-    count = count * _PIXELS // (images.shape[2] * images.shape[3])
-    if images.device.type == "cuda" and torch.cuda.is_available():
-        free, _ = torch.cuda.mem_get_info(images.device)
-        needed = _BYTES_PER_INPUT_BYTE * images.shape[1:].numel() * images.element_size()
-        count = min(count, free // needed)
-    return max(1, count)
-
-
-def images_per_gradient_batch(images: Float[Tensor, "b c y x"]) -> int:
-    """Return how many images to put into one forward and backward pass, which keeps activations.
-
-    Example:
-        >>> [images_per_gradient_batch(torch.zeros(1, 1, side, side)) for side in (4000, 4)]
-        [1, 32]
-    """
-    count = images_per_batch(images)
-    if images.device.type == "cpu":  # larger batches are not faster
-        fitting = _IMAGES_PER_GRADIENT_BATCH * _PIXELS // (4 * images.shape[2] * images.shape[3])
-    else:
-        fitting = count // 16
-    return max(1, min(count, fitting, _IMAGES_PER_GRADIENT_BATCH))
-
-
-def variants_per_batch(internal_batch_size: int, images: Float[Tensor, "b c y x"]) -> int:
-    """Return how many variants of all images fit into one forward pass, at least one.
-
-    Raises:
-        ValueError: If the batch size is below 1.
-
-    Example:
-        >>> import torch
-        >>> variants_per_batch(32, torch.zeros(3, 1, 2, 2))
-        10
-    """
-    if internal_batch_size < 1:
-        raise ValueError(f"internal_batch_size must be at least 1, got {internal_batch_size}")
-    return max(1, internal_batch_size // len(images))
-
-
 def variant_scorer(
     explained: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
-    *,
     score_type: ScoreType = "logits",
     internal_batch_size: int | None = None,
+    *,
+    backward: bool = False,
 ) -> tuple[VariantScorer, int, Float[Tensor, "1 b"]]:
     """Return the function that scores variants of images, how many it takes, and their own scores.
 
     Variants of a CNN are laid out channels last, which makes convolutions faster, if the model
     takes them: one that calls `view` on its features does not. The target is called with the images
-    first. To be used without gradients.
-
-    Raises:
-        ValueError: If the batch size is below 1.
+    first.
 
     Example:
-        >>> import torch
-        >>> from visattn.functional.numerics import at_least_float32
-        >>> from visattn.recording.model_info import ModelInfo
+        >>> from visattn.attribution.targets import class_target
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> model, images = torch.nn.Flatten(), torch.zeros(1, 1, 1, 2)
         >>> score, count, original = variant_scorer(
-        ...     Subject(model, info, model), images, ClassTarget([1]), internal_batch_size=3
+        ...     Subject(model, info, model), images, class_target([1]), internal_batch_size=3
         ... )
         >>> score(torch.tensor([[0.0, 5.0], [7.0, 6.0]]).view(2, 1, 1, 1, 2)).tolist(), count
         ([[5.0], [6.0]], 3)
         >>> original
         tensor([[0.]])
     """
-    size = images_per_batch(images) if internal_batch_size is None else internal_batch_size
-    if internal_batch_size is None and explained.info.attention_layers:
-        size *= 2  # transformers have smaller activations than CNNs
-    if not explained.independent:
-        size = 1
-    count = variants_per_batch(size, images)
+    size = internal_batch_size or images_per_pass(images, backward=backward)
+    size = size if explained.independent else 1
 
     def evaluate(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:
-        return evaluate_target(
-            explained, variants, target, score_type=score_type, internal_batch_size=size
-        )
-
-    scorer, original = channels_last_scorer(explained, images, evaluate)
-    return scorer, count, original
-
-
-def channels_last_scorer(
-    explained: Subject, images: Float[Tensor, "b c y x"], evaluate: VariantScorer
-) -> tuple[VariantScorer, Float[Tensor, "1 b"]]:
-    """Return a scorer that lays out variants channels last if that suits a model, and first scores.
-
-    These are the scores of the images themselves.
-
-    Example:
-        >>> from visattn.recording.model_info import ModelInfo
-        >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
-        >>> model, images = torch.nn.Flatten(), torch.ones(1, 1, 1, 2)
-        >>> scorer, first = channels_last_scorer(
-        ...     Subject(model, info, model), images, lambda variants: variants.sum((2, 3, 4))
-        ... )
-        >>> first
-        tensor([[2.]])
-    """
+        return evaluate_target(explained, variants, target, score_type, size)
 
     def channels_last(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:
         # The same axes in another order of the memory.
         return evaluate(variants.movedim(2, -1).contiguous().movedim(-1, 2))
 
-    if explained.info.attention_layers:
-        return evaluate, evaluate(images[None])
-    try:
-        return channels_last, channels_last(images[None])
-    except RuntimeError:
-        return evaluate, evaluate(images[None])
+    scorer = evaluate if explained.info.attention_layers else channels_last
+    with torch.no_grad():
+        try:
+            first = scorer(images[None])
+        except RuntimeError:
+            scorer, first = evaluate, evaluate(images[None])
+    return scorer, max(1, size // len(images)), first
+
+
+def images_per_pass(images: Float[Tensor, "b c y x"], *, backward: bool = False) -> int:
+    """Return how many images to put into one pass of the model.
+
+    On CPUs as many as have their activations in the caches: larger batches are slower. On other
+    devices up to 512 images of 224 x 224 pixels, fewer if the memory of a GPU is small.
+
+    Args:
+        backward: Whether a backward pass follows.
+
+    Example:
+        >>> images_per_pass(torch.zeros(1, 3, 112, 112)) == 16 * torch.get_num_threads()
+        True
+        >>> [images_per_pass(torch.zeros(1, 1, side, side), backward=True) for side in (4000, 4)]
+        [1, 32]
+    """
+    on_cpu = images.device.type == "cpu"
+    count = _IMAGES_PER_THREAD * torch.get_num_threads() if on_cpu else _IMAGES_PER_DEVICE
+    if backward:
+        count = min(count, _IMAGES_PER_BACKWARD // 4) if on_cpu else count // 16
+    count = count * _PIXELS // (images.shape[2] * images.shape[3])
+    if images.device.type == "cuda" and torch.cuda.is_available():
+        free, _ = torch.cuda.mem_get_info(images.device)
+        needed = _BYTES_PER_INPUT_BYTE * images.shape[1:].numel() * images.element_size()
+        count = min(count, free // needed // (16 if backward else 1))
+    return max(1, min(count, _IMAGES_PER_BACKWARD) if backward else count)
 
 
 def evaluate_target(
     explained: Subject,
     variants: Float[Tensor, "m b c y x"],
     target: Target,
-    *,
     score_type: ScoreType = "logits",
     internal_batch_size: int | None = None,
 ) -> Float[Tensor, "m b"]:
@@ -440,71 +350,21 @@ def evaluate_target(
         score_type: Whether a class target selects `probabilities` or `logits`; functions always
             get the output of the model.
         internal_batch_size: Images in one forward pass, for class targets; None for all at once.
-
-    Raises:
-        ValueError: If the score type is unknown.
     """
-    if score_type not in ("probabilities", "logits"):
-        raise ValueError(f"score_type must be 'probabilities' or 'logits', got {score_type!r}")
-    if isinstance(target, BoundTarget):
-        values = target(explained.forward(variants.flatten(0, 1)))
-        return values.unflatten(0, variants.shape[:2])
-    if not isinstance(target, ClassTarget):
-        count = variants.shape[1]
-        outputs = _variant_outputs(explained, variants)
-        return torch.stack([check_one_per_image(target(output), count) for output in outputs])
-    parts = variants.flatten(0, 1).split(internal_batch_size or variants.shape[:2].numel())
-    scores = torch.cat([explained.scores(part) for part in parts])
-    return _class_values(explained, scores, target, variants.shape[1], score_type)
-
-
-def _class_values(
-    explained: Subject,
-    scores: Float[Tensor, "mb k"],
-    target: ClassTarget,
-    num_images: int,
-    score_type: ScoreType,
-) -> Float[Tensor, "m b"]:
-    """Return the value of a class target for each variant of each image, by its class scores."""
-    target.keep_first(scores[:num_images])
-    if score_type == "probabilities":
-        scores = probabilities(at_least_float32(scores), explained.info.output)
-    return torch.stack([target(rows) for rows in scores.unflatten(0, (-1, num_images))])
-
-
-def _variant_outputs(explained: Subject, variants: Float[Tensor, "m b c y x"]) -> Iterator[Any]:
-    """Yield the output of the model for each variant; in one forward pass if it is a tensor."""
-    if explained.info.output.key or explained.info.output.error:
-        yield from map(explained.forward, variants)
-        return
-    output = explained.forward(variants.flatten(0, 1))
-    yield from output.unflatten(0, variants.shape[:2])
-
-
-def noisy_copies(
-    images: Float[Tensor, "b c y x"], num_samples: int, stdev_spread: float, seed: int
-) -> Iterator[Float[Tensor, "b c y x"]]:
-    """Return an iterator of noisy copies of images, all of which get the same noise.
-
-    Args:
-        stdev_spread: Standard deviation of the noise, relative to the range (max - min) of each
-            image.
-
-    Raises:
-        ValueError: If there are no samples, or the noise is negative.
-
-    Example:
-        >>> images = torch.tensor([0.0, 1.0]).expand(2, 1, 1, 2)
-        >>> first, second = noisy_copies(images, 2, 0.1, seed=0)
-        >>> torch.equal(first[0], first[1]), torch.equal(first, second)
-        (True, False)
-    """
-    if num_samples < 1 or not stdev_spread >= 0:
-        raise ValueError(
-            "num_samples must be at least 1 and stdev_spread at least 0, got "
-            f"{num_samples=}, {stdev_spread=}"
-        )
-    random = torch.Generator().manual_seed(seed)
-    spread = images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
-    noise = (torch.randn(images.shape[1:], generator=random) for _ in range(num_samples))
-    return (images + stdev_spread * spread * sample.to(images) for sample in noise)
+    kind = target.kind if isinstance(target, Score) else "function"
+    shape, images = variants.shape[:2], variants.flatten(0, 1)
+    output = explained.info.output
+    if isinstance(target, Score) and kind == "class":
+        parts = images.split(internal_batch_size or len(images))
+        scores = torch.cat([explained.scores(part) for part in parts])
+        target.keep_first(scores[: shape[1]])
+        if score_type == "probabilities":
+            scores = probabilities(at_least_float32(scores), output)
+        return target(scores).unflatten(0, shape)
+    if kind == "thing":
+        return target(explained.forward(images)).unflatten(0, shape)
+    # A function of the user gets one variant of all images, whose output may be of several parts.
+    outputs: Any = map(explained.forward, variants)
+    if not (output.key or output.error):
+        outputs = explained.forward(images).unflatten(0, shape)
+    return torch.stack([check_one_per_image(target(each), shape[1]) for each in outputs])

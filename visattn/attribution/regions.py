@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import grid_sample
+from torch.nn.functional import avg_pool2d, grid_sample
 
 from visattn.geometry.affine import Box, Geometry
 
@@ -82,13 +82,13 @@ def mask_on_grid(
             f"the mask must have one value per pixel of the photo, {geometry.image_size} (height, "
             f"width), got shape {tuple(values.shape)}"
         )
-    points = _cell_points(geometry, (grid[0], _SAMPLES, grid[1], _SAMPLES))
-    columns, rows = points.floor().long().unbind(-1)
+    points = _cell_points(geometry, (grid[0] * _SAMPLES, grid[1] * _SAMPLES))
     height, width = geometry.image_size
+    columns, rows = points.floor().long().unbind(-1)
     inside = values[rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
-    inside = inside & _visible(points, geometry)
-    share = inside.double().mean((1, 3))
-    cells = share >= 0.5 if bool((share >= 0.5).any()) else share > 0
+    inside = (inside & _visible(points, geometry)).double()
+    share = avg_pool2d(inside[None], _SAMPLES)[0]
+    cells = (share >= 0.5) | ((share > 0) & (share.max() < 0.5))
     if not bool(cells.any()):
         raise ValueError(
             "the mask must hold a pixel that the network sees: it is empty, or outside of "
@@ -104,22 +104,20 @@ def cell_visibility(geometry: Geometry, grid: tuple[int, int]) -> Bool[Tensor, "
         >>> cell_visibility(Geometry.identity((1, 2)).padded(0, 0, (1, 4)), (1, 2))
         tensor([[ True, False]])
     """
-    ones = (grid[0], 1, grid[1], 1)
-    return _visible(_cell_points(geometry, ones), geometry)[:, 0, :, 0]
+    return _visible(_cell_points(geometry, grid), geometry)
 
 
-def _cell_points(geometry: Geometry, counts: tuple[int, int, int, int]) -> Tensor:
+def _cell_points(geometry: Geometry, counts: tuple[int, int]) -> Float[Tensor, "gy gx 2"]:
     """Return the positions on the photo of points at equal distances on the input."""
-    rows = counts[0] * counts[1]
-    columns = counts[2] * counts[3]
-    height, width = geometry.input_size
-    y = (torch.arange(rows, dtype=torch.float64) + 0.5) * (height / rows)
-    x = (torch.arange(columns, dtype=torch.float64) + 0.5) * (width / columns)
+    y, x = (
+        (torch.arange(count, dtype=torch.float64) + 0.5) * (side / count)
+        for count, side in zip(counts, geometry.input_size, strict=True)
+    )
     points = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
     return geometry.to_image(points.view(-1, 2)).view(*counts, 2)
 
 
-def _visible(points: Tensor, geometry: Geometry) -> Tensor:
+def _visible(points: Float[Tensor, "gy gx 2"], geometry: Geometry) -> Bool[Tensor, "gy gx"]:
     left, top, right, bottom = geometry.region
     x, y = points.unbind(-1)
     return (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
@@ -137,11 +135,8 @@ def boxes_to_image(boxes: Float[Tensor, "n 4"], geometry: Geometry) -> Float[Ten
     return torch.cat((corners.amin(1), corners.amax(1)), 1)
 
 
-def check_box(box: Sequence[float], geometry: Geometry | None = None) -> Box:
+def check_box(box: Sequence[float], geometry: Geometry) -> Box:
     """Return a box, cut to what the network sees.
-
-    Args:
-        geometry: Geometry of the input; None to check only that the box is not empty.
 
     Raises:
         ValueError: If it is empty, or the network sees nothing of it.
@@ -155,22 +150,15 @@ def check_box(box: Sequence[float], geometry: Geometry | None = None) -> Box:
             "a box must be left, top, right, bottom in pixels of the photo, with left below right "
             f"and top below bottom; got {box_text(box)}"
         )
-    left, top, right, bottom = map(float, box)
-    if geometry is None:
-        return left, top, right, bottom
     region = geometry.region
-    visible = (
-        max(left, region[0]),
-        max(top, region[1]),
-        min(right, region[2]),
-        min(bottom, region[3]),
-    )
-    if visible[0] >= visible[2] or visible[1] >= visible[3]:
+    left, top = (max(float(box[side]), region[side]) for side in (0, 1))
+    right, bottom = (min(float(box[side]), region[side]) for side in (2, 3))
+    if left >= right or top >= bottom:
         raise ValueError(
             f"the network sees nothing of the box {box_text(box)}: it sees {box_text(region)} of "
             "the photo"
         )
-    return visible
+    return left, top, right, bottom
 
 
 def box_text(box: Sequence[float]) -> str:

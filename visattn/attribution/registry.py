@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar, get_args
 
 from torch import Tensor
 
-from visattn.attribution.dense_targets import DenseTarget, QueryTarget
-from visattn.attribution.targets import is_function
+from visattn.attribution.dense_targets import QueryTarget
+from visattn.attribution.targets import DenseTarget, is_function
 from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import NO_ATTENTION
 from visattn.recording.subject import Subject
@@ -96,7 +96,7 @@ class Method:
         Args:
             explained: A model with its metadata.
             target: What is explained: a class, a function of the output, a `PixelTarget`,
-                `RegionTarget`, `BoxTarget`, `QueryTarget` or `TokenTarget`; None for the predicted
+                `RegionTarget`, `BoxTarget` or `QueryTarget`; None for the predicted
                 class.
             args: Arguments of the method. A layer that they name is checked when it is resolved.
 

@@ -1,241 +1,207 @@
-"""Attribution targets: the score of a class, or any function of the output of a model."""
+"""Targets: what a map explains, as a function from the output of a model to one number per image.
 
-from collections.abc import Callable, Sequence
+A class is named by its index or name. What lies on a photo is one of `dense_targets`. Anything else
+is a function of your own: `target=lambda output: output["depth"].mean((1, 2))`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from visattn.geometry.affine import Geometry
 from visattn.io.messages import did_you_mean
 from visattn.recording.outputs import OutputLayout, class_scores, describe_output
 from visattn.recording.subject import Subject
-from visattn.results.info import MapInfo
+from visattn.results.info import MapInfo, Thing
 
 Target = Callable[[Any], Float[Tensor, " b"]]
 """A differentiable function from the output of a model to one number for each image."""
-TargetLike = int | str | Sequence[int | str] | Target | None
 ScoreType = Literal["probabilities", "logits"]
-"""Keys that the records of all maps have, also of maps that explain no class."""
 
 _SUMS_TO_1 = 1e-3  # rounding of 16 bits
 
 
-@runtime_checkable
-class DescribedTarget(Protocol):
-    """A target that describes itself in the info of maps.
+@dataclass(eq=False)
+class Score:
+    """A target on prepared images, which describes itself in the info of maps.
 
-    Targets of your own, such as for pixels, boxes or queries, may implement it.
-    """
-
-    initial_values: tuple[float, ...]
-    """Values of the first call, one for each image."""
-
-    def __call__(self, output: Any, /) -> Float[Tensor, " b"]:
-        """Return one number for each image from the output of a model."""
-        ...
-
-    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:
-        """Return what the map of one image explains."""
-        ...
-
-
-class ClassTarget:
-    """The score (logit) of one class for each image.
-
-    Without class indices, the predicted class of each image in the first call is used for all
-    calls: methods first call the target with the original images, and then with variants.
+    What a target leaves open (the class, the box) is chosen in the first call, with the images
+    themselves, and kept: methods call it again with variants of them. Unless it is a function of
+    the user, it also takes the output for m variants of b images at once, `[m b, ...]`.
 
     Args:
-        class_indices: One for each image, or a single one for all; None for the predicted class.
+        function: From the output of the model, and this score, to one number for each image.
+        kind: `class`, `thing` (on the photo), `function` (of the user) or `none`.
+        class_indices: Class of each image, or one for all; () to choose it in the first call.
+        num_images: Number of images; 0 for those of the first call.
         layout: Where the class scores are in the output; None to find them by name.
+        more: Further entries of the info.
+    """
+
+    function: Callable[[Any, "Score"], Float[Tensor, " mb"]]
+    kind: Literal["class", "thing", "function", "none"]
+    class_indices: tuple[int, ...] = ()
+    num_images: int = 0
+    layout: OutputLayout | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    things: Sequence[Thing] = ()
+    """What is explained on each photo."""
+    initial_values: tuple[float, ...] = ()
+    """Values of the first call."""
+    first_scores: Tensor | None = None
+    """Scores of all classes in the first call, `[b, k]`; never probabilities made of them."""
+
+    def __call__(self, output: Any) -> Float[Tensor, " mb"]:
+        """Return one number for each image, from the output of the model."""
+        values = self.function(output, self)
+        self.initial_values = self.initial_values or tuple(values.detach().tolist())
+        return values
+
+    def keep_first(self, scores: Float[Tensor, "b k"]) -> None:
+        """Keep the class scores of the original images, if no earlier ones are kept."""
+        if self.first_scores is None:
+            self.first_scores, self.num_images = scores.detach(), len(scores)
+
+    def indices(self, scores: Float[Tensor, "mb k"]) -> Int[Tensor, " mb"]:
+        """Return the class of each row of scores; the first call chooses those with the highest.
+
+        Raises:
+            ValueError: If there is no such class, or not one class for each image.
+        """
+        self.num_images = self.num_images or len(scores)
+        if not self.class_indices:
+            self.class_indices = tuple(scores[: self.num_images].argmax(1).tolist())
+        classes = self.class_indices
+        if len(classes) not in (1, self.num_images):
+            raise ValueError(
+                f"there must be one target for each of {self.num_images} images, or one for all; "
+                f"got {len(classes)} targets"
+            )
+        _check_class_indices(classes, scores.shape[1])
+        return scores.new_tensor(classes).long().repeat(len(scores) // len(classes))
+
+    def of_class(self, scores: Float[Tensor, "mb k"]) -> Float[Tensor, " mb"]:
+        """Return the score of the class of each image."""
+        return scores.gather(1, self.indices(scores)[:, None])[:, 0]
+
+    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:
+        """Return what is explained on an image: class, score and probability, or the thing.
+
+        For a single score also whether its class is predicted: what speaks against it is negative.
+        """
+        classes, first, more = self.class_indices, self.first_scores, dict(self.more)
+        target = classes[index if len(classes) > 1 else 0] if classes else None
+        probability = None
+        if first is not None and target is not None:
+            shares = probabilities(first[index : index + 1].float(), self.layout)
+            probability = float(shares[0, target])
+            if first.shape[1] == 1:
+                is_probability = self.layout is not None and self.layout.is_probability
+                more["predicted"] = bool(first[index, 0] > (0.5 if is_probability else 0))
+        return MapInfo(
+            target=target,
+            class_name=class_name(target, class_names),
+            score=self.initial_values[index] if self.initial_values else None,
+            probability=probability,
+            thing=self.things[index] if self.things else None,
+            more=more,
+        )
+
+
+@runtime_checkable
+class DenseTarget(Protocol):
+    """A thing on a photo that a dense model has an output for, in pixels of the photo."""
+
+    def bind(self, explained: Subject, geometries: Sequence[Geometry]) -> Score:
+        """Return the score of the thing on prepared images.
+
+        Args:
+            explained: The model.
+            geometries: Geometry of each image.
+        """
+        ...
+
+
+TargetLike = int | str | Sequence[int | str] | Target | DenseTarget | None
+
+
+def class_target(class_indices: Sequence[int] = (), layout: OutputLayout | None = None) -> Score:
+    """Return the score (logit) of one class for each image; by default the predicted class.
 
     Example:
-        >>> import torch
-        >>> target = ClassTarget()
+        >>> target = class_target()
         >>> target(torch.tensor([[0.0, 3.0, 1.0]])), target(torch.tensor([[9.0, 2.0, 1.0]]))
         (tensor([3.]), tensor([2.]))
         >>> target.class_indices, target.initial_values
         ((1,), (3.0,))
     """
 
-    def __init__(
-        self, class_indices: Sequence[int] | None = None, layout: OutputLayout | None = None
-    ) -> None:
-        self.class_indices = None if class_indices is None else tuple(class_indices)
-        self.layout = layout
-        self.initial_values: tuple[float, ...] = ()
-        """Scores of the first call."""
-        self.predicted: tuple[bool, ...] = ()
-        """For a single score, whether its class is predicted in the first call."""
-        self.first_scores: Tensor | None = None
-        """Scores of all classes in the first call, `[b, k]`; never probabilities made of them."""
+    def select(output: Any, score: Score) -> Tensor:
+        scores = class_scores(output, layout=layout)
+        score.keep_first(scores)
+        return score.of_class(scores)
 
-    def __call__(self, output: Any) -> Float[Tensor, " b"]:
-        """Return the score of the class of each image.
-
-        Args:
-            output: Output of the model.
-
-        Raises:
-            ValueError: If it has no class scores, or there is no such class, or not one class for
-                each image.
-        """
-        scores = class_scores(output, layout=self.layout)
-        self.keep_first(scores)
-        if self.class_indices is None:
-            self.class_indices = tuple(scores.argmax(1).tolist())
-        selected = self.select(scores)
-        if scores.shape[1] == 1 and not self.initial_values:
-            least = 0.5 if self.layout is not None and self.layout.is_probability else 0
-            self.predicted = tuple((scores[:, 0] > least).tolist())
-        self.initial_values = self.initial_values or tuple(selected.detach().tolist())
-        return selected
-
-    def keep_first(self, scores: Float[Tensor, "b k"]) -> None:
-        """Keep the scores of the original images, if no earlier ones are kept."""
-        if self.first_scores is None:
-            self.first_scores = scores.detach()
-
-    def indices(self, scores: Float[Tensor, "b k"]) -> Int[Tensor, " b"]:
-        """Return the index of the class of each image, of scores that the target was called with.
-
-        Raises:
-            ValueError: If there is no such class, or not one class for each image.
-        """
-        indices = self.class_indices or ()
-        indices = indices * len(scores) if len(indices) == 1 else indices
-        if len(indices) != len(scores):
-            raise ValueError(
-                f"there must be one target for each of {len(scores)} images, or one for all; got "
-                f"{len(indices)} targets"
-            )
-        _check_class_indices(indices, scores.shape[1])
-        return scores.new_tensor(indices).long()
-
-    def select(self, values: Float[Tensor, "b k"]) -> Float[Tensor, " b"]:
-        """Return the value of the class of each image."""
-        return values.gather(1, self.indices(values)[:, None])[:, 0]
-
-    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:
-        """Return index, name and score of the class that is explained for an image.
-
-        For a single score also whether its class is predicted: what speaks against it is negative.
-        """
-        indices = self.class_indices or ()
-        target = indices[index if len(indices) > 1 else 0] if indices else None
-        probability = None
-        if self.first_scores is not None and target is not None:
-            scores = self.first_scores[index : index + 1].float()
-            probability = float(probabilities(scores, self.layout)[0, target])
-        return MapInfo(
-            target=target,
-            class_name=class_name(target, class_names),
-            score=self.initial_values[index] if self.initial_values else None,
-            probability=probability,
-            more={"predicted": self.predicted[index]} if self.predicted else {},
-        )
+    return Score(select, "class", tuple(class_indices), layout=layout)
 
 
-def is_function(target: object) -> TypeGuard[Target]:
-    """Return whether a target is a function of the output of a model, not a class.
+def function_target(function: Target) -> Score:
+    """Return a function of the output of a model whose result is checked.
 
     Example:
-        >>> is_function(ClassTarget([1])), is_function(1), is_function(lambda output: output[:, 1])
-        (False, False, True)
-    """
-    return callable(target) and not isinstance(target, ClassTarget)
-
-
-def class_name(index: int | None, names: Sequence[str]) -> str:
-    """Return the name of a class; "" if it is unknown.
-
-    Example:
-        >>> class_name(1, ("cat", "dog")), class_name(2, ("cat", "dog")), class_name(None, ())
-        ('dog', '', '')
-    """
-    return names[index] if index is not None and index < len(names) else ""
-
-
-class CallableTarget:
-    """A function of the output of a model; its result is checked.
-
-    Example:
-        >>> import torch
-        >>> mean = CallableTarget(lambda output: output["out"][:, 3].mean((1, 2)))
+        >>> mean = function_target(lambda output: output["out"][:, 3].mean((1, 2)))
         >>> mean({"out": torch.ones(2, 5, 7, 7)}), mean.initial_values
         (tensor([1., 1.]), (1.0, 1.0))
     """
 
-    def __init__(self, function: Target) -> None:
-        self.function = function
-        self.initial_values: tuple[float, ...] = ()
-        """Values of the first call."""
-
-    def __call__(self, output: Any) -> Float[Tensor, " b"]:
-        """Return the value of the function.
-
-        Raises:
-            ValueError: If the function returns anything but one number for each image.
-        """
+    def checked(output: Any, _: Score) -> Tensor:
         try:
-            values = self.function(output)
+            values: Any = function(output)
         except Exception as error:
             error.add_note(f"the target function was called with {describe_output(output)}")
             raise
         if not isinstance(values, Tensor) or values.ndim != 1 or not values.is_floating_point():
-            got = type(values).__name__
-            if isinstance(values, Tensor):
-                got = f"a tensor of shape {list(values.shape)} and {values.dtype}"
+            got = describe_output(values) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
                 "a target function must return one number for each image, a float tensor [b]; got "
                 f"{got} from {describe_output(output)}; write it as "
                 "lambda output: output[:, 3] - output[:, 5]"
             )
-        self.initial_values = self.initial_values or tuple(values.detach().tolist())
         return values
 
-    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:  # noqa: ARG002
-        """Return the value for an image and the name of the function."""
-        name = getattr(self.function, "__name__", type(self.function).__name__)
-        score = self.initial_values[index] if self.initial_values else None
-        return MapInfo(score=score, more={"function": name})
+    name = getattr(function, "__name__", type(function).__name__)
+    return Score(checked, "function", more={"function": name})
 
 
-class NoTarget:
-    """No target, for methods that use no scores with models that have none.
+def is_function(target: object) -> TypeGuard[Target]:
+    """Return whether a target is a function of the output of a model, not a class or a thing.
 
     Example:
-        >>> NoTarget().describe(0, ()).score is None
-        True
+        >>> is_function(class_target([1])), is_function(1), is_function(lambda output: output[:, 1])
+        (False, False, True)
     """
-
-    def __init__(self) -> None:
-        self.initial_values: tuple[float, ...] = ()
-
-    def __call__(self, output: Any) -> Float[Tensor, " b"]:  # noqa: ARG002
-        """Return an empty tensor."""
-        return torch.zeros(0)
-
-    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:  # noqa: ARG002
-        """Return that there is no target."""
-        return MapInfo()
+    return callable(target) and not (isinstance(target, Score) and target.kind != "function")
 
 
-def resolve_target(target: TargetLike, explained: Subject) -> DescribedTarget:
-    """Return the target function for a class, a list of classes or a function.
+def resolve_target(
+    target: TargetLike, explained: Subject, geometries: Sequence[Geometry] = ()
+) -> Score:
+    """Return the score of a target.
 
     Args:
-        target: A class index or name, or one for each image; a differentiable function from the
-            output of the model to one number for each image; or None for the predicted class of
-            each image.
+        target: A class index or name, or one for each image; a thing on the photo; a differentiable
+            function from the output of the model to one number for each image; or None for the
+            predicted class of each image.
+        geometries: Geometry of each image, for a thing.
 
     Raises:
         ValueError: If there is no such class.
         TypeError: If the target is of another type.
 
     Example:
-        >>> import torch
         >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> model = torch.nn.Flatten()
@@ -243,26 +209,24 @@ def resolve_target(target: TargetLike, explained: Subject) -> DescribedTarget:
         >>> resolve_target("dog", explained)(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         tensor([2., 4.])
     """
-    if isinstance(target, DescribedTarget):
-        return target
-    if not callable(target) and (error := explained.info.output.error):
-        if target is None:
-            return NoTarget()
-        raise ValueError(f"{explained.info.name} has no class {target!r}: {error}")
     layout = explained.info.output
-    if target is None:
-        return ClassTarget(layout=layout)
-    if isinstance(target, (int, str)):
-        return ClassTarget([resolve_class_index(target, explained)], layout)
-    if isinstance(target, Sequence):
-        indices = [resolve_class_index(item, explained) for item in target]
-        return ClassTarget(indices, layout)
-    if not callable(target):
+    if isinstance(target, Score):
+        return target
+    if isinstance(target, DenseTarget):
+        return target.bind(explained, geometries)
+    if callable(target):
+        return function_target(target)
+    if layout.error and target is None:  # for methods that use no scores
+        return Score(lambda *_: torch.zeros(0), "none")
+    if layout.error:
+        raise ValueError(f"{explained.info.name} has no class {target!r}: {layout.error}")
+    if not isinstance(target, int | str | Sequence | None):
         raise TypeError(
             "target must be a class index or name, a list of them, or a function of the model's "
             f"output; got {type(target).__name__}"
         )
-    return CallableTarget(target)
+    listed = [target] if isinstance(target, int | str) else target or ()
+    return class_target([resolve_class_index(each, explained) for each in listed], layout)
 
 
 def resolve_class_index(target: int | str, explained: Subject) -> int:
@@ -271,10 +235,10 @@ def resolve_class_index(target: int | str, explained: Subject) -> int:
     Raises:
         ValueError: If there is no such class; the message suggests similar names.
     """
-    if isinstance(target, int):
-        _check_class_indices([target], len(explained.class_names) or None)
-        return target
     names = explained.class_names
+    if isinstance(target, int):
+        _check_class_indices([target], len(names) or None)
+        return target
     if not names:
         raise ValueError(
             f"the class names of {explained.info.name} are unknown, got target {target!r}; give "
@@ -293,6 +257,16 @@ def _check_class_indices(indices: Sequence[int], num_classes: int | None) -> Non
     if invalid:
         limit = f"0 to {num_classes - 1}" if num_classes else "at least 0"
         raise ValueError(f"target must be a class index, {limit}; got {invalid[0]}")
+
+
+def class_name(index: int | None, names: Sequence[str]) -> str:
+    """Return the name of a class; "" if it is unknown.
+
+    Example:
+        >>> class_name(1, ("cat", "dog")), class_name(2, ("cat", "dog")), class_name(None, ())
+        ('dog', '', '')
+    """
+    return names[index] if index is not None and index < len(names) else ""
 
 
 def target_values(

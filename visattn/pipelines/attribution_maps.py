@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from visattn.attribution.cam import OF_TARGETS
-from visattn.attribution.dense_targets import DenseTarget, QueryTarget
+from visattn.attribution.dense_targets import QueryTarget
 from visattn.attribution.explained_model import read_by_target
 from visattn.attribution.gates import resolve_gate
 from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
 from visattn.attribution.methods import Method
-from visattn.attribution.targets import DescribedTarget, is_function, resolve_target
+from visattn.attribution.targets import DenseTarget, Score, is_function, resolve_target
 from visattn.io.safe_text import print_message
 from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
@@ -35,8 +34,6 @@ def compute_maps(
 ) -> list[list[AttentionMap]]:
     """Return for each target a map of each prepared image, with geometry and info.
 
-    Class activation maps of several targets share one forward pass.
-
     Raises:
         ValueError: If a target or an argument does not fit the model.
 
@@ -50,18 +47,9 @@ def compute_maps(
         >>> heatmap.info.class_name, heatmap.geometry.image_size
         ('dog', (60, 80))
     """
-    of_targets = vars(method.function).get(OF_TARGETS)
-    if of_targets is not None and not any(isinstance(each, DenseTarget) for each in targets):
-        resolved = [resolve_target(each, subject) for each in targets]
-        grids = of_targets(subject, batch.inputs, resolved, **method_args)
-        described = zip(targets, resolved, grids, strict=True)
-        return [_placed(subject, batch, method, method_args, *each) for each in described]
     maps: list[list[AttentionMap]] = []
     for target in targets:
-        if isinstance(target, DenseTarget):
-            bound: DescribedTarget = target.bind(subject, batch.geometries)
-        else:
-            bound = resolve_target(target, subject)
+        bound = resolve_target(target, subject, batch.geometries)
         read, args = subject, method_args
         if isinstance(target, QueryTarget) and method.of_query(target):
             layers = {"attention_layers": subject.info.query_layers, "attention_error": ""}
@@ -71,7 +59,7 @@ def compute_maps(
             own = bound if isinstance(target, DenseTarget) else target
             read = read_by_target(subject, batch.inputs, own)
         grid = method.function(read, batch.inputs, bound, **args)
-        maps.append(_placed(read, batch, method, args, target, bound, grid))
+        maps.append(_placed(read, batch, method, args, bound, grid))
     return maps
 
 
@@ -87,13 +75,12 @@ def _placed(
     batch: PreparedImages,
     method: Method,
     method_args: Mapping[str, Any],
-    target: Any,
-    bound: DescribedTarget,
+    bound: Score,
     grids: Tensor,
 ) -> list[AttentionMap]:
     """Return the grid of each image as a map with its place and info."""
     grids = grids.detach().float().cpu()
-    is_class = not (is_function(target) or isinstance(target, DenseTarget))
+    is_class = bound.kind in ("class", "none")
     common = _common_info(subject, batch, method, method_args, is_class=is_class)
     site = method.name if common.layer is None else str(common.layer)
     canvas, margin = None, (0, 0)

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 
-from visattn.attribution.dense_targets import DenseTarget, QueryTarget
+from visattn.attribution.dense_targets import QueryTarget
 from visattn.attribution.explained_model import analyze_model, describe_model
 from visattn.attribution.methods import (
     METHODS,
@@ -22,7 +22,7 @@ from visattn.attribution.methods import (
     get_method,
     supported_methods,
 )
-from visattn.attribution.targets import Target, TargetLike
+from visattn.attribution.targets import DenseTarget, Target, TargetLike
 from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode
 from visattn.models.backbones.huggingface import (
@@ -95,8 +95,8 @@ def explain(
         method: Name of a method in `visattn.attribution.METHODS` in any spelling (`gradcam`,
             `Grad-CAM`), or a list of names. `auto` is rollout where the model has attention that
             can be rolled out, else Grad-CAM; words of a captioner, glimpses of a glimpse model.
-        target: Class index or name; a `PixelTarget`, `RegionTarget`, `BoxTarget`, `QueryTarget` or
-            `TokenTarget` of a segmentation or detection model; or a function from the output of
+        target: Class index or name; a `PixelTarget`, `RegionTarget`, `BoxTarget` or
+            `QueryTarget` of a segmentation or detection model; or a function from the output of
             the model, whatever it is, to one number per image; None for the predicted class. A list
             of these is explained on every image; a list of lists has those of each image. A tensor
             holds the class of each image.
@@ -288,7 +288,7 @@ class Explainer:
         stated = None if passed.transform else self._subject(None, described=dense).info
         return prepare_photos(self.model, stated, listed, passed)
 
-    def methods(self, target: TargetLike | DenseTarget = None) -> list[str]:
+    def methods(self, target: TargetLike = None) -> list[str]:
         """Return the names of the methods that fit the model.
 
         Args:
@@ -299,9 +299,7 @@ class Explainer:
             return own
         return [*own, *supported_methods(self.analyze(), target)]
 
-    def check(
-        self, method: str, target: TargetLike | DenseTarget = None, **method_args: Any
-    ) -> None:
+    def check(self, method: str, target: TargetLike = None, **method_args: Any) -> None:
         """Refuse a method that does not fit the model, or arguments that it does not take.
 
         Raises:
@@ -410,7 +408,7 @@ class Explainer:
         self,
         batch: PreparedImages,
         method: str,
-        target: TargetLike | DenseTarget = None,
+        target: TargetLike = None,
         **method_args: Any,
     ) -> list[AttentionMap]:
         """Return one map for each prepared image; arguments as for `explain`.

@@ -10,11 +10,10 @@ from visattn.results.records import Result
 
 @dataclass(frozen=True)
 class Thing(Result):
-    """What of an output a map explains: a pixel, a region, a box, a query or a token.
+    """What of an output a map explains: a pixel, a region, a box or a query.
 
     Args:
-        kind: `pixel`, `region`, `box`, `query` or `token`.
-        part: Which number of a box: its `score` or a side.
+        kind: `pixel`, `region`, `box` or `query`.
         runs: Lengths of its runs of cells, outside and inside by turns, row by row.
 
     Example:
@@ -25,7 +24,6 @@ class Thing(Result):
     kind: str
     point: tuple[float, float] | None = None
     index: int | None = None
-    part: str = ""
     box: Box | None = None
     grid: tuple[int, int] | None = None
     runs: tuple[int, ...] = ()
@@ -55,7 +53,7 @@ class MapInfo(Result):
         score: Value of the model's output that is explained, such as the logit of the class.
         probability: Probability of the class, from 0 to 1; None if the output has none.
         cosine: Cosine similarity of image and text.
-        thing: The explained pixel, region, box, query or token.
+        thing: The explained pixel, region, box or query.
         signed: Whether negative values count against the target.
         empty: Why the map is empty; "" if it is not.
         failed: Whether it is empty because its method failed.

@@ -24,10 +24,10 @@ def test_options_select_targets() -> None:
     assert dense_target(parsed("--box", "1,2,30,40", "--class", "3")) == BoxTarget(
         (1, 2, 30, 40), 3
     )
-    best = parsed("--box", "best", "--part", "left")
-    assert dense_target(best) == BoxTarget(None, None, "left")
+    best = parsed("--box", "best")
+    assert dense_target(best) == BoxTarget(None)
     assert dense_target(parsed("--query", "5", "--class", "star")) == QueryTarget(5, "star")
-    assert dense_record(best) == {"box": "best", "part": "left"}
+    assert dense_record(best) == {"box": "best"}
 
 
 def test_a_region_is_an_image_or_the_prediction(tmp_path: Path) -> None:
@@ -46,8 +46,6 @@ def test_a_region_is_an_image_or_the_prediction(tmp_path: Path) -> None:
     [
         (["--region", "predicted"], "needs the class, --class NAME"),
         (["--pixel", "1,2", "--query", "3"], "--pixel and --query exclude each other"),
-        (["--part", "left"], "--part left needs --box or --query"),
-        (["--box", "9,2,3,4"], "left below right"),
     ],
 )
 def test_mistakes_are_explained(options: list[str], message: str) -> None:

@@ -70,7 +70,7 @@ _MODEL = (
     "colormap", "opacity", "batch_size", "overwrite",
 )  # fmt: skip
 _PHOTO = (
-    "text", "max_pixels", "pixel", "region", "box", "query", "part", "normalize", "interpolation",
+    "text", "max_pixels", "pixel", "region", "box", "query", "normalize", "interpolation",
     "save", "explorer", "top_classes", "shard", "autocast",
     *BOX_OPTIONS, *PHOTO_FIGURES,
 )  # fmt: skip

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from visattn.attribution.dense_targets import DenseTarget
     from visattn.attribution.methods import Method
-    from visattn.attribution.targets import ClassTarget
+    from visattn.attribution.targets import DenseTarget, Score
     from visattn.images.reader import LoadedImage
     from visattn.pipelines.explainer import Explainer
     from visattn.pipelines.inputs import PreparedImages
@@ -58,12 +57,6 @@ def add_dense_target(parser: argparse.ArgumentParser) -> None:
         help="explain --class of a query of a DETR model, by its index from 0 (visattn detect "
         "draws where queries looked)",
     )
-    group.add_argument(
-        "--part",
-        choices=("score", "left", "top", "right", "bottom"),
-        default="score",
-        help="with --box and --query: explain the score, or a side of the box (default: score)",
-    )
 
 
 def dense_target(args: argparse.Namespace) -> "DenseTarget | None":
@@ -74,12 +67,10 @@ def dense_target(args: argparse.Namespace) -> "DenseTarget | None":
 
     Raises:
         FileNotFoundError: If the mask does not exist.
-        ValueError: If several targets are selected, the box is empty, or a region has no class.
+        ValueError: If several targets are selected, or a region has no class.
     """
     chosen = [name for name in _OPTIONS if getattr(args, name) is not None]
     if not chosen:
-        if args.part != "score":
-            raise ValueError(f"--part {args.part} needs --box or --query")
         return None
     if len(chosen) > 1:
         raise ValueError(f"--{chosen[0]} and --{chosen[1]} exclude each other: use one of them")
@@ -100,9 +91,9 @@ def dense_target(args: argparse.Namespace) -> "DenseTarget | None":
     if args.pixel is not None:
         return PixelTarget(label, *args.pixel)
     if args.box is not None:
-        return BoxTarget(None if args.box == BEST else args.box, label, args.part)
+        return BoxTarget(None if args.box == BEST else args.box, label)
     if args.query is not None:
-        return QueryTarget(args.query, label, args.part)
+        return QueryTarget(args.query, label)
     if args.region == PREDICTED:
         if label is None:
             raise ValueError(f"--region {PREDICTED} needs the class, --class NAME")
@@ -137,7 +128,7 @@ def dense_record(args: argparse.Namespace) -> dict[str, object]:
             plain[name] = list(value) if isinstance(value, tuple) else value
     if args.region not in (None, PREDICTED):
         plain["region_sha256"] = file_digest(Path(args.region))
-    return {**plain, "part": args.part} if plain else {}
+    return plain
 
 
 def _read_mask(file: Path) -> object:
@@ -287,7 +278,7 @@ class MapRunner:
         ]
 
     def _maps_of_method(
-        self, batch: "PreparedImages", specs: Sequence[MapSpec], target: "ClassTarget | None"
+        self, batch: "PreparedImages", specs: Sequence[MapSpec], target: "Score | None"
     ) -> "list[list[AttentionMap]]":
         """Return for each image a map per spec; the specs differ in their targets."""
         explainer, spec = self.explainer, specs[0]
@@ -319,7 +310,7 @@ class MapRunner:
             return described
         return described | MapInfo(target=index, class_name=class_name(index, names))
 
-    def _new_target(self, indices: Sequence[int] | None = None) -> "ClassTarget | None":
+    def _new_target(self, indices: Sequence[int] | None = None) -> "Score | None":
         """Return the target of a batch; None for a model without class scores, or several classes.
 
         Without classes a target keeps those that it predicts in its first call, and the scores of
@@ -328,13 +319,13 @@ class MapRunner:
         Args:
             indices: Of the classes; None for those of the command line.
         """
-        from visattn.attribution.targets import ClassTarget
+        from visattn.attribution.targets import class_target
 
-        if not isinstance(self.target, ClassTarget):
+        if self.target is None or self.target.kind != "class":
             return None
-        return ClassTarget(indices or self.target.class_indices, self.target.layout)
+        return class_target(indices or self.target.class_indices, self.target.layout)
 
-    def _scores(self, batch: "PreparedImages", target: "ClassTarget | None") -> "_Scores | None":
+    def _scores(self, batch: "PreparedImages", target: "Score | None") -> "_Scores | None":
         """Return class and probabilities of each image; None for a model without class scores."""
         import torch
 
@@ -347,7 +338,7 @@ class MapRunner:
             with torch.no_grad():
                 scores = self.explained.scores(batch.inputs)
         scores = scores.float().cpu()
-        if target.class_indices is None:
+        if not target.class_indices:
             target(scores)
         shares = probabilities(scores, self.explained.info.output)
         return _Scores(target.indices(scores).tolist(), shares)

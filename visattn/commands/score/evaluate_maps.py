@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from visattn.attribution.dense_targets import BoxTarget, DenseTarget, RegionTarget
+from visattn.attribution.dense_targets import BoxTarget, RegionTarget
 from visattn.attribution.perturbation import variant_scorer
 from visattn.attribution.saliency import BASELINES
-from visattn.attribution.targets import ClassTarget, probabilities
+from visattn.attribution.targets import DenseTarget, class_target, probabilities
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.readers import matching_classes
 from visattn.geometry.affine import Geometry
@@ -273,7 +273,7 @@ class MapEvaluator:
             return None
         with torch.no_grad():
             score, count, _ = variant_scorer(
-                self.explained, inputs, ClassTarget(class_indices), score_type="probabilities"
+                self.explained, inputs, class_target(class_indices), score_type="probabilities"
             )
 
             def score_function(batch: Float[Tensor, "mb c y x"]) -> Float[Tensor, " mb"]:
