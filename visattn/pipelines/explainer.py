@@ -80,7 +80,7 @@ def explain(
 
     The model may come from visattn, timm, torchvision, Hugging Face or elsewhere; `methods_for`
     lists the methods that fit. Its training mode, gradients and the random state are restored.
-    With lists, images are prepared once, and classes share the passes of the model.
+    With lists, images are prepared once.
 
     Captioners have the methods `words` (attention of each word) and `word_gradcam`, glimpse models
     also `glimpses`; these return one map per word or glimpse.
