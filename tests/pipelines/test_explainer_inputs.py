@@ -57,8 +57,7 @@ def test_no_argument_is_ignored() -> None:
     ).eval()
     steps = v2.Compose([v2.ToImage(), v2.Resize((48, 48)), v2.ToDtype(torch.float32, scale=True)])
     cases: list[tuple[Any, str, dict[str, Any], str]] = [
-        (vit(), "gradcam", {"processor": "anything"}, "processor= must be an image .* got str"),
-        (vit(), "gradcam", {"processor": steps}, "got Compose; .* passed as transform="),
+        (vit(), "gradcam", {"processor": "anything"}, "the transform str is unsupported"),
         (vit(), "gradcam", {"processor": processor(), "transform": steps}, "pass only one of them"),
         (vit(), "gradcam", {"transform": processor(), "resize_mode": "pad"}, "pass only one"),
         (vit(), "gradcam", {"transform": processor(), "img_size": 32}, "pass only one"),

@@ -167,14 +167,3 @@ def test_what_is_assumed_is_said_once(
     }  # fmt: skip
     with pytest.raises(ValueError, match="mean and std belong together"):
         va.Explainer(model, mean=0.5)
-
-
-def test_mean_and_std_take_the_place_of_those_of_a_transform() -> None:
-    steps = v2.Compose([
-        v2.Resize(40), v2.CenterCrop((40, 56)), v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.5]),
-    ])  # fmt: skip
-    explainer = va.Explainer(Reader(3), transform=steps, mean=0.75, std=0.25)
-    [heatmap] = explainer.explain(np.zeros((80, 112, 3), np.uint8), "input_gradient", 1)
-    made = heatmap.info.more["preprocessing"]
-    assert (made["size"], made["mean"], made["std"]) == ([40, 56], [0.75], [0.25])

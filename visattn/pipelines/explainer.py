@@ -9,6 +9,7 @@ grid, geometry -> AttentionMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -28,7 +29,6 @@ from visattn.images.resize import ResizeMode
 from visattn.models.backbones.huggingface import (
     image_model,
     image_transform,
-    is_image_processor,
 )
 from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioning.captioner import Captioner
@@ -49,7 +49,8 @@ from visattn.pipelines.inputs import (
 from visattn.pipelines.scanpath import glimpses
 from visattn.recording.bottleneck import bottleneck_layer
 from visattn.recording.feature_layers import find_module_name
-from visattn.recording.model_config import ClassNames
+from visattn.recording.frozen import unwrapped
+from visattn.recording.model_config import ClassNames, forward_function
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
@@ -229,7 +230,9 @@ class Explainer:
             _refuse_arguments("text=", class_names)
             model = text_classifier(model, [text] if isinstance(text, str) else text, processor)
         elif processor is not None:
-            transform = _image_processor(processor, transform)
+            if transform is not None:
+                raise ValueError("transform= and processor= prepare images: pass only one of them")
+            transform = processor
         loaded = loaded_with(model)
         self.text, self.dense = text, dense
         self.model = image_model(model)
@@ -256,7 +259,7 @@ class Explainer:
             size, channels = (inputs.shape[2], inputs.shape[3]), inputs.shape[1]
         key = size, channels, described
         if key not in self._subjects:
-            make = describe_model if described else analyze_model
+            make = describe_model if described else as_subject
             made = self._preprocessing.colored(make(self.model, size, self.class_names, channels))
             own = made.info.input_size, len(made.info.mean), described
             self._subjects[key] = self._subjects.setdefault(own, made)
@@ -377,7 +380,7 @@ class Explainer:
         if first is not None and "auto" in names:
             chosen = self._default(first, targets[0][0], layered="layer" in method_args)
             names = [chosen if name == "auto" else name for name in names]
-        methods = arguments_of_methods(names, method_args, single=isinstance(method, str))
+        methods = arguments_of_methods(names, method_args)
         maps: dict[str, list[Any]] = {
             name: self._sequence_maps(listed, name, target, batch_size, args)
             for name, args in methods.items()
@@ -490,6 +493,46 @@ class Explainer:
         return made
 
 
+def as_subject(
+    model: nn.Module,
+    size: int | tuple[int, int] | None,
+    class_names: ClassNames | None,
+    channels: int | None,
+) -> Subject:
+    """Return a model that is analyzed, once for as long as it stays as it is."""
+    state, known = _ANALYZED.get(model, (None, {}))
+    known = known if state == _state(model) else {}
+    key = size, channels, repr(class_names)
+    if key not in known:
+        subject = analyze_model(model, size, class_names, channels)
+        known[key] = subject.info, subject.class_names, subject.measures
+        _ANALYZED[model] = _state(model), known
+        return subject
+    info, names, measures = known[key]
+    return Subject(unwrapped(model), info, forward_function(unwrapped(model)), names, measures)
+
+
+_ANALYZED: WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = WeakKeyDictionary()
+"""What is known of the models that were explained; no reference to these, which would keep them."""
+
+
+_OF_ALL_MODULES = {*vars(nn.Module())}
+
+
+def _state(model: nn.Module) -> list[Any]:
+    """Return what tells whether a model changed: attributes of its modules, versions of tensors."""
+    own = [*model.parameters(), *model.buffers()]
+    if any(tensor.is_inference() for tensor in own):  # without a version
+        return [object()]
+    attributes = [
+        (name, value if isinstance(value, str | int | float) else id(value))
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if name not in _OF_ALL_MODULES
+    ]
+    return [*attributes, *((id(tensor), tensor._version) for tensor in own)]  # noqa: SLF001
+
+
 def sequence_methods(model: nn.Module) -> list[str]:
     """Return the methods of a captioner or of a glimpse model; none for others."""
     if isinstance(model, Captioner):
@@ -508,33 +551,25 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
 
 
 def arguments_of_methods(
-    names: Sequence[str], method_args: Mapping[str, Any], *, single: bool = False
+    names: Sequence[str], method_args: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return the arguments of each method: of several methods, those that it has.
-
-    Raises:
-        ValueError: If there is no method, or none of them has an argument.
+    """Return the arguments of each method: those that it has, and those that none has.
 
     Example:
         >>> arguments_of_methods(["gradcam", "occlusion"], {"stride": 8})
         {'gradcam': {}, 'occlusion': {'stride': 8}}
     """
-    if single:
-        return {names[0]: dict(method_args)}
-    if not names:
-        raise ValueError("there must be at least one method, got none")
-    # Methods of captioners take any argument of `caption`; unknown names are refused later.
-    known = {name: METHODS[name].default_kwargs if name in METHODS else method_args
-             for name in names}  # fmt: skip
-    for argument in method_args:
-        if not any(argument in each for each in known.values()):
-            listed = sorted({*()}.union(*known.values()))
-            raise ValueError(
-                f"none of {', '.join(names)} has an argument {argument!r}; there are "
-                f"{', '.join(listed) or 'none'}"
-            )
-    return {name: {key: method_args[key] for key in method_args if key in own}
-            for name, own in known.items()}  # fmt: skip
+    # Methods of captioners take any argument of `caption`.
+    known = {name: {*METHODS[name].default_kwargs} for name in names if name in METHODS}
+    unknown = {*method_args}.difference(*known.values())
+    return {
+        name: {
+            key: value
+            for key, value in method_args.items()
+            if key in unknown or key in known.get(name, method_args)
+        }
+        for name in names
+    }
 
 
 def targets_per_image(target: Targets, count: int) -> list[list[Any]]:
@@ -548,23 +583,17 @@ def targets_per_image(target: Targets, count: int) -> list[list[Any]]:
         ([['cat', 'dog'], ['cat', 'dog']], [['cat'], ['dog']])
     """
     if isinstance(target, Tensor):  # the labels of a batch
-        rows = [[label] for label in target.tolist()]
+        rows: list[Any] = [[label] for label in target.tolist()]
     elif not is_list(target):
-        return [[target]] * count
+        rows = [[target]] * count
     else:
-        rows = list(target)
-    lists = [is_list(row) for row in rows]
-    if not any(lists):
-        rows, lists = [rows] * count, [True]
-    if not rows or any(lists) != all(lists) or not all(map(len, rows)):
+        rows = list(target) if any(map(is_list, target)) else [list(target)] * count
+    if len(rows) != count or not all(is_list(row) and len(row) for row in rows):
         raise ValueError(
             "targets must be a list of classes, which are explained on every image, or a list of "
-            f"such lists, one for each image; got {target!r}"
+            f"such lists, one for each of {count} images; got {target!r}"
         )
-    if len(rows) != count:
-        raise ValueError(f"there must be a list of targets for each of {count} images, got "
-                         f"{len(rows)}")  # fmt: skip
-    return [list(row) for row in rows]
+    return rows
 
 
 def _runs(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, ...], list[tuple[int, Any]]]:
@@ -598,15 +627,3 @@ def _refuse_arguments(method: str, *arguments: Any) -> None:
             f"{method} explains the output of the model on images that the model prepares itself: "
             "it takes no target, transform, img_size or class_names"
         )
-
-
-def _image_processor(processor: Any, transform: Any) -> Any:
-    """Return a processor that was passed without texts, as the transform."""
-    if transform is not None:
-        raise ValueError("transform= and processor= both prepare images: pass only one of them")
-    if not is_image_processor(processor):
-        raise ValueError(
-            "processor= must be an image processor of transformers, or belong to text=, got "
-            f"{type(processor).__name__}; steps of torchvision or timm are passed as transform="
-        )
-    return processor

@@ -4,7 +4,6 @@ what is passed, else what the model states --> Preprocessing --> PreparedImages
 (size, transform, resize mode, mean, std)                        inputs [b c y x], geometries
 """
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -154,32 +153,26 @@ def preprocessing_of(model: nn.Module, own_transform: Any, passed: Preprocessing
     """
     made = passed
     if passed.transform is not None:
-        if passed.img_size is not None or passed.resize_mode is not None:
+        if passed != Preprocessing(transform=passed.transform):
             raise ValueError(
-                f"the transform resizes images, got img_size={passed.img_size!r} and resize_mode="
-                f"{passed.resize_mode!r} too: pass only one of them"
+                "the transform resizes images and normalizes them, got img_size=, resize_mode=, "
+                "mean= or std= too: pass only one of them"
             )
         if is_image_processor(passed.transform):
-            made = replace(made, transform=processor_transform(passed.transform))
-    elif own_transform is not None and passed.img_size is None and passed.resize_mode is None:
-        made = replace(made, transform=own_transform)
+            made = Preprocessing(transform=processor_transform(passed.transform))
+    elif own_transform is not None and passed == Preprocessing():
+        made = Preprocessing(transform=own_transform)
     elif own_transform is not None and passed.mean is None:  # only its size is replaced
         mean, std = _colors_of(own_transform)
-        made = replace(made, mean=mean, std=std, source="preprocessing that was loaded")
-    if passed.mean is None and passed.std is None:
-        return made
-    if passed.mean is None or passed.std is None:
-        raise ValueError(
-            f"mean and std belong together, got mean={passed.mean} and std={passed.std}"
-        )
-    if own_network(model) is not None:
+        made = replace(passed, mean=mean, std=std, source="preprocessing that was loaded")
+    if (passed.mean is None) != (passed.std is None):
+        raise ValueError(f"mean and std belong together, got {passed.mean} and {passed.std}")
+    if passed.mean is not None and own_network(model) is not None:
         raise ValueError(
             f"{type(model).__name__} normalizes images itself, with the mean and std of its "
             "training: mean and std have no use"
         )
-    if made.transform is None:
-        return made
-    return replace(made, transform=_recolored(made.transform, passed.mean, passed.std))
+    return made
 
 
 def prepare_photos(
@@ -534,18 +527,3 @@ def _colors_of(transform: Any) -> tuple[list[float], list[float]]:
             "pass transform="
         )
     return colors[0] if colors else ([0.0] * 3, [1.0] * 3)
-
-
-def _recolored(transform: Any, mean: ChannelNumbers, std: ChannelNumbers) -> list[Any]:
-    """Return the steps of a transform with another mean and std in its last normalization."""
-    steps = list(steps_of(transform))
-    normalizing = [i for i, step in enumerate(steps) if step_colors(step)]
-    if not normalizing:
-        raise ValueError(
-            "mean and std take the place of those of a transform, but this one normalizes nothing: "
-            "add Normalize(mean, std) to it"
-        )
-    last = copy.copy(steps[normalizing[-1]])
-    count = len(torch.as_tensor(last.mean).flatten())
-    last.mean, last.std = list(_per_channel(mean, count)), list(_per_channel(std, count))
-    return [*steps[: normalizing[-1]], last, *steps[normalizing[-1] + 1 :]]
