@@ -17,8 +17,6 @@ from visattn.results.values import RecordedLayer
 
 MAX_WEIGHTS = 10_000_000
 """Attention weights that a page stores, a byte each in base64: 13.3 MB of the 15 MB of a page."""
-_MAX_RECORDED = 48_000_000
-"""Attention weights that are recorded in one forward pass."""
 
 
 def record_layers(
@@ -64,38 +62,15 @@ def record_layers(
         raise ValueError(f"layers must lie between 0 and {count - 1}, got {wrong[0]}")
     indices = range(count) if layers is None else sorted({index % count for index in layers})
     results: list[RecordedLayer] = []
-    for chunk in _chunks(indices, info.attention_layers):
-        sites = [info.attention_layers[index].site for index in chunk]
-        with record(explained.model, layers=sites, heads=heads) as recorder, torch.no_grad():
+    for index in indices:  # a pass for each: all weights of a large model are gigabytes
+        layer = info.attention_layers[index]
+        with record(explained.model, layers=[layer.site], heads=heads) as recorder, torch.no_grad():
             explained.forward(inputs)
-        maps = [entry for entry in recorder.maps if entry.kind == "tokens"]
-        for index, attention_map in zip(chunk, maps, strict=True):
-            layer = _recorded_layer(index, attention_map, info.attention_layers[index], heads)
-            layer = _average_queries(layer, max_weights // len(indices))
-            results.append(replace(layer, shares=_read_shares(layer, info)))
+        [attention_map] = (entry for entry in recorder.maps if entry.kind == "tokens")
+        recorded = _recorded_layer(index, attention_map, layer, heads)
+        recorded = _average_queries(recorded, max_weights // len(indices))
+        results.append(replace(recorded, shares=_read_shares(recorded, info)))
     return results
-
-
-def _chunks(indices: Sequence[int], layers: Sequence[AttentionLayer]) -> list[list[int]]:
-    """Return layers in chunks whose weights fit into memory together."""
-    chunks: list[list[int]] = []
-    # The first layer begins a chunk.
-    total = _MAX_RECORDED + 1
-    for index in indices:
-        size = _num_weights(layers[index])
-        if total + size > _MAX_RECORDED:
-            chunks.append([])
-            total = 0
-        chunks[-1].append(index)
-        total += size
-    return chunks
-
-
-def _num_weights(layer: AttentionLayer) -> int:
-    prefix = len(layer.prefix_tokens)
-    keys = layer.key_grid or layer.grid
-    queries = layer.grid[0] * layer.grid[1] + prefix
-    return (layer.num_heads or 1) * queries * (keys[0] * keys[1] + prefix)
 
 
 def _recorded_layer(
@@ -128,12 +103,11 @@ def _average_queries(layer: RecordedLayer, max_weights: int) -> RecordedLayer:
     y, x = layer.grid
     if layer.weights.numel() <= max_weights or count - prefix != y * x:
         return layer
-    factor = 2
-    while heads * (prefix + -(-y // factor) * -(-x // factor)) * rows * columns > max_weights:
-        if factor >= max(y, x):
-            break
-        factor += 1
-    grid = (-(-y // factor), -(-x // factor))
+    sizes = ((-(-y // factor), -(-x // factor)) for factor in range(2, max(y, x) + 1))
+    fitting = (
+        (gy, gx) for gy, gx in sizes if heads * (prefix + gy * gx) * rows * columns <= max_weights
+    )
+    grid = next(fitting, (1, 1))
     per_query = layer.weights[:, prefix:].flatten(2).mT.unflatten(-1, layer.grid)
     averaged = adaptive_avg_pool2d(per_query, grid).flatten(2).mT.unflatten(-1, (rows, columns))
     weights = torch.cat([layer.weights[:, :prefix], averaged], dim=1)

@@ -272,7 +272,7 @@ class OverlayJob(Job[ImageMaps]):
             return []
         from visattn.pipelines.class_maps import class_layer_maps
 
-        return class_layer_maps(runner.explained, prepared, num_classes=count)
+        return class_layer_maps(runner.explainer, prepared, num_classes=count)
 
     def layers(self, prepared: "PreparedImages") -> "list[RecordedLayer]":
         """Return the attention of every head of an image.
