@@ -106,8 +106,11 @@ def test_images_of_a_batch_that_affect_each_other_are_explained_alone() -> None:
 
 @pytest.mark.parametrize(
     "padding",
-    [(0, 0, 0, 0), (-16, 0, -16, 0), (-8, -8, -8, -8), (8, 8, 8, 8), (16, 0, 0, 0), (0, 0, 0, 8)],
-)
+    [
+        (0, 0, 0, 0), (-16, 0, -16, 0), (-8, -8, -8, -8), (-2, -2, -2, -2), (8, 8, 8, 8),
+        (16, 0, 0, 0), (0, 0, 0, 8),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("mode", ["constant", "reflect", "circular"])
 def test_a_network_that_cuts_or_pads_its_images_has_no_map_of_features(
     padding: tuple[int, ...], mode: str

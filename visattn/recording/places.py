@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import inf
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -30,25 +30,22 @@ IMAGES = 4
 _COARSE_CELLS = 16  # of the coarse noise in the photo, as the areas of a real one
 _AMPLITUDES = {torch.float64: 1e-4, torch.float32: 1e-2}  # small: slots change linearly
 _SILENT = 1e-7  # share of the largest squared change below which a slot does not change
-_SPREAD = 0.25  # of the pixels of a token that is computed from the whole image
-_EVERYWHERE = 0.37  # of channels; 0.41 of all pixels alike, 0.32 of half of them
-_MANY = 16  # tokens that stand in order by chance no more
-_SHIFT = 0.06  # of the middle of all centers, as a share of the image
-SHIFTED = -1.0
-_BEYOND = 1.04  # images between the first and the last center of a map: cells lie outside of it
-_TURN = 0.1  # of the usual step between lines, at the border; mirrored padding turns around
-_BLURRED = 1.5  # steps between lines; 1 for a kernel of 7 pixels and a stride of 2
-_UNSEEN = 0.1  # of the image, at a border, that no cell of the first map is computed from
-_MIN_TOKENS = 4  # fewer stand on some lines by chance
-_MAX_GLOBAL = 2  # such tokens beside a grid
-_MEAN, _NEAR = 0.4, 0.5  # mean and largest distance of tokens from their cells, in cells
-_SLOPE = 0.02  # of the centers of rows, if the network adds changes of the whole image to all
-_EXTENT = 0.1  # of the centers of a grid, as a share of the image
-CLEAR = 0.6  # correlation of rows with their centers
-_CHANNELS = 32  # of maps, evenly spaced, that are compared
-_LIKELY = 0.6  # mean distance of tokens in the order of their sequence that are not sure
-_KNOWN = 1.0  # mean distance of tokens that are those of another layer
+# Spread of the pixels of a slot, in images: 0.41 if these are all pixels alike, 0.32 if half of
+# them, and 0.29 / n for a patch of n x n.
+_WIDE = 0.25  # a token that is computed from the whole image, among others that are not
+_EVERYWHERE = 0.37  # channels, or tokens that all see the whole image
+# Distances of tokens from even lines, in cells. The tokens of a ViT are within 0.05, those of a
+# hybrid within 0.3; in another order they are 1 and more away.
+_MEAN, _LARGEST = 0.4, 0.5
+_MANY, _LIKELY = 16, 0.6  # so many are in order by chance no more
 _UNSURE = 0.9  # mean distance up to which more noise may show that tokens lie on a grid
+_KNOWN = 1.0  # mean distance of tokens that are those of another layer
+_MIN_TOKENS = 4  # fewer stand on some lines by chance
+_EXTENT = 0.1  # images that the centers of a grid must be apart; by chance they are less
+_SLOPE = 0.02  # the same for rows of a map, if the network changes all cells alike
+CLEAR = 0.6  # correlation of rows with their centers
+_SHIFT = 0.06  # images that the middle of all centers may be off; strides move sharp ones a little
+_CHANNELS = 32  # of maps, evenly spaced, that are compared
 
 
 def probe_images(
@@ -72,10 +69,15 @@ def probe_images(
     return (photo + _AMPLITUDES.get(like.dtype, 0.5) * changes).to(like)
 
 
+def _changes(tensor: Float[Tensor, "4 c *axes"]) -> Float[Tensor, "3 c *axes"]:
+    """Return d, d_y and d_x."""
+    wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+    return wide[1:] - wide[:1]
+
+
 def moments(tensor: Float[Tensor, "4 c *axes"], *channels: int) -> Float[Tensor, "5 n *w"]:
     """Return |d|^2, <d_y, d>, <d_x, d>, |d_y|^2 and |d_x|^2 of slots, over axes of channels."""
-    wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
-    d, y, x = wide[1:] - wide[:1]
+    d, y, x = _changes(tensor)
     axes = [axis - 1 for axis in channels]
     pairs = ((d, d), (y, d), (x, d), (y, y), (x, x))
     return torch.stack([(one * other).sum(axes) for one, other in pairs])
@@ -87,16 +89,22 @@ class Places:
 
     Args:
         cells: Slot of each cell, by rows.
-        free: Slots that lie nowhere: class tokens, padding.
+        off: Mean distance of the tokens from their cells, in cells.
         sure: Whether each token has its own place; else more noise may tell.
-        likely: Whether tokens in the order of the sequence are near their cells, if not sure.
+        free: Slots that lie nowhere: class tokens, padding.
     """
 
     grid: Grid
     cells: Int[Tensor, " n"]
-    free: tuple[int, ...] = ()
+    off: float = 0.0
     sure: bool = True
-    likely: bool = True
+    free: tuple[int, ...] = ()
+
+    @property
+    def likely(self) -> bool:
+        """Whether it is sure, or many tokens are near their cells in the order of the sequence."""
+        in_order = len(self.cells) >= _MANY and bool((self.cells.diff() == 1).all())
+        return self.sure or (in_order and self.off < _LIKELY)
 
 
 def place_tokens(
@@ -122,110 +130,55 @@ def place_tokens(
     energy, *others = moment.flatten(1)
     if not bool(moment.isfinite().all()) or not bool(energy.any()):
         return None
-    own = energy > _SILENT * energy.max()
     y, x, yy, xx = (other / energy for other in others)
     spread = ((yy - y * y) + (xx - x * x)).nan_to_num().clamp(min=0).sqrt()
-    widest = spread.argsort(descending=True)[:_MAX_GLOBAL]
-    wide = [int(slot) for slot in widest if spread[slot] > _SPREAD]
-    best: _Fit | None = None
-    for count in range(len(wide) + 1):  # tokens that are computed from the whole image
+    own = energy > _SILENT * energy.max()
+    best: Places | None = None
+    # up to two class tokens that are computed from the whole image stand beside a grid
+    wide = [slot for slot in spread.argsort(descending=True)[:2].tolist() if spread[slot] > _WIDE]
+    for count in range(len(wide) + 1):
         chosen = own.clone()
         chosen[wide[:count]] = False
         slots = chosen.nonzero().flatten()
         usual = float(spread[slots].median()) if len(slots) >= _MIN_TOKENS else 1.0
         if usual > _EVERYWHERE or (best is not None and best.sure):
             break
-        centers = torch.stack([y[slots], x[slots]], 1)
-        for fit in _fits(slots, centers, size, local=usual < _SPREAD):
-            best = fit if best is None or fit.rank < best.rank else best
+        found = _fits(slots, torch.stack([y[slots], x[slots]], 1), size, local=usual < _WIDE)
+        fitting = [*found, *([] if best is None else [best])]
+        best = min(fitting, key=lambda fit: (not fit.sure, fit.off), default=None)
     unsure = best is None or not best.sure
     if unsure and (found := known(int(own.sum()))) is not None and lie_at(moment, *found):
-        best = _Fit(*found, 0.0, sure=True)
-    if best is None or best.mean > _UNSURE:
+        best = Places(*found)
+    if best is None or best.off > _UNSURE:
         return None
     free = torch.ones_like(own)
     free[best.cells] = False
-    return Places(
-        best.grid, best.cells, tuple(free.nonzero().flatten().tolist()), best.sure, best.likely
-    )
+    return Places(best.grid, best.cells, best.off, best.sure, tuple(free.nonzero()[:, 0].tolist()))
 
 
-def is_shifted(centers: Tensor, spread: Tensor) -> bool:
-    """Return whether centers lie around another place than the middle of the image.
+def _fits(
+    slots: Int[Tensor, " n"], centers: Float[Tensor, "n 2"], size: tuple[int, int], *, local: bool
+) -> Iterator[Places]:
+    """Yield grids, with the tokens in the order of the sequence, and in that of their centers.
 
-    Strided convolutions may move sharp centers by some pixels, and blurred ones by their width.
+    Only centers of tokens that are computed from some pixels, and not from all, tell an order.
     """
-    return float((centers.mean() - 0.5).abs()) > max(_SHIFT, 1.5 * float(spread.mean()))
-
-
-def is_whole(centers: Tensor, spread: Tensor) -> bool:
-    """Return whether centers of lines reach over the image, and not beyond it; blurred ones do.
-
-    Example:
-        >>> even = (torch.arange(8) + 0.5) / 8
-        >>> spread = torch.full((8,), 0.04)
-        >>> [is_whole(0.5 + part * (even - 0.5), spread) for part in (1.0, 1.25, 0.5)]
-        [True, False, False]
-    """
-    if len(centers) < 2:
-        return True
-    steps = centers.diff()
-    usual = float(steps.median())
-    if float(spread.mean()) > _BLURRED * usual:
-        return True
-    at_border = min(float(steps[0]), float(steps[-1]))
-    if at_border < _TURN * usual or usual * (len(centers) - 1) > _BEYOND:
-        return False
-    low, high = float((centers - 3 * spread).min()), float((centers + 3 * spread).max())
-    return low < _UNSEEN and high > 1 - _UNSEEN
-
-
-def place_planes(
-    tensor: Float[Tensor, "4 c y x"], size: tuple[int, int], *, first: bool = False
-) -> float:
-    """Return how clearly rows and columns of a map are those of the image; SHIFTED if they are not.
-
-    Single cells of a deep network may see the same pixels. But the centers of whole rows rise from
-    the first to the last, also where the network adds the same change to all cells.
-
-    Args:
-        tensor: The map of a photo and of its copies with noise.
-        size: Height and width of the image.
-        first: Whether the map is computed from the image by one layer, so that its rows are sharp:
-            then it must reach from edge to edge, with no row of padding and no part of the image
-            cut off.
-    """
-    grid = tensor.shape[2], tensor.shape[3]
-    if grid == (1, 1) or not (fits(grid, size) or covers(grid, size)):
-        return 0.0
-    channels = tensor.detach()[:, :: -(-tensor.shape[1] // _CHANNELS)]
-    wide = channels.to(torch.promote_types(tensor.dtype, torch.float32))
-    change = wide[1:] - wide[:1]
-    d, y, x = change - change.mean((2, 3), keepdim=True)
-    clear, whole = 1.0, True
-    for axis, moved in ((1, y), (2, x)):
-        count = tensor.shape[axis + 1]
-        if count == 1:
+    count = len(centers)
+    for rows in (rows for rows in range(1, count + 1) if count % rows == 0):
+        grid = rows, count // rows
+        if not (fits(grid, size) or covers(grid, size)):
             continue
-        others = [0, 3 - axis]
-        energy = (d * d).sum(others)
-        lines = energy > _SILENT * energy.max()
-        centers = (moved * d).sum(others)[lines] / energy[lines]
-        squares = (moved * moved).sum(others)[lines] / energy[lines]
-        spread = (squares - centers.square()).clamp(min=0).sqrt()
-        if is_shifted(centers, spread):
-            return SHIFTED
-        silent = change[0].square().sum(others) <= _SILENT * energy.max()  # lines of padding
-        whole = whole and not bool(silent.any()) and is_whole(centers, spread)
-        index = torch.arange(count).to(centers)[lines] / count
-        if len(index) < 2 or not bool(centers.isfinite().all()):
-            return 0.0
-        off, index = centers - centers.mean(), index - index.mean()
-        step = (off * index).sum() / index.square().sum()
-        clear = min(clear, float((off * index).sum() / (off.norm() * index.norm() + 1e-30)))
-        if step < _SLOPE:
-            return 0.0
-    return SHIFTED if first and clear > CLEAR and not whole else clear
+        if (off := _distances(centers, grid)) is not None:
+            mean, largest = float(off.mean()), float(off.max())
+            # all centers may be somewhat off, some of them more
+            yield Places(grid, slots, mean, mean < _MEAN and largest < _LARGEST + 2 * mean)
+        by_rows = centers[:, 0].argsort().view(grid)
+        order = by_rows.gather(1, centers[by_rows, 1].argsort(1)).flatten()
+        if (off := _distances(centers[order], grid)) is not None:
+            mean, largest = float(off.mean()), float(off.max())
+            sure = local and mean < _MEAN and largest < _LARGEST
+            # another order than that of the sequence must fit better
+            yield Places(grid, slots[order], 1.3 * mean, sure)
 
 
 def lie_at(moment: Float[Tensor, "5 *windows slots"], grid: Grid, cells: Int[Tensor, " n"]) -> bool:
@@ -233,45 +186,6 @@ def lie_at(moment: Float[Tensor, "5 *windows slots"], grid: Grid, cells: Int[Ten
     energy, y, x, _, _ = moment.flatten(1)[:, cells]
     off = _distances(torch.stack([y / energy, x / energy], 1), grid) if bool(energy.all()) else None
     return off is not None and float(off.mean()) < _KNOWN
-
-
-@dataclass(frozen=True, eq=False)
-class _Fit:
-    """Slots as cells of a grid, their mean distance from the cells, and whether that is enough."""
-
-    grid: Grid
-    cells: Int[Tensor, " n"]
-    mean: float
-    sure: bool
-    likely: bool = False
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        return not self.sure, self.mean
-
-
-def _fits(
-    slots: Int[Tensor, " n"], centers: Float[Tensor, "n 2"], size: tuple[int, int], *, local: bool
-) -> Iterator[_Fit]:
-    """Yield grids, with the tokens in the order of the sequence, and in that of their centers.
-
-    Only centers of tokens that are computed from some pixels, and not from all, tell an order.
-    """
-    count = len(centers)
-    for rows in (rows for rows in range(1, count + 1) if count % rows == 0 and count > 1):
-        grid = rows, count // rows
-        if not (fits(grid, size) or covers(grid, size)):
-            continue
-        if (off := _distances(centers, grid)) is not None:
-            mean, largest = float(off.mean()), float(off.max())
-            # all centers may be somewhat off, some of them more
-            sure = mean < _MEAN and largest < _NEAR + 2 * mean
-            yield _Fit(grid, slots, mean, sure, likely=count >= _MANY and mean < _LIKELY)
-        by_rows = centers[:, 0].argsort().view(grid)
-        order = by_rows.gather(1, centers[by_rows, 1].argsort(1)).flatten()
-        if (off := _distances(centers[order], grid)) is not None:
-            mean, largest = float(off.mean()), float(off.max())
-            yield _Fit(grid, slots[order], 1.3 * mean, local and mean < _MEAN and largest < _NEAR)
 
 
 def _distances(centers: Float[Tensor, "n 2"], grid: Grid) -> Float[Tensor, " n"] | None:
@@ -287,6 +201,74 @@ def _distances(centers: Float[Tensor, "n 2"], grid: Grid) -> Float[Tensor, " n"]
             return None
         off.append(values / step - index)
     return (off[0].square() + off[1].square()).sqrt().flatten()
+
+
+def _line_centers(
+    change: Float[Tensor, "3 c y x"], axis: int
+) -> tuple[Bool[Tensor, " n"], Float[Tensor, " m"], Float[Tensor, " m"]]:
+    """Return which rows (axis 0) or columns (1) of a map change, their centers and spreads."""
+    d, moved, others = change[0], change[1 + axis], [0, 2 - axis]
+    energy = (d * d).sum(others)
+    lines = energy > _SILENT * energy.max()
+    centers = (moved * d).sum(others)[lines] / energy[lines]
+    squares = (moved * moved).sum(others)[lines] / energy[lines]
+    return lines, centers, (squares - centers.square()).clamp(min=0).sqrt()
+
+
+def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> float:
+    """Return how clearly rows and columns of a map are those of the image, from 0 to 1.
+
+    Single cells of a deep network may see the same pixels. But the centers of whole rows rise from
+    the first to the last, also where the network adds the same change to all cells.
+
+    Args:
+        tensor: The map of a photo and of its copies with noise.
+        size: Height and width of the image.
+    """
+    grid = tensor.shape[2], tensor.shape[3]
+    if grid == (1, 1) or not (fits(grid, size) or covers(grid, size)):
+        return 0.0
+    change = _changes(tensor[:, :: -(-tensor.shape[1] // _CHANNELS)])
+    change = change - change.mean((2, 3), keepdim=True)
+    clear = 1.0
+    for axis, count in enumerate(grid):
+        if count == 1:
+            continue
+        lines, centers, spread = _line_centers(change, axis)
+        if len(centers) < 2 or not bool(centers.isfinite().all()):
+            return 0.0
+        shift = float((centers.mean() - 0.5).abs())
+        index = torch.arange(count).to(centers)[lines] / count
+        off, index = centers - centers.mean(), index - index.mean()
+        step = (off * index).sum() / index.square().sum()
+        if step < _SLOPE or shift > max(_SHIFT, 1.5 * float(spread.mean())):
+            return 0.0
+        clear = min(clear, float((off * index).sum() / (off.norm() * index.norm() + 1e-30)))
+    return clear
+
+
+def shows_whole(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int], step: Grid) -> bool:
+    """Return whether what the first layer gets is the whole image, resized or not, and no more.
+
+    Its pixels are sharp, so that centers of lines tell a pixel. At the end less than a step of
+    padding, or as many pixels less, is what layers do themselves to images of other sizes.
+
+    Args:
+        tensor: The input of the layer, of a photo and of its copies with noise.
+        size: Height and width of the image.
+        step: Stride of the layer.
+    """
+    change = _changes(tensor)
+    for axis, side in enumerate(size):
+        lines, centers, spread = _line_centers(change, axis)
+        index = torch.arange(len(lines)).to(centers)[lines] + 0.5
+        near = max(1 / side, 0.01) + float(spread.mean())  # no sharp ones behind a gate
+        whole = bool(((centers - index / len(lines)).abs() < near).all())
+        cut = abs(len(lines) - side)
+        as_is = cut < step[axis] and bool(((centers - index / side).abs() < near).all())
+        if not (whole and bool(lines.all())) and not as_is:
+            return False
+    return True
 
 
 def fits(grid: Grid, image_size: tuple[int, int]) -> bool:

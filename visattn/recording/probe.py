@@ -6,7 +6,7 @@ identity, attention to another grid by that to the nearest key.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -35,7 +35,6 @@ from visattn.recording.outputs import OutputLayout, detect_output_layout, first_
 from visattn.recording.places import (
     CLEAR,
     IMAGES,
-    SHIFTED,
     Grid,
     Places,
     lie_at,
@@ -43,6 +42,7 @@ from visattn.recording.places import (
     place_planes,
     place_tokens,
     probe_images,
+    shows_whole,
 )
 
 _NOISES = 8
@@ -104,7 +104,6 @@ class ProbeResult:
         query_layers: Layers in which queries that lie nowhere on the image attend to a grid, as in
             the decoder of DETR, by module.
         attention_inputs: Names of the modules whose output attention reads.
-        attention_modules: Modules that computed attention, supported or not.
         output: Location of the class scores in the output of the model.
         strides: Pixels from one cell to the next.
         size: Height and width of the images.
@@ -116,12 +115,16 @@ class ProbeResult:
     layouts: dict[str, list[ObservedTokens | str]] = field(default_factory=dict)
     query_layers: dict[str, AttentionLayer] = field(default_factory=dict)
     attention_inputs: tuple[str, ...] = ()
-    attention_modules: set[str] = field(default_factory=set)
     output: OutputLayout = field(default_factory=OutputLayout)
     strides: CellStrides = field(default_factory=CellStrides)
     size: tuple[int, int] = (0, 0)
     cut: str = ""
     error: str = ""
+
+    @property
+    def attention_modules(self) -> set[str]:
+        """Modules that compute attention, supported or not."""
+        return {*self.layouts, *self.query_layers}
 
     @property
     def attention_layers(self) -> list[AttentionLayer]:
@@ -154,18 +157,14 @@ def probe_model(
     Args:
         forward: Calls the model, if it takes more than images.
     """
-    forward = forward or forward_function(model)
-    runs: list[_Run] = []
-    with without_grad(model), CellStrides().watching(model) as strides:
+    probe = _Probe(model, size)
+    with without_grad(model), probing(), CellStrides().watching(model) as strides:
         try:
             while True:
-                run = _Run(model, size, first=not runs)
-                images = probe_images(channels, size, first_weight(model), len(runs))
-                output = run.run(forward, images)
-                runs.append(run)
-                placing = _Placing(runs, size, prefix_tokens_of(model))
-                result = placing.result()
-                if placing.sure or len(runs) == _NOISES:
+                images = probe_images(channels, size, first_weight(model), probe.runs)
+                output = probe.run(forward or forward_function(model), images)
+                result = probe.result()
+                if probe.sure or probe.runs == _NOISES:
                     break
         except Exception as error:  # noqa: BLE001 - any exception of the user's model is reported
             location = user_code_location(error)
@@ -177,13 +176,15 @@ def probe_model(
 
 
 @dataclass(eq=False)
-class _Seen:
-    """Output of a module: with its channels last, and second.
+class _Output:
+    """Output of a module; all are sums over the runs, with channels last and second.
 
     Args:
         tokens: Moments of tokens, of three axes.
         planes: How clearly a map is one of the image, of four.
         rows: A number for each token or cell of the photo, to find it elsewhere.
+        places: Where its tokens lie.
+        layer: The same as metadata.
     """
 
     site: str
@@ -191,6 +192,8 @@ class _Seen:
     tokens: list[Float[Tensor, "5 n"]] = field(default_factory=list)
     planes: list[float] = field(default_factory=list)
     rows: list[Float[Tensor, " n"]] = field(default_factory=list)
+    places: Places | None = None
+    layer: FeatureLayer | None = None
 
 
 @dataclass(eq=False)
@@ -202,34 +205,35 @@ class _Attention:
     reason: str = ""
     keys: Float[Tensor, "5 w m"] | None = None
     queries: Float[Tensor, "5 w n"] | None = None
-    rows: list[tuple[int, Float[Tensor, " s"]]] = field(default_factory=list)
+    rows: Sequence[tuple[int, Float[Tensor, " s"]]] = ()
     count: int = 0
     output: tuple[int, ...] = ()
     tap: Tap | None = None
     tap_shape: tuple[int, ...] = ()
 
 
-class _Run:
-    """One run on a photo with one noise."""
+class _Probe:
+    """Runs of a model on a photo with noise, and what they tell of its activations."""
 
-    def __init__(self, model: nn.Module, size: tuple[int, int], *, first: bool) -> None:
-        self.model = model
-        self.size = size
-        self.first = first
-        self.outputs: list[_Seen] = []
-        self.seen: list[tuple[int, Tensor]] = []  # rows of inputs, after so many outputs
+    def __init__(self, model: nn.Module, size: tuple[int, int]) -> None:
+        self.model, self.size = model, size
+        self.prefix_tokens = prefix_tokens_of(model)
+        self.runs = 0
+        self.sure = self.whole = True
+        self.outputs: list[_Output] = []
+        self.inputs: list[tuple[int, Tensor]] = []  # rows of inputs, after so many outputs
         self.attention: dict[tuple[str, int], _Attention] = {}
-        self.inputs: dict[str, str] = {}
-        self._running: list[Running] = []
-        self._norm = self._last = ""
+        self.read: dict[str, str] = {}  # names of the modules whose output attention reads
 
     def run(self, forward: Callable[[Tensor], Any], images: Tensor) -> Any:
-        """Run the model, and return its output."""
+        """Run the model once more, with another noise, and return its output."""
+        self.at = 0  # number of outputs in this run
+        self.calls: set[tuple[str, int]] = set()
+        self.norm = self.last = ""
         with ExitStack() as stack:
-            stack.enter_context(probing())
             stack.enter_context(attention_calls(self.model, self._on_call))
             running = running_modules(self.model, self._enter, self._leave)
-            self._running = stack.enter_context(running)
+            self.running = stack.enter_context(running)
             for site, module in self.model.named_modules():
                 if isinstance(module, Tap):
                     hook = in_this_run(self._tap_hook(site))
@@ -238,31 +242,36 @@ class _Run:
                 else:
                     hook = in_this_run(self._output_hook(site))
                     stack.callback(module.register_forward_hook(hook).remove)
-            return forward(images)
+            output = forward(images)
+        self.runs += 1
+        return output
 
     def _on_call(self, call: AttentionCall) -> Tensor | None:
         """Measure the tokens of attention; return weights by which they keep their content."""
-        found = _Attention(call.site, call.shape, call.unsupported)
-        known = self.attention.setdefault((call.site, call.index), found)
-        known.count += 1
+        key = call.site, call.index
+        found = self.attention.setdefault(key, _Attention(call.site, call.shape, call.unsupported))
+        found.count += self.runs == 0
+        first = key not in self.calls
+        self.calls.add(key)
         groups, _, num_queries, num_keys = call.shape
         if call.unsupported:
             return None
         call.heads_mixed = False  # tokens keep their content also where heads are mixed
         queries, _, values = call.inputs
-        if known is found and groups % IMAGES:
+        if groups % IMAGES:
             found.reason = "its groups of tokens are not those of single images"
-        elif known is found:
+        elif first:
             # Values of other sizes than the keys say nothing of the keys; the weights do.
             same = values.shape[:1] + values.shape[2:3] == (groups, num_keys)
-            found.keys = _token_moments(values if same else call.weights().transpose(-2, -1))
+            keys = _token_moments(values if same else call.weights().transpose(-2, -1))
+            found.keys = _sum(found.keys, keys)
             if queries is not None and num_queries > 1:
-                found.queries = _token_moments(queries)
+                found.queries = _sum(found.queries, _token_moments(queries))
             elif num_queries not in (1, num_keys) and groups == IMAGES:
                 # the model computed the weights: the last output of this size holds its queries
                 found.queries = next(self._tokens_of(num_queries), None)
             slots = groups * num_keys // IMAGES
-            found.rows = [(at, rows) for at, rows in reversed(self.seen) if len(rows) == slots]
+            found.rows = [each for each in reversed(self.inputs) if len(each[1]) == slots]
         if num_queries == num_keys:
             return torch.eye(num_keys).to(values)
         if groups != IMAGES or found.keys is None or found.queries is None:
@@ -270,156 +279,151 @@ class _Run:
         if not bool((found.queries[0] > 0).all()):
             return None
         # to another grid: each query reads the nearest key
-        key, query = ((each[1:3, 0] / each[0, 0]).T for each in (found.keys, found.queries))
-        nearest = torch.cdist(query, key.nan_to_num(9.0)).argmin(1)
+        key_at, query_at = ((each[1:3, 0] / each[0, 0]).T for each in (found.keys, found.queries))
+        nearest = torch.cdist(query_at.to(key_at), key_at.nan_to_num(9.0)).argmin(1)
         return one_hot(nearest, num_keys).to(values)
 
     def _tokens_of(self, count: int) -> Iterator[Float[Tensor, "5 1 n"]]:
         """Yield the moments of outputs with as many tokens, or cells, the last one first."""
-        for output in reversed(self.outputs):
+        for output in reversed(self.outputs[: self.at]):
             if output.tokens and output.shape[1] == count:
                 yield output.tokens[0][:, None]
-            if max(output.planes, default=0) > CLEAR:
-                last, second = output.planes
-                rows, columns = output.shape[2:] if second >= last else output.shape[1:3]
-                if rows * columns == count:
-                    y = ((torch.arange(rows) + 0.5) / rows).repeat_interleave(columns)
-                    x = ((torch.arange(columns) + 0.5) / columns).repeat(rows)
-                    yield torch.stack([torch.ones(count), y, x, y * y, x * x])[:, None]
+            grid = _grid_of(output, self.runs + 1)
+            if grid is not None and prod(grid) == count:
+                y, x = ((torch.arange(side) + 0.5) / side for side in grid)
+                y, x = y.repeat_interleave(grid[1]), x.repeat(grid[0])
+                yield torch.stack([torch.ones(count), y, x, y * y, x * x])[:, None]
 
     def _enter(self, running: Running) -> None:
-        if self.first:
+        if self.runs == 0:
             arguments = (*running.args, *running.kwargs.values())
             tensors = (each for each in arguments if isinstance(each, Tensor))
             for tensor in (each for each in tensors if each.ndim in (3, 4)):
-                self.seen += [(len(self.outputs), rows) for rows in _rows(tensor)]
+                self.inputs += [(len(self.outputs), rows) for rows in _rows(tensor)]
         # Methods explain what attention reads: the norm before it, not the residual stream.
-        block = self._norm.rpartition(".")[0]
+        block = self.norm.rpartition(".")[0]
         inside = bool(block) and running.site.startswith(f"{block}.")
-        outer = self._running[-2].state["last"] if len(self._running) > 1 else ""
-        running.state["input"] = self._norm if inside else outer
-        running.state["last"] = self._last
+        outer = self.running[-2].state["last"] if len(self.running) > 1 else ""
+        running.state["input"] = self.norm if inside else outer
+        running.state["last"] = self.last
 
     def _leave(self, running: Running, output: Any) -> None:
         found = self.attention.get((running.site, running.index))
         if found is not None:
             found.output = tuple(_first(output).shape)
-            self.inputs.setdefault(running.site, running.state["input"])
+            self.read.setdefault(running.site, running.state["input"])
 
     def _output_hook(self, site: str) -> Callable[..., None]:
-        def hook(module: nn.Module, _: Any, output: Any) -> None:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
             tensor = _first(output)
-            found = _Seen(site, tuple(tensor.shape))
-            self.outputs.append(found)
+            if self.runs == 0:
+                self.outputs.append(_Output(site, tuple(tensor.shape)))
+            found = self.outputs[min(self.at, len(self.outputs) - 1)]
+            self.at += 1
+            known = found.site == site and found.shape == tuple(tensor.shape)
             on_batch = tensor.ndim in (3, 4) and len(tensor) == IMAGES and tensor.numel()
-            if not on_batch or not tensor.is_floating_point():
+            if not known or not on_batch or not tensor.is_floating_point():
                 return
-            self._last = site
-            self._norm = site if "Norm" in type(module).__name__ else self._norm
+            self.last = site
+            self.norm = site if "Norm" in type(module).__name__ else self.norm
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - what is measured is no attention
                 if tensor.ndim == 3:
-                    found.tokens = [moments(tensor, 2), moments(tensor, 1)]
+                    both = [moments(tensor, 2), moments(tensor, 1)]
+                    found.tokens = list(map(_sum, found.tokens or [None] * 2, both))
                 else:
                     maps = tensor.movedim(-1, 1), tensor
-                    first = not any(each.planes for each in self.outputs)
-                    found.planes = [place_planes(each, self.size, first=first) for each in maps]
-                if self.first:
+                    both = [place_planes(each, self.size) for each in maps]
+                    found.planes = list(map(sum, zip(found.planes or (0, 0), both, strict=True)))
+                if self.runs == 0:
                     found.rows = _rows(tensor)
+                    self._look_at_pixels(module, args)
 
+        self.looked = False
         return hook
+
+    def _look_at_pixels(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Find out whether the first layer gets the whole image."""
+        if self.looked or not args or not isinstance(module, nn.Conv2d | nn.Linear):
+            return
+        pixels: Tensor = args[0] if isinstance(module, nn.Conv2d) else args[0].movedim(-1, 1)
+        of_image = pixels.ndim == 4 and len(pixels) == IMAGES and min(pixels.shape[2:]) > 1
+        if of_image and bool((pixels[1] != pixels[0]).any()):
+            self.looked = True
+            step = module.stride if isinstance(module, nn.Conv2d) else (1, 1)
+            self.whole = shows_whole(pixels, self.size, (step[0], step[1]))
 
     def _tap_hook(self, site: str) -> Callable[..., Any]:
         def hook(tap: Any, _: Any, weights: Tensor) -> Tensor | None:
-            index = sum(known == site for known, _ in self.attention)
-            found = _Attention(site, tap=tap, tap_shape=tuple(weights.shape))
-            self.attention[site, index] = found
-            if self._running:
-                self.inputs.setdefault(site, self._running[-1].state["input"])
+            if self.runs == 0:
+                index = sum(known == site for known, _ in self.attention)
+                shape = tuple(weights.shape)
+                self.attention[site, index] = _Attention(site, tap=tap, tap_shape=shape)
+            if self.running:
+                self.read.setdefault(site, self.running[-1].state["input"])
             if tap.kind == "tokens" and weights.ndim > 2 and weights.shape[-1] == weights.shape[-2]:
                 return torch.eye(weights.shape[-1]).to(weights).expand_as(weights)
             return None
 
         return hook
 
-
-class _Placing:
-    """Places all activations of some runs."""
-
-    def __init__(
-        self, runs: Sequence[_Run], size: tuple[int, int], prefix_tokens: tuple[str, ...]
-    ) -> None:
-        self.runs = runs
-        self.size = size
-        self.prefix_tokens = prefix_tokens
-        self.sure = True
-        self.places: list[Places | None] = []
-        self.layers: list[FeatureLayer | None] = []
-
     def result(self) -> ProbeResult:
-        """Return where all activations lie."""
-        result = ProbeResult()
-        first = next((each for each in self.runs[0].outputs if each.planes), None)
-        result.cut = _CUT if first is not None and SHIFTED in first.planes else ""
-        for outputs in zip(*(run.outputs for run in self.runs), strict=False):
-            layer = None if result.cut else self._layer(outputs)
-            self.layers.append(layer)
-            result.layers.setdefault(outputs[0].site, []).append(layer)
-        for key, found in self.runs[0].attention.items():
-            others = [run.attention[key] for run in self.runs if key in run.attention]
-            layout = self._tapped(found) if found.tap else result.cut or self._layout(others)
+        """Return where all activations lie, by the runs until now."""
+        self.sure = True
+        result = ProbeResult(cut="" if self.whole else _CUT)
+        for index, output in enumerate(self.outputs):
+            output.places = output.layer = None
+            if not result.cut:
+                self._place_output(output, self.outputs[:index])
+            result.layers.setdefault(output.site, []).append(output.layer)
+        for found in self.attention.values():
+            layout = self._tapped(found) if found.tap else result.cut or self._layout(found)
             if isinstance(layout, AttentionLayer):
                 result.query_layers[found.site] = layout
                 layout = None if found.tap else _NO_QUERIES
-            if layout is not None and not found.tap:
-                result.attention_modules.add(found.site)
             if layout is not None:
                 result.layouts.setdefault(found.site, []).append(layout)
-        for site, module in self.runs[0].model.named_modules():
+        for site, module in self.model.named_modules():
             if isinstance(module, Tap) and module.unsupported:
                 result.layouts[site] = [module.unsupported]
         read = (layer.site for layer in result.attention_layers if not layer.single_query)
-        inputs = (self.runs[0].inputs.get(site, "") for site in read)
+        inputs = (self.read.get(site, "") for site in read)
         result.attention_inputs = tuple(dict.fromkeys(inputs))
         return result
 
-    def _layer(self, outputs: Sequence[_Seen]) -> FeatureLayer | None:
-        """Return how an output lies on the image; None if it does not."""
-        first = outputs[0]
-        if first.planes:
-            clear, last = (sum(run.planes[i] for run in outputs) / len(outputs) for i in (1, 0))
-            if max(clear, last) < CLEAR:
-                self.places.append(None)
-                return None
-            self.places.append(None)
-            sides = first.shape[2:] if clear >= last else first.shape[1:3]
-            return FeatureLayer(
-                first.site, "b c y x" if clear >= last else "b y x c", (sides[0], sides[1])
-            )
-        for index, layout in enumerate(("b n c", "b c n")) if first.tokens else ():
-            places = self._tokens(_sum(run.tokens[index] for run in outputs))
-            if places is not None:
-                self.places.append(places)
-                cells = places.cells.tolist()
-                in_order = cells == list(range(cells[0], cells[0] + len(cells)))
-                suffix = first.shape[1 + index] - len(cells) - cells[0]
-                prefix = (cells[0], suffix) if in_order else (0, 0)
-                order = () if in_order else tuple(cells)
-                return FeatureLayer(first.site, layout, places.grid, *prefix, order=order)
-        self.places.append(None)
-        return None
+    def _place_output(self, output: _Output, earlier: Sequence[_Output]) -> None:
+        """Find out how an output lies on the image; it has no layer if it does not."""
+        grid = _grid_of(output, self.runs)
+        if grid is not None:
+            layout = "b c y x" if output.planes[1] >= output.planes[0] else "b y x c"
+            output.layer = FeatureLayer(output.site, layout, grid)
+            output.places = Places(grid, torch.arange(prod(grid)))
+        for index, layout in enumerate(("b n c", "b c n")) if output.tokens else ():
+            places = self._tokens(output.tokens[index], earlier)
+            if places is None:
+                continue
+            cells = places.cells.tolist()
+            in_order = cells == list(range(cells[0], cells[0] + len(cells)))
+            suffix = output.shape[1 + index] - len(cells) - cells[0]
+            prefix = (cells[0], suffix) if in_order else (0, 0)
+            order = () if in_order else tuple(cells)
+            output.layer = FeatureLayer(output.site, layout, places.grid, *prefix, order=order)
+            output.places = places
+            return
 
-    def _tokens(self, moment: Float[Tensor, "5 n"]) -> Places | None:
-        """Return where tokens lie: in an order that is sure, or likely as in an earlier layer."""
+    def _tokens(self, moment: Float[Tensor, "5 n"], earlier: Sequence[_Output]) -> Places | None:
+        """Return where tokens lie: in an order that is likely, or as in an earlier output."""
         places = place_tokens(moment, self.size)
-        if places is not None and (places.sure or places.likely):
+        if places is not None and places.likely:
             return places
-        earlier = (each for each in reversed(self.places) if each is not None)
-        alike = (each for each in earlier if len(each.cells) + len(each.free) == moment.shape[1])
+        known = (each.places for each in reversed(earlier) if each.places is not None)
+        alike = (each for each in known if len(each.cells) + len(each.free) == moment.shape[1])
         return next((each for each in alike if lie_at(moment, each.grid, each.cells)), None)
 
-    def _place(self, moment: Any, rows: Sequence[tuple[int, Tensor]]) -> Places | None:
+    def _place(self, moment: Tensor | None, found: _Attention) -> Places | None:
         """Return where tokens lie; None if nowhere, or if that is not sure yet."""
-        places = place_tokens(moment, self.size, lambda count: self._known(rows, count))
+        if moment is None:
+            return None
+        places = place_tokens(moment, self.size, lambda count: self._known(found.rows, count))
         if places is not None and not places.sure:
             self.sure = False
             return None
@@ -428,49 +432,48 @@ class _Placing:
     def _known(
         self, rows: Sequence[tuple[int, Tensor]], count: int
     ) -> tuple[Grid, Int[Tensor, " n"]] | None:
-        """Return the grid of tokens that are those of an earlier layer, and their slots."""
+        """Return the grid of tokens that are those of an earlier output, and their slots."""
         for at, slots in rows:
-            for index in reversed(range(at)):
-                layer, places = self.layers[index], self.places[index]
-                if layer is None or layer.grid[0] * layer.grid[1] != count:
+            for output in reversed(self.outputs[:at]):
+                layer, places = output.layer, output.places
+                if layer is None or places is None or len(places.cells) != count:
                     continue
-                values = self.runs[0].outputs[index].rows[0 if layer.layout.endswith("c") else 1]
-                found = _find(values if places is None else values[places.cells], slots)
+                values = output.rows[0 if layer.layout.endswith("c") else 1]
+                found = _find(values[places.cells], slots)
                 if found is not None:
                     return layer.grid, found
         return None
 
-    def _layout(self, calls: Sequence[_Attention]) -> ObservedTokens | AttentionLayer | str:
+    def _layout(self, call: _Attention) -> ObservedTokens | AttentionLayer | str:
         """Return the positions of the tokens of attention, or why it cannot be recorded.
 
         If only the keys lie on the image, it is an `AttentionLayer` of queries.
         """
-        first = calls[0]
-        if first.reason:
-            return first.reason
-        if first.count > 1:
+        if call.reason:
+            return call.reason
+        if call.count > 1:
             return "it combines several softmaxes, none of which alone is its attention"
-        groups, heads, num_queries, num_keys = first.shape
+        groups, heads, num_queries, num_keys = call.shape
         windows = groups // IMAGES
-        keys = self._place(_sum(call.keys for call in calls), first.rows)
+        keys = self._place(call.keys, call)
         if keys is None or (windows > 1 and num_queries != num_keys):
             return _NO_PLACE
         prefix = self._kinds(len(keys.free)) if windows == 1 else ()
         order = _order(keys, windows, num_keys)
-        if windows > 1 and keys.free and _everywhere(keys.free, windows, num_keys):
+        inside = {slot % num_keys for slot in keys.free}
+        if windows > 1 and inside and len(keys.free) == len(inside) * windows:  # it is no padding
             return "its windows contain tokens that are not part of the grid"
-        layer = AttentionLayer(first.site, keys.grid, heads, prefix)
+        layer = AttentionLayer(call.site, keys.grid, heads, prefix)
         if num_queries == 1 < num_keys:
             layer = replace(layer, single_query=True)
             return _NOT_IN_ORDER if order is not None else ObservedTokens(layer, prefix)
         if num_queries == num_keys:
-            moment = None if first.queries is None else _sum(call.queries for call in calls)
-            if moment is not None and not lie_at(moment, keys.grid, keys.cells):
+            if call.queries is not None and not lie_at(call.queries, keys.grid, keys.cells):
                 return _NO_PLACE
-        elif first.queries is None or order is not None:
+        elif call.queries is None or order is not None:
             return _NO_PLACE if order is None else _NOT_IN_ORDER
         else:
-            queries = self._place(_sum(call.queries for call in calls), first.rows)
+            queries = self._place(call.queries, call)
             if queries is None:
                 return replace(layer, num_queries=num_queries)
             if _order(queries, 1, num_queries) is not None:
@@ -478,11 +481,11 @@ class _Placing:
             other = None if queries.grid == keys.grid else keys.grid
             kinds = self._kinds(len(queries.free))
             layer = replace(layer, grid=queries.grid, prefix_tokens=kinds, key_grid=other)
-        tokens = num_queries if windows == 1 else keys.grid[0] * keys.grid[1]
-        positions = _has_positions(first.output, groups * num_queries, IMAGES * tokens)
-        if positions is False:
+        tokens = num_queries if windows == 1 else prod(keys.grid)
+        if len(call.output) < 3:
+            layer = replace(layer, pools=True)
+        elif not {IMAGES * tokens, groups * num_queries} & _slot_counts(call.output):
             return _NO_OUTPUT
-        layer = replace(layer, pools=positions is None)
         if order is not None and windows > 1:
             size = _window_size(order, keys.grid[1])
             shift = divmod(max(int(order[0, 0]), 0), keys.grid[1]) if size else (0, 0)
@@ -518,8 +521,21 @@ def _first(output: Any) -> Tensor:
     return torch.empty(0) if first is None else first[1]
 
 
+def _grid_of(output: _Output, runs: int) -> Grid | None:
+    """Return rows and columns of a map of the image; None if it is none."""
+    if max(output.planes, default=0) < CLEAR * runs:
+        return None
+    last, second = output.planes
+    sides = output.shape[2:] if second >= last else output.shape[1:3]
+    return sides[0], sides[1]
+
+
 def _token_moments(tokens: Float[Tensor, "g h m d"]) -> Float[Tensor, "5 w m"]:
     return moments(tokens.unflatten(0, (IMAGES, -1)), 2, 4)
+
+
+def _sum(known: Tensor | None, other: Tensor) -> Tensor:
+    return other if known is None else known + other
 
 
 def _rows(tensor: Tensor) -> list[Float[Tensor, " s"]]:
@@ -548,11 +564,6 @@ def _find(values: Float[Tensor, " n"], slots: Float[Tensor, " s"]) -> Int[Tensor
     return found if unique and bool((off < 2 * _SAME * scale).all()) else None
 
 
-def _sum(parts: Iterable[Tensor | None]) -> Tensor:
-    """Return the sum of the moments of all runs."""
-    return torch.stack([part for part in parts if part is not None]).sum(0)
-
-
 def _order(places: Places, windows: int, slots: int) -> Int[Tensor, "w p"] | None:
     """Return the token of each slot, those beside the grid first; None if they are in order."""
     free = len(places.free) if windows == 1 else 0
@@ -562,12 +573,6 @@ def _order(places: Places, windows: int, slots: int) -> Int[Tensor, "w p"] | Non
     tokens[places.cells] = torch.arange(len(places.cells)) + free
     in_order = windows == 1 and torch.equal(tokens, torch.arange(slots))
     return None if in_order else tokens.view(windows, slots)
-
-
-def _everywhere(free: tuple[int, ...], windows: int, slots: int) -> bool:
-    """Whether all windows have the same slots without a place: these are no padding."""
-    inside = {slot % slots for slot in free}
-    return len(free) == len(inside) * windows
 
 
 def _window_size(windows: Int[Tensor, "w n"], columns: int) -> Grid | None:
@@ -585,13 +590,10 @@ def _window_size(windows: Int[Tensor, "w n"], columns: int) -> Grid | None:
     return None
 
 
-def _has_positions(shape: tuple[int, ...], slots: int, tokens: int) -> bool | None:
-    """Whether the output of attention has a position for each query; None if it is pooled."""
-    if len(shape) < 3:
-        return None
+def _slot_counts(shape: tuple[int, ...]) -> set[int]:
+    """Return how many slots an output has, with channels last, or second."""
     size = prod(shape)
-    counts = {size // shape[-1]} | ({size // shape[1]} if len(shape) == 4 else set())
-    return bool(counts & {slots, tokens})
+    return {size // shape[-1]} | ({size // shape[1]} if len(shape) == 4 else set())
 
 
 def prefix_tokens_of(model: nn.Module) -> tuple[str, ...]:
