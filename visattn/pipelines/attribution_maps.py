@@ -29,13 +29,13 @@ def compute_maps(
     subject: Subject,
     batch: PreparedImages,
     method: Method,
-    targets: Sequence[Any],
+    target: Any,
     method_args: Mapping[str, Any],
-) -> list[list[AttentionMap]]:
-    """Return for each target a map of each prepared image, with geometry and info.
+) -> list[AttentionMap]:
+    """Return a map of each prepared image, with geometry and info.
 
     Raises:
-        ValueError: If a target or an argument does not fit the model.
+        ValueError: If the target or an argument does not fit the model.
 
     Example:
         >>> from visattn.attribution.methods import METHODS
@@ -43,24 +43,20 @@ def compute_maps(
         >>> from visattn.pipelines import Explainer
         >>> explainer = Explainer(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))
         >>> batch = explainer.prepare(torch.zeros(60, 80, 3).byte().numpy())
-        >>> [[heatmap]] = compute_maps(explainer.analyze(), batch, METHODS["gradcam"], ["dog"], {})
+        >>> [heatmap] = compute_maps(explainer.analyze(), batch, METHODS["gradcam"], "dog", {})
         >>> heatmap.info.class_name, heatmap.geometry.image_size
         ('dog', (60, 80))
     """
-    maps: list[list[AttentionMap]] = []
-    for target in targets:
-        bound = resolve_target(target, subject, batch.geometries)
-        read, args = subject, method_args
-        if isinstance(target, QueryTarget) and method.of_query(target):
-            layers = {"attention_layers": subject.info.query_layers, "attention_error": ""}
-            read = replace(subject, info=replace(subject.info, **layers))
-            args = {"queries": [target.query], **method_args}
-        elif method.needs == "tokens" and _reads_otherwise(subject, target):
-            own = bound if isinstance(target, DenseTarget) else target
-            read = read_by_target(subject, batch.inputs, own)
-        grid = method.function(read, batch.inputs, bound, **args)
-        maps.append(_placed(read, batch, method, args, bound, grid))
-    return maps
+    score = resolve_target(target, subject, batch.geometries)
+    if isinstance(target, QueryTarget) and method.of_query(target):
+        layers = {"attention_layers": subject.info.query_layers, "attention_error": ""}
+        subject = replace(subject, info=replace(subject.info, **layers))
+        method_args = {"queries": [target.query], **method_args}
+    elif method.needs == "tokens" and _reads_otherwise(subject, target):
+        own = score if isinstance(target, DenseTarget) else target
+        subject = read_by_target(subject, batch.inputs, own)
+    grids = method.function(subject, batch.inputs, score, **method_args)
+    return _placed(subject, batch, method, method_args, score, grids)
 
 
 def _reads_otherwise(subject: Subject, target: Any) -> bool:
@@ -75,12 +71,12 @@ def _placed(
     batch: PreparedImages,
     method: Method,
     method_args: Mapping[str, Any],
-    bound: Score,
+    score: Score,
     grids: Tensor,
 ) -> list[AttentionMap]:
     """Return the grid of each image as a map with its place and info."""
     grids = grids.detach().float().cpu()
-    is_class = bound.kind in ("class", "none")
+    is_class = score.kind in ("class", "none")
     common = _common_info(subject, batch, method, method_args, is_class=is_class)
     site = method.name if common.layer is None else str(common.layer)
     canvas, margin = None, (0, 0)
@@ -92,7 +88,7 @@ def _placed(
     maps: list[AttentionMap] = []
     for index, (grid, geometry) in enumerate(zip(grids, batch.geometries, strict=True)):
         place = (geometry if canvas is None else geometry.then(canvas)).inset(margin)
-        info = common | bound.describe(index, subject.class_names)
+        info = common | score.describe(index, subject.class_names)
         if isinstance(subject.model, TextScorer) and info.score is not None:
             cosine = float(subject.model.cosine_of(torch.tensor(info.score)))
             info = replace(info, cosine=cosine)

@@ -6,7 +6,7 @@ method, target -> METHODS[name].function(subject, inputs, target, layer=...) -->
 grid, geometry -> AttentionMap
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 from weakref import WeakKeyDictionary
@@ -445,16 +445,14 @@ class Explainer:
         subject, chosen, args = self._checked(batch, method, first, method_args)
         if not (chosen.needs_target or chosen.of_query(first)):
             same = first if all(each is first for row in targets for each in row) else None
-            [maps] = compute_maps(subject, batch, chosen, [same], args)
+            maps = compute_maps(subject, batch, chosen, same, args)
             return [[made] * len(row) for made, row in zip(maps, targets, strict=True)]
-        rows: list[list[Any]] = [[None] * len(row) for row in targets]
-        for images, positions in _runs(targets).items():
+        rows: list[list[AttentionMap]] = [[] for _ in targets]
+        for images, target in _runs(targets):
             part = batch if len(images) == len(targets) else batch.select(images)
-            wanted = [each for _, each in positions]
-            results = compute_maps(subject, part, chosen, wanted, args)
-            for (position, _), maps in zip(positions, results, strict=True):
-                for image, made in zip(images, maps, strict=True):
-                    rows[image][position] = made
+            maps = compute_maps(subject, part, chosen, target, args)
+            for image, made in zip(images, maps, strict=True):
+                rows[image].append(made)
         return rows
 
     def _default(self, batch: PreparedImages, target: Any, *, layered: bool) -> str:
@@ -596,18 +594,13 @@ def targets_per_image(target: Targets, count: int) -> list[list[Any]]:
     return rows
 
 
-def _runs(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, ...], list[tuple[int, Any]]]:
-    """Group the targets of images into runs of the same images.
-
-    Returns:
-        For images, by their indices, positions in their rows and what is explained there: a class
-        of each image, or one thing of all.
+def _runs(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[list[int], Any]]:
+    """Yield images, by their indices, with the next target of them: a class of each, or one of all.
 
     Example:
-        >>> _runs([["cat", "dog"], ["cow"]])
-        {(0, 1): [(0, ['cat', 'cow'])], (0,): [(1, ['dog'])]}
+        >>> list(_runs([["cat", "dog"], ["cow"]]))
+        [([0, 1], ['cat', 'cow']), ([0], ['dog'])]
     """
-    runs: dict[tuple[int, ...], list[tuple[int, Any]]] = {}
     for position in range(max(map(len, rows))):
         alike: dict[object, list[int]] = {}
         for image, row in enumerate(rows):
@@ -616,9 +609,7 @@ def _runs(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, ...], list[tuple[int
                 alike.setdefault("class" if is_class else id(row[position]), []).append(image)
         for kind, images in alike.items():
             wanted = [rows[image][position] for image in images]
-            run = position, wanted if kind == "class" else wanted[0]
-            runs.setdefault(tuple(images), []).append(run)
-    return runs
+            yield images, wanted if kind == "class" else wanted[0]
 
 
 def _refuse_arguments(method: str, *arguments: Any) -> None:
