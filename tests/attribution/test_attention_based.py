@@ -184,23 +184,7 @@ def test_classes_have_different_maps() -> None:
     assert not torch.allclose(maps[0], maps[1])
 
 
-@pytest.mark.parametrize("method", [rollout, gradient_rollout, relevance])
-def test_models_with_several_grids_raise_an_error(
-    method: Callable[..., Tensor],
-) -> None:
-    model = torch.nn.Identity()
-    explained = Subject(model, token_info((4, 6), (2, 3)), model)
-    with pytest.raises(
-        ValueError, match=r"tokens does not support it: .* several token grids .*4 x 6, 2 x 3"
-    ):
-        method(explained, inputs(), resolve_target(0, explained))
-
-
-def test_models_without_attention_raise_an_error() -> None:
-    model = torch.nn.Identity()
-    explained = Subject(model, token_info(), model)
-    with pytest.raises(ValueError, match="no attention among tokens"):
-        attention(explained, inputs(), resolve_target(0, explained))
+def test_a_first_layer_must_exist() -> None:
     vit = transformer("class")
     with pytest.raises(ValueError, match="start_layer must be an index below .* 3; got 3"):
         rollout(vit, inputs(), resolve_target(0, vit), start_layer=3)

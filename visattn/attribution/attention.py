@@ -1,9 +1,13 @@
-"""Attention methods: rollout, relevance propagation, attention of a layer."""
+"""Attention methods: rollout, relevance propagation, attention of a layer.
+
+A formula takes the matrices of the layers, first layer first, and the rows of the tokens that the
+scores read. A method records the matrices, and places the columns on the photo.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -12,72 +16,46 @@ from torch.nn.functional import pad
 
 from visattn.attribution.layer_weights import (
     LayerWeights,
+    included_layers,
     no_single_grid,
     read_shares,
     record_weights,
     resolve_attention_layer,
-    single_grid_error,
-    weights_and_gradients,
 )
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
-from visattn.recording.model_info import AttentionLayer
 from visattn.recording.subject import Subject
 
-HeadFusion = Literal["mean", "max", "min"]
+Heads = Literal["mean", "max", "min"] | int | Sequence[int]
 
 
-def fuse_heads(
-    weights: Float[Tensor, "b h n m"], fusion: HeadFusion = "mean"
-) -> Float[Tensor, "b n m"]:
+def fuse_heads(weights: Float[Tensor, "b h n m"], heads: Heads = "mean") -> Float[Tensor, "b n m"]:
     """Return the attention weights of a layer, fused over heads.
-
-    Raises:
-        ValueError: If the fusion is unknown.
-
-    Example:
-        >>> heads = torch.tensor([[[[0.9, 0.1]], [[0.5, 0.5]]]])
-        >>> fuse_heads(heads, "max")
-        tensor([[[0.9000, 0.5000]]])
-    """
-    if fusion not in get_args(HeadFusion):
-        raise ValueError(f"fusion must be one of {', '.join(get_args(HeadFusion))}, got {fusion!r}")
-    if fusion == "mean":
-        return weights.mean(1)
-    return weights.amax(1) if fusion == "max" else weights.amin(1)
-
-
-def discard_lowest(
-    weights: Float[Tensor, "b n m"], ratio: float, *, num_kept_columns: int = 0
-) -> Float[Tensor, "b n m"]:
-    """Set the lowest attention weights of each image to 0.
 
     Args:
         weights: Attention weights of a layer.
-        ratio: Fraction of the weights that are discarded, in [0, 1); rounded down.
-        num_kept_columns: Leading columns that are never discarded, such as the class token.
+        heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
 
     Raises:
-        ValueError: If the ratio is not in [0, 1).
+        ValueError: If there is no such head.
 
     Example:
-        >>> weights = torch.tensor([[[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]]])
-        >>> discard_lowest(weights, 0.5, num_kept_columns=1)
-        tensor([[[0.1000, 0.0000, 0.7000],
-                 [0.3000, 0.0000, 0.4000]]])
-
-    Source:
-        Not in the paper; the `discard_ratio` of Gildenblat's implementation. Deviation: that one
-        keeps a single entry of the class token, this one keeps whole columns.
+        >>> fuse_heads(torch.tensor([[[[0.9, 0.1]], [[0.5, 0.5]]]]), "max")
+        tensor([[[0.9000, 0.5000]]])
     """
-    if not 0 <= ratio < 1:
-        raise ValueError(f"ratio must be in [0, 1), got {ratio}")
-    free = weights[:, :, num_kept_columns:].flatten(1)
-    if not (count := int(ratio * free.shape[1])):
-        return weights  # sorting takes longer than attention itself
-    lowest = free.argsort(dim=1, stable=True)[:, :count]
-    remaining = free.scatter(1, lowest, 0.0).view_as(weights[:, :, num_kept_columns:])
-    return torch.cat((weights[:, :, :num_kept_columns], remaining), 2)
+    if heads == "max":
+        return weights.amax(1)
+    if heads == "min":
+        return weights.amin(1)
+    indices = [heads] if isinstance(heads, int) else heads
+    count = weights.shape[1]
+    if heads == "mean":
+        indices = range(count)
+    if isinstance(indices, str) or not indices or not {*indices} <= {*range(-count, count)}:
+        raise ValueError(
+            f"heads must be 'mean', 'max', 'min' or indices below {count}, got {heads!r}"
+        )
+    return weights[:, list(indices)].mean(1)
 
 
 def attention_rollout(
@@ -97,9 +75,6 @@ def attention_rollout(
         rows: Combinations of output tokens; (1, 0, 0, ...) is the first token.
         residual: Weight of the identity in each layer, in [0, 1].
 
-    Raises:
-        ValueError: If the residual weight is not in [0, 1].
-
     Example:
         >>> uniform = torch.full((1, 2, 2), 0.5)
         >>> attention_rollout([uniform, uniform], torch.tensor([[[1.0, 0.0]]]))
@@ -108,8 +83,6 @@ def attention_rollout(
     Source:
         Abnar and Zuidema 2020, arXiv:2005.00928, section 3, with residual 1/2.
     """
-    if not 0 <= residual <= 1:
-        raise ValueError(f"the residual weight must be in [0, 1], got {residual}")
     for weights in reversed(layers):
         # rows · (residual 1 + (1 - residual) A) without the matrix of the sum
         sums = residual + (1 - residual) * weights.sum(2)
@@ -124,7 +97,6 @@ def positive_grad_times_attention(
     """Return the mean over heads of the positive part of attention times gradient.
 
     Example:
-        >>> import torch
         >>> weights = torch.tensor([[[[0.5, 0.5]], [[0.9, 0.1]]]])
         >>> gradients = torch.tensor([[[[2.0, -2.0]], [[-1.0, 10.0]]]])
         >>> positive_grad_times_attention(weights, gradients)
@@ -144,7 +116,6 @@ def gradient_rollout_weights(
     Gradient rollout uses it in place of the attention weights.
 
     Example:
-        >>> import torch
         >>> weights = torch.tensor([[[[0.5, 0.5]], [[0.9, 0.1]]]])
         >>> gradients = torch.tensor([[[[2.0, -2.0]], [[-1.0, 10.0]]]])
         >>> gradient_rollout_weights(weights, gradients)
@@ -169,7 +140,6 @@ def propagate_relevance(
         rows: Combinations of output tokens; (1, 0, 0, ...) is the first token.
 
     Example:
-        >>> import torch
         >>> layer = torch.tensor([[[0.0, 0.5], [0.0, 0.25]]])
         >>> propagate_relevance([layer, layer], torch.tensor([[[1.0, 0.0]]]))
         tensor([[[1.0000, 1.1250]]])
@@ -223,9 +193,6 @@ def propagate_decoder_relevance(
     return places
 
 
-Heads = HeadFusion | int | Sequence[int]
-
-
 @method("attention", title="Attention", paper="arXiv:2010.11929", needs="tokens", kind="tokens")
 def attention(
     explained: Subject,
@@ -254,8 +221,8 @@ def attention(
     rows = shares.nonzero().flatten()
     selected = tuple(rows.tolist()) if queries is None else queries
     [recorded] = record_weights(explained, images, target, [chosen], queries=selected)
-    matrix = _fuse_or_select_heads(recorded.weights, heads)
-    if queries is not None or chosen.single_query:
+    matrix = fuse_heads(recorded.weights, heads)
+    if queries is not None:
         return recorded.to_grid(matrix.mean(1))
     return recorded.to_grid(replace(recorded, shares=shares[rows]).mean_of_read_rows(matrix))
 
@@ -274,7 +241,6 @@ def rollout(
     target: Target,
     *,
     heads: Heads = "mean",
-    discard_ratio: float = 0.0,
     start_layer: int = 0,
     residual: float = 0.5,
 ) -> Float[Tensor, "b gy gx"]:
@@ -283,29 +249,18 @@ def rollout(
     Args:
         target: Only noted in the info of the map; attention does not depend on a class.
         heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
-        discard_ratio: Share of the lowest weights of each layer that is set to 0.
         start_layer: First layer that is included.
         residual: Weight of the residual connection in each layer, in [0, 1].
 
     Raises:
-        ValueError: If the tokens of all layers do not share one grid, or an option is out of range.
+        ValueError: If there is no such layer or head.
 
     Source:
         Abnar and Zuidema 2020, arXiv:2005.00928.
     """
-    included = included_layers(explained, start_layer, "rollout")
-    layers = record_weights(explained, images, target, included, queries="all")
-    fused = [_fuse_or_select_heads(layer.weights, heads) for layer in layers]
-    return _rollout_of(layers, fused, discard_ratio, residual)
-
-
-def _rollout_of(
-    layers: Sequence[LayerWeights], weights: Sequence[Tensor], discard_ratio: float, residual: float
-) -> Float[Tensor, "b gy gx"]:
-    matrices = [
-        discard_lowest(matrix, discard_ratio, num_kept_columns=len(layer.prefix_tokens))
-        for layer, matrix in zip(layers, weights, strict=True)
-    ]
+    included = included_layers(explained.info.attention_layers, start_layer, explained.info.name)
+    layers = record_weights(explained, images, target, included)
+    matrices = [fuse_heads(layer.weights, heads) for layer in layers]
     return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
 
@@ -331,8 +286,8 @@ def gradient_attention(
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equation 5, for one layer.
     """
     chosen = resolve_attention_layer(explained.info, layer)
-    [(recorded, gradients)] = weights_and_gradients(explained, images, target, [chosen])
-    weighted = positive_grad_times_attention(recorded.weights, gradients)
+    [recorded] = record_weights(explained, images, target, [chosen], gradients=True)
+    weighted = positive_grad_times_attention(recorded.weights, recorded.gradients)
     return recorded.to_grid(recorded.mean_of_read_rows(weighted))
 
 
@@ -348,29 +303,26 @@ def gradient_rollout(
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    discard_ratio: float = 0.0,
     start_layer: int = 0,
     residual: float = 0.5,
 ) -> Float[Tensor, "b gy gx"]:
     """Gradient attention rollout: rollout of attention times gradient of each layer.
 
     Args:
-        discard_ratio: Share of the lowest products of each layer that is set to 0.
         start_layer: First layer that is included.
         residual: Weight of the residual connection in each layer, in [0, 1].
 
     Raises:
-        ValueError: If the tokens of all layers do not share one grid, or an option is out of range.
+        ValueError: If there is no such layer.
 
     Source:
         Gildenblat 2020, "Exploring Explainability for Vision Transformers", with each layer's
         attention multiplied by its own gradient.
     """
-    included = included_layers(explained, start_layer, "gradient_rollout")
-    recorded = weights_and_gradients(explained, images, target, included)
-    layers = [layer for layer, _ in recorded]
-    weights = [gradient_rollout_weights(layer.weights, gradients) for layer, gradients in recorded]
-    return _rollout_of(layers, weights, discard_ratio, residual)
+    included = included_layers(explained.info.attention_layers, start_layer, explained.info.name)
+    layers = record_weights(explained, images, target, included, gradients=True)
+    matrices = [gradient_rollout_weights(layer.weights, layer.gradients) for layer in layers]
+    return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
 
 @method(
@@ -389,41 +341,21 @@ def relevance(
         start_layer: First layer that is included; later ones give sharper maps.
 
     Raises:
-        ValueError: If the tokens of all layers do not share one grid, or there is no such layer.
+        ValueError: If there is no such layer.
 
     Source:
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 and 6. Deviation: the initial
         relevance of tokens to themselves, the identity, is subtracted: it is equal for all patches.
     """
-    included = included_layers(explained, start_layer, "relevance")
-    recorded = weights_and_gradients(explained, images, target, included)
-    layers = [layer for layer, _ in recorded]
+    included = included_layers(explained.info.attention_layers, start_layer, explained.info.name)
+    layers = record_weights(explained, images, target, included, gradients=True)
 
     def propagate(matrices: list[Tensor], rows: Tensor) -> Tensor:
         # The identity that tokens start with is left out; a pool starts with its attention instead.
         return propagate_relevance(matrices, rows) - (0 if layers[-1].single_query else rows)
 
-    matrices = [
-        positive_grad_times_attention(layer.weights, gradients) for layer, gradients in recorded
-    ]
+    matrices = [positive_grad_times_attention(layer.weights, layer.gradients) for layer in layers]
     return combine_layers(layers, matrices, propagate)
-
-
-def included_layers(explained: Subject, start_layer: int, method: str) -> list[AttentionLayer]:
-    """Return the included layers, of a model whose layers share one grid."""
-    layers = explained.info.attention_layers
-    count = len(layers)
-    if reason := single_grid_error(explained.info):
-        raise ValueError(
-            f"{method} requires one token grid for all layers; {explained.info.name} does not "
-            f"support it: {reason}"
-        )
-    if not -count <= start_layer < count:
-        raise ValueError(
-            f"start_layer must be an index below the number of attention layers of "
-            f"{explained.info.name}, {count}; got {start_layer}"
-        )
-    return list(layers[start_layer % count :])
 
 
 def combine_layers(
@@ -432,39 +364,20 @@ def combine_layers(
     propagate: Callable[[list[Tensor], Tensor], Tensor],
 ) -> Float[Tensor, "b gy gx"]:
     """Return a map of the input tokens from the matrices of all layers."""
-    first = layers[0]
-    last = layers[-1]
+    first, last = layers[0], layers[-1]
     remaining = list(matrices)
     # Layers may have other prefix tokens: all matrices are brought to the most that any has. A pool
     # gives rows only, so that its own do not count unless it is the only layer.
-    most = max(
-        len(layer.prefix_tokens) for layer in layers if not layer.single_query or layer is first
-    )
+    most = max(layer.num_prefix for layer in layers if not layer.single_query or layer is first)
     if last.single_query:
         # negative padding removes a token of the pool itself
-        missing = most - len(last.prefix_tokens)
-        rows = pad(remaining.pop(), (missing, 0))
+        rows = pad(remaining.pop(), (most - last.num_prefix, 0))
     else:
-        matrix = remaining[-1]
-        rows = last.shares.to(matrix).expand(len(matrix), 1, -1)
+        rows = last.shares.to(remaining[-1]).expand(len(remaining[-1]), 1, -1)
     # prefix tokens that are added by a later layer get no attention in earlier ones
-    missing_tokens = [most - len(layer.prefix_tokens) for layer in layers]
+    missing = [most - layer.num_prefix for layer in layers]
     remaining = [
         pad(matrix, (count, 0, count, 0)) if count else matrix  # else it would be copied
-        for matrix, count in zip(remaining, missing_tokens, strict=False)
+        for matrix, count in zip(remaining, missing, strict=False)
     ]
-    return first.to_grid(propagate(remaining, rows).mean(1)[:, missing_tokens[0] :])
-
-
-def _fuse_or_select_heads(
-    weights: Float[Tensor, "b h n m"], heads: Heads
-) -> Float[Tensor, "b n m"]:
-    if isinstance(heads, str):
-        return fuse_heads(weights, heads)
-    indices = [heads] if isinstance(heads, int) else list(heads)
-    count = weights.shape[1]
-    if not indices or any(not -count <= index < count for index in indices):
-        raise ValueError(
-            f"heads must be 'mean', 'max', 'min' or indices below {count}, got {heads}"
-        )
-    return weights[:, indices].mean(1)
+    return first.to_grid(propagate(remaining, rows).mean(1)[:, missing[0] :])

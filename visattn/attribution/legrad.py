@@ -25,6 +25,7 @@ from torch.autograd import grad
 from visattn.attribution.layer_weights import (
     check_have_gradients,
     check_one_call_each,
+    included_layers,
     single_grid_error,
     with_query_axis,
 )
@@ -125,12 +126,8 @@ def legrad(
     info, model = explained.info, explained.model
     layers = [layer for layer in info.attention_layers if not layer.single_query]
     pools = [layer.site for layer in info.attention_layers if layer.single_query]
+    included = included_layers(layers, start_layer, info.name)
     names = block_names(info)
-    if not -len(names) <= start_layer < len(names):
-        raise ValueError(
-            f"start_layer must be an index below the number of blocks of {info.name}, "
-            f"{len(names)}; got {start_layer}"
-        )
     blocks = [model.get_submodule(name) for name in names]
     recorder = partial(record_sites, model, differentiable=True, probed=explained.probe)
     with frozen(model):
@@ -147,21 +144,20 @@ def legrad(
                 f"{names[-1]}, alone, but they also read others; use relevance or gradient_rollout"
             )
         total = images.new_zeros(())
-        for number in range(start_layer % len(names), len(names)):
-            tokens, layer = outputs[number], layers[number]
+        recorded = list(zip(layers, outputs, recording.weights, strict=True))[-len(included) :]
+        for layer, tokens, weights in recorded:
+            cells = layer.grid[0] * layer.grid[1]
             if pools:
                 with _giving(blocks[-1], with_grad(tokens)), recorder(pools) as recording:
                     score = target_values(explained, images, target)
-                weights = recording.weights[0]
+                [weights] = recording.weights
             else:
                 # Of equal tokens any pooling, also of the patches alone, gives this one.
-                count = len(layer.prefix_tokens) + layer.grid[0] * layer.grid[1]
-                mean = tokens.mean(1 if tokens.shape[1] == count else 0, keepdim=True)
-                with _giving(blocks[-1], mean.expand_as(outputs[-1])):
+                axis = 1 if tokens.shape[1] == len(layer.prefix_tokens) + cells else 0
+                mean = tokens.mean(axis, keepdim=True).expand_as(outputs[-1])
+                with _giving(blocks[-1], mean):
                     score = target_values(explained, images, target)
-                weights = recording.weights[number]
             check_have_gradients([score, weights], info)
             [gradient] = grad(score.sum(), weights, retain_graph=True)
-            cells = layer.grid[0] * layer.grid[1]
             total = total + with_query_axis(gradient).clamp(min=0).mean((1, 2))[:, -cells:]
     return total.unflatten(1, layers[0].grid)
