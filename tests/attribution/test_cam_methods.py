@@ -113,8 +113,6 @@ def test_finer_cam_without_strength_is_grad_cam_and_needs_classes() -> None:
     torch.testing.assert_close(
         finercam(explained, x, target, strength=0.0), gradcam(explained, x, target)
     )
-    with pytest.raises(TypeError, match="the target must be a class"):
-        finercam(explained, x, lambda scores: scores[:, 0])
     assert "compares classes" in METHODS["finercam"].supports(explained, torch.sum)
     assert METHODS["finercam"].supports(explained, 2) == ""
 
@@ -155,7 +153,7 @@ def test_a_method_of_ones_own_is_explained_listed_and_checked() -> None:
 
 
 @pytest.mark.usefixtures("own_methods")
-def test_a_name_that_is_taken_is_refused_but_a_cell_may_run_again() -> None:
+def test_a_method_may_be_defined_again() -> None:
     def decorate(name: str) -> Any:
         @method(name, title="Mine", paper="of my own", needs="scores")
         def flat(explained: Subject, x: Tensor, target: Any) -> Tensor:
@@ -164,10 +162,8 @@ def test_a_name_that_is_taken_is_refused_but_a_cell_may_run_again() -> None:
         return flat
 
     decorate("flat")
-    again = decorate("flat")
+    again = decorate("flat")  # as when a cell runs again
     assert METHODS["flat"].function is again
-    with pytest.raises(ValueError, match="the method 'gradcam' is visattn.attribution.cam"):
-        decorate("gradcam")
 
 
 @pytest.mark.usefixtures("own_methods")

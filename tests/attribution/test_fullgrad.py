@@ -54,7 +54,8 @@ def test_input_x_gradient_of_a_linear_model_is_its_terms() -> None:
 )
 def test_the_parts_of_fullgrad_sum_to_the_score(activation: nn.Module) -> None:
     explained, x = network(activation), images()
-    result = fullgrad(explained, x, resolve_target([2, 0], explained))  # else it raises
+    result = fullgrad(explained, x, resolve_target([2, 0], explained))
+    assert METHODS["fullgrad"].check(explained, None) == ""
     assert result.shape == (2, 13, 17)
     assert bool((result >= 0).all())
     for row, class_index in enumerate((2, 0)):
@@ -102,9 +103,10 @@ def test_a_model_with_products_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x * x.mean((2, 3), keepdim=True).sigmoid()
 
-    explained = network(Gate())
-    with pytest.raises(ValueError, match="must sum to the score, but for net they sum to"):
-        fullgrad(explained, images(), resolve_target(1, explained))
+    gated, plain = (network(activation) for activation in (Gate(), nn.GELU()))
+    reason = METHODS["fullgrad"].check(gated, None)
+    assert reason.endswith("gradients times input and biases do not sum to its output")
+    assert METHODS["fullgrad"].check(plain, None) == ""
 
 
 def test_methods_that_fit_follow_from_the_layers_of_a_model() -> None:

@@ -20,7 +20,7 @@ from visattn.attribution.layer_outputs import (
     sum_levels,
 )
 from visattn.attribution.registry import method
-from visattn.attribution.targets import Score, Target
+from visattn.attribution.targets import DenseTarget, Score, Target, is_function
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer
 from visattn.recording.outputs import class_scores
@@ -320,7 +320,13 @@ eigengradcam = _register("eigengradcam", "Eigen-Grad-CAM", "Gildenblat et al. 20
 kpcacam = _register("kpcacam", "KPCA-CAM", "arXiv:2410.00267", kpca_cam, kind="saliency")
 
 
-@method("finercam", title="Finer-CAM", paper="arXiv:2501.11309", needs="features", class_only=True)
+def _of_class(_explained: Subject, target: object) -> str:
+    """Return why a target is no class; "" if it is one."""
+    is_class = not (isinstance(target, DenseTarget) or is_function(target))
+    return "" if is_class else "it compares classes, and explains no other target"
+
+
+@method("finercam", title="Finer-CAM", paper="arXiv:2501.11309", needs="features", check=_of_class)
 def finercam(
     explained: Subject,
     images: Float[Tensor, "b c y x"],
@@ -351,8 +357,7 @@ def finercam(
 
     def difference(output: Any) -> Float[Tensor, " b"]:
         score = target(output)
-        if not isinstance(target, Score) or target.kind != "class":
-            raise TypeError("Finer-CAM compares classes: the target must be a class")
+        assert isinstance(target, Score)  # noqa: S101 - of a class
         scores = class_scores(output, layout=target.layout)
         distances = (scores - score[:, None]).detach().abs()
         distances = distances.scatter(1, target.indices(scores)[:, None], torch.inf)  # not itself

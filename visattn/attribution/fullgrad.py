@@ -9,7 +9,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from visattn.attribution.registry import method
-from visattn.attribution.targets import Score, Target, target_values
+from visattn.attribution.targets import Target, target_values
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import first_weight, frozen, with_grad
@@ -62,10 +62,13 @@ def _incomplete(explained: Subject, _target: object) -> str:
         return torch.stack([tensor.sum() for tensor in parts]).sum()[None]
 
     try:
-        values, parts = _parts(explained, noise.to(first_weight(explained.model)), total)
+        noise = noise.to(first_weight(explained.model))
+        value, parts, _ = _parts(explained, noise, total)
     except (RuntimeError, ValueError):  # of operations without a gradient
         return "its output has no gradient on an image of noise"
-    return "" if parts.sum_to(values) else _COVERED
+    sums = torch.stack([part.double().sum() for part in parts])
+    error = (value.double() - sums.sum()).abs()
+    return "" if bool(error <= _COMPLETENESS * sums.abs().sum()) else _COVERED
 
 
 @method("fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features", check=_incomplete)
@@ -75,109 +78,59 @@ def fullgrad(
     """FullGrad: gradients times input, and gradients times biases of all layers.
 
     For CNNs of convolutions, batch normalization, pooling and elementwise activations these parts
-    sum to the score, which is checked. Biases of activations are implicit: what is not gradient
+    sum to the score; others are refused. Biases of activations are implicit: what is not gradient
     times input. The map is the sum of the absolute parts, each layer normalized.
-
-    Raises:
-        ValueError: If the parts do not sum to the score of the class, or the target does not depend
-            on the images.
 
     Source:
         Srinivas and Fleuret 2019, arXiv:1905.00780, definition 1 and section 4.
     """
-    values, parts = _parts(explained, images, target)
-    # A function of the user's own may be no linear function of the output.
-    if isinstance(target, Score) and target.kind != "function" and not parts.sum_to(values):
-        raise ValueError(
-            f"gradients times input and biases must sum to the score, but for "
-            f"{explained.info.name} they sum to {float(parts.sums[0]):.4g} and the score is "
-            f"{float(values[0]):.4g}: it has operations that FullGrad does not cover; use "
-            "gradcam or integrated_gradients"
-        )
-    return parts.maps
+    _, parts, strides = _parts(explained, images, target)
+    size = (images.shape[2], images.shape[3])
+    maps = torch.zeros_like(images[:, 0])
+    for part in parts:
+        if part.ndim == 4:  # others have no positions
+            margin = strides.margin((part.shape[2], part.shape[3]), size)
+            maps += resample_to_input(contribution_map(part), size, margin)
+    return maps
 
 
 def _parts(
     explained: Subject, images: Float[Tensor, "b c y x"], target: Target
-) -> tuple[Float[Tensor, " b"], "_BiasCollector"]:
-    """Return the values of a target, and gradients times input and biases."""
+) -> tuple[Float[Tensor, " b"], list[Tensor], CellStrides]:
+    """Return the values of a target, and gradients times input and biases of each layer."""
     strides = CellStrides()
-    collector = _BiasCollector(images, strides)
-    with frozen(explained.model), strides.watching(explained.model), collector as parts:
+    with frozen(explained.model), strides.watching(explained.model), _Biases() as biases:
         inputs = with_grad(images)
         values = target_values(explained, inputs, target)
-        if not values.requires_grad:
-            raise ValueError(
-                "the target must be differentiable with respect to the images, but that of "
-                f"{explained.info.name} has no gradient; rise and occlusion need none"
-            )
-        edges: list[Any] = [edge for edge, _ in parts.biases]
-        gradients, *others = torch.autograd.grad(values.sum(), [inputs, *edges], allow_unused=True)
-    parts.add(images * gradients)
-    for (_, bias), gradient in zip(parts.biases, others, strict=True):
-        if gradient is not None:
-            parts.add(bias * gradient)
-    return values.detach(), parts
+    edges: list[Any] = [inputs, *(edge for edge, _ in biases.found)]
+    gradients = torch.autograd.grad(values.sum(), edges, allow_unused=True)
+    factors = [images, *(bias for _, bias in biases.found)]
+    pairs = zip(factors, gradients, strict=True)
+    parts = [(factor * each).detach() for factor, each in pairs if each is not None]
+    return values.detach(), parts, strides
 
 
-class _BiasCollector(TorchFunctionMode):
-    """Collects the biases of all layers, and adds up gradients times biases.
+class _Biases(TorchFunctionMode):
+    """Collects where layers put out, and what they add there to gradient times input."""
 
-    Args:
-        strides: Those of the outputs of the layers.
-    """
-
-    def __init__(self, images: Float[Tensor, "b c y x"], strides: CellStrides) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.strides = strides
-        self.size = (images.shape[2], images.shape[3])
-        self.biases: list[tuple[GradientEdge, Tensor]] = []
-        """Of the outputs of layers in the graph."""
-        self.maps = torch.zeros_like(images[:, 0])
-        self.sums = torch.zeros(len(images), dtype=torch.float64, device=images.device)
-        self.sizes = torch.zeros_like(self.sums)
+        self.found: list[tuple[GradientEdge, Tensor]] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run a torch function."""
-        kwargs = kwargs or {}
-        bias = _bias(func, args, kwargs)
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        bias: Tensor | None = None
+        if name in ("conv2d", "conv_transpose2d", "linear", "batch_norm"):
+            bias = func(torch.zeros_like(args[0][:1]), *args[1:], **kwargs).detach()
+        elif name.rstrip("_") in _ACTIVATIONS:  # its value, less its slope times its input
+            leaf = args[0].detach().clone().requires_grad_()
+            value = func(leaf.clone(), *args[1:], **kwargs)  # a clone, for in-place activations
+            [slope] = torch.autograd.grad(value.sum(), leaf)
+            bias = value.detach() - slope * leaf.detach()
         output = func(*args, **kwargs)
         if bias is not None and output.requires_grad:
-            self.biases.append((get_gradient_edge(output), bias))
+            self.found.append((get_gradient_edge(output), bias))
         return output
-
-    def sum_to(self, values: Float[Tensor, " b"]) -> bool:
-        """Whether the parts sum to the values of the target."""
-        error = (values.double() - self.sums).abs()
-        return bool((error <= _COMPLETENESS * self.sizes).all())
-
-    def add(self, contributions: Tensor) -> None:
-        """Add contributions; those without positions only count in the sum."""
-        total = contributions.detach().double().flatten(1).sum(1)
-        self.sums += total
-        self.sizes += total.abs()
-        if contributions.ndim == 4:
-            shares = contribution_map(contributions.detach())
-            margin = self.strides.margin((shares.shape[-2], shares.shape[-1]), self.size)
-            self.maps += resample_to_input(shares, self.size, margin)
-
-
-def _bias(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Return what a layer adds to gradient times input, broadcast to its output."""
-    name = getattr(func, "__name__", "")
-    if name.rstrip("_") in _ACTIVATIONS:
-        return _implicit(func, args, kwargs)
-    if name not in ("conv2d", "conv_transpose2d", "linear", "batch_norm"):
-        return None
-    zeros = torch.zeros_like(args[0][:1])
-    return func(zeros, *args[1:], **kwargs).detach()
-
-
-def _implicit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Return the value of an elementwise activation, less its derivative times the input."""
-    leaf = args[0].detach().clone().requires_grad_()
-    value = func(leaf.clone(), *args[1:], **kwargs)  # a clone, for in-place activations
-    [slope] = torch.autograd.grad(value.sum(), leaf)
-    return value.detach() - slope * leaf.detach()

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
-from visattn.io.messages import did_you_mean, format_names
+from visattn.io.messages import format_names
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.recorder import record
 from visattn.recording.subject import Subject
@@ -45,24 +45,17 @@ def resolve_gate(info: ModelInfo, layer: int | str) -> str:
         ('b.tap', 'a.tap')
     """
     names, listed = info.gates, ", ".join(info.gates)
-    if isinstance(layer, int):
-        if not -len(names) <= layer < len(names):
-            raise ValueError(
-                f"layer must be from {-len(names)} to {len(names) - 1}, got {layer}; the gates "
-                f"are {listed}"
-            )
+    if isinstance(layer, int) and -len(names) <= layer < len(names):
         return names[layer]
     inside = [name for name in names if f"{name}.".startswith(f"{layer}.")]
     if len(inside) == 1:
         return inside[0]
-    if inside:
-        raise ValueError(f"layer must name one gate, got {layer!r} with {', '.join(inside)}")
-    if any(f"{name}.".startswith(f"{layer}.") for name in info.channel_gates):
-        raise ValueError(
-            f"layer must name a spatial gate, got {layer!r}, a gate of {_BARS}; the spatial gates "
-            f"are {listed}"
-        )
-    raise ValueError(f"there is no gate {layer!r}; {did_you_mean(layer, names)}")
+    of_channels = any(f"{name}.".startswith(f"{layer}.") for name in info.channel_gates)
+    raise ValueError(
+        f"layer must select one of the spatial gates by index or name, got {layer!r}"
+        + (f", a gate of {_BARS}" if of_channels and not inside else "")
+        + f"; the gates are {listed}"
+    )
 
 
 @method(

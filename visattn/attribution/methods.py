@@ -1,5 +1,7 @@
 """All attribution methods: importing this module fills the table of `registry`."""
 
+from typing import get_args
+
 from visattn.attribution import (  # noqa: F401 (each registers its methods)
     attention,
     cam,
@@ -14,12 +16,16 @@ from visattn.attribution import (  # noqa: F401 (each registers its methods)
 from visattn.attribution.registry import (
     METHODS as METHODS,
     Method as Method,
+    Needs,
     default_method as default_method,
     find_name as find_name,
     get_method as get_method,
     method as method,
-    sort_by_needs,
     supported_methods as supported_methods,
 )
 
-sort_by_needs()
+_ORDER = {needs: number for number, needs in enumerate(get_args(Needs))}
+for _entry in sorted(
+    METHODS.values(), key=lambda each: (_ORDER[each.needs], each.function.__module__)
+):
+    METHODS[_entry.name] = METHODS.pop(_entry.name)  # whatever order modules were imported in

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
@@ -15,14 +15,7 @@ from visattn.recording.model_info import NO_ATTENTION
 from visattn.recording.subject import Subject
 from visattn.results.kinds import MapKind
 
-Needs = Literal[
-    "tokens",
-    "features",
-    "gates",
-    "gradient",
-    "scores",
-    "pixels",
-]
+Needs = Literal["tokens", "features", "gates", "gradient", "scores", "pixels"]
 F = TypeVar("F", bound=Callable[..., Tensor])
 _NO_QUERIES = (
     "no attention from its queries to the image can be recorded: they sample points, or are tokens "
@@ -42,13 +35,12 @@ class Method:
         needs: Requirement of the model: attention among `tokens`, `features` on a grid, attention
             `gates`, a `gradient` down to the image, only `scores`, or only the `pixels` of the
             image.
-        function: From an `Subject`, normalized images, a target and options to maps.
+        function: From a `Subject`, normalized images, a target and options to maps.
         kind: Kind of the maps.
         signed: Whether maps also have negative values, for evidence against the target; an option
             `signed` overrides it.
-        class_only: Whether it compares classes, and so takes no other target.
-        check: Further requirement: from an `Subject` and the target to the reason why the
-            method does not fit, "" if it does.
+        check: Further requirement: from a `Subject` and the target to the reason why the method
+            does not fit, "" if it does.
     """
 
     name: str
@@ -58,18 +50,13 @@ class Method:
     function: Callable[..., Tensor]
     kind: MapKind = "gradient"
     signed: bool = False
-    class_only: bool = False
-    check: Callable[[Subject, Any], str] | None = None
+    check: Callable[[Subject, Any], str] = lambda _subject, _target: ""
 
     @property
     def default_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of the function and their defaults."""
         parameters = inspect.signature(self.function).parameters.values()
-        return {
-            parameter.name: parameter.default
-            for parameter in parameters
-            if parameter.kind is parameter.KEYWORD_ONLY
-        }
+        return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
     @property
     def needs_target(self) -> bool:
@@ -96,8 +83,7 @@ class Method:
         Args:
             explained: A model with its metadata.
             target: What is explained: a class, a function of the output, a `PixelTarget`,
-                `RegionTarget`, `BoxTarget` or `QueryTarget`; None for the predicted
-                class.
+                `RegionTarget`, `BoxTarget` or `QueryTarget`; None for the predicted class.
             args: Arguments of the method. A layer that they name is checked when it is resolved.
 
         Example:
@@ -110,51 +96,33 @@ class Method:
         """
         info = explained.info
         dense = isinstance(target, DenseTarget)
-        of_output = dense or is_function(target)
-        if self.class_only and of_output:
-            return "it compares classes, and explains no other target"
-        if self.needs_target and not of_output and info.output.error:
-            return info.output.error
-        by_gradient = self.needs_target and self.needs in ("tokens", "gradient")
-        if by_gradient and not of_output and info.gradient_error:
-            return info.gradient_error
+        if self.needs_target and not dense and not is_function(target):
+            backward = self.needs in ("tokens", "gradient")
+            if reason := info.output.error or (info.gradient_error if backward else ""):
+                return reason
         # the layers of a dense model are searched when a map is computed
-        if self.needs == "features" and not info.feature_layers and not dense:
-            if "layer" in args:
-                return ""
+        if self.needs == "features" and not (info.feature_layers or dense or "layer" in args):
             hint = "; name one of its modules with layer=" if "layer" in self.default_kwargs else ""
             return (info.features_error or "it has no layer whose features lie on a grid") + hint
-        if self.check is not None and (reason := self.check(explained, target)):
+        if reason := self.check(explained, target):
             return reason
         if self.of_query(target):
             return "" if info.query_layers else _NO_QUERIES
-        if self.needs == "tokens":
-            return info.attention_error or ("" if info.attention_layers else NO_ATTENTION)
-        return ""
+        if self.needs == "tokens" and not info.attention_layers:
+            return info.attention_error or NO_ATTENTION
+        return info.attention_error if self.needs == "tokens" else ""
 
-    def check_args(self, args: Mapping[str, Any], target: Any = None) -> None:
-        """Check the arguments of the method.
-
-        Args:
-            args: Arguments by name.
-            target: What is explained.
+    def check_args(self, args: Mapping[str, Any]) -> None:
+        """Check the names of arguments.
 
         Raises:
-            ValueError: If the method has no such argument, or its number of samples is below 1.
+            ValueError: If the method has no such argument.
         """
         known = self.default_kwargs
-        if unknown := sorted(set(args) - set(known)):
+        if unknown := sorted({*args} - {*known}):
             listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
             raise ValueError(
                 f"{self.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
-            )
-        for name in ("num_masks", "num_samples", "n_steps"):  # without one the map is empty
-            if args.get(name, 1) < 1:
-                raise ValueError(f"{name} must be at least 1, got {args[name]!r}")
-        if (is_function(target) or isinstance(target, DenseTarget)) and "score_type" in args:
-            raise ValueError(
-                "score_type= transforms class scores; a target function receives the output of the "
-                "model and computes any number from it: drop score_type="
             )
 
 
@@ -166,7 +134,7 @@ def method(name: str, *, title: str, paper: str, needs: Needs, **facts: Any) -> 
     """Return a decorator that registers a function as an attribution method.
 
     The function then is a method of `va.explain`, `va.methods_for` and `visattn overlay`. It takes
-    an `Subject` (`model`, `forward`, `info`), normalized images `[b, c, y, x]`, a target,
+    a `Subject` (`model`, `forward`, `info`), normalized images `[b, c, y, x]`, a target,
     which is a function from the output of `forward` to one number per image, and its own options by
     keyword; it returns maps `[b, y, x]`. A formula of activations and gradients becomes such a
     function with `class_activation_map`.
@@ -177,9 +145,6 @@ def method(name: str, *, title: str, paper: str, needs: Needs, **facts: Any) -> 
         paper: Reference.
         needs: Requirement of the model, see `Method`.
         facts: More of what `Method` takes.
-
-    Raises:
-        ValueError: If there is another method of that name.
 
     Example:
         >>> import numpy as np
@@ -206,32 +171,10 @@ def method(name: str, *, title: str, paper: str, needs: Needs, **facts: Any) -> 
     """
 
     def register(function: F) -> F:
-        present = METHODS.get(name)
-        if present is not None and _address(present.function) != _address(function):
-            raise ValueError(
-                f"the method {name!r} is {_address(present.function)} already: choose another name"
-            )
         METHODS[name] = Method(name, title, paper, needs, function, **facts)
         return function
 
     return register
-
-
-def _address(function: Callable[..., Tensor]) -> str:
-    """Return where a function is defined; a cell of a notebook may define it anew."""
-    return f"{function.__module__}.{function.__qualname__}"
-
-
-def sort_by_needs() -> None:
-    """Order the table by what methods need, whatever order their modules were imported in."""
-    order = get_args(Needs)
-
-    def key(item: tuple[str, Method]) -> tuple[int, str]:
-        return order.index(item[1].needs), item[1].function.__module__
-
-    for name, entry in sorted(METHODS.items(), key=key):
-        del METHODS[name]
-        METHODS[name] = entry
 
 
 def find_name(name: str, names: Iterable[str]) -> str:
@@ -241,12 +184,11 @@ def find_name(name: str, names: Iterable[str]) -> str:
         >>> find_name("Grad-CAM++", ["gradcam", "gradcam++"]), find_name("rize", ["rise"])
         ('gradcam++', 'rize')
     """
-    alike = (each for each in names if _letters(each) == _letters(name))
-    return next(alike, name)
 
+    def letters(text: str) -> str:
+        return "".join(each for each in text.lower() if each.isalnum() or each == "+")
 
-def _letters(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum() or letter == "+")
+    return next((each for each in names if letters(each) == letters(name)), name)
 
 
 def get_method(name: str) -> Method:

@@ -331,7 +331,7 @@ class Explainer:
         # A dense model is not probed, but for its attention.
         described = (dense or self.dense) and method.needs != "tokens"
         subject = self._subject(None if batch is None else batch.inputs, described=described)
-        method.check_args(args, target)
+        method.check_args(args)
         if reason := method.supports(subject, target, args):
             of = f" with a {type(target).__name__}" if dense else ""
             # of this size of images: the model may not run on another
