@@ -46,14 +46,6 @@ def test_boxes_and_maps_lie_on_the_photo(size: tuple[int, int], mode: ResizeMode
     assert scores == sorted(scores, reverse=True)
 
 
-def test_boxes_of_a_photo_of_twice_the_size_are_twice_as_large() -> None:
-    model, image = small_detector(), photo((24, 40))
-    large = image.repeat(2, 0).repeat(2, 1)
-    [small], [double] = (detect(model, each, threshold=0.0) for each in (image, large))
-    expected = small.objects[0].box
-    assert double.objects[0].box == pytest.approx([2 * side for side in expected], rel=0.05, abs=1)
-
-
 def test_boxes_are_those_of_the_model() -> None:
     model, image = small_detector(), photo((24, 40))
     prediction = model(torch.from_numpy(image).permute(2, 0, 1)[None])
@@ -117,22 +109,6 @@ def test_a_marked_block_lies_under_the_cell_that_it_changes(mode: ResizeMode) ->
         assert float(on_photo.mean()) < 0.5
 
 
-def test_an_earlier_layer_has_its_own_maps() -> None:
-    model, image = small_detector(), photo((24, 40))
-    [last], [first] = (detect(model, image, threshold=0.0, layer=layer) for layer in (-1, 0))
-    for one, other in zip(first.objects, last.objects, strict=True):
-        assert (one.label, one.query) == (other.label, other.query)
-        assert one.box == pytest.approx(other.box, abs=1e-4)  # recorded weights are not fused
-    assert (first.maps.info.layer, last.maps.info.layer) == (0, 1)
-    assert not torch.allclose(first.maps.values, last.maps.values)
-
-
-def test_training_mode_is_restored() -> None:
-    model = small_detector().train()
-    detect(model, photo((24, 40)))
-    assert model.training
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_figures_of_photos_of_any_size(size: tuple[int, int]) -> None:
     image = photo(size)
@@ -141,21 +117,26 @@ def test_figures_of_photos_of_any_size(size: tuple[int, int]) -> None:
     assert detection_figure(image, result, max_queries=3, width=600).image.width == 600
 
 
-def test_a_layer_that_does_not_exist_is_refused() -> None:
+def test_layers_have_their_own_maps_and_the_model_is_restored() -> None:
+    model, image = small_detector().train(), photo((24, 40))
+    [last], [first] = (detect(model, image, threshold=0.0, layer=layer) for layer in (-1, 0))
+    for one, other in zip(first.objects, last.objects, strict=True):
+        assert (one.label, one.query) == (other.label, other.query)
+        assert one.box == pytest.approx(other.box, abs=1e-4)  # recorded weights are not fused
+    assert (first.maps.info.layer, last.maps.info.layer) == (0, 1)
+    assert not torch.allclose(first.maps.values, last.maps.values)
+    assert model.training
+
+
+def test_what_is_no_detector_or_photo_of_it_is_refused() -> None:
+    model = small_detector()
     with pytest.raises(ValueError, match="layer must be from -2 to 1"):
-        detect(small_detector(), photo((24, 40)), layer=2)
-
-
-def test_other_models_and_photos_are_refused() -> None:
+        detect(model, photo((24, 40)), layer=2)
     with pytest.raises(TypeError, match="must be a detector such as DETR, got Linear"):
         detect(torch.nn.Linear(1, 1), photo((24, 40)))
-    [result] = detect(small_detector(), photo((24, 40)))
+    [result] = detect(model, photo((24, 40)))
     with pytest.raises(ValueError, match="pass the original image"):
         detection_overlay(photo((24, 41)), result)
-
-
-def test_damaged_weights_are_refused() -> None:
-    model = small_detector()
     with torch.no_grad():
         model.heads.classes.weight.fill_(torch.nan)
     with pytest.raises(ValueError, match="its weights are damaged"):

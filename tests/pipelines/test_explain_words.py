@@ -43,11 +43,6 @@ def test_maps_match_grad_cam_of_each_log_probability() -> None:
         torch.testing.assert_close(maps[index], grad_cam(features, gradient)[0])
 
 
-def test_caption_of_one_word_has_one_map() -> None:
-    maps = gradcam_of_words([6], torch.rand(1, 8, 3, 5, dtype=torch.float64))
-    assert maps.shape == (1, 3, 5)
-
-
 def test_explain_heeds_the_batch_size_and_empty_maps_of_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -104,16 +104,6 @@ def resized_pixels(image: np.ndarray, heatmap: va.AttentionMap) -> np.ndarray:
     )
 
 
-def test_batches_match_single_images() -> None:
-    model = vit()
-    images = [photo(61 + 7 * seed, 83 - 5 * seed, seed) for seed in range(5)]
-    together = explain(model, images, "relevance", [[0], [1], [2], [1], [0]], batch_size=2)
-    for index, ([heatmap], image) in enumerate(zip(together, images, strict=True)):
-        [alone] = explain(model, image, "relevance", [0, 1, 2, 1, 0][index])
-        torch.testing.assert_close(heatmap.values, alone.values, atol=1e-6, rtol=1e-4)
-        assert heatmap.geometry == alone.geometry
-
-
 def test_model_and_random_state_are_restored() -> None:
     model = vit().train()
     state = torch.get_rng_state()
@@ -132,15 +122,6 @@ def test_timm_models_are_explained_on_their_crop() -> None:
     resized = heatmap.resize_to_image()
     assert resized.isnan().any()
     assert resized[100, 150].isfinite()
-
-
-def test_transform_replaces_the_preprocessing() -> None:
-    from torchvision.transforms import v2
-
-    steps = [v2.ToImage(), v2.Resize((32, 48)), v2.ToDtype(torch.float32, scale=True)]
-    [heatmap] = explain(cnn(), photo(), "input_gradient", transform=v2.Compose(steps))
-    assert heatmap.geometry is not None
-    assert heatmap.geometry.region == (0, 0, 83, 61)
 
 
 def test_captioners_have_one_map_per_word() -> None:

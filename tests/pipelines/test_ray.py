@@ -89,4 +89,4 @@ def test_a_killed_worker_and_a_lost_node_leave_a_row_per_photo(
     expected = va.explain(va.load(model), photos, "gradcam", batch_size=1)
     for row in table.to_pylist():
         heatmap = expected[photos.index(row["id"])]
-        assert json.loads(row["map"])["maps"] == heatmap.values.tolist()
+        assert json.loads(row["map"])["values"] == heatmap.values.tolist()

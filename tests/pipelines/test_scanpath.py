@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,15 +84,6 @@ def test_network_input_is_the_resized_image() -> None:
     by_pillow = np.array(Image.fromarray(resized.permute(1, 2, 0).numpy()).convert("L"))
     np.testing.assert_array_equal(gray.pixels[0].numpy(), by_pillow)
     assert color.maps.geometry == gray.maps.geometry == geometry
-
-
-def test_gray_images_and_gray_models() -> None:
-    gray = PHOTO[..., 0]
-    [from_gray] = glimpses(small_model(), gray)
-    [from_rgb] = glimpses(small_model(), np.repeat(gray[..., None], 3, 2))
-    torch.testing.assert_close(from_gray.probabilities, from_rgb.probabilities)
-    [gray_model] = glimpses(small_model(1), gray)
-    assert gray_model.patches.shape == (4, 2, 1, 5, 5)
 
 
 def test_boxes_are_placed_on_the_original() -> None:
@@ -192,23 +182,6 @@ def test_padding_has_the_pad_value() -> None:
     assert set(scan.pixels[0, 7].tolist()) == {128, 255}
 
 
-def test_glimpses_may_exceed_the_image() -> None:
-    [scan] = glimpses(small_model(glimpse_size=41, num_scales=1), PHOTO)
-    assert scan.patches.shape == (4, 1, 3, 41, 41)
-
-
-def test_exif_orientation_is_applied(tmp_path: Path) -> None:
-    rotated = Image.fromarray(PHOTO)
-    exif = rotated.getexif()
-    exif[0x0112] = 6
-    rotated.save(tmp_path / "a.png", exif=exif)
-    [scan] = glimpses(small_model(), tmp_path / "a.png", policy="raster")
-    [upright] = glimpses(small_model(), np.rot90(PHOTO, -1).copy(), policy="raster")
-    torch.testing.assert_close(scan.patches, upright.patches)
-    torch.testing.assert_close(scan.boxes, upright.boxes)
-    assert scan.maps.geometry is not None
-
-
 def broken(value: float) -> RecurrentAttentionModel:
     model = small_model()
     with torch.no_grad():
@@ -230,11 +203,6 @@ def test_invalid_models_are_refused(
 ) -> None:
     with pytest.raises(error, match=reason):
         call()
-
-
-def test_no_images_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one image"):
-        glimpses(small_model(), [])
 
 
 @pytest.mark.parametrize("glimpses", [1, 2, 5, 6, 13])
