@@ -19,13 +19,13 @@ from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.pipelines.caption_words import (
-    WORD_METHODS,
     CaptionerWords,
     captioner_run,
     explain_words,
     word_log_probs,
 )
 from visattn.pipelines.captioning import attention_site
+from visattn.pipelines.explainer import WORD_METHODS
 from visattn.pipelines.word_source import word_grids
 from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS, START, WordMethod

@@ -11,7 +11,7 @@ from visattn.attribution.words import word_attributions
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
-from visattn.pipelines.caption_words import WORD_METHODS, captioner_run
+from visattn.pipelines.caption_words import captioner_run
 from visattn.pipelines.explainer import explain
 from visattn.results.kinds import SPECIAL_TOKENS, START
 
@@ -58,6 +58,6 @@ def test_explain_heeds_the_batch_size_and_empty_maps_of_words(
     maps = explain(model, photos, "words", batch_size=2)
     assert sizes == [2, 1]
     empty = [replace(each, values=torch.zeros_like(each.values)) for each in maps]
-    monkeypatch.setitem(WORD_METHODS, "words", lambda *_, **__: empty)
+    monkeypatch.setattr("visattn.pipelines.caption_words.explain_words", lambda *_, **__: empty)
     kept = explain(model, photos, "words")
     assert [each.info.empty for each in kept] == ["the map is zero everywhere"] * 3

@@ -21,8 +21,7 @@ from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.loaded import Loaded, mark
 from visattn.models.resnet import AttentionResNet
 from visattn.models.vit import VisionTransformer
-from visattn.pipelines.caption_words import WORD_METHODS
-from visattn.pipelines.explainer import explain, methods_for
+from visattn.pipelines.explainer import WORD_METHODS, explain, methods_for
 from visattn.results.kinds import SPECIAL_TOKENS
 
 CLASSES = ("cat", "dog", "cow")

@@ -89,7 +89,7 @@ def test_maps_of_captum_lie_where_ours_do() -> None:
         v2.ToImage(), v2.Resize(41), v2.CenterCrop(SIZE), v2.ToDtype(torch.float32, scale=True),
     ])  # fmt: skip
     [ours] = visattn.explain(
-        model, photo(), "input_x_gradient", 2, transform=steps, img_size=SIZE, class_names=[*"abcd"]
+        model, photo(), "input_x_gradient", 2, transform=steps, class_names=[*"abcd"]
     )
     x = steps(v2.functional.to_image(photo()))[None].requires_grad_()
     attributions = captum.InputXGradient(model).attribute(x, target=2)

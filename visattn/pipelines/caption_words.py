@@ -1,9 +1,9 @@
 """Maps per word of a captioner: attention, gradients, relevance, Grad-CAM and occlusion."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -119,17 +119,6 @@ def explain_captions(
         others = tuple(explain(image, other) for other in result.alternatives)
         results.append(replace(explain(image, result), alternatives=others))
     return results
-
-
-WORD_METHODS: dict[str, Callable[..., list[AttentionMap]]] = {
-    "words": partial(explain_words, method="attention"),
-    "word_gradcam": partial(explain_words, method="gradcam"),
-    "word_gradient_attention": partial(explain_words, method="gradient_attention"),
-    "word_relevance": partial(explain_words, method="relevance"),
-    "word_gradient_embedding": partial(explain_words, method="gradient_embedding"),
-    "word_occlusion": partial(explain_words, method="occlusion"),
-}
-"""From a captioner and images to maps with one label per word."""
 
 
 _BATCH = 32  # images with a hidden window in one forward pass

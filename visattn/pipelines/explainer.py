@@ -8,7 +8,7 @@ grid, geometry -> AttentionMap
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, get_args
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
@@ -30,12 +30,10 @@ from visattn.models.backbones.huggingface import (
     image_model,
     image_transform,
 )
-from visattn.models.backbones.text_models import text_classifier
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.loaded import loaded_with
 from visattn.pipelines.attribution_maps import compute_maps, report_empty, stack_texts
-from visattn.pipelines.caption_words import WORD_METHODS
 from visattn.pipelines.inputs import (
     ChannelNumbers,
     ModelInput,
@@ -46,7 +44,6 @@ from visattn.pipelines.inputs import (
     prepare_tensors,
     preprocessing_of,
 )
-from visattn.pipelines.scanpath import glimpses
 from visattn.recording.bottleneck import bottleneck_layer
 from visattn.recording.feature_layers import find_module_name
 from visattn.recording.frozen import unwrapped
@@ -54,7 +51,12 @@ from visattn.recording.model_config import ClassNames, forward_function
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
+from visattn.results.kinds import WordMethod
 
+WORD_METHODS = {
+    "words" if each == "attention" else f"word_{each}": each for each in get_args(WordMethod)
+}
+"""Names of the methods for the words of captioners, by those of `explain_words`."""
 SEQUENCE_METHODS = (*WORD_METHODS, "glimpses")
 """Names of the methods with several maps per image."""
 Targets = int | str | Target | DenseTarget | Sequence[Any] | Tensor | None
@@ -227,6 +229,8 @@ class Explainer:
         std: ChannelNumbers | None = None,
     ) -> None:
         if text is not None:
+            from visattn.models.backbones.text_models import text_classifier  # slow to import
+
             _refuse_arguments("text=", class_names)
             model = text_classifier(model, [text] if isinstance(text, str) else text, processor)
         elif processor is not None:
@@ -479,8 +483,12 @@ class Explainer:
         if self._preprocessing.resize_mode is not None:
             options["resize_mode"] = self._preprocessing.resize_mode
         if isinstance(self.model, Captioner):
-            maps = WORD_METHODS[method](self.model, images, **options)
+            from visattn.pipelines.caption_words import explain_words  # slow to import
+
+            maps = explain_words(self.model, images, WORD_METHODS[method], **options)
         else:
+            from visattn.pipelines.scanpath import glimpses
+
             maps = [scan.maps for scan in glimpses(self.model, images, **options)]
         common = MapInfo(method, dict(method_args))
         made = [
