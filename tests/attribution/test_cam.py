@@ -1,74 +1,277 @@
-"""Class activation maps: layer, gradients, and no side effects."""
+"""Class activation maps: formulas by their equations, the layer that they are given, one's own."""
 
 import gc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_models import images, small_cnn
 from torch import Tensor, nn
+from torch.nn.functional import interpolate, layer_norm
 
+import visattn as va
+from visattn.attribution import METHODS, class_activation_map, method
 from visattn.attribution.cam import (
+    eigen_cam,
+    eigen_grad_cam,
+    finercam,
     grad_cam,
     grad_cam_plus_plus,
     gradcam,
     gradcam_plus_plus,
+    hires_cam,
+    kpca_cam,
     layer_cam,
     layercam,
+    x_grad_cam,
 )
+from visattn.attribution.channel_cam import ablation_cam, ablationcam, channel_masks, scorecam
 from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.targets import resolve_target
+from visattn.models import AttentionResNet
 from visattn.recording.model_info import FeatureLayer, ModelInfo
+from visattn.recording.outputs import OutputLayout
 from visattn.recording.subject import Subject
 
+TARGETS = [1, 3]
 
-def split(explained: Subject, x: Tensor, target: list[int], index: int) -> tuple[Tensor, Tensor]:
-    """Return features of a layer and their gradients, by running the two halves separately."""
-    layers = list(explained.model.eval())  # pyright: ignore[reportArgumentType]
-    features = nn.Sequential(*layers[:index])(x).detach().requires_grad_()
-    scores = nn.Sequential(*layers[index:])(features.clone())
-    total = sum(scores[row, class_index] for row, class_index in enumerate(target))
-    assert isinstance(total, Tensor)
-    [gradients] = torch.autograd.grad(total, [features])
-    return features.detach(), gradients
+
+def drawn() -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    activations, gradients = torch.randn(2, 2, 3, 5, 7, generator=random, dtype=torch.float64)
+    return activations.relu(), gradients * (gradients.abs() > 0.2)
+
+
+def equation_19(channel: Tensor, gradient: Tensor) -> Tensor:
+    """Return the weight as published: alpha = g² / (2 g² + sum(A) g³), and 0 where g is."""
+    weight = torch.zeros((), dtype=torch.float64)
+    for g in gradient.flatten():
+        if g != 0:
+            weight += g**2 / (2 * g**2 + channel.sum() * g**3) * g.clamp(min=0)
+    return weight
+
+
+WEIGHTS: dict[Callable[..., Tensor], Callable[[Tensor, Tensor], Tensor]] = {
+    grad_cam: lambda _, g: g.mean(),
+    grad_cam_plus_plus: equation_19,
+    layer_cam: lambda _, g: g.clamp(min=0),
+    hires_cam: lambda _, g: g,
+    x_grad_cam: lambda a, g: (a * g).sum() / a.sum(),
+}
+
+
+@pytest.mark.parametrize("formula", WEIGHTS)
+def test_formulas_match_their_equations(formula: Callable[..., Tensor]) -> None:
+    activations, gradients = drawn()
+    result = formula(activations, gradients)
+    for a, g, heatmap in zip(activations, gradients, result, strict=True):
+        terms = [WEIGHTS[formula](*pair) * pair[0] for pair in zip(a, g, strict=True)]
+        torch.testing.assert_close(heatmap, sum(terms, torch.zeros(5, 7)).clamp(min=0))
+    assert formula(activations.half(), gradients.half()).dtype == torch.float32
+
+
+def test_divisors_of_zero_give_no_weight() -> None:
+    activations = torch.tensor([[[[-3.0, 1.0]]]])  # 2 + S g = 0
+    assert grad_cam_plus_plus(activations, torch.ones(1, 1, 1, 2)).tolist() == [[[0.0, 1.0]]]
+    off = torch.zeros(1, 1, 2, 3)
+    assert torch.equal(x_grad_cam(off, torch.ones_like(off)), off[:, 0])
+    activations = torch.tensor([[[[4.0, 0.0]], [[0.0, 4.0]]]])
+    dropped = ablation_cam(activations, torch.zeros(1), torch.tensor([[-2.0, -3.0]]))
+    assert dropped.tolist() == [[[8, 12]]]
+    assert not channel_masks(torch.ones(1, 1, 2, 3)).any()
+
+
+def test_hires_cam_sums_to_the_score_of_a_linear_layer_and_is_zero_before_a_normalization() -> None:
+    activations, weights = drawn()
+    score = (activations * weights).sum((1, 2, 3))
+    torch.testing.assert_close(hires_cam(activations, weights, signed=True).sum((1, 2)), score)
+    tokens = torch.randn(2, 11, 5, 7, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    normalized = layer_norm(tokens.movedim(1, -1), (11,)).movedim(-1, 1)
+    [gradients] = torch.autograd.grad((normalized * torch.randn(11, 5, 7)).sum(), [tokens])
+    for dtype in (torch.float32, torch.bfloat16):
+        heatmap = hires_cam(tokens.detach().to(dtype), gradients.to(dtype), signed=True)
+        assert not heatmap.any()
+    assert hires_cam(tokens.detach(), gradients + 0.01, signed=True).all()
+
+
+def agrees(component: np.ndarray, evidence: np.ndarray) -> np.ndarray:
+    """Return a component with the sign that correlates with evidence, clipped at 0."""
+    sign = np.sign(np.cov(component, evidence.ravel())[0, 1])
+    return np.maximum(sign * component, 0)
+
+
+def first_component(rows: np.ndarray) -> np.ndarray:
+    rows = rows - rows.mean(0)
+    return rows @ np.linalg.svd(rows)[2][0]
+
+
+def kernel_component(rows: np.ndarray) -> np.ndarray:
+    rows, count = rows - rows.mean(0), len(rows)
+    kernel = np.array([[np.tanh(p @ q / 3 + 1) for q in rows] for p in rows])
+    ones = np.full((count, count), 1 / count)
+    centered = kernel - ones @ kernel - kernel @ ones + ones @ kernel @ ones
+    values, vectors = np.linalg.eigh(centered)
+    return np.sqrt(values[-1]) * vectors[:, -1]
+
+
+def test_eigen_maps_are_first_components_with_the_sign_of_the_evidence() -> None:
+    activations, gradients = drawn()
+    products = activations * gradients
+    for result, features, evidence, component in (
+        (eigen_cam(activations), activations, activations.square().sum(1), first_component),
+        (eigen_grad_cam(activations, gradients), products, products.sum(1), first_component),
+        (kpca_cam(activations), activations, activations.square().sum(1), kernel_component),
+    ):
+        for heatmap, image, sign in zip(result, features, evidence, strict=True):
+            expected = agrees(component(image.flatten(1).T.numpy()), sign.numpy())
+            np.testing.assert_allclose(heatmap.flatten(), expected, atol=1e-8)
+    assert torch.equal(eigen_cam(torch.ones(1, 2, 3, 5)), torch.zeros(1, 3, 5))
+    activations = torch.zeros(1, 2, 3, 5, dtype=torch.float64)
+    activations[..., 0, 1], activations[..., 2, 3] = 9.0, 2.0
+    gradients = torch.ones_like(activations)
+    gradients[..., 0, 1] = -1  # much evidence against the target
+    heatmap = eigen_grad_cam(activations, gradients)[0]
+    assert divmod(int(heatmap.argmax()), 5) == (2, 3)
+    assert heatmap[0, 1] == 0
+
+
+def halves(explained: Subject, index: int) -> tuple[nn.Sequential, nn.Sequential]:
+    """Return the modules before and behind a layer, without operations in place."""
+    layers: Any = list(explained.model.eval().children())
+    layers[3] = nn.ReLU()
+    return nn.Sequential(*layers[:index]), nn.Sequential(*layers[index:])
 
 
 @pytest.mark.parametrize(("layer", "index"), [(-1, 3), ("2", 3), (0, 1)])
-def test_features_and_gradients_equal_those_of_the_two_halves(layer: int | str, index: int) -> None:
+def test_a_method_gets_the_features_and_gradients_of_its_layer(
+    layer: int | str, index: int
+) -> None:
     explained, x = small_cnn(), images()
-    halves = split(explained, x, [1, 3], index)
-    target = resolve_target([1, 3], explained)
-    for method, cam_function in (
+    before, behind = halves(explained, index)
+    features = before(x).detach().requires_grad_()
+    total = behind(features)[[0, 1], TARGETS].sum()
+    [gradients] = torch.autograd.grad(total, [features])
+    target = resolve_target(TARGETS, explained)
+    for chosen, formula in (
         (gradcam, grad_cam),
         (gradcam_plus_plus, grad_cam_plus_plus),
         (layercam, layer_cam),
     ):
-        result = method(explained, x, target, layer=layer)
-        torch.testing.assert_close(result, cam_function(*halves))
-        assert result.shape == (2, 7, 9)
+        result = chosen(explained, x, target, layer=layer)
+        torch.testing.assert_close(result, formula(features.detach(), gradients))
 
 
-def test_the_backward_pass_stops_at_the_layer() -> None:
+@pytest.mark.parametrize(("count", "strength"), [(1, 1.0), (2, 0.6), (99, 1.0), (2, 0.0)])
+def test_finer_cam_explains_the_difference_to_similar_classes(count: int, strength: float) -> None:
     explained, x = small_cnn(), images()
-    model = explained.model.train()
-    model[7].bias.grad = torch.ones(4, dtype=torch.float64)  # pyright: ignore[reportIndexIssue]
+    trunk, head = halves(explained, 1)
+    target = resolve_target(TARGETS, explained)
+    result = finercam(explained, x, target, layer=0, num_references=count, strength=strength)
+    for index, row in enumerate(TARGETS):
+        features = trunk(x[[index]]).detach().requires_grad_()
+        scores = head(features)[0]
+        near = (scores - scores[row]).abs().argsort().tolist()
+        others = [k for k in near if k != row][:count]
+        shares = scores.detach()[others].softmax(0)
+        value = scores[row] - strength * (shares * scores[others]).sum()
+        [gradient] = torch.autograd.grad(value, features)
+        torch.testing.assert_close(result[[index]], grad_cam(features.detach(), gradient))
+
+
+@pytest.mark.parametrize(("layer", "index"), [(-1, 3), (0, 1)])
+def test_channel_methods_equal_plain_loops(layer: int, index: int) -> None:
+    explained, x = small_cnn(), images()
+    before, behind = halves(explained, index)
+    target = resolve_target(TARGETS, explained)
+    scored = scorecam(explained, x, target, layer=layer, internal_batch_size=1)
+    ablated = ablationcam(explained, x, target, layer=layer, internal_batch_size=4)
+    with torch.no_grad():
+        for row, label in enumerate(TARGETS):
+            activations = before(x[[row]])
+            large = interpolate(activations, (13, 17), mode="bilinear")[0]
+            low, high = large.amin((1, 2), keepdim=True), large.amax((1, 2), keepdim=True)
+            masked = x[row] * ((large - low) / (high - low))[:, None]
+            weights = explained.model(masked)[:, label].softmax(0)
+            expected = (weights[:, None, None] * activations[0]).sum(0).relu()
+            torch.testing.assert_close(scored[row], expected)
+            score = behind(activations)[0, label]
+            without = activations * (1 - torch.eye(activations.shape[1]))[:, :, None, None]
+            drops = (score - behind(without)[:, label]) / score.abs()
+            expected = (drops[:, None, None] * activations[0]).sum(0).relu()
+            torch.testing.assert_close(ablated[row], expected)
+
+
+class Head(nn.Module):
+    """Scores of pooled features; with `shortcut` they also depend on what came before."""
+
+    def __init__(self, *, shortcut: bool = False, named: bool = False) -> None:
+        super().__init__()
+        self.shortcut, self.named = shortcut, named
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Any:
+        features = self.act(x)
+        if self.shortcut:  # a skip connection that cannot be broadcast
+            features = torch.cat((features, x), 1)
+        scores = features.mean((2, 3)) @ torch.arange(1.0, 1 + features.shape[1])[:, None]
+        return {"logits": scores} if self.named else scores
+
+
+def head(**options: bool) -> Subject:
+    layer = FeatureLayer("act", "b c y x", (2, 3))
+    info = ModelInfo("head", "other", (2, 3), (0.5,) * 3, (0.5,) * 3, "none", (), (layer,))
+    output = OutputLayout(key="logits" if options.get("named") else "", num_classes=1)
+    model = Head(**options)
+    return Subject(model, replace(info, output=output), model)
+
+
+def test_ablationcam_of_a_linear_head_is_its_class_activation_map() -> None:
+    x = torch.rand(2, 3, 2, 3, generator=torch.Generator().manual_seed(3))
+    x[1, 2] = -1  # a channel that is off
+    activations, weights = x.relu(), torch.arange(1.0, 4.0)
+    for explained in (head(), head(shortcut=True), head(named=True)):
+        scores = explained.scores(x)
+        drops = activations.mean((2, 3)) * weights / scores.abs()
+        expected = torch.einsum("bc,bcyx->byx", drops, activations)
+        target = resolve_target(0, explained)
+        torch.testing.assert_close(ablationcam(explained, x, target), expected)
+    named = ablationcam(head(named=True), x[:1], lambda output: output["logits"][:, 0])
+    plain = ablationcam(head(), x[:1], lambda scores: scores[:, 0])
+    torch.testing.assert_close(named, plain)
+    shifted = ablationcam(head(), x[:1], lambda scores: scores[:, 0] - 100)  # not reversed
+    score = float(head().model(x)[0, 0])
+    torch.testing.assert_close(shifted * (100 - score), plain * score, rtol=1e-3, atol=1e-5)
+
+
+def test_the_backward_pass_stops_at_the_layer_and_activations_alone_need_none() -> None:
+    explained, x = small_cnn(), images()
+    model: Any = explained.model.train()
+    model[7].bias.grad = torch.ones(4, dtype=torch.float64)
     reached: list[bool] = []
-    hook = model[0].register_full_backward_hook(lambda *_: reached.append(True))  # pyright: ignore[reportIndexIssue]
+    hook = model[0].register_full_backward_hook(lambda *_: reached.append(True))
     gradcam(explained, x, resolve_target(2, explained))
     hook.remove()
     assert reached == []
     grads = [weight.grad for weight in model.parameters()]
     assert [grad is not None for grad in grads] == [False] * 5 + [True]
-    assert torch.equal(grads[-1], torch.ones(4, dtype=torch.float64))  # pyright: ignore[reportArgumentType]
-    assert all(weight.requires_grad for weight in model.parameters())
-    assert all(module.training for module in model.modules())
+    assert grads[-1].tolist() == [1, 1, 1, 1]
+    seen: list[bool] = []
+
+    def target(scores: Tensor) -> Tensor:
+        seen.append(scores.requires_grad)
+        return scores[:, 0]
+
+    for name in ("eigencam", "eigengradcam"):
+        METHODS[name].function(explained, x, target)
+    assert seen == [False, True]
 
 
 def test_a_hundred_calls_do_not_leak_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which takes most of the time
-    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(6, 2))
-    layer = FeatureLayer("0", "b c y x", (2, 3))
-    info = ModelInfo("tiny", "other", (2, 3), (0.5,), (0.5,), "none", feature_layers=(layer,))
-    explained, x = Subject(model, info, model), torch.rand(1, 1, 2, 3)
+    explained, x = head(), torch.rand(1, 3, 2, 3)
     alive: list[int] = []
     for call in range(100):
         gradcam(explained, x, resolve_target(0, explained))
@@ -76,11 +279,10 @@ def test_a_hundred_calls_do_not_leak_tensors(monkeypatch: pytest.MonkeyPatch) ->
             gc.collect()
             alive.append(sum(issubclass(type(item), Tensor) for item in gc.get_objects()))
     assert alive[0] == alive[1]
-    assert sum(len(module._forward_hooks) for module in model.modules()) == 0
 
 
 @pytest.mark.parametrize("layout", ["b n c", "b y x c"])
-def test_channels_last_layouts_are_supported(layout: str) -> None:
+def test_channels_last_layouts_are_supported(layout: Any) -> None:
     class ChannelsLast(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.movedim(1, -1) if layout == "b y x c" else x.flatten(2).mT
@@ -90,49 +292,66 @@ def test_channels_last_layouts_are_supported(layout: str) -> None:
             return (x * torch.arange(x[0].numel()).view_as(x[0])).flatten(1)[:, :35] / 100
 
     model = nn.Sequential(ChannelsLast(), Scores())
-    info = small_cnn().info
-    explained = Subject(model, info, model)
-    layer = FeatureLayer("0", layout, (13, 17))  # pyright: ignore[reportArgumentType]
-    x = images()
-    [(activations, gradients)] = activations_and_gradients(
-        explained, x, resolve_target(4, explained), layer
-    )
+    explained, x = Subject(model, small_cnn().info, model), images()
+    target, layer = resolve_target(4, explained), FeatureLayer("0", layout, (13, 17))
+    [(activations, gradients)] = activations_and_gradients(explained, x, target, layer)
     assert torch.equal(activations, x)
-    assert gradients.shape == x.shape
-    assert gradients[0].nonzero().tolist() == [
-        [1, 0, 1]
-    ]  # channels last: index 4 is the 2nd position
+    assert gradients[0].nonzero().tolist() == [[1, 0, 1]]  # of index 4, at the second position
 
 
 def test_prefix_tokens_are_excluded() -> None:
     model = nn.Sequential(nn.Identity(), nn.Flatten())
     layer = FeatureLayer("0", "b n c", (2, 3), num_prefix_tokens=2)
     explained = Subject(model, small_cnn().info, lambda x: model(x[:, 0]))
-    x = torch.rand(2, 1, 8, 5)
-    [(activations, _)] = activations_and_gradients(
-        explained, x, resolve_target(4, explained), layer
-    )
+    x, target = torch.rand(2, 1, 8, 5), resolve_target(4, explained)
+    [(activations, _)] = activations_and_gradients(explained, x, target, layer)
     assert activations.shape == (2, 5, 2, 3)
     assert torch.equal(activations[:, :, 0, 0], x[:, 0, 2])
-    wrong = FeatureLayer("0", "b n c", (2, 3), num_prefix_tokens=1)
     with pytest.raises(ValueError, match="2 x 3 after 1 prefix tokens, got"):
-        activations_and_gradients(explained, x, resolve_target(4, explained), wrong)
+        activations_and_gradients(explained, x, target, replace(layer, num_prefix_tokens=1))
 
 
-def test_unsuitable_layers_raise_an_error() -> None:
+def test_unsuitable_layers_are_refused() -> None:
     explained, x = small_cnn(), images()
-    target = resolve_target(0, explained)
-    with pytest.raises(
-        ValueError, match="must name a module of small, got 'head'; choose from 0, 1"
+    ignoring = replace(explained, forward=lambda x: (explained.model(x), x.mean((2, 3)))[1])
+    for subject, layer, message in (
+        (explained, "head", "must name a module of small, got 'head'; choose from 0, 1"),
+        (explained, 2, r"feature layers of small, 2 \(0, 2\); got 2"),
+        (explained, "2#2", r"a call of the module, 2#1 to 2#1; got 2#2"),
+        (ignoring, -1, "target must depend on the layer"),
     ):
-        gradcam(explained, x, target, layer="head")
-    with pytest.raises(ValueError, match=r"feature layers of small, 2 \(0, 2\); got 2"):
-        gradcam(explained, x, target, layer=2)
-    ignores_layer = Subject(
-        explained.model, explained.info, lambda x: (explained.model(x), x.mean((2, 3)))[1]
-    )
-    with pytest.raises(ValueError, match="target must depend on the layer"):
-        gradcam(ignores_layer, x, target)
-    with pytest.raises(ValueError, match=r"a call of the module, 2#1 to 2#1; got 2#2"):
-        gradcam(explained, x, target, layer="2#2")
+        with pytest.raises(ValueError, match=message):
+            gradcam(subject, x, resolve_target(0, subject), layer=layer)
     assert sum(len(module._forward_hooks) for module in explained.model.modules()) == 0
+
+
+@pytest.mark.usefixtures("own_methods")
+def test_a_method_of_ones_own_is_explained_listed_and_checked() -> None:
+    def no_cats(_info: object, target: object) -> str:
+        return "it explains no cats" if target == "cat" else ""
+
+    def define() -> Any:
+        @method("power", title="Power", paper="of my own", needs="features", check=no_cats)
+        @class_activation_map
+        def power(activations: Tensor, gradients: Tensor, *, exponent: float = 2.0) -> Tensor:
+            """Power: products of activations and gradients, raised to a power."""
+            return (activations * gradients).sum(1).relu() ** exponent
+
+        return power
+
+    define()
+    again = define()  # as when a cell runs again
+    assert METHODS["power"].function is again
+    model = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
+    photo = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+    assert "power" in va.methods_for(model)
+    [heatmap] = va.explain(model, photo, "power", "dog", exponent=3.0)
+    [plain] = va.explain(model, photo, "hirescam", "dog")
+    torch.testing.assert_close(heatmap.values, plain.values**3)
+    assert heatmap.info.options == {"layer": -1, "exponent": 3.0}
+    assert heatmap.geometry == plain.geometry
+    assert METHODS["power"].default_kwargs == {"layer": -1, "exponent": 2.0}
+    with pytest.raises(ValueError, match="power has no argument 'size'; it takes layer=-1, exp"):
+        va.explain(model, photo, "power", "dog", size=3)
+    with pytest.raises(ValueError, match="power does not fit AttentionResNet: it explains no cats"):
+        va.explain(model, photo, "power", "cat")

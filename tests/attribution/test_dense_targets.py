@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from dense_models import CLASSES, PatchDetector, QueryDetector, Segmenter
+from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
@@ -18,10 +19,12 @@ from visattn.attribution import (
 from visattn.attribution.explained_model import describe_model
 from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.perturbation import evaluate_target
+from visattn.attribution.regions import mask_from_runs, mask_on_grid, mask_to_runs
 from visattn.geometry import Geometry
 from visattn.recording.model_info import FeatureLayer
 from visattn.results.info import Thing
 
+CROP = Geometry.identity((24, 40)).cropped(0, 8, (24, 24))
 LAYER = FeatureLayer("encoder", "b c y x", (6, 10))
 
 
@@ -136,11 +139,30 @@ def test_variants_are_evaluated_in_one_batch() -> None:
     assert torch.allclose(values, torch.stack(alone), atol=1e-6)
 
 
+@given(bits=st.lists(st.booleans(), min_size=6, max_size=6))
+def test_runs_give_the_mask_back(bits: list[bool]) -> None:
+    mask = torch.tensor(bits).view(2, 3)
+    assert torch.equal(mask_from_runs(*mask_to_runs(mask)), mask)
+
+
+def test_a_pixel_lies_in_the_cell_around_it() -> None:
+    for y, x in ((0, 0), (0, 7), (3, 0), (3, 7), (2, 5)):
+        mask = torch.zeros(4, 8)
+        mask[y, x] = 1
+        for grid in ((4, 8), (2, 4)):
+            [cell] = mask_on_grid(mask, Geometry.identity((4, 8)), grid).nonzero().tolist()
+            assert cell == [y * grid[0] // 4, x * grid[1] // 8]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: bound(PixelTarget("cta", 3, 3), Segmenter()), "did you mean cat"),
         (lambda: bound(PixelTarget("cat", 40, 3), Segmenter()), "x from 0 to 39"),
+        (
+            lambda: bound(PixelTarget(0, 35, 3), Segmenter(), CROP),
+            r"it sees \(8, 0, 32, 24\) of the photo; use resize_mode",
+        ),
         (lambda: bound(BoxTarget((50, 0, 60, 9)), Segmenter()), "sees nothing of the box"),
         (lambda: bound(BoxTarget((9, 0, 3, 9)), Segmenter()), "left below right"),
         (lambda: bound(RegionTarget(None), Segmenter()), "needs a class, a mask, or both"),
@@ -160,9 +182,3 @@ def test_variants_are_evaluated_in_one_batch() -> None:
 def test_mistakes_are_explained(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_pixel_outside_of_a_crop_is_refused() -> None:
-    crop = Geometry.identity((24, 40)).cropped(0, 8, (24, 24))
-    with pytest.raises(ValueError, match=r"it sees \(8, 0, 32, 24\) of the photo; use resize_mode"):
-        bound(PixelTarget(0, x=35, y=3), Segmenter(), crop)

@@ -1,16 +1,20 @@
 """Input gradients against finite differences, Integrated Gradients against completeness."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from small_models import images, linear_model, small_cnn
-from torch import Tensor, nn
+from torch import nn
 
-from visattn.attribution.gradient import input_gradient, integrated_gradients, smoothgrad
-from visattn.attribution.perturbation import images_per_pass
+from visattn.attribution.gradient import (
+    input_gradient,
+    input_x_gradient,
+    integrated_gradients,
+    smoothgrad,
+)
+from visattn.attribution.perturbation import images_per_pass, occlusion
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.subject import Subject
@@ -31,16 +35,23 @@ def test_gradients_equal_finite_differences() -> None:
             assert float(result[row, y, column]) == pytest.approx(total, abs=1e-6)
 
 
-def test_attributions_of_a_linear_model_are_its_weights() -> None:
-    weights = torch.randn(4, 3, 5, 7, dtype=torch.float64)
-    explained, x = linear_model(weights), torch.randn(2, 3, 5, 7, dtype=torch.float64)
-    target = resolve_target([3, 1], explained)
-    largest, summed = weights[[3, 1]].abs().amax(1), (weights[[3, 1]] * x).sum(1)
-    torch.testing.assert_close(input_gradient(explained, x, target), largest)
-    torch.testing.assert_close(smoothgrad(explained, x, target, num_samples=3), largest)
-    torch.testing.assert_close(integrated_gradients(explained, x, target, n_steps=1), summed)
-    black = integrated_gradients(explained, x, target, n_steps=1, baselines="black")
-    torch.testing.assert_close(black, (weights[[3, 1]] * (x + 2)).sum(1))
+@pytest.mark.parametrize("channels", [1, 3])
+def test_attributions_of_a_linear_model_are_its_weights_or_terms(channels: int) -> None:
+    weights = torch.randn(4, channels, 5, 7, dtype=torch.float64)
+    explained, x = linear_model(weights), torch.randn(2, channels, 5, 7, dtype=torch.float64)
+    target, chosen = resolve_target([3, 1], explained), weights[[3, 1]]
+    largest, summed = chosen.abs().amax(1), (chosen * x).sum(1)
+    hidden: dict[str, Any] = {"sliding_window_size": 1, "score_type": "logits"}
+    for method, options, expected in (
+        (input_gradient, {}, largest),
+        (smoothgrad, {"num_samples": 3}, largest),
+        (input_x_gradient, {}, summed),
+        (input_x_gradient, {"signed": False}, (chosen * x).abs().amax(1)),
+        (integrated_gradients, {"n_steps": 1}, summed),
+        (integrated_gradients, {"n_steps": 1, "baselines": "black"}, (chosen * (x + 2)).sum(1)),
+        (occlusion, hidden, summed),
+    ):
+        torch.testing.assert_close(method(explained, x, target, **options), expected)
 
 
 def test_integrated_gradients_satisfy_completeness() -> None:
@@ -55,11 +66,6 @@ def test_integrated_gradients_satisfy_completeness() -> None:
 
 def test_smoothgrad_is_the_mean_gradient_over_noise() -> None:
     explained, x = small_cnn(), images()
-    plain = input_gradient(explained, x, resolve_target(1, explained))
-    noiseless = smoothgrad(
-        explained, x, resolve_target(1, explained), num_samples=2, stdev_spread=0
-    )
-    torch.testing.assert_close(noiseless, plain)
     generator = torch.Generator().manual_seed(5)
     total = torch.zeros_like(x)
     for _ in range(3):
@@ -68,48 +74,9 @@ def test_smoothgrad_is_the_mean_gradient_over_noise() -> None:
             spread = x[row].max() - x[row].min()
             noisy = (x[row : row + 1] + 0.2 * spread * noise).requires_grad_()
             total[row] += torch.autograd.grad(explained.model.eval()(noisy)[0, 1], noisy)[0][0] / 3
-    result = smoothgrad(
-        explained,
-        x,
-        resolve_target(1, explained),
-        num_samples=3,
-        stdev_spread=0.2,
-        seed=5,
-        signed=True,
-    )
+    options: dict[str, Any] = {"num_samples": 3, "stdev_spread": 0.2, "seed": 5, "signed": True}
+    result = smoothgrad(explained, x, resolve_target(1, explained), **options)
     torch.testing.assert_close(result, total.sum(1))
-
-
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        (input_gradient, {}),
-        (smoothgrad, {"num_samples": 5}),
-        (integrated_gradients, {"n_steps": 5}),
-    ],
-)
-def test_maps_do_not_depend_on_the_batch_or_internal_batch_size(
-    method: Callable[..., Tensor], options: dict[str, Any]
-) -> None:
-    explained, x = small_cnn(), images(3)
-    before = torch.get_rng_state()
-    result = method(explained, x, resolve_target(None, explained), **options)
-    assert torch.equal(torch.get_rng_state(), before)
-    if options:
-        again = method(
-            explained, x, resolve_target(None, explained), internal_batch_size=7, **options
-        )
-        torch.testing.assert_close(again, result)
-    for row in range(3):
-        single = method(explained, x[row : row + 1], resolve_target(None, explained), **options)
-        torch.testing.assert_close(single[0], result[row])
-    assert all(weight.grad is None for weight in explained.model.parameters())
-
-
-def test_targets_without_gradient_are_refused() -> None:
-    explained, x = small_cnn(), images()
-    with pytest.raises(ValueError, match="must be differentiable with respect to the images"):
-        input_gradient(explained, x, lambda scores: scores.detach()[:, 0])
 
 
 def test_the_size_of_images_bounds_the_batch_of_gradients() -> None:

@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from visattn.attribution.saliency import (
-    conspicuity_maps,
+    BASELINES,
     itti_koch_saliency,
     normalize_peaks,
     saliency_scanpaths,
@@ -153,12 +153,7 @@ def test_constant_image_has_zero_saliency(
     assert torch.equal(itti_koch_saliency(image), torch.zeros(1, height, width))
 
 
-def test_half_precision_is_computed_in_float32() -> None:
-    x = images(1, 3, 29, 31).half()
-    assert torch.equal(itti_koch_saliency(x), itti_koch_saliency(x.float()))
-
-
-@pytest.mark.parametrize(("height", "width"), [(60, 60), (97, 131), (240, 200)])
+@pytest.mark.parametrize(("height", "width"), [(97, 131), (240, 200)])
 @pytest.mark.parametrize("kind", ["color", "direction", "brightness"])
 def test_odd_element_is_most_salient(kind: str, height: int, width: int) -> None:
     cell = min(height, width) // 5
@@ -218,6 +213,7 @@ def normalized_peak(maps: Tensor) -> float:
         [[1, 1, 1], [1, 1, 1], [1, 1, 1]],
         [[1, 0], [0, 1]],
         [[0, 1, 0], [1, 1, 1], [0, 1, 0]],
+        [[1], [1], [1], [1], [1], [1], [1]],
     ],
 )
 def test_plateau_is_a_single_maximum(flat: list[list[int]]) -> None:
@@ -231,12 +227,6 @@ def test_plateau_is_a_single_maximum(flat: list[list[int]]) -> None:
     assert normalized_peak(top) == 0
 
 
-def test_ridge_is_a_single_maximum() -> None:
-    ridge = torch.zeros(1, 1, 7, 11)
-    ridge[..., 4] = 3.0
-    assert torch.equal(normalize_peaks(ridge), ridge / 3)
-
-
 def test_rounding_errors_are_not_amplified_and_hide_no_plateau() -> None:
     noise = torch.rand(1, 1, 13, 17, generator=torch.Generator().manual_seed(0))
     assert torch.equal(normalize_peaks(9e-5 * noise), torch.zeros_like(noise))
@@ -245,10 +235,14 @@ def test_rounding_errors_are_not_amplified_and_hide_no_plateau() -> None:
     assert torch.equal(normalize_peaks(flat + 1e-6 * noise) > 0.9, flat > 0)
 
 
-@pytest.mark.parametrize(
-    ("size", "grid"),
-    [((512, 530), (32, 34)), ((256, 300), (16, 19)), ((255, 257), (32, 33)), ((127, 130), (32, 33)),
-     ((28, 60), (7, 15)), ((3, 5), (1, 2)), ((1, 1), (1, 1))],
-)  # fmt: skip
-def test_small_images_use_finer_levels(size: tuple[int, int], grid: tuple[int, int]) -> None:
-    assert tuple(conspicuity_maps(torch.zeros(1, 3, *size)).shape) == (1, 3, *grid)
+def test_baselines_do_not_depend_on_the_batch() -> None:
+    x = torch.randn(2, 3, 11, 13)
+    for make in BASELINES.values():
+        maps = make(x, [3, 4])
+        assert len(maps) == 2
+        assert bool((maps >= 0).all())
+        assert torch.allclose(make(x[1:], [4]), maps[1:], atol=1e-5)
+    center, random = BASELINES["center"](x, [])[0], BASELINES["random"](x, [0, 1])
+    assert divmod(int(center.argmax()), 13) == (5, 6)
+    assert torch.equal(center, center.flip(0, 1))
+    assert not torch.equal(random[0], random[1])

@@ -1,17 +1,23 @@
-"""The method table: names, requirements, supported methods of models."""
+"""The method table, and what holds for every method."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_models import CLASSES, images, small_cnn, token_info
 from torch import nn
 
+import visattn as va
+from visattn.attribution.attention import rollout
+from visattn.attribution.cam import gradcam
 from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.gradient import input_gradient
 from visattn.attribution.methods import METHODS, get_method, supported_methods
-from visattn.attribution.targets import class_target, resolve_target
+from visattn.attribution.perturbation import occlusion
+from visattn.attribution.targets import class_target
 from visattn.models import VisionTransformer
-from visattn.recording.frozen import frozen
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.subject import Subject
 
@@ -21,6 +27,10 @@ CAMS = ["gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "eigencam", 
 CAMS += ["kpcacam", "finercam", "scorecam", "ablationcam"]
 ONE_LAYER = ["attention", "gradient_attention"]
 ALL_LAYERS = ["rollout", "gradient_rollout", "relevance", "legrad"]
+FEW: dict[str, dict[str, Any]] = {
+    "rise": {"num_masks": 3}, "smoothgrad": {"num_samples": 3},
+    "integrated_gradients": {"n_steps": 3}, "occlusion": {"sliding_window_size": 4},
+}  # fmt: skip
 
 
 def described(info: ModelInfo) -> Subject:
@@ -30,66 +40,99 @@ def described(info: ModelInfo) -> Subject:
 
 def test_supported_methods_follow_from_model_info() -> None:
     assert supported_methods(small_cnn()) == [*CAMS, "fullgrad", *ANY]
-    assert set(supported_methods(described(token_info((3, 5), (3, 5))))) == {
-        *ONE_LAYER,
-        *ALL_LAYERS,
-        *ANY,
-    }
-    assert set(supported_methods(described(token_info((4, 6), (2, 3))))) == {*ONE_LAYER, *ANY}
-    assert set(METHODS) == {*ONE_LAYER, *ALL_LAYERS, *CAMS, *ANY, "fullgrad", "gates"}
+    one_grid, two_grids = (described(token_info((3, 5), grid)) for grid in ((3, 5), (2, 3)))
+    assert {*supported_methods(one_grid)} == {*ONE_LAYER, *ALL_LAYERS, *ANY}
+    assert {*supported_methods(two_grids)} == {*ONE_LAYER, *ANY}
+    assert {*METHODS} == {*ONE_LAYER, *ALL_LAYERS, *CAMS, *ANY, "fullgrad", "gates"}
 
 
 def test_unsupported_methods_have_a_reason() -> None:
-    reason = METHODS["rollout"].supports(described(token_info((4, 6), (2, 3))))
-    assert "several token grids (4 x 6, 2 x 3)" in reason
-    assert METHODS["attention"].supports(small_cnn()) == "it has no attention among tokens"
-    partial = replace(token_info((3, 5), (3, 5)), unsupported_layers=(("neck", "it drops tokens"),))
-    assert METHODS["rollout"].supports(described(partial)) == (
-        "its layer neck is not supported: it drops tokens"
-    )
-
-
-def test_a_misspelled_method_gets_suggestions() -> None:
-    with pytest.raises(ValueError, match=r"got 'rolout'; did you mean .*rollout"):
-        get_method("rolout")
-    with pytest.raises(ValueError, match="choose from attention, rollout"):
-        get_method("zzz")
-
-
-@pytest.mark.parametrize("name", [*CAMS, *ANY, "fullgrad"])
-def test_each_method_gives_one_map_per_image_and_leaves_the_model_as_it_was(name: str) -> None:
-    explained, x = small_cnn(), images()
-    explained.model.train()
-    options = {"rise": {"num_masks": 3}, "smoothgrad": {"num_samples": 2}}.get(name, {})
-    result = METHODS[name].function(explained, x, resolve_target(None, explained), **options)
-    assert result.shape[0] == 2
-    assert result.ndim == 3
-    assert not result.requires_grad
-    assert bool((result < 0).any()) == METHODS[name].signed
-    model = explained.model
-    assert all(module.training and not module._forward_hooks for module in model.modules())
-    assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
-    assert set(options) <= set(METHODS[name].default_kwargs)
+    info = token_info((3, 5), (3, 5))
+    first, second = info.attention_layers
+    register = replace(second, prefix_tokens=("register",))
+    more = replace(second, prefix_tokens=("register", "class"))
+    for changed, reason in (
+        (token_info((4, 6), (2, 3)), "its layers have several token grids (4 x 6, 2 x 3)"),
+        (replace(info, unsupported_layers=(("neck", "it drops tokens"),)),
+         "its layer neck is not supported: it drops tokens"),
+        (replace(info, parallel_layers=("a", "b")), "its layers a and b run side by side"),
+        (replace(info, attention_layers=(replace(first, single_query=True), second)),
+         "several layers have a single query"),
+        (replace(info, attention_layers=(first, register)), "its prefix tokens change from class"),
+        (replace(info, attention_layers=(first, more)), ""),
+        (small_cnn().info, "it has no attention among tokens"),
+    ):  # fmt: skip
+        for name in ALL_LAYERS:
+            assert METHODS[name].supports(described(changed))[: len(reason) or None] == reason
+    assert "compares classes" in METHODS["finercam"].supports(small_cnn(), torch.sum)
+    assert METHODS["finercam"].supports(small_cnn(), 2) == ""
 
 
 @pytest.fixture(scope="module")
 def vit() -> Subject:
     torch.manual_seed(3)
-    sizes = {"img_size": (9, 12), "patch_size": 3, "embed_dim": 8, "depth": 2, "num_heads": 2}
-    return analyze_model(VisionTransformer(CLASSES, **sizes).eval())
+    sizes: Any = {"img_size": (9, 12), "patch_size": 3, "embed_dim": 8, "depth": 2, "num_heads": 2}
+    return analyze_model(VisionTransformer(CLASSES, **sizes).double())
 
 
-@pytest.mark.parametrize(
-    "name", [*CAMS, *GRADIENTS, "occlusion", "rise", "fullgrad", *ONE_LAYER, *ALL_LAYERS]
-)
-def test_a_target_first_sees_the_images_themselves(name: str, vit: Subject) -> None:
-    """Prediction and probability are from there, whatever a method shows the model later."""
-    explained, x = small_cnn(), images()
+@pytest.mark.parametrize("name", [*CAMS, *ANY, "fullgrad", *ONE_LAYER, *ALL_LAYERS])
+def test_a_method_maps_each_image_alone_and_leaves_the_model_as_it_was(
+    name: str, vit: Subject
+) -> None:
+    explained, x = small_cnn(), images(3)
     if name in (*ONE_LAYER, *ALL_LAYERS):
-        explained, x = vit, torch.rand(2, 3, 9, 12)
-    target = class_target()
-    options = {"rise": {"num_masks": 3}, "smoothgrad": {"num_samples": 2}}.get(name, {})
-    METHODS[name].function(explained, x, target, **options)
-    with frozen(explained.model), torch.no_grad():
-        scores = explained.scores(x)
-    torch.testing.assert_close(target.first_scores, scores, atol=1e-6, rtol=1e-5)
+        explained, x = vit, torch.rand(3, 3, 9, 12, dtype=torch.float64)
+    method, options, target = METHODS[name], FEW.get(name, {}), class_target()
+    model, random = explained.model.train(), torch.get_rng_state()
+    with torch.no_grad():
+        scores = explained.model.eval()(x)
+    model.train()
+    result = method.function(explained, x, target, **options)
+    assert (len(result), result.ndim, result.requires_grad) == (3, 3, False)
+    assert bool((result < 0).any()) == method.signed
+    if name != "itti_koch":  # prediction and probability are those of the images themselves
+        torch.testing.assert_close(target.first_scores, scores)
+    for row in range(3):
+        single = method.function(explained, x[[row]], class_target(), **options)
+        torch.testing.assert_close(single[0], result[row])
+    for size in (1, 7) if "internal_batch_size" in method.default_kwargs else ():
+        parts = method.function(explained, x, class_target(), internal_batch_size=size, **options)
+        torch.testing.assert_close(parts, result)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(module.training for module in model.modules())
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+    assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
+
+
+def refusal_of_images(function: Any, **options: Any) -> Any:
+    return lambda: function(small_cnn(), images(), class_target([0]), **options)
+
+
+PHOTO = np.zeros((30, 40, 3), np.uint8)
+REFUSED = [
+    (lambda: get_method("rolout"), "got 'rolout'; did you mean .*rollout"),
+    (lambda: get_method("zzz"), "choose from attention, rollout"),
+    (refusal_of_images(gradcam, layer="head"), "must name a module of small, got 'head'"),
+    (refusal_of_images(occlusion, sliding_window_size=3, stride=4), "to cover the image"),
+    (lambda: input_gradient(small_cnn(), images(), lambda scores: scores.detach()[:, 0]),
+     "must be differentiable with respect to the images"),
+    (lambda: va.explain(small_cnn().model.float(), PHOTO, "rollout"), "no attention among tokens"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "match"), REFUSED)
+def test_mistakes_are_refused(call: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        call()
+
+
+def test_layers_heads_and_first_layers_must_exist(vit: Subject) -> None:
+    x, target = torch.rand(1, 3, 9, 12, dtype=torch.float64), class_target([0])
+    for call, match in (
+        (lambda: rollout(vit, x, target, start_layer=2), "start_layer must be .* 2; got 2"),
+        (lambda: rollout(vit, x, target, heads=2), "indices below 2, got 2"),
+        (lambda: METHODS["attention"].function(vit, x, target, layer=2), "one of the 2 attention"),
+        (lambda: METHODS["legrad"].function(vit, x, target, start_layer=2), "got 2"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            call()

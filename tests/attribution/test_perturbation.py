@@ -1,13 +1,79 @@
-"""Occlusion and RISE equal plain loops over images and masks."""
+"""Occlusion and RISE: their masks, and their maps against plain loops over images and masks."""
 
 import pytest
 import torch
-from small_models import images, linear_model, small_cnn
+from hypothesis import given, settings, strategies as st
+from small_models import images, small_cnn
 from torch import Tensor
 
-from visattn.attribution.perturbation import occlusion, rise, rise_grids, rise_masks, variant_scorer
+from visattn.attribution.perturbation import (
+    occlusion,
+    occlusion_windows,
+    rise,
+    rise_grids,
+    rise_masks,
+    variant_scorer,
+    window_masks,
+)
 from visattn.attribution.targets import resolve_target
 from visattn.recording.subject import Subject
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 23), st.integers(1, 29), st.integers(1, 31), st.integers(1, 31))
+def test_windows_cover_the_image_and_stay_inside(
+    rows: int, columns: int, side: int, step: int
+) -> None:
+    step = min(step, side)
+    windows = occlusion_windows((rows, columns), window_size=(side, side), stride=(step, step))
+    masks = window_masks(windows, (rows, columns))
+    assert masks.any(0).all()
+    assert masks.flatten(1).any(1).all()
+    assert (windows >= 0).all()
+    assert (windows[:, 2] <= columns).all()
+    assert (windows[:, 3] <= rows).all()
+
+
+def test_masks_are_true_inside_their_window() -> None:
+    windows = occlusion_windows((5, 7), window_size=(2, 3), stride=(2, 3))
+    masks = window_masks(windows, (5, 7))
+    for mask, (left, top, right, bottom) in zip(masks, windows.tolist(), strict=True):
+        for y in range(5):
+            for x in range(7):
+                assert bool(mask[y, x]) == (top <= y < bottom and left <= x < right)
+
+
+def test_grids_are_a_prefix_of_more_grids() -> None:
+    grids, shifts = rise_grids(11, num_cells=5, keep_probability=0.4, seed=3)
+    few = rise_grids(4, num_cells=5, keep_probability=0.4, seed=3)
+    assert torch.equal(few[0], grids[:4])
+    assert torch.equal(few[1], shifts[:4])
+    assert set(grids.unique().tolist()) == {0.0, 1.0}
+
+
+def test_rise_masks_are_crops_of_upsampled_grids() -> None:
+    size, cells = (11, 17), 3
+    grids, shifts = rise_grids(5, num_cells=cells, keep_probability=0.5, seed=1)
+    result = rise_masks(grids, shifts, size)
+    cell = (4, 6)  # 11 / 3 and 17 / 3, rounded up
+    for mask, grid, shift in zip(result, grids, shifts.tolist(), strict=True):
+        top, left = int(shift[0] * cell[0]), int(shift[1] * cell[1])
+        for y in range(size[0]):
+            for x in range(size[1]):
+                down = (y + top + 0.5) / ((cells + 1) * cell[0]) * cells - 0.5
+                across = (x + left + 0.5) / ((cells + 1) * cell[1]) * cells - 0.5
+                assert float(mask[y, x]) == pytest.approx(between(grid, down, across), abs=1e-5)
+
+
+def between(grid: torch.Tensor, down: float, across: float) -> float:
+    """Return a bilinearly interpolated value of a grid."""
+    last = len(grid) - 1
+    down, across = min(max(down, 0), last), min(max(across, 0), last)
+    y, x = min(int(down), last - 1), min(int(across), last - 1)
+    a, b = down - y, across - x
+    upper = (1 - b) * float(grid[y, x]) + b * float(grid[y, x + 1])
+    lower = (1 - b) * float(grid[y + 1, x]) + b * float(grid[y + 1, x + 1])
+    return (1 - a) * upper + a * lower
 
 
 def test_occlusion_is_the_mean_decrease_over_all_windows_of_a_pixel() -> None:
@@ -37,16 +103,6 @@ def test_occlusion_is_the_mean_decrease_over_all_windows_of_a_pixel() -> None:
             torch.testing.assert_close(result[row], total / counts)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_occlusion_of_single_pixels_of_a_linear_model_is_their_contribution(channels: int) -> None:
-    weights = torch.randn(4, channels, 5, 7, dtype=torch.float64)
-    explained, x = linear_model(weights), torch.randn(2, channels, 5, 7, dtype=torch.float64)
-    result = occlusion(
-        explained, x, resolve_target(2, explained), sliding_window_size=1, score_type="logits"
-    )
-    torch.testing.assert_close(result, (weights[2] * x).sum(1))
-
-
 def test_rise_is_the_mean_of_masks_weighted_by_scores() -> None:
     explained, x = small_cnn(), images()
     options = {"num_masks": 11, "grid_size": 3, "keep_probability": 0.4, "seed": 2}
@@ -61,35 +117,6 @@ def test_rise_is_the_mean_of_masks_weighted_by_scores() -> None:
                 score = explained.model.eval()((mask * x[row])[None]).softmax(1)[0, class_index]
                 expected[row] += score * mask / (11 * 0.4)
     torch.testing.assert_close(result, expected)
-
-
-@pytest.mark.parametrize("internal_batch_size", [1, 7, 100, None])
-def test_maps_do_not_depend_on_the_batch_or_internal_batch_size(
-    internal_batch_size: int | None,
-) -> None:
-    explained, x = small_cnn(), images(3)
-
-    def both(batch: Tensor, internal_batch_size: int | None) -> Tensor:
-        hidden = occlusion(
-            explained,
-            batch,
-            resolve_target(None, explained),
-            sliding_window_size=4,
-            internal_batch_size=internal_batch_size,
-        )
-        return hidden + rise(
-            explained,
-            batch,
-            resolve_target(None, explained),
-            num_masks=5,
-            internal_batch_size=internal_batch_size,
-        )
-
-    before = torch.get_rng_state()
-    result = both(x, internal_batch_size)
-    assert torch.equal(torch.get_rng_state(), before)
-    for row in range(3):
-        torch.testing.assert_close(both(x[row : row + 1], 32)[0], result[row])
 
 
 class Viewed(torch.nn.Module):
@@ -142,10 +169,3 @@ def test_the_default_window_depends_on_the_image_size() -> None:
             explained, images(1), resolve_target(0, explained), sliding_window_size=1, stride=1
         ),
     )
-
-
-def test_windows_that_leave_gaps_are_refused() -> None:
-    explained, x = small_cnn(), images()
-    target = resolve_target(0, explained)
-    with pytest.raises(ValueError, match="to cover the image"):
-        occlusion(explained, x, target, sliding_window_size=3, stride=4)
