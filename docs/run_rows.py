@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 
-from visattn.training.cli.arguments import config_digest
+from visattn.training.command import config_digest
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "docs" / "results" / "runs"

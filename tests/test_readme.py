@@ -24,7 +24,7 @@ def test_the_readme_is_short() -> None:
 
 def test_commands_and_configs_exist() -> None:
     from visattn.cli import COMMANDS
-    from visattn.training.cli.arguments import list_configs
+    from visattn.training.command import list_configs
 
     commands = "\n".join(text for *_, text in BLOCKS)
     words = re.findall(r"^visattn (\w+)", commands, re.MULTILINE)

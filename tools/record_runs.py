@@ -29,8 +29,8 @@ from visattn.cli import main as visattn
 from visattn.commands.options import CommandParser
 from visattn.io.atomic import atomic_write
 from visattn.models.model_files import find_run, run_config
-from visattn.training.callbacks.run_record import RUN_RECORD, changes
-from visattn.training.cli.arguments import config_digest, find_config
+from visattn.training.callbacks import RUN_RECORD
+from visattn.training.command import config_digest, find_config
 
 KEY = ("overrides", "seed", "split")
 FIELDS = (
@@ -60,13 +60,31 @@ def resolved(config: Path) -> dict[str, Any]:
     return yaml.safe_load(text.getvalue())
 
 
+def settings(value: Any, name: str = "") -> dict[str, Any]:
+    """Return the values of nested settings by name; of a path from the root only its own name.
+
+    Of a path with a variable the rest counts, which is the same on each machine.
+    """
+    if isinstance(value, dict):
+        parts = [settings(each, f"{name}.{key}" if name else key) for key, each in value.items()]
+        return {key: each for part in parts for key, each in part.items()}
+    is_path = isinstance(value, str) and value.startswith(("/", "~", "$"))
+    return {name: Path(value).name if is_path else value}
+
+
+def changes(own: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that differ from those of a base; None for missing ones."""
+    new, old = settings(own), settings(base)
+    return {key: new.get(key) for key in sorted({*new, *old}) if new.get(key) != old.get(key)}
+
+
 def overrides(run: Path, config: Path, tested: dict[str, Any]) -> str:
     """Return the settings of a run that differ from a config, as `name=value`.
 
     Args:
         run: Folder of the run.
         config: File of the config.
-        tested: Settings of the data that the test changed again.
+        tested: Settings of the data of the test.
     """
     own, base = resolved(run_config(run)), resolved(config)
     trained = {
@@ -77,7 +95,8 @@ def overrides(run: Path, config: Path, tested: dict[str, Any]) -> str:
         and not (".lr_mults." in key and value == 1.0)  # written by versions of before
     }
     words = []
-    for prefix, values in (("", trained), ("test.", tested)):
+    again = changes({"data": tested}, {"data": own["data"]}) if tested else {}
+    for prefix, values in (("", trained), ("test.", again)):
         for key, value in values.items():
             name = key.replace(".init_args", "").removesuffix(".class_path")
             text = value if isinstance(value, str) else json.dumps(value)

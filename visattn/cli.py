@@ -20,9 +20,9 @@ COMMANDS = {
         "draw scenes and caption them with a model that comes with it",
         "visattn.commands.demo",
     ),
-    "fit": ("train a task from a YAML file", "visattn.training.cli.entry"),
-    "validate": ("score a checkpoint on the validation split", "visattn.training.cli.entry"),
-    "test": ("score a checkpoint on the test split", "visattn.training.cli.entry"),
+    "fit": ("train a task from a YAML file", "visattn.training.command"),
+    "validate": ("score a checkpoint on the validation split", "visattn.training.command"),
+    "test": ("score a checkpoint on the test split", "visattn.training.command"),
     "caption": (
         "caption images, with the attention of each word",
         "visattn.commands.caption.command",

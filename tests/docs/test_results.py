@@ -7,7 +7,7 @@ import pytest
 from result_tables import CONFIG, read, table, times
 from run_rows import quoting, renewed, runs, summary
 
-from visattn.training.cli.arguments import config_digest
+from visattn.training.command import config_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -78,7 +78,7 @@ def serve() -> None:
     """Answer requests until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    from visattn.training.cli import lightning_cli  # noqa: F401 (forks share the slow import)
+    from visattn.training import cli  # noqa: F401 (forks share the slow import)
 
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), file=answers, flush=True)

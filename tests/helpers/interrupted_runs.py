@@ -5,10 +5,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import torch
 from caption_data import write_caption_data
 from classification_data import write_digits, write_photo_folders
-from lightning import LightningModule, Trainer
+from lightning import Trainer
 from lightning.pytorch.callbacks import Callback
 
 from visattn.io import atomic as whole_files
@@ -162,51 +161,54 @@ def write_run_configs(folder: Path) -> None:
 
 
 class FaultInjector(Callback):
-    """Cause the fault of the environment variable BREAK at a batch, in a process.
+    """Keep a state of each kind, and cause the fault of the environment variable BREAK.
 
     BREAK is EVENT:BATCH or EVENT:BATCH:RANK. The events: `kill` in the middle of the batch, `end`
-    at its end, `validation` in the next validation, `writing` in the middle of the next checkpoint;
-    `term` and `int` for the signals; `nan` for gradients that are none, from this batch to the one
-    after NANS batches.
+    at its end, `writing` in the middle of the next checkpoint; `term` and `int` for the signals,
+    `validation` and `term_validation` for those in the next validation; `keep` for the states after
+    each batch, validation and epoch, in the folder `kept` of the run.
     """
 
     def __init__(self) -> None:
-        first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-        fault = os.environ.get("BREAK", "none:0") if first else "none:0"
-        event, _, place = fault.partition(":")
+        event, _, place = os.environ.get("BREAK", "none:0").partition(":")
         batch, _, rank = place.partition(":")
         self.event, self.batch, self.rank = event, int(batch), int(rank or 0)
-        self.bad = range(self.batch, self.batch + int(os.environ.get("NANS", "1")))
 
     def _now(self, trainer: Trainer, event: str) -> bool:
         due = trainer.fit_loop.total_batch_idx >= self.batch
         return self.event == event and due and trainer.global_rank == self.rank
 
+    def _kill(self, trainer: Trainer, event: str, number: int) -> None:
+        if self._now(trainer, event) and not trainer.sanity_checking:
+            self.event = "done"
+            os.kill(os.getpid(), number)
+
+    def _keep(self, trainer: Trainer, kind: str) -> None:
+        if self.event == "keep":
+            number = trainer.fit_loop.total_batch_idx
+            file = Path(trainer.default_root_dir, "kept", f"{kind}-{number}.ckpt")
+            trainer.save_checkpoint(file)
+
     def on_train_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        for event, number in (("term", signal.SIGTERM), ("int", signal.SIGINT)):
-            if self._now(trainer, event):
-                self.event = "done"
-                os.kill(os.getpid(), number)
+        self._kill(trainer, "term", signal.SIGTERM)
+        self._kill(trainer, "int", signal.SIGINT)
 
     def on_before_backward(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        if self._now(trainer, "kill"):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.event == "nan" and trainer.fit_loop.total_batch_idx in self.bad:
-            for parameter in pl_module.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.fill_(torch.nan)
+        self._kill(trainer, "kill", signal.SIGKILL)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        if self._now(trainer, "end"):
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._kill(trainer, "end", signal.SIGKILL)
         if self._now(trainer, "writing"):
             whole_files.flush = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+        if not trainer.fit_loop._should_accumulate():
+            self._keep(trainer, "batch")
 
     def on_validation_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        if self._now(trainer, "validation") and not trainer.sanity_checking:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self._now(trainer, "term_validation"):
-            self.event = "done"
-            os.kill(os.getpid(), signal.SIGTERM)
+        self._kill(trainer, "validation", signal.SIGKILL)
+        self._kill(trainer, "term_validation", signal.SIGTERM)
+
+    def on_validation_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        self._keep(trainer, "validation")
+
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        self._keep(trainer, "epoch")

@@ -14,25 +14,17 @@ from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from visattn.training.cli.lightning_cli import TrainingCLI, main
+from visattn.training.command import main
 
 Commands = Sequence[Sequence[str]]
 ROOT, HELPERS = Path(__file__).parents[2], Path(__file__).parent
 TWO_RANKS = ("--trainer.devices", "2", "--trainer.strategy", "ddp")
 
 
-class CLIWithoutSavedConfig(TrainingCLI):
-    """A command line that saves no config, which is faster."""
-
-    def before_instantiate_classes(self) -> None:
-        super().before_instantiate_classes()
-        self.save_config_callback = None
-
-
 def run_commands(commands: Commands) -> None:
     """Run command lines of visattn in this process."""
     for arguments in commands:
-        main(list(arguments), cli_class=CLIWithoutSavedConfig)
+        assert main(list(arguments)) == 0, arguments
 
 
 def run_on_two_ranks(

@@ -20,7 +20,7 @@ from visattn.models import (
     SmallEncoder,
     VisionTransformer,
 )
-from visattn.training.callbacks.guards import SkipNonFiniteSteps
+from visattn.training.callbacks import StopAtNonFinite
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.glimpses.task import GlimpseTask
@@ -84,7 +84,7 @@ def test_a_step_waits_twice_at_most(build: Callable[[], tuple[Task, Any]]) -> No
     trainer = Trainer(
         accelerator="cpu", devices=1, max_steps=STEPS, logger=False, enable_progress_bar=False,
         enable_model_summary=False, enable_checkpointing=False, log_every_n_steps=10 * STEPS,
-        callbacks=[SkipNonFiniteSteps(), last],
+        callbacks=[StopAtNonFinite(), last],
     )  # fmt: skip
     with counter:
         trainer.fit(task, DataLoader(cast("Any", [batch] * STEPS), batch_size=None))

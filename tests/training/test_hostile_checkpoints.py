@@ -108,4 +108,4 @@ def test_state_of_another_run_is_refused_in_a_line(
     del whole["loops"]
     torch.save(whole, file)
     assert main(["fit", *words]) == 1
-    assert "odd.ckpt cannot be resumed from: it has no loops" in capsys.readouterr().err
+    assert "odd.ckpt cannot be resumed from: it has only weights" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def test_groups_have_the_learning_rate_of_their_part_and_their_decay() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"warmup_steps": -1}, {"decay_start": -0.1}, {"decay_start": 1.1}, {"final_fraction": -0.1},
+        {"warmup_steps": -1}, {"decay_start": -0.1}, {"final_fraction": -0.1},
         {"final_fraction": 1.1}, {"lr_mults": {"head": -1.0}}, {"lr_mults": {"head": math.nan}},
     ],
     ids=str,
@@ -136,9 +136,6 @@ def test_a_restored_state_has_the_options_of_the_config() -> None:
     resumed.step()
     assert group["lr"] == 5.0
     assert states[0]["param_groups"][0]["momentum"] == 0.9  # of the checkpoint, left as it was
-    adam, _ = build(torch.optim.Adam)
-    with pytest.raises(ValueError, match=r"than Adam: its options are .*momentum.*, in place of"):
-        adam.load_state_dict(states[0])
 
 
 def test_unknown_parts_are_refused_with_those_of_the_model() -> None:

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 import torch
 from lightning import Trainer
-from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.base import ImageClassifier
 from visattn.models.resnet import AttentionResNet
-from visattn.training.callbacks.guards import SkipNonFiniteSteps
 from visattn.training.classification.data import SingleObjectDataModule
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean
@@ -171,65 +169,21 @@ def test_data_modules_have_nothing_to_tell_by_default() -> None:
     assert samples.test_notes() == {}
 
 
-def fused(groups: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(groups, lr=1e-3, momentum=0.9, fused=True)
+def test_gradients_of_fused_optimizers_are_clipped_in_bfloat16(tmp_path: Path) -> None:
+    """Lightning refuses it, since a step in float16 would undo its loss scale afterwards."""
+    norms: list[float] = []
 
+    class Watched(QuarterTurnTask):
+        def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+            gradients = [w.grad for w in self.parameters() if w.grad is not None]
+            if gradients and self.trainer.global_step:
+                norms.append(float(torch.nn.utils.get_total_norm(gradients)))
 
-def mixed(precision: Any, scale: float) -> MixedPrecision:
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale) if precision == "16-mixed" else None
-    return MixedPrecision(precision, "cpu", scaler)
+    def fused(groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(groups, lr=1e-3, momentum=0.9, fused=True)
 
-
-class Watched(QuarterTurnTask):
-    """Keep norm and largest value of the gradients that a step has used."""
-
-    def on_train_start(self) -> None:
-        super().on_train_start()
-        self.used: list[tuple[float, float]] = []
-
-    def on_before_zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        gradients = [w.grad for w in self.parameters() if w.grad is not None]
-        if gradients and self.trainer.global_step:
-            norm = float(torch.nn.utils.get_total_norm(gradients))
-            self.used.append((norm, max(float(gradient.abs().max()) for gradient in gradients)))
-
-
-@pytest.mark.parametrize("guarded", [True, False])
-@pytest.mark.parametrize(("algorithm", "index"), [("norm", 0), ("value", 1)])
-@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
-def test_gradients_of_fused_optimizers_are_clipped_in_mixed_precision(
-    precision: str, algorithm: str, index: int, guarded: bool, tmp_path: Path
-) -> None:
     samples = data()
     task = Watched(network, samples.data_info, optim=OptimConfig(fused))
-    trainer(
-        tmp_path, max_epochs=2, limit_val_batches=0, gradient_clip_val=1e-3,
-        gradient_clip_algorithm=algorithm, plugins=mixed(precision, 16.0),
-        callbacks=[SkipNonFiniteSteps()] if guarded else [],
-    ).fit(task, samples)  # fmt: skip
-    assert [values[index] for values in task.used] == pytest.approx([1e-3] * 3, rel=1e-2)
-
-
-@pytest.mark.parametrize("clip", [None, 1.0])
-def test_a_loss_scale_that_is_too_large_falls_and_fused_optimizers_go_on(
-    clip: float | None, tmp_path: Path
-) -> None:
-    samples = data()
-    task = QuarterTurnTask(network, samples.data_info, optim=OptimConfig(fused))
-    plugin = mixed("16-mixed", 2.0**126)
-    before = [weight.detach().clone() for weight in task.parameters()]
-    options: dict[str, Any] = {
-        "limit_val_batches": 0, "callbacks": [SkipNonFiniteSteps()], "gradient_clip_val": clip,
-        "plugins": plugin,
-    }  # fmt: skip
-    trainer(tmp_path, max_steps=3, **options).fit(task, samples)
-    assert plugin.scaler is not None
-    assert plugin.scaler.get_scale() == 2.0**123
-    assert all(torch.equal(*pair) for pair in zip(before, task.parameters(), strict=True))
-    plugin.scaler.update(16.0)
-    again = QuarterTurnTask(network, samples.data_info, optim=OptimConfig(fused))
-    before = [weight.detach().clone() for weight in again.parameters()]
-    trainer(tmp_path, max_steps=3, **options).fit(again, samples)
-    moved = [not torch.equal(*pair) for pair in zip(before, again.parameters(), strict=True)]
-    assert any(moved)
-    assert all(weight.isfinite().all() for weight in again.parameters())
+    options = {"max_epochs": 2, "limit_val_batches": 0, "gradient_clip_val": 1e-3}
+    trainer(tmp_path, precision="bf16-mixed", **options).fit(task, samples)
+    assert norms == pytest.approx([1e-3] * 3, rel=1e-2)

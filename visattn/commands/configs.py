@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from visattn.commands.options import CommandParser
 from visattn.commands.streams import print_summaries
 from visattn.io.safe_text import print_message
-from visattn.training.cli.arguments import find_config, list_configs
+from visattn.training.command import find_config, list_configs
 
 _DESCRIPTION = """\
 List the configs that come with visattn, each one an experiment, or print one to copy and edit.

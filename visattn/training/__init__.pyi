@@ -1,14 +1,5 @@
-from .callbacks.ema import (
+from .callbacks import (
     EMA as EMA,
-)
-from .callbacks.guards import (
-    SkipNonFiniteSteps as SkipNonFiniteSteps,
-)
-from .callbacks.logging import (
-    AttentionLogger as AttentionLogger,
-    CaptionPanels as CaptionPanels,
-    CropPanels as CropPanels,
-    SegmentationPanels as SegmentationPanels,
 )
 from .captioning.data import (
     CaptionDataModule as CaptionDataModule,
@@ -58,6 +49,12 @@ from .optim import (
     OptimConfig as OptimConfig,
     cosine as cosine,
     trapezoid as trapezoid,
+)
+from .panels import (
+    AttentionLogger as AttentionLogger,
+    CaptionPanels as CaptionPanels,
+    CropPanels as CropPanels,
+    SegmentationPanels as SegmentationPanels,
 )
 from .questions.data import (
     HubVQADataModule as HubVQADataModule,

@@ -1,4 +1,4 @@
-"""Optimizers with learning-rate multipliers, and learning-rate schedules."""
+"""The optimizer of a task: learning rates by part, weight decay, warm-up and decay."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Self
 
+from lightning.pytorch.utilities import rank_zero_info
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -19,10 +20,11 @@ class OptimConfig:
 
     Args:
         optimizer: Builds the optimizer from parameter groups; None for that of the task.
-        schedule: Learning-rate schedule after the warmup: `cosine` annealing, `linear` decay, or
+        schedule: Learning-rate schedule after the warm-up: `cosine` annealing, `linear` decay, or
             constant and then linear decay (`trapezoid`).
-        warmup_steps: Steps of linear warmup.
-        decay_start: Fraction of the run after which the learning rate of `trapezoid` decays.
+        warmup_steps: Steps of linear warm-up; below 1 a fraction of the run.
+        decay_start: Where the learning rate of `trapezoid` begins to decay: a fraction of the run,
+            or a step if above 1.
         final_fraction: The learning rate at the end of the run, as a fraction of the optimizer's;
             by default 0.02 for `trapezoid` and 0 for the others.
         lr_mults: Learning rates of parts of the model, such as `encoder` or `head`, as multiples of
@@ -34,44 +36,49 @@ class OptimConfig:
     Example:
         >>> OptimConfig(schedule="linear", warmup_steps=2).factor(5, 10)
         0.5
+        >>> OptimConfig(schedule="cosine", warmup_steps=0.2).factor(1, 20)
+        0.5
     """
 
     optimizer: OptimizerFactory | None = None
     schedule: Literal["cosine", "linear", "trapezoid"] = "trapezoid"
-    warmup_steps: int = 0
-    decay_start: float = 0.4
+    warmup_steps: int | float = 0
+    decay_start: int | float = 0.4
     final_fraction: float | None = None
     lr_mults: dict[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        final = 0.0 if self.final_fraction is None else self.final_fraction
-        if self.warmup_steps < 0 or not (0 <= self.decay_start <= 1 and 0 <= final <= 1):
+        final = self.final_fraction or 0.0
+        numbers = (self.warmup_steps, self.decay_start, final, *self.lr_mults.values())
+        if not all(number >= 0 for number in numbers) or final > 1:
             raise ValueError(
-                "warmup_steps must be at least 0, decay_start and final_fraction in [0, 1]; got "
-                f"{self.warmup_steps}, {self.decay_start} and {self.final_fraction}"
+                "warmup_steps, decay_start and lr_mults must be at least 0, final_fraction at most "
+                f"1; got {self.warmup_steps}, {self.decay_start}, {self.lr_mults} and {final}"
             )
-        if negative := {name: mult for name, mult in self.lr_mults.items() if not mult >= 0}:
-            raise ValueError(f"lr_mults must be at least 0, got {negative}")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # The optimizer that jsonargparse makes leads to the command line, and from there to the
         # trainer and its worker processes: a copy of a task shares it.
         return self
 
-    def factor(self, step: int, total_steps: int) -> float:
+    def factor(self, step: int, total_steps: float) -> float:
         """Return the factor of all learning rates at a step."""
-        final = {} if self.final_fraction is None else {"final_fraction": self.final_fraction}
+        share = 0 < self.warmup_steps < 1 and math.isfinite(total_steps)
+        options = {"warmup_steps": self.warmup_steps * (total_steps if share else 1)}
+        if self.final_fraction is not None:
+            options["final_fraction"] = self.final_fraction
         if self.schedule == "cosine":
-            return cosine(step, total_steps, warmup_steps=self.warmup_steps, **final)
-        linear = {"decay_start": 0.0, "final_fraction": 0.0}
-        options = linear if self.schedule == "linear" else {"decay_start": self.decay_start}
-        return trapezoid(step, total_steps, warmup_steps=self.warmup_steps, **options | final)
+            return cosine(step, total_steps, **options)
+        if self.schedule == "linear":
+            return trapezoid(step, total_steps, **{"final_fraction": 0.0, **options}, decay_start=0)
+        start = self.decay_start / (total_steps if self.decay_start > 1 else 1)
+        return trapezoid(step, total_steps, **options, decay_start=start)
 
     def build(
         self,
         parts: Mapping[str, Sequence[nn.Parameter]],
         *,
-        total_steps: int,
+        total_steps: float,
         default: OptimizerFactory,
         no_weight_decay: Iterable[nn.Parameter] = (),
     ) -> dict[str, Any]:
@@ -79,7 +86,8 @@ class OptimConfig:
 
         Args:
             parts: Parameters of each part; those that do not require a gradient are left out.
-            total_steps: Optimizer steps of the whole run.
+            total_steps: Optimizer steps of the whole run; infinite for a run without an end, whose
+                learning rate does not decay.
             default: Builds the optimizer if the config has none.
             no_weight_decay: Parameters without weight decay, such as biases.
 
@@ -90,6 +98,12 @@ class OptimConfig:
             raise ValueError(
                 f"lr_mults must name parts of the model, {', '.join(parts)}; got "
                 f"{', '.join(unknown)}"
+            )
+        if max(self.warmup_steps, self.decay_start) >= max(1, total_steps):
+            rank_zero_info(
+                f"warmup_steps is {self.warmup_steps} and decay_start {self.decay_start}, but the "
+                f"run has {total_steps} steps: the learning rate does not reach the end of its "
+                "schedule; fractions below 1 follow the length of the run"
             )
         undecayed = {id(weight) for weight in no_weight_decay}
         groups: list[dict[str, Any]] = []
@@ -121,55 +135,37 @@ class _Schedule(LambdaLR):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the step, and set the learning rates to those of that step."""
-        rates = self.base_lrs
-        super().load_state_dict(state_dict)
-        self.base_lrs = rates
+        super().load_state_dict({**state_dict, "base_lrs": self.base_lrs})
         for group, rate, factor in zip(
-            self.optimizer.param_groups, rates, self.lr_lambdas, strict=True
+            self.optimizer.param_groups, self.base_lrs, self.lr_lambdas, strict=True
         ):
             group["lr"] = rate * factor(self.last_epoch)
 
 
 def _with_own_options(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state to be loaded with the options of the optimizer, such as its weight decay.
+    """Return a state with the options of the optimizer, such as its weight decay, of the config.
 
-    PyTorch takes those of the state, which would overrule the config. It also takes the state of
-    another optimizer, and fails at the next step. The learning rate is set by the schedule.
+    PyTorch takes those of the state. The learning rate is set by the schedule.
     """
-    groups = state["param_groups"]
-    if len(groups) != len(optimizer.param_groups):
-        return state  # PyTorch refuses it
-    options = [
-        {name: value for name, value in group.items() if name not in ("params", "lr")}
-        for group in optimizer.param_groups
-    ]
-    for group, own in zip(groups, options, strict=True):
-        added, missing = sorted(set(group) - {"params", "lr", *own}), sorted(set(own) - set(group))
-        # Versions of PyTorch add options, so that a difference of one side alone is none.
-        if added and missing:
-            raise ValueError(
-                f"the checkpoint is of another optimizer than {type(optimizer).__name__}: its "
-                f"options are {', '.join(added)}, in place of {', '.join(missing)}; resume with "
-                "the optimizer of its run, or start a run from its weights with --init_from"
-            )
-    pairs = zip(groups, options, strict=True)
-    return {**state, "param_groups": [{**group, **own} for group, own in pairs]}
+    pairs = zip(state["param_groups"], optimizer.param_groups, strict=False)
+    kept = [{**own, "lr": old["lr"], "params": old["params"]} for old, own in pairs]
+    return {**state, "param_groups": kept}
 
 
 def trapezoid(
     step: int,
-    total_steps: int,
+    total_steps: float,
     *,
-    warmup_steps: int = 0,
+    warmup_steps: float = 0,
     decay_start: float = 0.4,
     final_fraction: float = 0.02,
 ) -> float:
-    """Return the learning-rate factor of linear warmup, a constant phase and linear decay.
+    """Return the learning-rate factor of linear warm-up, a constant phase and linear decay.
 
     Args:
         step: Number of steps done.
         total_steps: Number of steps of the run.
-        warmup_steps: Number of warmup steps.
+        warmup_steps: Number of warm-up steps.
         decay_start: Fraction of the run after which the learning rate decays.
         final_fraction: The factor at the end of the run.
 
@@ -187,14 +183,14 @@ def trapezoid(
 
 
 def cosine(
-    step: int, total_steps: int, *, warmup_steps: int = 0, final_fraction: float = 0.0
+    step: int, total_steps: float, *, warmup_steps: float = 0, final_fraction: float = 0.0
 ) -> float:
-    """Return the learning-rate factor of linear warmup and cosine annealing without restarts.
+    """Return the learning-rate factor of linear warm-up and cosine annealing without restarts.
 
     Args:
         step: Number of steps done.
-        total_steps: Number of steps of the run, those of the warmup included.
-        warmup_steps: Number of warmup steps.
+        total_steps: Number of steps of the run, those of the warm-up included.
+        warmup_steps: Number of warm-up steps.
         final_fraction: The factor at the end of the run.
 
     Example:

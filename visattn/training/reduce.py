@@ -1,4 +1,4 @@
-"""Sums over processes, accumulated gradients, and random numbers of a step."""
+"""Sums over processes, and random numbers of a step."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,9 +6,6 @@ import torch
 from jaxtyping import Float
 from lightning import LightningModule
 from torch import Tensor, distributed
-
-# pyright: reportPrivateImportUsage=false
-from torch.optim import Optimizer
 
 from visattn.data.loading.samplers import mix_seed
 
@@ -173,54 +170,3 @@ def all_gather_union(names: Iterable[str]) -> list[str]:
         distributed.all_gather_object(gathered, own)
         own = set().union(*gathered)
     return sorted(own)
-
-
-class GradientAccumulation:
-    """Weights accumulated batches by their size, so that their gradient is that of one batch.
-
-    Lightning takes the plain mean over the batches of a step, although their losses are means over
-    different numbers of words. Penalties are weighted like the loss of their batch.
-
-    Example:
-        >>> weight = torch.nn.Parameter(torch.zeros(()))
-        >>> accumulation, steps = GradientAccumulation(), torch.optim.SGD([weight], lr=1.0)
-        >>> for mean, count in ((3.0, 1), (1.0, 3)):  # two batches, of 1 and of 3 words
-        ...     (accumulation.weigh(weight * mean, count, num_batches=2) / 2).backward()
-        >>> accumulation.normalize(steps)
-        >>> weight.grad
-        tensor(1.5000)
-    """
-
-    def __init__(self) -> None:
-        self._counts: list[float | Tensor] = []
-        self._num_batches = 1
-
-    def weigh(self, loss: Float[Tensor, ""], count: int, num_batches: int) -> Float[Tensor, ""]:
-        """Return the loss of a batch, weighted by its size; unchanged without accumulation.
-
-        The loss is the mean over all processes, the count that of this one. Lightning divides each
-        loss by the number of batches per optimizer step.
-        """
-        if num_batches == 1:
-            return loss
-        self._num_batches = num_batches
-        total: float | Tensor = float(count)
-        if world_size() > 1:
-            total = torch.full((), float(count), device=loss.device)
-            torch.distributed.all_reduce(total)
-        self._counts.append(total)
-        # The words of the later batches are not known yet, so each batch is weighted in units of
-        # the first one. Of means 3 and 1 over 1 and 3 words Lightning makes (3 + 3 * 1) / 2 = 3;
-        # the factor of `normalize`, 2 * 1 / (1 + 3), gives 1.5, the mean over the four words.
-        return loss * (total / self._counts[0])
-
-    @torch.no_grad()
-    def normalize(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the weights of the batches since the last step."""
-        if not self._counts:
-            return
-        factor = self._num_batches * self._counts[0] / sum(self._counts)
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        if present := [gradient for gradient in gradients if gradient is not None]:
-            torch._foreach_mul_(present, factor)
-        self._counts.clear()

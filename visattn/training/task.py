@@ -1,5 +1,6 @@
 """The base class of training tasks."""
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from lightning import Callback, LightningModule
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_info
 from torch import Tensor, nn
@@ -17,7 +19,6 @@ from visattn.data.loading.loader import StatefulDataLoader
 from visattn.models.config import model_config
 from visattn.models.saving import load
 from visattn.models.weights import describe_mismatch
-from visattn.training.callbacks.guards import unscale_gradients
 from visattn.training.checkpoint import check_weights_before_saving, normalize_loop_state
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.metrics import Evaluation
@@ -64,10 +65,6 @@ class Task(LightningModule, ABC):
     idle_parameters = False
     """Whether some steps leave parameters without a gradient (DDP's `find_unused_parameters`)."""
 
-    training_forward = ""
-    """The method of the model that a training step runs, which `--compile` compiles; empty if the
-    task has none that compiles."""
-
     def __init__(
         self, model: nn.Module, optim: OptimConfig = _OPTIM, monitor: str = "val/loss"
     ) -> None:
@@ -81,18 +78,6 @@ class Task(LightningModule, ABC):
         self.notes: dict[str, Any] = {}
         self._updated: set[str] = set()
         self._loader_state: dict[str, int] | None = None
-
-    def compile_training(self, mode: str) -> None:
-        """Compile what a training step runs; weights and checkpoints stay as they are.
-
-        The mode `reduce-overhead` also records CUDA graphs.
-        """
-        if not self.training_forward:
-            raise ValueError(f"compile must be no for {type(self).__name__}, got {mode}")
-        # An attribute of this object hides the method. To compile the module would rename its
-        # weights, to `_orig_mod.NAME`.
-        forward = getattr(self.model, self.training_forward)
-        setattr(self.model, self.training_forward, torch.compile(forward, mode=mode))
 
     @property
     def input_spec(self) -> InputSpec | None:
@@ -126,10 +111,33 @@ class Task(LightningModule, ABC):
         """Return the optimizer with its learning-rate schedule, which advances at each step."""
         return self.optim.build(
             self.parts(),
-            total_steps=int(self.trainer.estimated_stepping_batches),
+            total_steps=self._total_steps(),
             default=self.default_optimizer,
             no_weight_decay=undecayed(self.model),
         )
+
+    @property
+    def lr(self) -> float:
+        """The learning rate, which Lightning's `LearningRateFinder` sets before the first step."""
+        return self.trainer.optimizers[0].defaults["lr"]
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        groups = self.trainer.optimizers[0].param_groups
+        scheduler: Any = self.trainer.lr_scheduler_configs[0].scheduler
+        scheduler.base_lrs = [value * group["lr_mult"] for group in groups]
+
+    def _total_steps(self) -> float:
+        """Return the optimizer steps of the run; infinite for one without an end."""
+        trainer: Any = self.trainer
+        steps = trainer.estimated_stepping_batches
+        for callback in trainer.callbacks:
+            # Lightning takes the factor of the first epoch for all.
+            if isinstance(callback, GradientAccumulationScheduler) and trainer.max_epochs > 0:
+                factors = map(callback.get_accumulate_grad_batches, range(trainer.max_epochs))
+                steps = sum(math.ceil(trainer.num_training_batches / each) for each in factors)
+                steps = min(steps, trainer.max_steps if trainer.max_steps > 0 else steps)
+        return steps
 
     def configure_gradient_clipping(
         self,
@@ -139,11 +147,10 @@ class Task(LightningModule, ABC):
     ) -> None:
         """Clip the gradients; in mixed precision of fused optimizers too, which Lightning refuses.
 
-        Their step would undo the loss scale after the clipping: here it is undone before.
+        In bfloat16 there is no loss scale, which their step would undo after the clipping.
         """
         plugin = self.trainer.precision_plugin
-        if isinstance(plugin, MixedPrecision) and gradient_clip_val:
-            unscale_gradients(self.trainer, optimizer)
+        if isinstance(plugin, MixedPrecision) and plugin.scaler is None and gradient_clip_val:
             algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
             Precision.clip_gradients(plugin, optimizer, gradient_clip_val, algorithm)
         else:
@@ -253,7 +260,10 @@ class Task(LightningModule, ABC):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Seed the random numbers of this step."""
         # Batches and not optimizer steps, since accumulated batches need numbers of their own.
-        step = self.trainer.fit_loop.total_batch_idx
+        loop = self.trainer.fit_loop
+        step = loop.total_batch_idx
+        # The x axis of the logs, which Lightning resumes a step too early or too late.
+        loop.epoch_loop._batches_that_stepped = self.global_step  # noqa: SLF001
         seed_step(self.seed or 0, step, self.global_rank, self.device)
 
     def on_test_start(self) -> None:
@@ -283,6 +293,15 @@ class Task(LightningModule, ABC):
         saved = checkpoint.get("visattn", {})
         check_same(saved.get("model", {}).get("arguments", {}), self.model, self.saved_names)
         self.seed = saved.get("seed")
+        if (
+            "current_model_state" in checkpoint
+            and self.fitting
+            and not any(isinstance(each, WeightAveraging) for each in self.trainer.callbacks)
+        ):
+            raise ValueError(
+                "the checkpoint holds averages of the weights: keep the callback EMA of its run, "
+                "or start a run from them with --init_from"
+            )
         loops = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
         (self._loader_state,) = loops.get("combined_loader") or [None]
 

@@ -19,7 +19,7 @@ from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.resnet import AttentionResNet
 from visattn.models.saving import load
 from visattn.models.vit import VisionTransformer
-from visattn.training.checkpoint import read_progress
+from visattn.training.checkpoint import read_checkpoint
 from visattn.training.classification.task import ClassificationTask
 from visattn.training.optim import OptimConfig
 
@@ -72,7 +72,7 @@ def batch() -> LabeledBatch:
 
 def optimizer_config(task: ClassificationTask, steps: int = 100) -> Any:
     task.trainer = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
-        estimated_stepping_batches=steps
+        estimated_stepping_batches=steps, callbacks=[]
     )
     return task.configure_optimizers()
 
@@ -180,20 +180,16 @@ def test_a_run_records_how_it_was_trained_and_scored(config: Path, run: Path) ->
     last = run / "checkpoints" / "last.ckpt"
     scored = ["--run", str(run), "--ckpt_path", str(last)]
     assert main(["test", *scored, "--data.batch_size", "5"]) == 0
-    assert main(["validate", *scored, "--trainer.limit_val_batches", "1"]) == 0
-    text = (run / "run.json").read_text()
-    record = json.loads(text)
+    record = json.loads((run / "run.json").read_text())
     assert (record["config"], record["seed"]) == ("tiny", 42)
     fit, test = record["fit"], record["test"]
-    steps = read_progress(last).step
+    steps = read_checkpoint(last)["global_step"]
     assert (fit["steps"], fit["sessions"], fit["machine"]["device"]) == (steps, 1, "cpu")
     assert fit["cpu_seconds"] > 0
     assert fit["wall_seconds"] > 0
     assert (test["checkpoint"], test["step"], test["images"]) == ("last", steps, {"test": 11})
-    assert test["data"] == {"data.init_args.batch_size": 5}
-    assert (record["validate"]["images"], record["validate"]["data"]) == (None, {})
+    assert test["data"]["init_args"]["batch_size"] == 5
     assert fit["commits"] == [test["commit"]]
-    assert str(config.parent) not in text
 
 
 def test_results_have_the_accuracy_of_each_class(config: Path, run: Path) -> None:

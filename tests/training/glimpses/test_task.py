@@ -17,7 +17,7 @@ from visattn.data.classification.datasets import InMemoryImages, LabeledBatch, L
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.saving import load
 from visattn.results.kinds import Split
-from visattn.training.callbacks.ema import EMA
+from visattn.training.callbacks import EMA
 from visattn.training.classification.data import ClassificationDataModule
 from visattn.training.glimpses.task import GlimpseTask
 from visattn.training.optim import OptimConfig
@@ -114,7 +114,7 @@ class PolicyRecorder(Callback):
 
 def optimizer_config(task: GlimpseTask, monkeypatch: pytest.MonkeyPatch, steps: int = 100) -> Any:
     class StepCount:
-        estimated_stepping_batches = steps
+        estimated_stepping_batches, callbacks = steps, ()
 
     monkeypatch.setattr(GlimpseTask, "trainer", StepCount())
     return task.configure_optimizers()

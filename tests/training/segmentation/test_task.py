@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lightning import Trainer
 from PIL import Image
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from visattn.data.scenes.dataset import Scenes
 from visattn.models.base import SmallEncoder
 from visattn.models.saving import load
 from visattn.models.unet import UNet
-from visattn.training.checkpoint import read_progress
+from visattn.training.checkpoint import read_checkpoint
 from visattn.training.optim import OptimConfig
 from visattn.training.segmentation.task import SegmentationTask
 
@@ -105,9 +105,7 @@ def test_groups_have_their_learning_rates_and_decay() -> None:
     configured: dict[str, Any] = {"optim": OptimConfig(lr_mults={"encoder": 0.1})}
     for options, mult in (({}, 0.25), (configured, 0.1)):
         task = build_task(None, **options)
-        task.trainer = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
-            estimated_stepping_batches=7
-        )
+        task.trainer = Trainer(max_steps=7, logger=False)
         groups = task.configure_optimizers()["optimizer"].param_groups
         assert sum(len(group["params"]) for group in groups) == len(list(task.model.parameters()))
         assert [group["lr_mult"] for group in groups] == [mult, mult, 1.0, 1.0]
@@ -158,7 +156,7 @@ def test_a_run_is_trained_resumed_tested_and_exported(
     last = parts / "checkpoints" / "last.ckpt"
     assert main([*fit, "--run", str(parts), "--ckpt_path", str(last)]) == 0
     record = json.loads((parts / "run.json").read_text())["fit"]
-    assert (record["sessions"], record["steps"]) == (2, read_progress(last).step)
+    assert (record["sessions"], record["steps"]) == (2, read_checkpoint(last)["global_step"])
     model = load(whole / "checkpoints" / "last.ckpt")
     assert isinstance(model, UNet)
     assert model.class_names == tuple(NAMES)

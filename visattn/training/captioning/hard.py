@@ -125,7 +125,6 @@ class HardAttentionTask(CaptioningTask):
     """
 
     model: ShowAttendTell  # pyright: ignore[reportIncompatibleVariableOverride] (checked)
-    training_forward = ""  # the random places are drawn within a rollout
     samples_places = True
 
     def __init__(
@@ -170,7 +169,7 @@ class HardAttentionTask(CaptioningTask):
         # The weights that were read are 1 at the sampled position and have no gradient.
         attention = rollouts.attention._replace(weights=rollouts.attention.probabilities)
         output = rollouts._replace(attention=attention)
-        return self.weigh_batch(loss + self.attention_penalties(output, repeated), count)
+        return loss + self.attention_penalties(output, repeated)
 
     def sample_rollouts(
         self, features: Float[Tensor, "b c y x"], batch: CaptionBatch, generator: StepGenerator

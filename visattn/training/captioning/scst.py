@@ -52,8 +52,6 @@ class SCSTTask(CaptioningTask):
         Rennie et al. 2017, arXiv:1612.00563, with the mean of the other samples as the baseline.
     """
 
-    training_forward = ""
-
     def __init__(
         self,
         captioner: Callable[[list[str]], Captioner],
@@ -126,8 +124,7 @@ class SCSTTask(CaptioningTask):
         log_probs, sample_indices = self._log_probs(features, samples)
         advantages = leave_one_out_advantages(rewards).flatten()[sample_indices]
         loss = reinforce_loss(log_probs, advantages, reduction="mean")
-        loss = loss * ddp_loss_scale(len(log_probs), features.device)
-        return self.weigh_batch(loss, len(log_probs))
+        return loss * ddp_loss_scale(len(log_probs), features.device)
 
     def rewards(self, samples: SampledCaptions, batch: CaptionBatch) -> Float[Tensor, "b k"]:
         """Return the CIDEr-D, 0 to 10, of each sampled caption."""

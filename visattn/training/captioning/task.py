@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
 from visattn.data.captions.batch import CaptionBatch
 from visattn.data.phrases import SupervisedPart, supervised_words
@@ -23,7 +23,7 @@ from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.training.captioning.evaluation import CaptionEvalTask, teacher_force_batch
 from visattn.training.optim import OptimConfig
 from visattn.training.parameters import encoder_and_decoder
-from visattn.training.reduce import GradientAccumulation, ddp_loss_scale, world_size
+from visattn.training.reduce import ddp_loss_scale, world_size
 
 _OPTIM = OptimConfig(warmup_steps=100)
 
@@ -68,7 +68,6 @@ class CaptioningTask(CaptionEvalTask):
     """
 
     default_optimizer = staticmethod(partial(AdamW, lr=2e-3, weight_decay=1e-2))
-    training_forward = "teacher_force"
     samples_places = False
     """Whether the task trains hard attention, with sampled places."""
 
@@ -114,7 +113,6 @@ class CaptioningTask(CaptionEvalTask):
         self.attention_loss: AttentionLoss = attention_loss
         self.supervised_words: SupervisedPart = supervised_words
         self.gate_weight = gate_weight
-        self.accumulation = GradientAccumulation()
 
     def check_training(self) -> None:
         """Refuse hard attention: soft weights may be tested with it, but not trained."""
@@ -123,10 +121,6 @@ class CaptioningTask(CaptionEvalTask):
                 "hard attention has no gradient without sampled places: train it with "
                 "HardAttentionTask, or set attention: soft"
             )
-
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Weight the accumulated batches by their words or captions, as one batch would."""
-        self.accumulation.normalize(optimizer)
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the decoder and of the encoder."""
@@ -150,13 +144,7 @@ class CaptioningTask(CaptionEvalTask):
         entropy = torch.special.entr(output.attention.weights.detach()).sum(-1).mean()
         self.log("train/attention_entropy", entropy)
         count = len(targets) if self.reduction == "mean" else num_captions
-        loss = loss * ddp_loss_scale(count, loss.device) + self.attention_penalties(output, batch)
-        return self.weigh_batch(loss, count)
-
-    def weigh_batch(self, loss: Float[Tensor, ""], count: int) -> Float[Tensor, ""]:
-        """Return the loss of a batch, weighted by its words or captions if batches accumulate."""
-        num_batches = self.trainer.accumulate_grad_batches if self._trainer else 1
-        return self.accumulation.weigh(loss, count, num_batches)
+        return loss * ddp_loss_scale(count, loss.device) + self.attention_penalties(output, batch)
 
     def attention_penalties(
         self, output: TeacherForcedOutput, batch: CaptionBatch

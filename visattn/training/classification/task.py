@@ -43,7 +43,6 @@ class ClassificationTask(Task):
     default_optimizer = staticmethod(
         partial(SGD, lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
     )
-    training_forward = "classify"
 
     def __init__(
         self,

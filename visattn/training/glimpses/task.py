@@ -135,7 +135,6 @@ class GlimpseTask(Task):
 
     model: RecurrentAttentionModel
     default_optimizer = staticmethod(partial(Adam, lr=1e-3, fused=True))
-    training_forward = "rollout"
 
     def __init__(
         self,

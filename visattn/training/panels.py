@@ -1,4 +1,4 @@
-"""Callbacks that log images: attention during training, panels of captions, crops and masks."""
+"""Callbacks that log images: attention of any network, captions, crops and masks."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
@@ -50,20 +49,12 @@ class AttentionLogger(Callback):
             `layer` and others.
 
     Raises:
-        TypeError: If the strategy splits the model.
-        ValueError: If the method does not fit the model, or the LightningModule has no such module.
+        ValueError: If the method does not fit the model, or the LightningModule has several
+            networks.
 
     Example:
-        >>> from lightning import LightningModule, Trainer
-        >>> from visattn.models import AttentionResNet
-        >>> class Module(LightningModule):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.net = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
         >>> photo = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
         >>> logger = AttentionLogger(photo, method="gradcam", module="net", every_n_steps=100)
-        >>> logger.every_n_steps
-        100
     """
 
     def __init__(
@@ -78,12 +69,10 @@ class AttentionLogger(Callback):
         **options: Any,
     ) -> None:
         self.images = images
-        self.method = method
-        self.target = target
         self.every_n_steps = every_n_steps
         self.folder = folder
         self.module = module
-        self.options = options
+        self.options = {"method": method, "target": target, **options}
         self.panels: AttentionPanels | None = None
         self._last_step = -1
 
@@ -92,15 +81,11 @@ class AttentionLogger(Callback):
 
         In `on_fit_start` a resumed run has its weights already, but still counts from step 0.
         """
-        require_whole_model(trainer, type(self).__name__)
-        if not trainer.is_global_zero:
-            return
-        root = Path(trainer.log_dir or trainer.default_root_dir)
-        self.panels = AttentionPanels(
-            self.images, self.folder or root / "attention", method=self.method,
-            target=self.target, every_n_steps=self.every_n_steps or sys.maxsize, **self.options,
-        )  # fmt: skip
-        self._log(trainer, pl_module, strict=True)
+        if trainer.is_global_zero:
+            folder = self.folder or Path(trainer.log_dir or trainer.default_root_dir, "attention")
+            steps = self.every_n_steps or sys.maxsize
+            self.panels = AttentionPanels(self.images, folder, every_n_steps=steps, **self.options)
+            self._log(trainer, pl_module, strict=True)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -118,24 +103,12 @@ class AttentionLogger(Callback):
         """Draw the last maps."""
         self._log(trainer, pl_module)
 
-    def _network(self, pl_module: LightningModule) -> nn.Module:
-        if self.module is None:
-            return pl_module.model if isinstance(pl_module, Task) else _default_network(pl_module)
-        try:
-            return pl_module.get_submodule(self.module)
-        except AttributeError as error:
-            names = ", ".join(name for name, _ in pl_module.named_children())
-            raise ValueError(
-                f"module must name a part of {type(pl_module).__name__} ({names}), got "
-                f"{self.module!r}"
-            ) from error
-
     def _log(self, trainer: Trainer, pl_module: LightningModule, *, strict: bool = False) -> None:
         step = trainer.global_step
         if self.panels is None or step == self._last_step:
             return
         try:
-            panels = self.panels.draw(self._network(pl_module), step)
+            panels = self.panels.draw(_network(pl_module, self.module), step)
         except (OSError, RuntimeError, ValueError) as error:
             if strict:
                 raise
@@ -146,51 +119,37 @@ class AttentionLogger(Callback):
             _send(trainer, f"attention/{name}", panel)
 
 
-def _default_network(pl_module: LightningModule) -> nn.Module:
-    """Return the LightningModule, or its one part with parameters if it has no `forward`."""
+def _network(pl_module: LightningModule, name: str | None) -> nn.Module:
+    """Return the named part, or the LightningModule, or its one part if it has no `forward`."""
+    if name is not None or isinstance(pl_module, Task):
+        return pl_module.get_submodule(name or "model")
     if type(pl_module).forward is not LightningModule.forward:
         return pl_module
-    children = {
-        name: child
-        for name, child in pl_module.named_children()
-        if next(child.parameters(), None) is not None
-    }
-    if len(children) == 1:
-        return next(iter(children.values()))
-    owner = type(pl_module).__name__
-    raise ValueError(
-        f"{owner} has no forward: name its network, as in AttentionLogger(..., module='net'); "
-        f"parts of {owner} with parameters are {', '.join(children) or 'none'}"
-    )
-
-
-def _takes_images(logger: Any) -> bool:
-    """Return whether a logger is TensorBoard, Weights & Biases, Comet or alike."""
-    return isinstance(logger, TensorBoardLogger) or hasattr(logger, "log_image")
+    parts = {name: part for name, part in pl_module.named_children() if [*part.parameters()]}
+    if len(parts) != 1:
+        raise ValueError(
+            f"{type(pl_module).__name__} has no forward: name its network, as in "
+            f"AttentionLogger(..., module='net'); its parts are {', '.join(parts) or 'none'}"
+        )
+    return next(iter(parts.values()))
 
 
 def _send(trainer: Trainer, name: str, panel: np.ndarray) -> None:
-    """Send an image to the loggers that take images."""
-    for logger in filter(_takes_images, trainer.loggers):
+    """Send an image to the loggers that take images: TensorBoard, Weights & Biases and alike."""
+    for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             image = torch.tensor(panel)  # views of figures are read-only
             logger.experiment.add_image(name, image, trainer.global_step, dataformats="HWC")
-        else:
-            logger.log_image(name, [panel], step=trainer.global_step)  # type: ignore[attr-defined]
+        elif hasattr(logger, "log_image"):
+            logger.log_image(name, [panel], step=trainer.global_step)
 
 
 class ImageLogger(Callback, ABC):
     """Base class: log images before the first validation batch, on rank 0.
 
-    They go to all loggers that take images, such as TensorBoard and Weights & Biases.
-
     With `EMA`, the images show the averaged weights, whatever the order of the callbacks: they are
     swapped in from the start of a validation to its end.
     """
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse models whose weights are split over processes."""
-        require_whole_model(trainer, type(self).__name__)
 
     @abstractmethod
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
@@ -205,24 +164,12 @@ class ImageLogger(Callback, ABC):
         dataloader_idx: int = 0,
     ) -> None:
         """Log the panels before the first batch."""
-        is_first = trainer.is_global_zero and not batch_idx and not dataloader_idx
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        if not (is_first and any(map(_takes_images, trainer.loggers))):
-            return
-        if not (isinstance(pl_module, Task) and isinstance(data, DataModule)):
-            return
-        for name, panel in self.panels(pl_module.model, data):
-            _send(trainer, name, panel)
-
-
-def require_whole_model(trainer: Trainer, name: str) -> None:
-    """Refuse strategies that split a model, for a callback that runs it on rank 0 alone."""
-    whole = isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy)
-    if not whole:
-        raise ValueError(
-            f"{name} needs the whole model on one device; {type(trainer.strategy).__name__} "
-            "splits it: explain a checkpoint with visattn overlay instead"
-        )
+        if trainer.is_global_zero and not batch_idx and trainer.loggers:
+            for name, panel in self.panels(
+                pl_module.get_submodule("model"),
+                trainer.datamodule,  # type: ignore[attr-defined]
+            ):
+                _send(trainer, name, panel)
 
 
 class CaptionPanels(ImageLogger):
@@ -239,12 +186,11 @@ class CaptionPanels(ImageLogger):
 
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
         """Yield a panel for each image, if the model is a captioner."""
-        if not isinstance(model, Captioner):
-            return
         for index, image in enumerate(data.examples(self.images)):
-            (caption,) = pipelines.caption(model, [image])
-            panel = viz.caption_figure(image, caption, width=self.width)
-            yield f"captions/{index}", np.asarray(panel.image)
+            if isinstance(model, Captioner):
+                (caption,) = pipelines.caption(model, [image])
+                panel = viz.caption_figure(image, caption, width=self.width)
+                yield f"captions/{index}", np.asarray(panel.image)
 
 
 class CropPanels(ImageLogger):
@@ -279,8 +225,8 @@ class SegmentationPanels(ImageLogger):
     @torch.no_grad()
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
         """Yield a panel for each image, if the model is a U-Net."""
-        if isinstance(model, UNet) and (batch := data.example_batch(self.images)) is not None:
-            batch = batch.to(next(model.parameters()).device)
+        if isinstance(model, UNet):
+            batch = data.example_batch(self.images).to(next(model.parameters()).device)
             panels = batch_panels(model, batch, model.segment(batch.images), self.images)
             yield from ((f"segmentation/{index}", panel) for index, panel in enumerate(panels))
 
@@ -303,21 +249,16 @@ def draw_crops(model: ImageClassifier, images: np.ndarray, *, height: int = 96) 
     # The crop is computed again from the image: the output of the module is that of its input,
     # which may be a feature map.
     handle = transformer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    device = next(model.parameters()).device
-    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).to(device)
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).to(next(model.parameters()).device)
     try:
         model(pixels)
     finally:
         handle.remove()
     theta = transformer.theta(inputs[0])
-    align_corners = transformer.align_corners
-    size = (images.shape[1], images.shape[2])
-    corners = affine_corners(theta, size, align_corners=align_corners)
+    align = transformer.align_corners
+    corners = affine_corners(theta, (images.shape[1], images.shape[2]), align_corners=align)
     samples = affine_sample(
-        pixels.float(),
-        theta,
-        align_corners=align_corners,
-        padding_mode=transformer.padding_mode,
+        pixels.float(), theta, align_corners=align, padding_mode=transformer.padding_mode
     )
     crops = samples.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     return crop_panel(images, corners.cpu().numpy(), crops.cpu().numpy(), height=height)

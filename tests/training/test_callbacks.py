@@ -1,0 +1,337 @@
+"""EMA, the stop at NaN, monitored metrics, and panels of images."""
+
+import copy
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, TensorDataset
+
+from visattn.blocks.spatial_transformer import SpatialTransformer
+from visattn.cli import main
+from visattn.models.resnet import AttentionResNet
+from visattn.training import panels
+from visattn.training.callbacks import EMA, RunRecorder, StopAtNonFinite
+from visattn.training.checkpoint import check_weights_before_saving
+from visattn.training.optim import OptimConfig
+from visattn.training.panels import AttentionLogger, ImageLogger, draw_crops
+from visattn.training.run_dir import latest_run_dir, next_run_dir
+from visattn.training.task import Task, monitor_with_mode
+
+
+class Mixed(LightningModule):
+    """Weights of two dtypes, one frozen; statistics; a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained = nn.Parameter(torch.zeros(3))
+        self.wide = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+        self.frozen = nn.Parameter(torch.randn(1000), requires_grad=False)
+        self.register_buffer("running_mean", torch.zeros(2))
+        self.register_buffer("steps", torch.tensor(0))
+
+
+def averaged(callback: EMA, steps: int) -> tuple[Mixed, Mixed]:
+    """Return a model to which one is added in each step, and its average."""
+    model = Mixed()
+    callback.setup(SimpleNamespace(), model, "fit")  # type: ignore[arg-type]
+    average: Any = callback._average_model
+    assert isinstance(average, AveragedModel)
+    changing: Any = (model.trained, model.wide, model.running_mean, model.steps)
+    for _ in range(steps):
+        for tensor in changing:
+            tensor.detach().add_(1)
+        average.update_parameters(model)
+    return model, average.module
+
+
+@pytest.fixture
+def _any_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("_any_trainer")
+def test_the_average_follows_all_but_frozen_weights_with_a_warm_up() -> None:
+    _, average = averaged(EMA(0.5, use_warmup=False), 3)
+    for name in ("trained", "wide", "running_mean"):  # 1, then (1 + 2) / 2, then (1.5 + 3) / 2
+        assert getattr(average, name).unique().tolist() == [2.25], name
+    assert int(average.get_buffer("steps")) == 3
+    model, average = averaged(EMA(0.998), 300)
+    expected = 0.0
+    for number in range(300):
+        decay = min(0.998, (1 + number) / (10 + number)) if number else 0.0
+        expected = decay * expected + (1 - decay) * (number + 1)
+    assert average.wide.tolist() == pytest.approx([expected] * 2)
+    assert torch.equal(average.frozen, model.frozen)
+
+
+class Falling(Task):
+    """One weight that falls by the number of its batch in each step."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(1, 1, bias=False))
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        return (self.model.get_parameter("weight") * batch).sum()
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        pass
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+def trained(task: LightningModule, batches: Any, folder: Path, **options: Any) -> Trainer:
+    trainer = Trainer(
+        accelerator="cpu", default_root_dir=folder, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        **{"max_epochs": 1, "logger": False, **options},
+    )  # fmt: skip
+    trainer.fit(task, batches, batches)
+    return trainer
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+class TestTrainings:
+    @pytest.mark.parametrize("first", [False, True])
+    def test_panels_show_averaged_weights_in_any_order(self, first: bool, tmp_path: Path) -> None:
+        drawn: list[float] = []
+
+        class Panels(ImageLogger):
+            def panels(self, model: Any, data: Any) -> Iterator[tuple[str, np.ndarray]]:
+                drawn.append(model.weight.item())
+                yield "panels/0", np.zeros((2, 3, 3), np.uint8)
+
+        task, callbacks = Falling(), [Panels(), EMA(0.998)]
+        start = task.model.get_parameter("weight").item()
+        trained(
+            task, DataLoader(torch.ones(3)), tmp_path, max_epochs=2, log_every_n_steps=1,  # type: ignore[arg-type]
+            logger=TensorBoardLogger(tmp_path), callbacks=callbacks[::-1] if first else callbacks,
+        )  # fmt: skip
+        assert len(drawn) == 2  # once in each validation
+        assert drawn[-1] == task.model.get_parameter("weight").item()  # left averaged
+        assert drawn[-1] - (start - 6) > 0.05
+
+    @pytest.mark.parametrize(("value", "accumulated"), [(torch.nan, 1), (torch.inf, 2)])
+    def test_a_loss_that_is_not_finite_stops_before_the_weights(
+        self, value: float, accumulated: int, tmp_path: Path
+    ) -> None:
+        task, batches = Falling(), torch.tensor([1.0, 2.0, value, 1.0])
+        options = {"callbacks": [StopAtNonFinite()], "accumulate_grad_batches": accumulated}
+        with pytest.raises(FloatingPointError, match="the loss of step . is -?(nan|inf); the chec"):
+            trained(task, DataLoader(batches), tmp_path, **options)  # type: ignore[arg-type]
+        assert task.model.get_parameter("weight").isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("w", torch.nan), ("w", torch.inf), ("running_var", torch.inf), ("table", torch.nan)],
+)
+def test_nonfinite_weights_are_not_saved(name: str, value: float) -> None:
+    state = {"w": torch.ones(3), "running_var": torch.ones(2), "table": torch.zeros(5)}
+    check_weights_before_saving(
+        {**state, "mask": torch.tensor([-torch.inf]), "steps": torch.tensor(3)}, state
+    )
+    state[name][1] = value
+    with pytest.raises(FloatingPointError, match=rf"{name} is not finite, so nothing is saved"):
+        check_weights_before_saving(state, {"w": state["w"]})
+
+
+@pytest.mark.usefixtures("_any_trainer")
+def test_scores_are_standard_json_with_notes_in_files(tmp_path: Path) -> None:
+    notes = {"signature": "n:2", "test_captions": [{"caption": "Ein Hündchen"}]}
+    trainer: Any = SimpleNamespace(
+        callback_metrics={"b": torch.tensor(0.5), "a": torch.tensor(torch.nan)},
+        is_global_zero=True, fast_dev_run=0, state=SimpleNamespace(fn="test"),
+        ckpt_path="best.ckpt",
+        datamodule=SimpleNamespace(test_splits=("test",), datasets={"test": [0]}),
+        lightning_module=SimpleNamespace(notes=notes),
+    )  # fmt: skip
+    recorder = RunRecorder(tmp_path / "new", {}, {})
+    for change in ({"is_global_zero": False}, {"fast_dev_run": 1}):
+        recorder.on_test_end(SimpleNamespace(**{**vars(trainer), **change}), None)  # type: ignore[arg-type]
+    trainer.state.fn = "fit"
+    recorder.on_validation_end(trainer, None)  # type: ignore[arg-type]
+    assert not (tmp_path / "new").exists()
+    recorder.on_test_end(trainer, None)  # type: ignore[arg-type]
+    scores = json.loads((tmp_path / "new" / "test.json").read_text())
+    assert scores == {"a": None, "b": 0.5, "signature": "n:2"}
+    captions = (tmp_path / "new" / "test_captions.json").read_text(encoding="utf-8")
+    assert json.loads(captions) == [{"caption": "Ein Hündchen"}]
+    assert json.loads((tmp_path / "new" / "run.json").read_text())["test"]["images"] == {"test": 1}
+
+
+def test_no_run_gets_the_folder_of_another(tmp_path: Path) -> None:
+    assert next_run_dir("a", tmp_path) == latest_run_dir("a", tmp_path) == tmp_path / "a" / "1"
+    for name in ("1", "2", "10", "notes"):
+        (tmp_path / "a" / name).mkdir(parents=True)
+    assert next_run_dir("a", tmp_path).name == "11"
+    assert latest_run_dir("a", tmp_path).name == "10"
+
+
+def test_the_direction_of_a_metric_follows_from_its_name() -> None:
+    names = {"calibration_error": "min", "error_random": "min", "loss": "min", "cider-d": "max"}
+    assert {name: monitor_with_mode(f"val/{name}")[1] for name in names} == names
+
+
+def test_a_copy_of_a_task_shares_its_optimizer_and_data() -> None:
+    """What the command line makes of an optimizer leads to the processes that it started."""
+    task = Falling()
+    task.trainer = SimpleNamespace(lock=threading.Lock())  # type: ignore[assignment]
+    task.optim = OptimConfig(partial(torch.optim.SGD, foreach=task.trainer))  # type: ignore[arg-type]
+    copied = copy.deepcopy(task)
+    assert copied.optim is task.optim
+    assert copied._trainer is None
+    assert copied.model.get_parameter("weight") is not task.model.get_parameter("weight")
+
+
+class Foreign(LightningModule):
+    """A classifier as users write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 5, 3, 2), nn.BatchNorm2d(5), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(), nn.Linear(5, 2),
+        )  # fmt: skip
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.net(images)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self(batch[0])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+PHOTO = np.random.default_rng(3).integers(0, 255, (40, 56, 3), np.uint8)
+
+
+def followed(folder: Path, method: str = "gradcam", **options: Any) -> Foreign:
+    """Train on seven batches, with the maps of a photo."""
+    images = torch.rand(14, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    module = Foreign()
+    maps = {key: options.pop(key) for key in ("every_n_steps", "module") if key in options}
+    callback = AttentionLogger(PHOTO, method, img_size=32, **maps)
+    loader = DataLoader(TensorDataset(images, torch.arange(14) % 2), batch_size=2)
+    trained(module, loader, folder, callbacks=[callback], log_every_n_steps=1, **options)
+    return module
+
+
+def drawn(folder: Path) -> list[int]:
+    """Return the steps whose panels were written."""
+    files = folder.glob("attention/step-*/*.jpg")
+    return sorted(int(file.parent.name.removeprefix("step-")) for file in files)
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+class TestAttention:
+    def test_loggers_that_take_images_get_the_maps_of_some_steps(self, tmp_path: Path) -> None:
+        board = TensorBoardLogger(tmp_path, "board")
+        shown: list[tuple[str, int]] = []
+        board.experiment.add_image = lambda name, image, step, dataformats: shown.append(
+            (name, step)
+        )
+        followed(tmp_path, every_n_steps=4, logger=board)
+        assert shown == [("attention/1-image", step) for step in (0, 4, 7)]
+
+    def test_maps_are_drawn_after_each_validation(self, tmp_path: Path) -> None:
+        followed(tmp_path, every_n_steps=None, module="net", max_epochs=2)
+        assert drawn(tmp_path) == [0, 7, 14]
+
+    def test_the_training_is_the_same_with_and_without(self, tmp_path: Path) -> None:
+        with_maps = followed(tmp_path, every_n_steps=1).state_dict()
+        without = followed(tmp_path, every_n_steps=1000).state_dict()
+        assert all(torch.equal(with_maps[name], without[name]) for name in without)
+
+    def test_what_does_not_fit_stops_the_run_before_the_first_step(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="rollout does not fit"):
+            followed(tmp_path, "rollout")
+        with pytest.raises(AttributeError, match="backbone"):
+            followed(tmp_path, module="backbone")
+
+    def test_a_later_error_is_a_warning(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        draw = panels.AttentionPanels.draw
+
+        def full(self: Any, model: nn.Module, step: int) -> Any:
+            if step:
+                raise OSError("the disk is full")
+            return draw(self, model, step)
+
+        monkeypatch.setattr(panels.AttentionPanels, "draw", full)
+        warned: list[str] = []
+        monkeypatch.setattr(panels, "rank_zero_warn", warned.append)
+        followed(tmp_path, every_n_steps=3)
+        assert warned[0] == "AttentionLogger drew no maps after step 3: the disk is full"
+
+
+def test_a_module_without_forward_gives_its_network() -> None:
+    class NoForward(LightningModule):
+        def __init__(self, **parts: nn.Module) -> None:
+            super().__init__()
+            for name, part in parts.items():
+                self.add_module(name, part)
+
+    net, loss = nn.Linear(2, 2), nn.CrossEntropyLoss()
+    assert panels._network(NoForward(net=net, loss=loss), None) is net
+    assert isinstance(panels._network(Foreign(), None), Foreign)
+    with pytest.raises(ValueError, match=r"no forward: .* its parts are net, teacher"):
+        panels._network(NoForward(net=net, teacher=nn.Linear(2, 2)), None)
+
+
+def test_a_config_can_name_it(tiny: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.fromarray(PHOTO).save("photo.png")
+    callback = "{images: photo.png, method: words, every_n_steps: 2}"
+    text = tiny.read_text().replace(
+        "  callbacks:\n",
+        f"  callbacks:\n    - class_path: AttentionLogger\n      init_args: {callback}\n",
+    )
+    Path("config.yaml").write_text(text)
+    assert main(["fit", "--config", "config.yaml", "--run", "run"]) == 0
+    assert drawn(Path("run")) == [0, 2, 4]
+
+
+def classifier(stem_block: str | None) -> AttentionResNet:
+    return AttentionResNet(
+        ("a", "b"), depth=8, stem_width=4, stem_block=stem_block, img_size=(28, 28)
+    ).eval()
+
+
+def test_frame_and_crop_show_the_left_half() -> None:
+    images = np.zeros((1, 28, 28, 3), np.uint8)
+    images[:, :, :14] = (0, 0, 250)
+    model = classifier("stn")
+    transformer = model.input_block
+    assert isinstance(transformer, SpatialTransformer)
+    theta = torch.tensor([0.5, 0, -0.5, 0, 1, 0])  # x from -1 to 0: the left half
+    torch.nn.init.zeros_(transformer.localization.fc2.weight)
+    with torch.no_grad():
+        transformer.localization.fc2.bias.copy_(theta)
+    panel = draw_crops(model, images, height=84)
+    image, crop = panel[6:90, 6:90], panel[93:177, 6:90]
+    assert (crop[:, 3:-3] == (0, 0, 250)).all()  # the half fills the view but for its edges
+    gold = (image[..., 0] > 200) & (image[..., 2] < 100)
+    assert gold[10:-10, 40:44].any(1).all()  # a line down the middle
+    assert not gold[10:-10, 50:].any()
+    with pytest.raises(ValueError, match="has no Spatial Transformer"):
+        draw_crops(classifier(None), images)

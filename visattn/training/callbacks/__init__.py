@@ -1,1 +1,0 @@
-"""Callbacks: EMA, image logging, guards, checkpoints."""

@@ -1,0 +1,352 @@
+"""LightningCLI of `visattn fit`, `validate` and `test`: a folder per run, trusted imports."""
+
+import os
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import yaml
+from jsonargparse import set_parsing_settings
+from lightning import Trainer
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar, WeightAveraging
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from visattn import training
+from visattn.io.safe_text import print_message, print_text
+from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
+from visattn.models.config import model_classes, without_gone
+from visattn.models.model_files import checkpoint_run
+from visattn.training.callbacks import BestCheckpoint, LastCheckpoint, RunRecorder, StopAtNonFinite
+from visattn.training.checkpoint import AtomicCheckpointIO, read_checkpoint
+from visattn.training.data_module import DataModule
+from visattn.training.run_dir import latest_run_dir, next_run_dir, require_empty_run_dir
+from visattn.training.task import Task, connect
+
+for _name in dir(training):
+    getattr(training, _name)  # a class that is imported needs no module in a config
+
+
+def run_cli(argv: Sequence[str]) -> int:
+    """Train, validate or test as the command line and its YAML files say."""
+    trust_modules()
+    for message in (
+        "Be aware that when using `ckpt_path`",  # scoring needs the weights only
+        "Checkpoint directory .* is not empty",  # the run is resumed
+        "Found .* in eval mode",  # these modules are frozen
+        ".*does not have many workers",
+        "Total length of `list` across ranks is zero",  # there are no validation data
+        "`isinstance",
+    ):
+        warnings.filterwarnings("ignore", message, module="lightning")
+    # LightningCLI warns if it gets arguments; child processes are started with those of sys.argv.
+    previous, sys.argv = sys.argv, [sys.argv[0], *argv]
+    try:
+        TrainingCLI(
+            Task, DataModule, subclass_mode_model=True, subclass_mode_data=True,
+            auto_configure_optimizers=False, seed_everything_default=42, parser_class=Parser,
+            parser_kwargs={"prog": "visattn"},
+        )  # fmt: skip
+    except SIGTERMException:  # its exit code would be that of success
+        return 143
+    except (MisconfigurationException, FloatingPointError) as error:  # caused by the settings
+        raise ValueError(str(error)) from error
+    except SystemExit as stop:  # Lightning turns Ctrl-C into this
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from stop
+        raise
+    finally:
+        sys.argv = previous
+    return 0
+
+
+_trusted_before: set[str] = set()
+
+
+def trust_modules() -> None:
+    """Let configs import from `TRUSTED_MODULES` and `VISATTN_TRUST_MODULES` only, and no URLs."""
+    model_classes()  # are imported: jsonargparse finds short names among subclasses that exist
+    trusted = user_trusted_modules()
+    if trusted and "" not in sys.path:
+        sys.path.insert(0, "")  # a trusted module may lie in the working folder
+    revoked = sorted(_trusted_before - set(trusted))  # jsonargparse only adds to its lists
+    _trusted_before.update(trusted)
+    set_parsing_settings(
+        import_path_denylist=["*", *revoked],
+        import_path_allowlist=[*TRUSTED_MODULES, *trusted],
+        instantiate_subclass_spec_in_any=False,
+        config_read_mode_urls_enabled=False,  # importing LightningCLI turns these on
+        config_read_mode_fsspec_enabled=False,
+    )
+
+
+class Parser(LightningArgumentParser):
+    """Lightning's parser with short errors; only --config reads files."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # jsonargparse builds the parser of each class in a config from this class, too.
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the last line of an error, and exit with code 2."""
+        if not self.exit_on_error:
+            super().error(message, ex)  # raises, for the parser around this one to continue
+        hint = ""
+        if denied := re.search(r"Importing '(\w+)[\w.]*' is not allowed", message):
+            hint = f"\nto trust a module of yours, set VISATTN_TRUST_MODULES={denied[1]}"
+        print_message(f"{message}{hint}")
+        self.exit(2)
+
+    def dump(self, *args: Any, **options: Any) -> str:
+        """Write arguments as YAML; they were checked when they were parsed, which takes as long."""
+        if "skip_none" in options:  # as Lightning says it, and jsonargparse did before 4.49
+            options["skip_unset"] = options.pop("skip_none")
+        return super().dump(*args, **{"skip_validation": True, **options})
+
+    def _load_config_parser_mode(self, content: str, *args: Any, **kwargs: Any) -> Any:
+        """Read a config without what left since a run of an older version wrote it."""
+        with suppress(yaml.YAMLError):  # which is reported below
+            config: Any = yaml.safe_load(content)
+            if isinstance(config, dict):
+                kept = yaml.safe_dump(_without_gone(config))
+                content = re.sub(r"\$\{(\w+)\}", _variable, kept)
+        return super()._load_config_parser_mode(content, *args, **kwargs)
+
+    def _add_signature_parameter(self, *args: Any, **kwargs: Any) -> None:
+        super()._add_signature_parameter(*args, **{**kwargs, "sub_configs": False})
+
+    def _create_group_if_requested(self, *args: Any, **kwargs: Any) -> Any:
+        return super()._create_group_if_requested(*args, **{**kwargs, "config_load": False})
+
+
+_GONE = {
+    "timeout", "progress_seconds", "save_steps", "max_nonfinite_steps", "channels_last",
+    "float32_matmul_precision", "compile",
+}  # fmt: skip
+"""Options of runs of older versions, at the top of their config."""
+
+
+def _without_gone(value: Any, gone: set[str] = _GONE) -> Any:
+    """Return a config without options, and arguments of models, that left."""
+    if isinstance(value, list):
+        return [_without_gone(each, set()) for each in value]
+    if not isinstance(value, dict):
+        return value
+    value = {key: _without_gone(each, set()) for key, each in value.items() if key not in gone}
+    known = model_classes().get(str(value.get("class_path")).rpartition(".")[2])
+    if known and isinstance(value.get("init_args"), dict):
+        value["init_args"] = without_gone(known, value["init_args"])
+    return value
+
+
+def _variable(match: re.Match[str]) -> str:
+    """Return the environment variable of `${NAME}` in a config."""
+    if match[1] not in os.environ:
+        raise ValueError(
+            f"the config uses {match[0]}, but this environment variable is not set: export "
+            f"{match[1]}=... or pass the path on the command line"
+        )
+    return os.environ[match[1]]
+
+
+_DRY = "one batch of each split was processed, nothing is written"
+
+
+class TrainingCLI(LightningCLI):
+    """LightningCLI with a folder per run, which is resumed exactly and never overwritten.
+
+    Settings come from the config and the command line only, not from the checkpoint.
+    """
+
+    run_dir: Path
+    _new = False
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return the subcommand that was typed: building the parser of each takes seconds."""
+        commands = LightningCLI.subcommands()
+        # `weights_only` is no option: checkpoints are never unpickled.
+        typed = [word for word in sys.argv[1:2] if word in commands and word != "predict"]
+        return {word: commands[word] | {"weights_only"} for word in typed}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the options of a run, and pass the facts of the data module to the task."""
+        parser.add_argument("--run", type=str | None, help="folder of the run")
+        parser.add_argument("--init_from", type=str | None, help="fit: weights of another run")
+        parser.add_argument(
+            "--save_minutes", type=float, default=10.0, help="fit: write last.ckpt as often"
+        )
+        parser.link_arguments("data.data_info", "model.init_args.data_info", apply_on="instantiate")
+
+    def _parse_ckpt_path(self) -> None:
+        """Read no hyperparameters from the checkpoint."""
+
+    def before_instantiate_classes(self) -> None:
+        """Choose the folder of the run; a dry run has no downloads and no feature cache."""
+        config = self.config[str(self.subcommand)]
+        checkpoint = config.get("ckpt_path")
+        if self.subcommand == "fit":
+            self._choose_run(config, checkpoint)
+        else:
+            self.save_config_callback = None
+            read_checkpoint(checkpoint)  # raises a one-line error if it is damaged
+            self.run_dir = Path(config.run or checkpoint_run(Path(checkpoint)))
+        if config.trainer.fast_dev_run:
+            self.save_config_callback = None
+            data = config.data.get("init_args") or {}
+            for name, value in (("download", False), ("feature_cache_dir", None)):
+                if name in data:
+                    data[name] = value
+
+    def _choose_run(self, config: Any, checkpoint: str | None) -> None:
+        """Choose the folder of a run, and what it is resumed from; refuse to overwrite another."""
+        name = Path(str((config.get("config") or ["unnamed"])[0])).stem
+        run = Path(config.run) if config.run else None
+        if checkpoint == "last":
+            run = self.run_dir = run or latest_run_dir(name)
+            last = run / "checkpoints" / "last.ckpt"
+            config.ckpt_path = str(last) if last.is_file() else None
+        elif checkpoint:
+            self.run_dir = run or checkpoint_run(Path(checkpoint))
+            last = self.run_dir / "checkpoints" / "last.ckpt"
+            if last.exists() and not last.samefile(checkpoint):
+                raise FileExistsError(
+                    f"{self.run_dir} continues to {last}, which would be overwritten; use "
+                    "--ckpt_path last, or another --run to start a new run from here"
+                )
+        else:
+            self.run_dir = run or next_run_dir(name)
+            self._new = not self.run_dir.exists()
+            if getattr(rank_zero_only, "rank", 0) == 0:
+                require_empty_run_dir(self.run_dir)
+        if config.ckpt_path and "loops" not in read_checkpoint(config.ckpt_path):
+            raise ValueError(f"{config.ckpt_path} cannot be resumed from: it has only weights")
+        number = len(list(self.run_dir.glob("config*.yaml"))) + 1  # the first config is kept
+        self.save_config_kwargs["config_filename"] = (
+            f"config-{number}.yaml" if number > 1 else "config.yaml"
+        )
+        rank_zero_info(f"{self.run_dir} starts from {config.ckpt_path or 'scratch'}")
+
+    def instantiate_classes(self) -> None:
+        """Build the task, its data and the trainer, and connect the first two."""
+        super().instantiate_classes()
+        connect(self.model, self.datamodule)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Return the trainer, with logs, checkpoints and scores in the folder of the run."""
+        config = self.config_init[str(self.subcommand)]
+        options = config.trainer
+        fitting = self.subcommand == "fit"
+        named = options.callbacks or []
+        named = named if isinstance(named, list) else [named]
+        files = config.get("config") or []
+        source = {
+            "config": Path(str(files[0])).stem if files else None,
+            "seed": config.seed_everything,
+        }
+        data = self.config[str(self.subcommand)].data.as_dict()
+        callbacks: list[Any] = [RunRecorder(self.run_dir, source, data)]
+        bars = [each for each in named if isinstance(each, ProgressBar)]
+        if options.enable_progress_bar is not False and not bars:
+            callbacks += [TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50)]
+        if fitting:
+            if len([each for each in named if isinstance(each, WeightAveraging)]) > 1:
+                raise ValueError("trainer.callbacks must have one average of the weights only")
+            for each in (self.model, *named):
+                check_monitor(each, self.model)
+            callbacks += [StopAtNonFinite(), *named]
+            if options.enable_checkpointing is not False:
+                folder = self.run_dir / "checkpoints"
+                callbacks += [BestCheckpoint(folder, *self.model.monitor)]
+                callbacks += [LastCheckpoint(folder / "last.ckpt", config.save_minutes)]
+            number = len(list(self.run_dir.glob("csv-*"))) + 1  # a resumed run keeps its old tables
+            kwargs["logger"] = (
+                options.logger
+                if options.logger is not None
+                else [
+                    TensorBoardLogger(self.run_dir, name="", version=""),
+                    CSVLogger(self.run_dir, name="", version=f"csv-{number}"),
+                ]
+            )
+        else:
+            kwargs |= {"enable_checkpointing": False, "logger": False}
+        trainer = super().instantiate_trainer(
+            default_root_dir=str(self.run_dir),
+            # The data modules give each process its share; Lightning's sampler would repeat
+            # samples.
+            use_distributed_sampler=False,
+            callbacks=callbacks,
+            plugins=options.plugins or [AtomicCheckpointIO()],
+            **kwargs,
+        )
+        if trainer.strategy.root_device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        if isinstance(trainer.strategy, DDPStrategy) and self.model.idle_parameters:
+            trainer.strategy._ddp_kwargs.setdefault("find_unused_parameters", True)  # noqa: SLF001
+        return trainer
+
+    def fit(self, **kwargs: Any) -> None:
+        """Train, in the folder of the run."""
+        config = self.config_init["fit"]
+        self.model.check_training()
+        if config.init_from and not config.ckpt_path:
+            self.model.initialize(config.init_from)
+        if self._writes:
+            # Of two runs that begin at the same time, one fails: only one can make the folder.
+            self.run_dir.mkdir(parents=True, exist_ok=not self._new)
+            for part in self.run_dir.rglob(".*.part"):  # of a run that was killed
+                part.unlink()
+        self.trainer.fit(**kwargs, weights_only=True)
+
+    def validate(self, **kwargs: Any) -> None:
+        """Score the validation split."""
+        self._score(kwargs)
+
+    def test(self, **kwargs: Any) -> None:
+        """Score the test splits."""
+        self._score(kwargs)
+
+    def _score(self, kwargs: dict[str, Any]) -> None:
+        getattr(self.trainer, str(self.subcommand))(**{**kwargs, "verbose": False})
+        if self.trainer.is_global_zero:
+            for name, value in self.trainer.callback_metrics.items():
+                print_text(f"{name:40} {float(value):.4f}")
+            if sentence := self.model.notes.get("chance"):
+                print_text(sentence)
+            print_text(
+                f"written to {self.run_dir / str(self.subcommand)}.json" if self._writes else _DRY
+            )
+
+    def after_fit(self) -> None:
+        """Print where the run and its best checkpoint are."""
+        if self.trainer.is_global_zero:
+            print_text(f"run: {self.run_dir}" if self._writes else _DRY)
+            for best in self.trainer.checkpoint_callbacks:
+                if isinstance(best, BestCheckpoint) and best.best_model_score is not None:
+                    score = f"{best.monitor} {float(best.best_model_score):.4f}"
+                    print_text(f"best checkpoint ({score}): {best.best_model_path}")
+
+    @property
+    def _writes(self) -> bool:
+        return self.trainer.is_global_zero and not self.trainer.fast_dev_run
+
+
+def check_monitor(callback: Any, task: Task) -> None:
+    """Refuse a callback, or a task, whose metric is not logged, if the task lists its metrics."""
+    monitor = getattr(callback, "monitor", None)
+    metric = monitor[0] if isinstance(monitor, tuple) else monitor
+    logged = task.val_scores
+    if logged and metric and metric not in logged and not metric.startswith("train/"):
+        raise ValueError(
+            f"{type(callback).__name__}: monitor must name a validation metric, got {metric!r}; "
+            f"with these data {type(task).__name__} logs {', '.join(logged)}"
+        )
