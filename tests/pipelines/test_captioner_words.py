@@ -172,6 +172,17 @@ def test_several_photos_equal_single_ones(method: str) -> None:
         torch.testing.assert_close(single.values, expected.values, atol=1e-5, rtol=1e-3)
 
 
+def test_layers_and_heads_are_a_number_or_a_list() -> None:
+    model = captioner("transformer", SmallEncoder((24, 40), channels=8))
+    photo = np.random.default_rng(4).integers(0, 256, (31, 53, 3), dtype=np.uint8)
+    made = [
+        visattn.explain(model, photo, "words", layers=layers, heads=heads, max_length=3)[0].values
+        for layers, heads in ((0, 2), ([0], [2]), (0, None))
+    ]
+    assert torch.equal(made[0], made[1])
+    assert not torch.equal(made[0], made[2])
+
+
 def test_model_is_returned_as_it_was() -> None:
     model = captioner("transformer", SmallEncoder((24, 40), channels=8)).train()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}

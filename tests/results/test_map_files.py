@@ -59,7 +59,7 @@ def header(shape: str) -> bytes:
 @pytest.mark.parametrize("ending", ["npy", "npz", "json"])
 def test_every_file_type_has_its_maps(ending: str, tmp_path: Path) -> None:
     file = tmp_path / f"maps.{ending}"
-    other = {"maps": MAPS.tolist(), "tokens": ["a", 7], "gates": [0, 1]}
+    other = {"maps": MAPS.tolist(), "tokens": ["a", 7]}
     content = {
         "npy": npy_bytes(MAPS),
         "npz": npz_bytes(maps=npy_bytes(MAPS), other=npy_bytes(np.zeros(3))),
@@ -69,7 +69,7 @@ def test_every_file_type_has_its_maps(ending: str, tmp_path: Path) -> None:
     read = read_saved_maps(file)
     np.testing.assert_array_equal(read.maps, MAPS)
     if ending == "json":
-        assert (read.words, read.gates, read.geometry) == (["a", "7"], [0, 1], None)
+        assert (read.words, read.geometry) == (["a", "7"], None)
 
 
 def test_our_maps_and_captions_are_read_with_words_and_geometry(tmp_path: Path) -> None:
@@ -82,7 +82,6 @@ def test_our_maps_and_captions_are_read_with_words_and_geometry(tmp_path: Path) 
         read = read_saved_maps(tmp_path / "maps.json")
         np.testing.assert_array_equal(read.maps, values)
         assert (read.words, read.geometry) == (["a", "dog"], to_dict(place))
-        assert read.gates == (None if result is maps else [1.0, 0.5])
 
 
 def test_rows_are_reshaped_to_their_grid() -> None:
@@ -117,7 +116,6 @@ REFUSED = [
     ("a.npz", npz_bytes(a=npy_bytes(MAPS), b=npy_bytes(MAPS)), r"array named maps, got \['a', 'b'"),
     ("a.json", b"{", "a.json: "),
     ("a.json", b'{"words": []}', "under the key maps"),
-    ("a.json", b'{"maps": [[1]], "gates": ["x"]}', "could not convert"),
     ("a.json", b'{"maps": [[1]], "words": "a dog"}', "words must be a list"),
     ("a.txt", b"1", "must be a .npy, .npz or .json file, got a.txt"),
 ]

@@ -1,10 +1,10 @@
 """Maps per word of a captioner: attention, gradients, relevance, Grad-CAM and occlusion."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -33,8 +33,8 @@ def explain_words(
     images: Sequence[ImageLike],
     method: WordMethod,
     *,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
     window_cells: int | None = None,
     resize_mode: ResizeMode = "crop",
     **options: Any,
@@ -47,8 +47,8 @@ def explain_words(
         method: `attention`; `gradient_attention`, attention times the gradient of the word's
             log-probability; `relevance`, this through all layers of the decoder;
             `gradient_embedding`, the product of features and gradient; `gradcam`; `occlusion`.
-        layers: For the first two: indices of layers that attend to the image.
-        heads: For the first two: indices of heads.
+        layers: For the first two: index or indices of layers that attend to the image.
+        heads: For the first two: index or indices of heads.
         window_cells: For occlusion: side of the window in cells of the feature grid; by default 2.
         resize_mode: How images get the shape of the input: `crop`, `squash` or `pad`.
         options: Arguments of `caption`.
@@ -72,21 +72,14 @@ def explain_words(
         Grad-CAM of a word: Selvaraju et al. 2017, arXiv:1610.02391, section 7.1.
     """
     captions = caption(model, list(images), resize_mode=resize_mode, **options)
-    explained = explain_captions(
-        model,
-        [read_image(image) for image in images],
-        captions,
-        method,
-        layers=layers,
-        heads=heads,
-        window_cells=window_cells,
-        resize_mode=resize_mode,
-    )
-    results: list[AttentionMap] = []
-    for result in explained:
-        info = result.maps.info | MapInfo(score=result.score, more={"caption": result.text})
-        results.append(replace(result.maps, info=info))
-    return results
+    photos = [read_image(image) for image in images]
+    chosen = {"layers": layers, "heads": heads, "window_cells": window_cells}
+    made = explain_captions(model, photos, captions, method, resize_mode=resize_mode, **chosen)
+    said = (MapInfo(score=result.score, more={"caption": result.text}) for result in made)
+    return [
+        replace(result.maps, info=result.maps.info | info)
+        for result, info in zip(made, said, strict=True)
+    ]
 
 
 def explain_captions(
@@ -95,10 +88,8 @@ def explain_captions(
     captions: Sequence[Caption],
     method: WordMethod,
     *,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-    window_cells: int | None = None,
     resize_mode: ResizeMode = "crop",
+    **chosen: Any,
 ) -> list[Caption]:
     """Return captions, and their alternatives, with the maps of another method.
 
@@ -110,15 +101,10 @@ def explain_captions(
 
     def explain(image: LoadedImage, result: Caption) -> Caption:
         source = CaptionerWords(model, image, result.words, resize_mode)
-        return with_word_maps(
-            result, source, method, layers=layers, heads=heads, window_cells=window_cells
-        )
-
-    results: list[Caption] = []
-    for image, result in zip(images, captions, strict=True):
         others = tuple(explain(image, other) for other in result.alternatives)
-        results.append(replace(explain(image, result), alternatives=others))
-    return results
+        return replace(with_word_maps(result, source, method, **chosen), alternatives=others)
+
+    return [explain(*pair) for pair in zip(images, captions, strict=True)]
 
 
 _BATCH = 32  # images with a hidden window in one forward pass
@@ -151,22 +137,19 @@ def captioner_run(
             "methods for words need places that do not depend on chance, but this model samples "
             'them: set its places to "argmax" or "expectation"'
         )
-    sites = word_sites(model)
-    recurrent = all(site.cross for site in sites)
     features = features.detach().requires_grad_()
-    with _stored_weights(sites) as stored, _stored_projection(model) as projected:
+    with _stored(model) as (weights, projected):
         log_probs = word_log_probs(model, features, words)[0]
     columns = torch.arange(features.shape[-2] * features.shape[-1], device=features.device)
-    layers = tuple(
-        WordLayer(site, tuple(steps), columns if cross else None)
-        for site, cross, steps in _grouped(stored, recurrent=recurrent)
-    )
     return WordRun(
         log_probs,
-        layers,
+        tuple(
+            WordLayer(site, tuple(steps), None if site.endswith("self_attn") else columns)
+            for site, steps in weights.items()
+        ),
         TokenVectors(projected[0], lambda places: places[0]),
         TokenVectors(features, lambda grid: grid[0].flatten(1).T),
-        recurrent=recurrent,
+        recurrent=not isinstance(model, TransformerCaptioner),
     )
 
 
@@ -287,74 +270,41 @@ class CaptionerWords:
         return replace(caption, maps=maps)
 
 
-class WordSite(NamedTuple):
-    """A module of a decoder: its output are the attention weights with which decoding goes on."""
+@contextmanager
+def _stored(model: Captioner) -> Iterator[tuple[dict[str, list[Tensor]], list[Tensor]]]:
+    """Store the weights `h q m` of each attention, and the projected features `1 n c`.
 
-    name: str
-    module: nn.Module
-    cross: bool
-    """Whether the weights are those of positions of the image, or of the words before."""
-
-
-def word_sites(model: Captioner) -> list[WordSite]:
-    """Return where the weights of words pass in a captioner.
-
-    A decoder whose only site attends to the image is recurrent: it calls the site once per word.
+    Weights are kept by the name of their site, once for each call: a transformer calls each layer
+    once, a recurrent decoder its only one for each word.
     """
-    if not isinstance(model, TransformerCaptioner):
-        site = attention_site(model)
-        return [WordSite(site, model.get_submodule(site), cross=True)]
-    return [
-        WordSite(f"decoder.layers.{index}.{name}", attention.attn_drop, cross=name == "cross_attn")
-        for index, layer in enumerate(model.decoder.layers)
-        for name, attention in (("self_attn", layer.self_attn), ("cross_attn", layer.cross_attn))
-    ]
+    weights: dict[str, list[Tensor]] = {}
+    projected: list[Tensor] = []
+    site = attention_site(model)
+    sites = {site: model.get_submodule(site)}
+    if isinstance(model, TransformerCaptioner):
+        sites = {
+            f"decoder.layers.{index}.{name}": layer.get_submodule(f"{name}.attn_drop")
+            for index, layer in enumerate(model.decoder.layers)
+            for name in ("self_attn", "cross_attn")
+        }
 
+    def storing(name: str) -> Any:
+        def store(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+            if not output.requires_grad:  # a place that was selected, without a gradient
+                output = output.detach().requires_grad_()
+            heads = output.shape[1] if output.ndim == 4 else 1
+            node = output.reshape(heads, -1, output.shape[-1])
+            weights.setdefault(name, []).append(node)
+            return node.view(output.shape)  # the decoder goes on from the stored weights
 
-Stored = list[tuple[str, bool, Tensor]]
+        return store
 
+    def project(_module: nn.Module, _args: Any, output: Tensor) -> None:
+        projected.append(output)
 
-@contextmanager
-def _stored_weights(sites: Sequence[WordSite]) -> Iterator[Stored]:
-    """Store site, whether it attends to the image, and the weights of each attention call."""
-    stored: Stored = []
-    handles = [
-        site.module.register_forward_hook(in_this_run(_hook(stored, site.name, cross=site.cross)))
-        for site in sites
-    ]
-    try:
-        yield stored
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _stored_projection(model: Captioner) -> Iterator[list[Tensor]]:
-    """Store the projected features `1 n c`, the values that the decoder reads."""
-    stored: list[Tensor] = []
-    projection = model.get_submodule("decoder.feature_proj")
-    handle = projection.register_forward_hook(in_this_run(lambda *call: stored.append(call[-1])))
-    try:
-        yield stored
-    finally:
-        handle.remove()
-
-
-def _hook(stored: Stored, site: str, *, cross: bool) -> Any:
-    def store(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        if not output.requires_grad:  # a place that was selected, without a gradient
-            output = output.detach().requires_grad_()
-        heads = output.shape[1] if output.ndim == 4 else 1
-        node = output.reshape(heads, -1, output.shape[-1])
-        stored.append((site, cross, node))
-        return node.view(output.shape)  # the decoder goes on from the stored weights
-
-    return store
-
-
-def _grouped(stored: Stored, *, recurrent: bool) -> list[tuple[str, bool, list[Tensor]]]:
-    """Return the weights of each layer; a recurrent decoder calls its only one for each word."""
-    if recurrent:
-        return [(stored[0][0], True, [weights for *_, weights in stored])]
-    return [(site, cross, [weights]) for site, cross, weights in stored]
+    hooks = [(module, storing(name)) for name, module in sites.items()]
+    hooks.append((model.get_submodule("decoder.feature_proj"), project))
+    with ExitStack() as stack:
+        for module, hook in hooks:
+            stack.callback(module.register_forward_hook(in_this_run(hook)).remove)
+        yield weights, projected

@@ -109,8 +109,8 @@ def with_word_maps(
     source: WordSource,
     method: str,
     *,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
     window_cells: int | None = None,
 ) -> Caption:
     """Return a caption with the maps of another method; its gates stay those of the attention.
@@ -120,11 +120,14 @@ def with_word_maps(
     Raises:
         ValueError: If the method is unknown, or does not take an argument.
     """
-    options = {"layers": layers, "heads": heads}
-    selected = {name: list(chosen) for name, chosen in options.items() if chosen is not None}
+    selected = {
+        name: [chosen] if isinstance(chosen, int) else list(chosen)
+        for name, chosen in (("layers", layers), ("heads", heads))
+        if chosen is not None
+    }
     if method == "attention" and not selected:
         return caption
-    grids = word_grids(source, method, window_cells=window_cells, **options)
+    grids = word_grids(source, method, window_cells=window_cells, **selected)
     kind = "words" if method == "attention" else "gradient"
     info = replace(caption.maps.info, method=method, quantity=WORD_QUANTITIES.get(method, ""))
     maps = replace(caption.maps, values=grids.values, kind=kind, geometry=grids.geometry, info=info)

@@ -31,15 +31,11 @@ class SavedMaps:
     Args:
         words: One for each map, if they are known.
         geometry: Where they lie on the image, as records have it, if it is known.
-        gates: One for each map.
-        log_probs: One for each map.
     """
 
     maps: Shaped[np.ndarray, "..."]
     words: list[str] = field(default_factory=list)
     geometry: Any = None
-    gates: list[float] | None = None
-    log_probs: list[float] | None = None
 
 
 def read_saved_maps(path: Path) -> SavedMaps:
@@ -122,25 +118,11 @@ def _read_json(path: Path) -> SavedMaps:
         raise ValueError("must be nested lists, or hold them under the key maps")
     if isinstance(maps, dict):
         record = {**record, **maps, "words": maps.get("labels"), "maps": maps["values"]}
-    words = record.get("words") or record.get("tokens")
-    gates, log_probs = (_numbers(record, key) for key in ("gates", "log_probs"))
+    words = record.get("words") or record.get("tokens") or []
+    if not isinstance(words, list):
+        raise TypeError(f"words must be a list of strings or numbers, got {short_repr(words)}")
     values = np.array(record["maps"], dtype=np.float64)
-    return SavedMaps(values, _texts(words or []), record.get("geometry"), gates, log_probs)
-
-
-def _texts(words: object) -> list[str]:
-    if not isinstance(words, list) or not all(isinstance(each, str | int) for each in words):
-        raise ValueError(f"words must be a list of strings or numbers, got {short_repr(words)}")
-    return [str(word) for word in words]
-
-
-def _numbers(record: dict[str, Any], key: str) -> list[float] | None:
-    if record.get(key) is None:
-        return None
-    numbers = np.array(record[key], dtype=np.float64)
-    if numbers.ndim != 1 or not np.isfinite(numbers).all():
-        raise ValueError(f"{key} must be finite numbers, got {short_repr(record[key])}")
-    return numbers.tolist()
+    return SavedMaps(values, list(map(str, words)), record.get("geometry"))
 
 
 def read_array(

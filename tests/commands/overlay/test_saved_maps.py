@@ -130,8 +130,6 @@ def test_maps_of_visattn_caption_are_placed_by_their_geometry(
         "words": ["a", "dog"],
         "maps": [hot(0, 6).tolist(), hot(6, 0).tolist()],
         "geometry": to_dict(geometry),
-        "gates": [0.2, 0.9],
-        "log_probs": [-0.1, -2.0],
     }
     first, second, _ = run(caption)
     assert (first.name, second.name) == ("01_a.png", "02_dog.png")

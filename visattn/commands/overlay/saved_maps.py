@@ -161,9 +161,7 @@ def _panel(
 
     per_map = args.normalize == "image" and args.vmax is None
     boxes = boxes_of(maps, args)
-    log_probs = tuple(saved.log_probs or ())
-    gates = tuple(saved.gates or ())
-    caption = Caption(tuple(saved.words), log_probs, gates, maps, score=0.0, finished=True)
+    caption = Caption(tuple(saved.words), (), (), maps, score=0.0, finished=True)
     return caption_figure(
         image,
         caption,
