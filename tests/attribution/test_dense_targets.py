@@ -158,13 +158,13 @@ def test_a_pixel_lies_in_the_cell_around_it() -> None:
     ("make", "message"),
     [
         (lambda: bound(PixelTarget("cta", 3, 3), Segmenter()), "did you mean cat"),
-        (lambda: bound(PixelTarget("cat", 40, 3), Segmenter()), "x from 0 to 39"),
+        (lambda: bound(PixelTarget("cat", 40, 3), Segmenter()), "does not see the pixel x=40"),
         (
             lambda: bound(PixelTarget(0, 35, 3), Segmenter(), CROP),
             r"it sees \(8, 0, 32, 24\) of the photo; use resize_mode",
         ),
-        (lambda: bound(BoxTarget((50, 0, 60, 9)), Segmenter()), "sees nothing of the box"),
-        (lambda: bound(BoxTarget((9, 0, 3, 9)), Segmenter()), "left below right"),
+        (lambda: bound(BoxTarget((50, 0, 60, 9)), Segmenter()), "does not see the box"),
+        (lambda: bound(BoxTarget((9, 0, 3, 9)), Segmenter()), "left, top, right, bottom"),
         (lambda: bound(RegionTarget(None), Segmenter()), "needs a class, a mask, or both"),
         (
             lambda: bound(RegionTarget(1, torch.ones(3, 3)), Segmenter())(Segmenter()(images())),
@@ -172,7 +172,7 @@ def test_a_pixel_lies_in_the_cell_around_it() -> None:
         ),
         (
             lambda: bound(RegionTarget(1, torch.zeros(24, 40)), Segmenter())(Segmenter()(images())),
-            "it is empty",
+            "does not see any pixel of the mask",
         ),
         (lambda: bound(PixelTarget(0, 1, 1), Segmenter())([1]), "segmentation model"),
         (lambda: bound(BoxTarget(None), Segmenter())(torch.zeros(1, 2)), "output of a detector"),

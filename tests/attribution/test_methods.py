@@ -58,7 +58,7 @@ def test_unsupported_methods_have_a_reason() -> None:
         (replace(info, parallel_layers=("a", "b")), "its layers a and b run side by side"),
         (replace(info, attention_layers=(replace(first, single_query=True), second)),
          "several layers have a single query"),
-        (replace(info, attention_layers=(first, register)), "its prefix tokens change from class"),
+        (replace(info, attention_layers=(first, register)), "its prefix tokens change from"),
         (replace(info, attention_layers=(first, more)), ""),
         (small_cnn().info, "it has no attention among tokens"),
     ):  # fmt: skip

@@ -65,8 +65,6 @@ def test_invalid_targets_raise_an_error(monkeypatch: pytest.MonkeyPatch) -> None
         class_target([9])(SCORES)
     with pytest.raises(ValueError, match="each of 3 images, or one for all; got 2"):
         class_target([0, 1])(SCORES)
-    with pytest.raises(TypeError, match="a function of the model's output; got float"):
-        resolve_target(1.5, explained)  # pyright: ignore[reportArgumentType]
     nameless = type(explained)(explained.model, explained.info, explained.forward)
     assert resolve_target(3, nameless)(SCORES).tolist() == [0, 6, 3]
     with pytest.raises(ValueError, match="class names of small are unknown"):

@@ -46,7 +46,7 @@ def scorecam(
         ValueError: If there is no such layer.
 
     Source:
-        Wang et al. 2020, arXiv:1910.01279.
+        Wang et al. 2020, arXiv:1910.01279, algorithm 1.
     """
     feature_layer = resolve_feature_layer(explained, layer)
     activations, _ = layer_activations(explained, images, target, feature_layer)
@@ -62,7 +62,9 @@ def scorecam(
         for chunk in channels.split(count):
             placed = resample_to_input(activations[rows, chunk], size, feature_layer.margin)
             scores[rows, chunk] = evaluate(images * channel_masks(placed)[:, :, None])
-    return score_cam(activations, scores)
+    # The score of the baseline, equal for all channels, cancels in the softmax.
+    activations = at_least_float32(activations)
+    return weighted_sum(activations, scores.to(activations.dtype).softmax(1))
 
 
 @method("ablationcam", title="Ablation-CAM", paper="Desai and Ramaswamy 2020", needs="features")
@@ -134,27 +136,6 @@ def ablationcam(
                 if not repeat:
                     raise
     return ablation_cam(activations, score, without)
-
-
-def score_cam(
-    activations: Float[Tensor, "b c y x"], scores: Float[Tensor, "b c"]
-) -> Float[Tensor, "b y x"]:
-    """Return the Score-CAM map: channels weighted by the scores of the image seen through them.
-
-    Args:
-        scores: Score of the image multiplied by each channel (see `channel_masks`).
-
-    Example:
-        >>> activations = torch.tensor([[[[4.0, 0.0]], [[0.0, 4.0]]]])
-        >>> score_cam(activations, torch.tensor([[3.0, 1.0]]).log())  # weights 3/4 and 1/4
-        tensor([[[3.0000, 1.0000]]])
-
-    Source:
-        Wang et al. 2020, arXiv:1910.01279, algorithm 1; the score of the baseline, equal for
-        all channels, cancels in the softmax.
-    """
-    activations = at_least_float32(activations)
-    return weighted_sum(activations, scores.to(activations.dtype).softmax(1))
 
 
 def ablation_cam(

@@ -211,9 +211,8 @@ def single_grid_error(info: ModelInfo) -> str:
     if len({*grids}) > 1:
         listed = ", ".join(f"{rows} x {columns}" for rows, columns in dict.fromkeys(grids))
         return (
-            f"its layers have several token grids ({listed}); between them tokens are merged by "
-            "learned weights that are no attention, so the attention of the layers cannot be "
-            "multiplied; use the method attention for single layers"
+            f"its layers have several token grids ({listed}) with learned weights between them; "
+            "use the method attention for single layers"
         )
     if info.unsupported_layers:
         site, reason = info.unsupported_layers[0]
@@ -221,21 +220,15 @@ def single_grid_error(info: ModelInfo) -> str:
     if info.parallel_layers:
         first, second = info.parallel_layers
         return (
-            f"its layers {first} and {second} run side by side, the second is not computed from "
-            "the first, so their attention cannot be multiplied; use the method attention for "
-            "single layers"
+            f"its layers {first} and {second} run side by side, so that their attention cannot be "
+            "multiplied; use the method attention for single layers"
         )
     if any(layer.single_query for layer in layers[:-1]):
         return "several layers have a single query, and not only the last one that pools"
     for layer, later in pairwise(layer for layer in layers if not layer.single_query):
-        # later layers may have other tokens in front of the earlier ones
-        if later.prefix_tokens[-len(layer.prefix_tokens) :] != layer.prefix_tokens and (
-            layer.prefix_tokens
-        ):
-            return (
-                f"its prefix tokens change from {', '.join(layer.prefix_tokens)} at {layer.site} "
-                f"to {', '.join(later.prefix_tokens) or 'none'} at {later.site}"
-            )
+        tokens, added = layer.prefix_tokens, later.prefix_tokens
+        if added[len(added) - len(tokens) :] != tokens:  # others may come in front of them
+            return f"its prefix tokens change from {tokens} at {layer.site} to {added}"
     return ""
 
 

@@ -19,26 +19,16 @@ def visible_point(x: float, y: float, geometry: Geometry) -> tuple[float, float]
     """Return where the center of a pixel of the photo lies on the input, as shares of its sides.
 
     Raises:
-        ValueError: If the pixel is not on the photo, or the network does not see it.
+        ValueError: If the network does not see the pixel.
 
     Example:
         >>> visible_point(2, 1, Geometry.identity((4, 8)).resized((2, 2)))
         (0.3125, 0.375)
     """
-    height, width = geometry.image_size
-    if not (0 <= x < width and 0 <= y < height):
-        raise ValueError(
-            f"the pixel must be on the photo, x from 0 to {width - 1} and y from 0 to "
-            f"{height - 1}; got x={x:g}, y={y:g}"
-        )
-    left, top, right, bottom = geometry.region
-    center = (x + 0.5, y + 0.5)
-    if not (left <= center[0] <= right and top <= center[1] <= bottom):
-        raise ValueError(
-            f"the network does not see the pixel x={x:g}, y={y:g}: it sees "
-            f"{box_text(geometry.region)} of the photo; use resize_mode='pad' or 'squash'"
-        )
-    [[along, down]] = geometry.to_input(torch.tensor([center], dtype=torch.float64)).tolist()
+    center = torch.tensor([[[x + 0.5, y + 0.5]]], dtype=torch.float64)
+    if not bool(_visible(center, geometry)):
+        raise ValueError(_unseen(f"the pixel x={x:g}, y={y:g}", geometry))
+    [[along, down]] = geometry.to_input(center[0]).tolist()
     return along / geometry.input_size[1], down / geometry.input_size[0]
 
 
@@ -90,10 +80,7 @@ def mask_on_grid(
     share = avg_pool2d(inside[None], _SAMPLES)[0]
     cells = (share >= 0.5) | ((share > 0) & (share.max() < 0.5))
     if not bool(cells.any()):
-        raise ValueError(
-            "the mask must hold a pixel that the network sees: it is empty, or outside of "
-            f"{box_text(geometry.region)} of the photo; use resize_mode='pad' or 'squash'"
-        )
+        raise ValueError(_unseen("any pixel of the mask", geometry))
     return cells
 
 
@@ -139,26 +126,25 @@ def check_box(box: Sequence[float], geometry: Geometry) -> Box:
     """Return a box, cut to what the network sees.
 
     Raises:
-        ValueError: If it is empty, or the network sees nothing of it.
+        ValueError: If it is empty, or the network does not see it.
 
     Example:
         >>> check_box((2, 1, 9, 3), Geometry.identity((4, 6)))
         (2.0, 1.0, 6.0, 3.0)
     """
-    if len(box) != 4 or not (box[0] < box[2] and box[1] < box[3]):
-        raise ValueError(
-            "a box must be left, top, right, bottom in pixels of the photo, with left below right "
-            f"and top below bottom; got {box_text(box)}"
-        )
     region = geometry.region
     left, top = (max(float(box[side]), region[side]) for side in (0, 1))
     right, bottom = (min(float(box[side]), region[side]) for side in (2, 3))
     if left >= right or top >= bottom:
-        raise ValueError(
-            f"the network sees nothing of the box {box_text(box)}: it sees {box_text(region)} of "
-            "the photo"
-        )
+        raise ValueError(_unseen(f"the box {box_text(box)}, left, top, right, bottom", geometry))
     return left, top, right, bottom
+
+
+def _unseen(what: str, geometry: Geometry) -> str:
+    return (
+        f"the network does not see {what}: it sees {box_text(geometry.region)} of the photo; use "
+        "resize_mode='pad' or 'squash'"
+    )
 
 
 def box_text(box: Sequence[float]) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, pad
 
@@ -292,27 +292,20 @@ def saliency_scanpaths(
     reach = min(height, width) / 6
     across = torch.arange(width, device=saliency.device)
     down = torch.arange(height, device=saliency.device)[:, None]
-    eccentricity = ((2 * across + 1 - width).square() + (2 * down + 1 - height).square()).flatten()
+    eccentricity = (2 * across + 1 - width).square() + (2 * down + 1 - height).square()
+    from_center = eccentricity.flatten().argsort(stable=True)
     free = torch.ones_like(saliency, dtype=torch.bool)
     path: list[Tensor] = []
     for _ in range(num_glimpses):
         free = free | ~free.any(2, keepdim=True).any(1, keepdim=True)
-        place = _argmax(saliency, free, eccentricity)
+        candidates = torch.where(free, saliency, -torch.inf).flatten(1)[:, from_center]
+        place = from_center[candidates.argmax(1)]  # the first of several maxima
         y = place // width
         x = place % width
         path.append(torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), -1))
         apart = (across - x[:, None, None]).square() + (down - y[:, None, None]).square()
         free = free & (apart > reach**2)
     return torch.stack(path, 1).to(saliency.dtype)
-
-
-def _argmax(
-    saliency: Float[Tensor, "b y x"], free: Bool[Tensor, "b y x"], eccentricity: Tensor
-) -> Tensor:
-    """Return the index of the free maximum of each image; ties go to the lowest eccentricity."""
-    candidates = torch.where(free, saliency, -torch.inf).flatten(1)
-    maximal = candidates == candidates.amax(1, keepdim=True)
-    return torch.where(maximal, eccentricity, eccentricity.max() + 1).argmin(1)
 
 
 _RANDOM_GRID = (7, 7)

@@ -199,7 +199,6 @@ def resolve_target(
 
     Raises:
         ValueError: If there is no such class.
-        TypeError: If the target is of another type.
 
     Example:
         >>> from visattn.recording.model_info import ModelInfo
@@ -220,11 +219,6 @@ def resolve_target(
         return Score(lambda *_: torch.zeros(0), "none")
     if layout.error:
         raise ValueError(f"{explained.info.name} has no class {target!r}: {layout.error}")
-    if not isinstance(target, int | str | Sequence | None):
-        raise TypeError(
-            "target must be a class index or name, a list of them, or a function of the model's "
-            f"output; got {type(target).__name__}"
-        )
     listed = [target] if isinstance(target, int | str) else target or ()
     return class_target([resolve_class_index(each, explained) for each in listed], layout)
 
