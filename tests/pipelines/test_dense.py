@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 from dense_models import CLASSES, BlobDetector, PatchDetector, QueryDetector, Segmenter
-from torchvision.models.detection import FasterRCNN
-from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 
 import visattn as va
 from visattn.attribution.regions import mask_to_runs
@@ -110,21 +108,6 @@ def test_queries_read_the_quarter_that_they_detect() -> None:
         )  # fmt: skip
         assert heatmap.info.thing.box == pytest.approx(box, abs=1e-3)
         assert share_inside(heatmap, box) > 0.999
-
-
-def test_a_detector_of_torchvision_has_maps_of_all_methods() -> None:
-    torch.manual_seed(0)
-    backbone = resnet_fpn_backbone(
-        backbone_name="resnet18", weights=None, norm_layer=torch.nn.Identity
-    )
-    model = FasterRCNN(backbone, 3, min_size=64, max_size=96, box_score_thresh=0.0).eval()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    for method in ("gradcam", "input_gradient", "rise"):
-        options: dict[str, Any] = {"num_masks": 4} if method == "rise" else {}
-        [heatmap] = va.explain(model, photo(), method, va.BoxTarget(None), **options)
-        assert heatmap.geometry is not None
-        assert heatmap.geometry.image_size == (120, 200)
-    assert all(torch.equal(value, model.state_dict()[key]) for key, value in before.items())
 
 
 def test_methods_that_do_not_fit_are_refused() -> None:

@@ -53,7 +53,7 @@ from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
 from visattn.results.kinds import WordMethod
 
-WORD_METHODS = {
+WORD_METHODS: dict[str, WordMethod] = {
     "words" if each == "attention" else f"word_{each}": each for each in get_args(WordMethod)
 }
 """Names of the methods for the words of captioners, by those of `explain_words`."""
@@ -526,17 +526,19 @@ _OF_ALL_MODULES = {*vars(nn.Module())}
 
 
 def _state(model: nn.Module) -> list[Any]:
-    """Return what tells whether a model changed: attributes of its modules, versions of tensors."""
-    own = [*model.parameters(), *model.buffers()]
-    if any(tensor.is_inference() for tensor in own):  # without a version
-        return [object()]
+    """Return what tells whether a model changed: attributes of its modules, and its tensors."""
     attributes = [
         (name, value if isinstance(value, str | int | float) else id(value))
         for module in model.modules()
         for name, value in vars(module).items()
         if name not in _OF_ALL_MODULES
     ]
-    return [*attributes, *((id(tensor), tensor._version) for tensor in own)]  # noqa: SLF001
+    tensors = [each for each in (*model.parameters(), *model.buffers()) if each.numel()]
+    if any(each.is_inference() for each in tensors):  # without versions
+        return [object()]
+    # Writing to `.data` counts no version, but changes values.
+    written = ((id(each), each._version, each[(-1,) * each.ndim].item()) for each in tensors)  # noqa: SLF001
+    return [*attributes, *written]
 
 
 def sequence_methods(model: nn.Module) -> list[str]:

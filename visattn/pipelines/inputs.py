@@ -205,9 +205,7 @@ def prepare_photos(
     """
     channels = input_channels(model) if info is None else len(info.mean)
     originals = tuple(read_image(image, channels=channels) for image in images)
-    has_values = originals[0].values is not None
-    if len({image.values is None for image in originals}) > 1:
-        raise ValueError("photos and images of channels must be passed in batches of their own")
+    has_values = any(image.values is not None for image in originals)
     described: dict[str, Any] = {}
     if info is None:
         transform, used = passed.transform, {"resize": "transform"}
