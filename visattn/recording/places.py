@@ -16,8 +16,8 @@ Tokens whose centers stand on even lines are a grid, whatever their order in the
     o o o o
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import inf
 
 import torch
@@ -39,7 +39,7 @@ _EVERYWHERE = 0.37  # channels, or tokens that all see the whole image
 _MEAN, _LARGEST = 0.4, 0.5
 _MANY, _LIKELY = 16, 0.6  # so many are in order by chance no more
 _UNSURE = 0.9  # mean distance up to which more noise may show that tokens lie on a grid
-_KNOWN = 1.0  # mean distance of tokens that are those of another layer
+_NEAR = 1.0  # mean distance of tokens that lie as those of another layer do
 _MIN_TOKENS = 4  # fewer stand on some lines by chance
 _EXTENT = 0.1  # images that the centers of a grid must be apart; by chance they are less
 _SLOPE = 0.02  # the same for rows of a map, if the network changes all cells alike
@@ -100,6 +100,10 @@ class Places:
     sure: bool = True
     free: tuple[int, ...] = ()
 
+    def rank(self) -> tuple[bool, float]:
+        """Return what is smaller for a better grid."""
+        return not self.sure, self.off
+
     @property
     def likely(self) -> bool:
         """Whether it is sure, or many tokens are near their cells in the order of the sequence."""
@@ -107,18 +111,8 @@ class Places:
         return self.sure or (in_order and self.off < _LIKELY)
 
 
-def place_tokens(
-    moment: Float[Tensor, "5 *windows slots"],
-    size: tuple[int, int],
-    known: Callable[[int], tuple[Grid, Int[Tensor, " n"]] | None] = lambda _: None,
-) -> Places | None:
+def place_tokens(moment: Float[Tensor, "5 *windows slots"], size: tuple[int, int]) -> Places | None:
     """Return where tokens lie, windows one after the other; None if their centers form no grid.
-
-    Args:
-        moment: Of each token.
-        size: Height and width of the image.
-        known: Returns the grid of a number of tokens, and their slots, if these tokens were found
-            among those of a layer that was placed: then their centers need not be as sharp.
 
     Example:
         >>> y, x = torch.tensor([[0.5, 0.25, 0.25, 0.75, 0.75], [0.5, 0.75, 0.25, 0.25, 0.75]])
@@ -130,9 +124,9 @@ def place_tokens(
     energy, *others = moment.flatten(1)
     if not bool(moment.isfinite().all()) or not bool(energy.any()):
         return None
+    own = energy > _SILENT * energy.max()
     y, x, yy, xx = (other / energy for other in others)
     spread = ((yy - y * y) + (xx - x * x)).nan_to_num().clamp(min=0).sqrt()
-    own = energy > _SILENT * energy.max()
     best: Places | None = None
     # up to two class tokens that are computed from the whole image stand beside a grid
     wide = [slot for slot in spread.argsort(descending=True)[:2].tolist() if spread[slot] > _WIDE]
@@ -143,49 +137,73 @@ def place_tokens(
         usual = float(spread[slots].median()) if len(slots) >= _MIN_TOKENS else 1.0
         if usual > _EVERYWHERE or (best is not None and best.sure):
             break
-        found = _fits(slots, torch.stack([y[slots], x[slots]], 1), size, local=usual < _WIDE)
-        fitting = [*found, *([] if best is None else [best])]
-        best = min(fitting, key=lambda fit: (not fit.sure, fit.off), default=None)
-    unsure = best is None or not best.sure
-    if unsure and (found := known(int(own.sum()))) is not None and lie_at(moment, *found):
-        best = Places(*found)
+        centers = torch.stack([y[slots], x[slots]], 1)
+        # only tokens that are computed from some pixels, and not from all, tell another order
+        windows = moment[0].numel() // moment.shape[-1]
+        for usual_orders in (windows, 0) if usual < _WIDE else (windows,):
+            found = list(_fits(slots, centers, usual, size, usual_orders))
+            best = min([*found, *([] if best is None else [best])], key=Places.rank, default=None)
+            if best is not None and best.sure:
+                break
     if best is None or best.off > _UNSURE:
         return None
     free = torch.ones_like(own)
     free[best.cells] = False
-    return Places(best.grid, best.cells, best.off, best.sure, tuple(free.nonzero()[:, 0].tolist()))
+    return replace(best, free=tuple(free.nonzero().flatten().tolist()))
 
 
 def _fits(
-    slots: Int[Tensor, " n"], centers: Float[Tensor, "n 2"], size: tuple[int, int], *, local: bool
+    slots: Int[Tensor, " n"], centers: Float[Tensor, "n 2"], spread: float, size: Grid, windows: int
 ) -> Iterator[Places]:
-    """Yield grids, with the tokens in the order of the sequence, and in that of their centers.
+    """Yield grids, with the tokens in usual orders, or in that of their centers for 0 windows.
 
-    Only centers of tokens that are computed from some pixels, and not from all, tell an order.
+    The spread is the usual one of the pixels of a token.
     """
     count = len(centers)
     for rows in (rows for rows in range(1, count + 1) if count % rows == 0):
         grid = rows, count // rows
         if not (fits(grid, size) or covers(grid, size)):
             continue
-        if (off := _distances(centers, grid)) is not None:
+        orders = _usual_orders(grid, windows)
+        if not windows:
+            by_rows = centers[:, 0].argsort().view(grid)
+            orders = iter([by_rows.gather(1, centers[by_rows, 1].argsort(1)).flatten()])
+        for order in orders:
+            if (off := _distances(centers[order], grid)) is None:
+                continue
             mean, largest = float(off.mean()), float(off.max())
-            # all centers may be somewhat off, some of them more
-            yield Places(grid, slots, mean, mean < _MEAN and largest < _LARGEST + 2 * mean)
-        by_rows = centers[:, 0].argsort().view(grid)
-        order = by_rows.gather(1, centers[by_rows, 1].argsort(1)).flatten()
-        if (off := _distances(centers[order], grid)) is not None:
-            mean, largest = float(off.mean()), float(off.max())
-            sure = local and mean < _MEAN and largest < _LARGEST
-            # another order than that of the sequence must fit better
-            yield Places(grid, slots[order], 1.3 * mean, sure)
+            if windows:  # the wider its pixels are spread, the more a center is off by chance
+                sure = mean < min(_LIKELY, 0.15 + spread * max(grid) / 4)
+                yield Places(grid, slots[order], mean, sure and largest < _LARGEST + 2 * mean)
+            else:  # sorted, also tokens that lie anywhere are nearer to their cells
+                sure = mean < _MEAN and largest < _LARGEST
+                yield Places(grid, slots[order], 1.3 * mean, sure)
+
+
+def _usual_orders(grid: Grid, windows: int) -> Iterator[Int[Tensor, " n"]]:
+    """Yield the slot of each cell: by rows, in windows, or in windows of spaced cells.
+
+    1 1 2 2      1 2 1 2
+    1 1 2 2      3 4 3 4      4 windows of 2 x 2 cells, as in MaxViT
+    3 3 4 4      1 2 1 2
+    3 3 4 4      3 4 3 4
+    """
+    (rows, columns), cells = grid, torch.arange(grid[0] * grid[1])
+    yield cells
+    for down in (n for n in range(1, windows + 1) if windows > 1 and windows % n == 0):
+        across = windows // down
+        if rows % down == 0 and columns % across == 0:
+            blocks = cells.view(down, rows // down, across, columns // across)
+            spaced = cells.view(rows // down, down, columns // across, across)
+            yield blocks.permute(0, 2, 1, 3).flatten().argsort()
+            yield spaced.permute(1, 3, 0, 2).flatten().argsort()
 
 
 def lie_at(moment: Float[Tensor, "5 *windows slots"], grid: Grid, cells: Int[Tensor, " n"]) -> bool:
     """Return whether tokens lie near the cells of a grid, in the mean."""
     energy, y, x, _, _ = moment.flatten(1)[:, cells]
     off = _distances(torch.stack([y / energy, x / energy], 1), grid) if bool(energy.all()) else None
-    return off is not None and float(off.mean()) < _KNOWN
+    return off is not None and float(off.mean()) < _NEAR
 
 
 def _distances(centers: Float[Tensor, "n 2"], grid: Grid) -> Float[Tensor, " n"] | None:

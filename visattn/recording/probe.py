@@ -58,7 +58,6 @@ _CUT = (
     "it cuts, pads or shifts its images before its first layer; do that before, and pass images as "
     "the layer gets them"
 )
-_SAME = 1e-9  # relative difference of equal rows
 _NO_OUTPUT = "its output does not lie on the positions of its queries"
 
 
@@ -182,7 +181,6 @@ class _Output:
     Args:
         tokens: Moments of tokens, of three axes.
         planes: How clearly a map is one of the image, of four.
-        rows: A number for each token or cell of the photo, to find it elsewhere.
         places: Where its tokens lie.
         layer: The same as metadata.
     """
@@ -191,21 +189,19 @@ class _Output:
     shape: tuple[int, ...]
     tokens: list[Float[Tensor, "5 n"]] = field(default_factory=list)
     planes: list[float] = field(default_factory=list)
-    rows: list[Float[Tensor, " n"]] = field(default_factory=list)
     places: Places | None = None
     layer: FeatureLayer | None = None
 
 
 @dataclass(eq=False)
 class _Attention:
-    """One attention call: moments of its tokens, by window, and numbers that tell their order."""
+    """One attention call, and the moments of its tokens, by window."""
 
     site: str
     shape: tuple[int, int, int, int] = (0, 0, 0, 0)
     reason: str = ""
     keys: Float[Tensor, "5 w m"] | None = None
     queries: Float[Tensor, "5 w n"] | None = None
-    rows: Sequence[tuple[int, Float[Tensor, " s"]]] = ()
     count: int = 0
     output: tuple[int, ...] = ()
     tap: Tap | None = None
@@ -221,7 +217,6 @@ class _Probe:
         self.runs = 0
         self.sure = self.whole = True
         self.outputs: list[_Output] = []
-        self.inputs: list[tuple[int, Tensor]] = []  # rows of inputs, after so many outputs
         self.attention: dict[tuple[str, int], _Attention] = {}
         self.read: dict[str, str] = {}  # names of the modules whose output attention reads
 
@@ -270,8 +265,6 @@ class _Probe:
             elif num_queries not in (1, num_keys) and groups == IMAGES:
                 # the model computed the weights: the last output of this size holds its queries
                 found.queries = next(self._tokens_of(num_queries), None)
-            slots = groups * num_keys // IMAGES
-            found.rows = [each for each in reversed(self.inputs) if len(each[1]) == slots]
         if num_queries == num_keys:
             return torch.eye(num_keys).to(values)
         if groups != IMAGES or found.keys is None or found.queries is None:
@@ -295,11 +288,6 @@ class _Probe:
                 yield torch.stack([torch.ones(count), y, x, y * y, x * x])[:, None]
 
     def _enter(self, running: Running) -> None:
-        if self.runs == 0:
-            arguments = (*running.args, *running.kwargs.values())
-            tensors = (each for each in arguments if isinstance(each, Tensor))
-            for tensor in (each for each in tensors if each.ndim in (3, 4)):
-                self.inputs += [(len(self.outputs), rows) for rows in _rows(tensor)]
         # Methods explain what attention reads: the norm before it, not the residual stream.
         block = self.norm.rpartition(".")[0]
         inside = bool(block) and running.site.startswith(f"{block}.")
@@ -335,7 +323,6 @@ class _Probe:
                     both = [place_planes(each, self.size) for each in maps]
                     found.planes = list(map(sum, zip(found.planes or (0, 0), both, strict=True)))
                 if self.runs == 0:
-                    found.rows = _rows(tensor)
                     self._look_at_pixels(module, args)
 
         self.looked = False
@@ -419,30 +406,13 @@ class _Probe:
         alike = (each for each in known if len(each.cells) + len(each.free) == moment.shape[1])
         return next((each for each in alike if lie_at(moment, each.grid, each.cells)), None)
 
-    def _place(self, moment: Tensor | None, found: _Attention) -> Places | None:
+    def _place(self, moment: Tensor | None) -> Places | None:
         """Return where tokens lie; None if nowhere, or if that is not sure yet."""
-        if moment is None:
-            return None
-        places = place_tokens(moment, self.size, lambda count: self._known(found.rows, count))
+        places = None if moment is None else place_tokens(moment, self.size)
         if places is not None and not places.sure:
             self.sure = False
             return None
         return places
-
-    def _known(
-        self, rows: Sequence[tuple[int, Tensor]], count: int
-    ) -> tuple[Grid, Int[Tensor, " n"]] | None:
-        """Return the grid of tokens that are those of an earlier output, and their slots."""
-        for at, slots in rows:
-            for output in reversed(self.outputs[:at]):
-                layer, places = output.layer, output.places
-                if layer is None or places is None or len(places.cells) != count:
-                    continue
-                values = output.rows[0 if layer.layout.endswith("c") else 1]
-                found = _find(values[places.cells], slots)
-                if found is not None:
-                    return layer.grid, found
-        return None
 
     def _layout(self, call: _Attention) -> ObservedTokens | AttentionLayer | str:
         """Return the positions of the tokens of attention, or why it cannot be recorded.
@@ -455,7 +425,7 @@ class _Probe:
             return "it combines several softmaxes, none of which alone is its attention"
         groups, heads, num_queries, num_keys = call.shape
         windows = groups // IMAGES
-        keys = self._place(call.keys, call)
+        keys = self._place(call.keys)
         if keys is None or (windows > 1 and num_queries != num_keys):
             return _NO_PLACE
         prefix = self._kinds(len(keys.free)) if windows == 1 else ()
@@ -473,7 +443,7 @@ class _Probe:
         elif call.queries is None or order is not None:
             return _NO_PLACE if order is None else _NOT_IN_ORDER
         else:
-            queries = self._place(call.queries, call)
+            queries = self._place(call.queries)
             if queries is None:
                 return replace(layer, num_queries=num_queries)
             if _order(queries, 1, num_queries) is not None:
@@ -536,32 +506,6 @@ def _token_moments(tokens: Float[Tensor, "g h m d"]) -> Float[Tensor, "5 w m"]:
 
 def _sum(known: Tensor | None, other: Tensor) -> Tensor:
     return other if known is None else known + other
-
-
-def _rows(tensor: Tensor) -> list[Float[Tensor, " s"]]:
-    """Return a number for each token or cell of the photo: equal rows have equal numbers.
-
-    Channels are the last axis, and the second.
-    """
-    if len(tensor) % IMAGES or not tensor.is_floating_point():
-        return []
-    photo = tensor.detach()[: len(tensor) // IMAGES].double()
-    numbers: list[Tensor] = []
-    for axis in (-1, 1):
-        mixture = torch.arange(1.0, tensor.shape[axis] + 1, dtype=torch.float64).cos()
-        numbers.append((photo.movedim(axis, -1) @ mixture.to(photo.device)).flatten())
-    return numbers
-
-
-def _find(values: Float[Tensor, " n"], slots: Float[Tensor, " s"]) -> Int[Tensor, " n"] | None:
-    """Return the slot of each value; None if one is missing, or not the only one."""
-    scale = float(values.abs().max())
-    ordered, order = slots.sort()
-    near = torch.searchsorted(ordered, values - _SAME * scale).clamp(max=len(ordered) - 1)
-    off = (ordered[near] - values).abs()
-    found = order[near]
-    unique = len(found.unique()) == len(found)
-    return found if unique and bool((off < 2 * _SAME * scale).all()) else None
 
 
 def _order(places: Places, windows: int, slots: int) -> Int[Tensor, "w p"] | None:
