@@ -13,7 +13,6 @@ import visattn as va
 from visattn.attribution.attention import rollout
 from visattn.attribution.cam import gradcam
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.gradient import input_gradient
 from visattn.attribution.methods import METHODS, get_method, supported_methods
 from visattn.attribution.perturbation import occlusion
 from visattn.attribution.targets import class_target
@@ -114,8 +113,6 @@ REFUSED = [
     (lambda: get_method("zzz"), "choose from attention, rollout"),
     (refusal_of_images(gradcam, layer="head"), "must name a module of small, got 'head'"),
     (refusal_of_images(occlusion, sliding_window_size=3, stride=4), "to cover the image"),
-    (lambda: input_gradient(small_cnn(), images(), lambda scores: scores.detach()[:, 0]),
-     "must be differentiable with respect to the images"),
     (lambda: va.explain(small_cnn().model.float(), PHOTO, "rollout"), "no attention among tokens"),
 ]  # fmt: skip
 

@@ -1,10 +1,11 @@
 """Occlusion and RISE: their masks, and their maps against plain loops over images and masks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from small_models import images, small_cnn
-from torch import Tensor
 
 from visattn.attribution.perturbation import (
     occlusion,
@@ -12,11 +13,9 @@ from visattn.attribution.perturbation import (
     rise,
     rise_grids,
     rise_masks,
-    variant_scorer,
     window_masks,
 )
 from visattn.attribution.targets import resolve_target
-from visattn.recording.subject import Subject
 
 
 @settings(max_examples=40, deadline=None)
@@ -119,44 +118,17 @@ def test_rise_is_the_mean_of_masks_weighted_by_scores() -> None:
     torch.testing.assert_close(result, expected)
 
 
-class Viewed(torch.nn.Module):
-    """Flattens features with `view`, which channels-last features do not allow."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = torch.nn.Conv2d(3, 5, 3), torch.nn.Linear(5 * 11 * 15, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        features = self.conv(x).view(len(x), -1)
-        return self.head(features)
-
-
-def test_models_that_call_view_are_scored_in_their_own_layout() -> None:
-    torch.manual_seed(0)
-    model, x = Viewed(), torch.randn(2, 3, 13, 17)
-    explained = Subject(model, small_cnn().info, model)
-    target = resolve_target([1, 2], explained)
-    with torch.no_grad():
-        score, count, original = variant_scorer(explained, x, target, internal_batch_size=3)
-        variants = torch.stack((x, -x))
-        expected = torch.stack([model(part)[[0, 1], [1, 2]] for part in variants])
-        torch.testing.assert_close(score(variants), expected)
-        torch.testing.assert_close(original, expected[:1])
-    assert count == 1
-
-
 @pytest.mark.gpu
 def test_maps_on_a_gpu_equal_those_on_the_host() -> None:
     torch.manual_seed(0)
-    model, x = Viewed().eval(), torch.randn(2, 3, 13, 17)
-    info = small_cnn().info
+    net, x = small_cnn(torch.float32), images(dtype=torch.float32)
     maps = []
     for device in ("cpu", "cuda"):
-        explained = Subject(model.to(device), info, model)
+        explained = replace(net, model=net.model.to(device))
         target = resolve_target([1, 2], explained)
-        images = x.to(device)
-        maps.append(torch.stack((rise(explained, images, target, num_masks=9),
-                                 occlusion(explained, images, target))).cpu())  # fmt: skip
+        there = x.to(device)
+        maps.append(torch.stack((rise(explained, there, target, num_masks=9),
+                                 occlusion(explained, there, target))).cpu())  # fmt: skip
     torch.testing.assert_close(*maps, atol=1e-3, rtol=1e-3)  # TensorFloat-32
 
 

@@ -16,7 +16,6 @@ from visattn.attribution.regions import (
     MaskLike,
     box_text,
     boxes_to_image,
-    cell_visibility,
     check_box,
     mask_on_grid,
     mask_to_runs,
@@ -146,7 +145,8 @@ class RegionTarget:
             region = mask_on_grid(self.mask, geometry, grid).to(predicted.device)
             return (*score.class_indices, int(predicted[region].mode().values))[0], region
         label, names = score.class_indices[0], explained.class_names
-        visible = cell_visibility(geometry, grid).to(predicted.device)
+        visible = mask_on_grid(torch.ones(geometry.image_size), geometry, grid)
+        visible = visible.to(predicted.device)
         region = (predicted == label) & visible
         if not bool(region.any()):
             present = [_name(each, names) for each in predicted[visible].unique().tolist()]

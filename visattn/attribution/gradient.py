@@ -9,11 +9,10 @@ from visattn.attribution.perturbation import (
     Baseline,
     VariantScorer,
     baseline_image,
-    evaluate_target,
     variant_scorer,
 )
 from visattn.attribution.registry import method
-from visattn.attribution.targets import Target
+from visattn.attribution.targets import Target, target_values
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.subject import Subject
 
@@ -71,9 +70,6 @@ def input_x_gradient(
     Args:
         signed: Return the sum over channels, instead of the maximum absolute value.
 
-    Raises:
-        ValueError: If the target is not differentiable.
-
     Source:
         Shrikumar et al. 2016, arXiv:1605.01713, section 2.
     """
@@ -105,9 +101,6 @@ def smoothgrad(
         seed: Of the noise.
         internal_batch_size: Images in one forward pass; None for as many as suit the memory.
 
-    Raises:
-        ValueError: If the target is not differentiable.
-
     Source:
         Smilkov et al. 2017, arXiv:1706.03825, section 3.
     """
@@ -122,7 +115,7 @@ def smoothgrad(
             count = min(chunk, num_samples - start)
             noise = [torch.randn(images.shape[1:], generator=random) for _ in range(count)]
             noisy = images + stdev_spread * spread * torch.stack(noise).to(images)[:, None]
-            total += _gradients(explained, noisy, scorer).sum(0)
+            total += _gradients(noisy, scorer).sum(0)
     return _reduce_channels(total / num_samples, signed=signed)
 
 
@@ -154,9 +147,6 @@ def integrated_gradients(
         signed: Return the sum over channels, instead of the maximum absolute value.
         internal_batch_size: Images in one forward pass; None for as many as suit the memory.
 
-    Raises:
-        ValueError: If the target is not differentiable.
-
     Source:
         Sundararajan, Taly and Yan 2017, arXiv:1703.01365, equation 1.
     """
@@ -174,7 +164,7 @@ def integrated_gradients(
         )
         for alpha, weight in zip(alphas.split(chunk), weights.split(chunk), strict=True):
             path = baseline + alpha * difference
-            total += (weight * _gradients(explained, path, scorer)).sum(0)
+            total += (weight * _gradients(path, scorer)).sum(0)
     return _reduce_channels(difference * total, signed=signed)
 
 
@@ -182,26 +172,18 @@ def _input_gradient(
     explained: Subject, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, "b c y x"]:
     """Return the gradient of the target with respect to images."""
-
-    def evaluate(variants: Float[Tensor, "1 b c y x"]) -> Float[Tensor, "1 b"]:
-        return evaluate_target(explained, variants, target)
-
     with frozen(explained.model):
-        return _gradients(explained, images[None], evaluate)[0]
+        inputs = with_grad(images)
+        [gradient] = torch.autograd.grad(target_values(explained, inputs, target).sum(), inputs)
+    return gradient
 
 
 def _gradients(
-    explained: Subject, variants: Float[Tensor, "m b c y x"], scorer: VariantScorer
+    variants: Float[Tensor, "m b c y x"], scorer: VariantScorer
 ) -> Float[Tensor, "m b c y x"]:
+    """Return the gradient of scores with respect to variants of images."""
     variants = with_grad(variants)
-    values = scorer(variants)
-    if not values.requires_grad:
-        raise ValueError(
-            f"the target must be differentiable with respect to the images, but that of "
-            f"{explained.info.name} has no gradient; is a tensor in the model or in the target "
-            "function detached? rise and occlusion need no gradient"
-        )
-    return torch.autograd.grad(values.sum(), variants)[0]
+    return torch.autograd.grad(scorer(variants).sum(), variants)[0]
 
 
 def _reduce_channels(

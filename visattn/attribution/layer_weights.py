@@ -66,7 +66,7 @@ def record_weights(
         gradients: Whether to take the gradient of the target for each, too.
 
     Raises:
-        ValueError: If a layer runs several times, or the target does not depend on one.
+        ValueError: If a layer runs several times.
     """
     info, model = explained.info, explained.model
     recorder = record_sites(
@@ -82,19 +82,13 @@ def record_weights(
             inputs = with_grad(images) if gradients else images
             values = target(explained.forward(inputs))
         check_one_call_each(info, recording, layers)
-        found: Sequence[Tensor | None] = recording.weights
+        found: Sequence[Tensor] = recording.weights
         if gradients:
-            check_have_gradients([values, *recording.weights], info)
             total = check_one_per_image(values, len(images)).sum()
-            found = torch.autograd.grad(total, recording.weights, allow_unused=True)
+            found = torch.autograd.grad(total, recording.weights)
     by_site = {layer.site: layer for layer in layers}
     recorded: list[LayerWeights] = []
     for item, weights, gradient in zip(recording.maps, recording.weights, found, strict=True):
-        if gradient is None:
-            raise ValueError(
-                "the target must depend on the attention of each layer, but it does not depend on "
-                f"{item.site}; choose another layer or start_layer"
-            )
         layer = by_site[item.site]
         recorded.append(
             LayerWeights(
@@ -120,20 +114,6 @@ def with_query_axis(weights: Float[Tensor, "b *axes m"]) -> Float[Tensor, "b h n
     """
     weights = weights.unsqueeze(1) if weights.ndim == 2 else weights
     return weights.unsqueeze(2) if weights.ndim == 3 else weights
-
-
-def check_have_gradients(tensors: Sequence[Tensor], info: ModelInfo) -> None:
-    """Check that a target and the attention of a model are computed with gradients.
-
-    Raises:
-        ValueError: If one is not.
-    """
-    if not all(tensor.requires_grad for tensor in tensors):
-        raise ValueError(
-            f"{info.name} must compute its scores and its attention with gradients, but it "
-            "detaches tensors or runs layers inside torch.no_grad(); remove that, or use a method "
-            "without gradients such as attention or rollout"
-        )
 
 
 def check_one_call_each(
@@ -197,14 +177,9 @@ def included_layers(
     return list(layers[start_layer:])
 
 
-def single_grid_error(info: ModelInfo) -> str:
-    """Return why the attention of all layers cannot be multiplied; "" if it can.
-
-    Example:
-        >>> single_grid_error(ModelInfo("net", "timm", (6, 10), (0.5,), (0.5,), "none"))
-        'it has no attention among tokens'
-    """
-    layers = info.attention_layers
+def no_single_grid(explained: Subject, _target: object) -> str:
+    """Return why the attention of all layers cannot be multiplied; "" if it can."""
+    info, layers = explained.info, explained.info.attention_layers
     if info.attention_error or not layers:
         return info.attention_error or NO_ATTENTION
     grids = [grid for layer in layers for grid in (layer.grid, layer.key_grid or layer.grid)]
@@ -230,11 +205,6 @@ def single_grid_error(info: ModelInfo) -> str:
         if added[len(added) - len(tokens) :] != tokens:  # others may come in front of them
             return f"its prefix tokens change from {tokens} at {layer.site} to {added}"
     return ""
-
-
-def no_single_grid(explained: Subject, _target: object) -> str:
-    """Return why a method that combines all layers does not fit a model, as its `check`."""
-    return single_grid_error(explained.info)
 
 
 def read_shares(

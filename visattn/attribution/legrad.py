@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from torch.autograd import grad
 
 from visattn.attribution.layer_weights import (
-    check_have_gradients,
     check_one_call_each,
     included_layers,
-    single_grid_error,
+    no_single_grid,
     with_query_axis,
 )
 from visattn.attribution.registry import method
@@ -94,7 +93,7 @@ def _no_chain(explained: Subject, _target: object) -> str:
     layers = explained.info.attention_layers
     if layers and all(layer.single_query or layer.pools for layer in layers):
         return "its only attention is a pool, and LeGrad reads the tokens after each block"
-    return single_grid_error(explained.info)
+    return no_single_grid(explained, _target)
 
 
 @method("legrad", title="LeGrad", paper="arXiv:2404.03214", needs="tokens", check=_no_chain)
@@ -157,7 +156,6 @@ def legrad(
                 mean = tokens.mean(axis, keepdim=True).expand_as(outputs[-1])
                 with _giving(blocks[-1], mean):
                     score = target_values(explained, images, target)
-            check_have_gradients([score, weights], info)
             [gradient] = grad(score.sum(), weights, retain_graph=True)
             total = total + with_query_axis(gradient).clamp(min=0).mean((1, 2))[:, -cells:]
     return total.unflatten(1, layers[0].grid)

@@ -275,9 +275,7 @@ def variant_scorer(
 ) -> tuple[VariantScorer, int, Float[Tensor, "1 b"]]:
     """Return the function that scores variants of images, how many it takes, and their own scores.
 
-    Variants of a CNN are laid out channels last, which makes convolutions faster, if the model
-    takes them: one that calls `view` on its features does not. The target is called with the images
-    first.
+    The target is called with the images first.
 
     Example:
         >>> from visattn.attribution.targets import class_target
@@ -297,17 +295,9 @@ def variant_scorer(
     def evaluate(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:
         return evaluate_target(explained, variants, target, score_type, size)
 
-    def channels_last(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:
-        # The same axes in another order of the memory.
-        return evaluate(variants.movedim(2, -1).contiguous().movedim(-1, 2))
-
-    scorer = evaluate if explained.info.attention_layers else channels_last
     with torch.no_grad():
-        try:
-            first = scorer(images[None])
-        except RuntimeError:
-            scorer, first = evaluate, evaluate(images[None])
-    return scorer, max(1, size // len(images)), first
+        first = evaluate(images[None])
+    return evaluate, max(1, size // len(images)), first
 
 
 def images_per_pass(images: Float[Tensor, "b c y x"], *, backward: bool = False) -> int:

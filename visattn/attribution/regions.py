@@ -84,16 +84,6 @@ def mask_on_grid(
     return cells
 
 
-def cell_visibility(geometry: Geometry, grid: tuple[int, int]) -> Bool[Tensor, "gy gx"]:
-    """Return the cells of a grid over the input whose center lies on the photo.
-
-    Example:
-        >>> cell_visibility(Geometry.identity((1, 2)).padded(0, 0, (1, 4)), (1, 2))
-        tensor([[ True, False]])
-    """
-    return _visible(_cell_points(geometry, grid), geometry)
-
-
 def _cell_points(geometry: Geometry, counts: tuple[int, int]) -> Float[Tensor, "gy gx 2"]:
     """Return the positions on the photo of points at equal distances on the input."""
     y, x = (
