@@ -290,8 +290,11 @@ def info_of(model: nn.Module) -> ModelInfo:
 def test_an_unknown_default_layer_has_a_reason() -> None:
     no_grad = NoGrad(nn.Conv2d(3, 8, 4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     for model, reason in (
-        (Streams(), "several feature streams run in parallel before they are pooled"),
-        (Permuted(), "8 x 8 x 14 for each image) that is not the output of a module"),
+        (Streams(), "through several layers with positions (fine, coarse) that run side by side"),
+        (
+            Permuted(),
+            "through several layers with positions (conv) that run side by side or do not",
+        ),
         (no_grad, "its scores have no gradient with respect to the image"),
     ):
         explained = analyze_model(model.eval(), (32, 56))

@@ -12,7 +12,8 @@ from torch.nn.functional import avg_pool2d, layer_norm
 from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.layer_weights import read_shares
 from visattn.recording.model_info import ModelInfo
-from visattn.recording.read_rows import GradientEverywhere, shares_of_rows
+from visattn.recording.read_rows import shares_of_rows
+from visattn.recording.score_trace import GradientsKept
 from visattn.recording.subject import Subject
 
 GRID, PATCHES, WIDTH = (3, 5), 15, 24
@@ -237,7 +238,7 @@ def test_numbers_of_detached_tensors_give_no_warning() -> None:
     torch.set_warn_always(True)  # pyright: ignore[reportUnknownMemberType]
     x = torch.tensor(2.0, requires_grad=True)
     try:
-        with GradientEverywhere(keep=True):
+        with GradientsKept():
             numbers = float(x.detach()), int(x.detach()), complex(x.detach())
     finally:
         torch.set_warn_always(before)  # pyright: ignore[reportUnknownMemberType]

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from visattn.attribution.targets import Target
 from visattn.blocks.tap import Tap
 from visattn.recording.feature_layers import resizes_images
-from visattn.recording.feature_pooling import ScoreTracer
 from visattn.recording.frozen import unrounded, unwrapped
 from visattn.recording.model_config import (
     ClassNames,
@@ -23,9 +22,10 @@ from visattn.recording.model_config import (
 from visattn.recording.model_info import NO_ATTENTION, AttentionLayer, ModelInfo, Pooling
 from visattn.recording.outputs import OutputLayout
 from visattn.recording.probe import ProbeResult, prefix_tokens_of
-from visattn.recording.read_rows import Reading
+from visattn.recording.read_rows import Reading, confirmed_reading
 from visattn.recording.recorder import check_supports_hooks
 from visattn.recording.score_evidence import declared_class_counts
+from visattn.recording.score_trace import ScoreTracer
 from visattn.recording.subject import Subject
 
 _POOLING_NAMES: dict[str, Pooling] = {
@@ -198,7 +198,7 @@ def read_by_target(explained: Subject, images: Float[Tensor, "b c y x"], target:
     traced = copy(target)
     try:
         tracer = ScoreTracer(model, lambda image: traced(explained.forward(image)), result)
-        reading = tracer.reading(images[:1])
+        reading = confirmed_reading(tracer, images[:1])
     except (RuntimeError, ValueError, TypeError, IndexError):  # needs the whole batch
         return explained
     if reading is None:

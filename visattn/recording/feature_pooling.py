@@ -1,64 +1,44 @@
-"""The last spatial features before a model pools them, found through gradients of its scores."""
+"""The last layer whose output lies on the image before a model pools it: the default of CAMs.
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
-from itertools import compress
-from math import prod
+image -> stem -> ... -> last -> pool -> head -> scores       everything passes through `last`
+image -> ... -> block -+-> norm -> attention -+-> head       class token: all patches reach it
+                       +----- its own row ----+              through `norm`
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
+from torch import Tensor
 
-from visattn.blocks.tap import Tap
-from visattn.recording.frozen import frozen, with_grad
-from visattn.recording.gradient_graph import (
-    Edge,
-    GradientGraph,
-    edge_shape,
-    gradient_edge,
-    is_product,
-    num_positions,
-    preserves_rows,
-)
-from visattn.recording.interception import in_this_run, probing
+from visattn.recording.frozen import frozen
+from visattn.recording.interception import probing, tapped_attention
 from visattn.recording.model_info import FeatureLayer
-from visattn.recording.outputs import (
-    OutputLayout,
-    class_scores,
-    detect_output_layout,
-    output_tensors,
-)
-from visattn.recording.places import covers, fits
-from visattn.recording.probe import ProbeResult
-from visattn.recording.read_rows import (
-    AttentionTracer,
-    GradientEverywhere,
-    Reading,
-    RowReader,
-    TracedCall,
-    mean_of_images,
-)
+from visattn.recording.outputs import OutputLayout
+from visattn.recording.read_rows import Reading, confirmed_reading
+from visattn.recording.score_evidence import last_layers
+from visattn.recording.score_trace import LayerOutput, ScoreTracer, Trace, gradients_of
 
-PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-_MAX_TESTED = 4  # last outputs that may carry all positions
-_IMAGE_VECTORS = ("image_embeds", "pooler_output")
-_VECTOR_POSITIONS = 3  # positions of a pooled vector: several pools, or prefix tokens
+_NEAR = 24  # the scores, in layer outputs
+_MAX_TESTED = 4  # last outputs that may carry all patches to a class token
+_VECTOR_POSITIONS = 3  # of a pooled vector: several pools, or tokens beside the patches
+_ROUNDING = 1e-4  # of gradients along one path, taken from those along all
+_NOWHERE = "no gradient of its scores is spread over the positions of a layer"
 
 
 @dataclass(eq=False)
 class PooledFeatures:
-    """Features that the scores of a model are pooled from.
+    """What the scores of a model are computed from.
 
     Args:
-        layers: Layers with a grid, from the image to the scores; the pooled vector is computed
-            from the last one. Empty if it could not be determined.
+        layers: Layers with a grid, from the image to the scores, which are pooled from the last;
+            empty if it could not be determined.
         error: Why it could not be determined.
+        differentiable: Whether the scores have a gradient with respect to the image.
         reading: What the scores read of the attention of the model; None if that was not measured,
             the output has no scores, or they depend on no attention.
         output: Location of the class scores, by how they are computed; None if that is not known.
-        differentiable: Whether the scores have a gradient with respect to the image.
     """
 
     layers: tuple[FeatureLayer, ...] = ()
@@ -68,357 +48,166 @@ class PooledFeatures:
     output: OutputLayout | None = None
 
 
-@dataclass(eq=False)
-class RecordedOutput:
-    """Output of a module in a run with gradients.
-
-    Args:
-        version: Version counter of the tensor when the module returned it.
-        layer: Layout and grid, if its activations are aligned with the image.
-    """
-
-    site: str
-    edge: Edge
-    tensor: Tensor
-    version: int
-    layer: FeatureLayer | None
-
-    @property
-    def unmodified(self) -> bool:
-        """Whether no in-place operation overwrote it."""
-        return self.tensor._version == self.version  # noqa: SLF001
-
-
-@dataclass(eq=False)
-class GradientRun:
-    """A run of a model with gradients down to the image.
-
-    Args:
-        image: The image.
-        outputs: Outputs of modules that are called once, in order.
-        attention: Edges of the inputs and of the outputs of each attention module.
-        scores: The scores.
-        pooled: The scores, or else a vector that stands for the image; empty if there are neither.
-    """
-
-    image: Tensor
-    outputs: list[RecordedOutput] = field(default_factory=list)
-    attention: list[tuple[list[Edge], list[Edge]]] = field(default_factory=list)
-    scores: list[Tensor] = field(default_factory=list)
-    pooled: list[Tensor] = field(default_factory=list)
-    calls: list[TracedCall] = field(default_factory=list)
-    output: OutputLayout = field(default_factory=OutputLayout)
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreTracer:
-    """Traces the scores of a model back to features, and to the attention that they read.
-
-    Args:
-        forward: Calls the model on normalized images.
-        probe: Where its activations lie on the image.
-        num_classes: Number of classes, if it is known.
-    """
-
-    model: nn.Module
-    forward: Callable[[Tensor], Any]
-    probe: ProbeResult
-    num_classes: int | None = None
-
-    def pooled_features(self, image: Tensor) -> PooledFeatures:
-        """Return the last features before pooling, from one run of the model with gradients.
-
-        Every path from the image to the scores passes through certain tensors, the bottlenecks. The
-        last bottleneck whose gradient is spread over positions, and not only over a vector or a
-        class token, is what the model pools. The result is the module that returned it or, where
-        only a class token continues, the last module through which all positions reach the class
-        token.
-        """
-        with frozen(self.model), probing():
-            detached = GradientEverywhere(keep=False)
-            with detached if self.probe.layouts else nullcontext():
-                run = self._run(image)
-            graph = None
-            result = PooledFeatures(error="its scores have no gradient with respect to the image")
-            if run.scores:
-                search = _PoolingSearch(run, self.probe)
-                result = replace(search.search(), output=run.output)
-                [gradient] = search.gradients([gradient_edge(run.image)])
-                result.differentiable = gradient is not None
-                graph = search.graph
-            # What is read without gradients is read, too.
-            first = None if detached.used else self._reading_of(run, graph)
-            result.reading = self._confirmed(first or self._read(image), image)
-        return result
-
-    def reading(self, image: Tensor) -> Reading | None:
-        """Return what the scores of a model read of its attention; None if they depend on none."""
-        return self._confirmed(self._read(image), image)
-
-    def _confirmed(self, reading: Reading | None, image: Tensor) -> Reading | None:
-        """Return a reading, with runs on other images if it may depend on the image."""
-        if reading is None or reading.rows is None or not reading.ambiguous:
-            return reading
-        # Mirrored and inverted images have their maxima elsewhere.
-        others = [self._read(variant) for variant in (image.flip(-1), -image.flip(-2))]
-        images = [other.rows for other in others if other is not None and other.rows is not None]
-        if all(map(reading.rows.same_cells, images)):
-            return reading
-        # A maximum: which tokens it takes depends on the image.
-        return replace(reading, rows=mean_of_images([reading.rows, *images]))
-
-    def _read(self, image: Tensor) -> Reading | None:
-        """Return what scores read of attention on one image, also of what the model detaches."""
-        if not self.probe.layouts:
-            return None
-        with frozen(self.model), probing():
-            with GradientEverywhere(keep=True):
-                run = self._run(image)
-            return self._reading_of(run)
-
-    def _reading_of(self, run: GradientRun, graph: GradientGraph | None = None) -> Reading | None:
-        """Return what the scores of a run read of its attention."""
-        if not run.pooled or not self.probe.layouts:
-            return None
-        if graph is None or run.pooled is not run.scores:
-            graph = GradientGraph([gradient_edge(tensor) for tensor in run.pooled])
-        weights = _random_weights(run.pooled)
-        reader = RowReader(
-            run.calls,
-            [output.edge for output in run.outputs],
-            graph,
-            lambda edges: _gradients(run.pooled, weights, edges),
-            self.probe.layouts,
+def pooled_features(tracer: ScoreTracer, image: Tensor) -> PooledFeatures:
+    """Return the features and the attention that the scores of a model are computed from."""
+    with frozen(tracer.model), probing():
+        try:
+            kept = tracer.kept(image)
+            trace = tracer.run(image) if kept.detached else kept
+        except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
+            return PooledFeatures(error=f"its scores are not differentiable ({error})")
+        reading = confirmed_reading(tracer, image, kept)
+        if not trace.scores or not trace.bypassed():
+            reason = "its scores have no gradient with respect to the image"
+            return PooledFeatures((), reason, reading=reading, output=kept.layout)
+        attention = _attention_modules(tracer)
+        layers, error = pooled_layers(trace, attention)
+        if error == _NOWHERE:  # heads that begin with zeros (ViT, fine-tuning) stop all gradients
+            layers, error = pooled_layers(tracer.kept(image, unzeroed=True), attention)
+        return PooledFeatures(
+            layers, error, differentiable=True, reading=reading, output=kept.layout
         )
-        reading = reader.read()
-        if reading is None:
-            graph.unblock_zero_gradients()
-            reading = reader.read()
-        return reading
-
-    def _run(self, image: Tensor) -> GradientRun:
-        """Run the model on an image that requires a gradient."""
-        run = GradientRun(with_grad(image))
-        tracer = AttentionTracer(self.model, lambda: len(run.outputs))
-        with ExitStack() as stack:
-            if self.probe.layouts:
-                stack.enter_context(tracer.tracing())
-            for site, module in self.model.named_modules():
-                hook = in_this_run(self._output_hook(site, run))
-                stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
-            output = self.forward(run.image)
-        run.calls = tracer.calls
-        run.output = detect_output_layout(output, len(image), self.num_classes)
-        has_scores = True
-        if not run.output.error:
-            output = class_scores(output, len(image), run.output)
-        elif isinstance(output, dict) and ("out" in output or "logits" in output):  # dense scores
-            output = output["out"] if "out" in output else output["logits"]
-            has_scores = output.ndim == 4
-        else:
-            has_scores = isinstance(output, Tensor) and output.ndim == 4
-        run.scores = _differentiable(output)
-        run.pooled = run.scores if has_scores else _differentiable(_image_vector(output))
-        return run
-
-    def _output_hook(self, site: str, run: GradientRun) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-            if site in self.probe.attention_modules or _has_token_tap(module):
-                run.attention.append((_edges((args, kwargs)), _edges(output)))
-            tensor = output[0] if isinstance(output, tuple) else output
-            once = len(self.probe.layers.get(site, ())) == 1
-            if once and isinstance(tensor, Tensor) and tensor.grad_fn is not None:
-                # layers that pass on what they get would hide the layer that computed it
-                layer = None if isinstance(module, PASS_THROUGH) else self.probe.once(site)
-                version = tensor._version  # noqa: SLF001
-                edge = gradient_edge(tensor)
-                run.outputs.append(RecordedOutput(site, edge, tensor, version, layer))
-
-        return hook
 
 
-def _has_token_tap(module: nn.Module) -> bool:
-    return any(isinstance(child, Tap) and child.kind == "tokens" for child in module.children())
+def _attention_modules(tracer: ScoreTracer) -> set[str]:
+    taps = {site.rpartition(".")[0] for site, _ in tapped_attention(tracer.model)}
+    return tracer.probe.attention_modules | taps
 
 
-def _edges(output: Any) -> list[Edge]:
-    tensors = output_tensors(output)
-    return [gradient_edge(tensor) for tensor in tensors if tensor.grad_fn is not None]
+def pooled_layers(trace: Trace, attention: Collection[str]) -> tuple[tuple[FeatureLayer, ...], str]:
+    """Return the layer that the scores are pooled from, behind the last one of each larger grid.
 
+    Args:
+        attention: Modules that compute attention; what is inside is no feature of its own.
 
-def _differentiable(output: Any) -> list[Tensor]:
-    return [
-        tensor
-        for tensor in output_tensors(output)
-        if tensor.requires_grad and tensor.is_floating_point()
-    ]
-
-
-def _image_vector(output: Any) -> Any:
-    """Return the vector that stands for the image in the output of an encoder; () if none."""
-    names = _IMAGE_VECTORS if isinstance(output, dict) else ()
-    vectors = (output[name] for name in names if name in output)
-    return next((vec for vec in vectors if isinstance(vec, Tensor) and vec.ndim == 2), ())
-
-
-def _random_weights(tensors: Sequence[Tensor]) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return [torch.randn(tensor.shape, generator=generator).to(tensor) for tensor in tensors]
-
-
-def _gradients(
-    outputs: Sequence[Tensor], weights: Sequence[Tensor], edges: Sequence[Edge]
-) -> list[Tensor | None]:
-    """Return gradients of a weighted sum of outputs with respect to tensors of the graph."""
-    if not edges:
-        return []
-    inputs = [GradientEdge(*edge) for edge in edges]
-    gradients = torch.autograd.grad(
-        list(outputs), inputs, list(weights), retain_graph=True, allow_unused=True
-    )
-    return list(gradients)
-
-
-class _PoolingSearch:
-    """Traces the scores of a model back to the features that they are pooled from."""
-
-    def __init__(self, run: GradientRun, probe: ProbeResult) -> None:
-        self.run = run
-        layers = (layer for calls in probe.layers.values() for layer in calls if layer is not None)
-        counts = (layer.num_prefix_tokens for layer in layers)
-        self.vector_positions = max([_VECTOR_POSITIONS, *counts])
-        self.graph = GradientGraph([gradient_edge(scores) for scores in run.scores])
-        self.inside_attention = set[Edge]()
-        for inputs, outputs in run.attention:
-            self.inside_attention |= self.graph.between(outputs, inputs)
-        self.dense = run.scores[0].ndim == 4  # scores for each position
-        self.weights = _random_weights(run.scores)
-
-    def search(self) -> PooledFeatures:
-        """Return the features before pooling and those of earlier stages."""
-        pooled = self._last_spatial_bottleneck()
-        if pooled is None:  # heads that begin with zeros (ViT, fine-tuning) stop all gradients
-            self.graph.unblock_zero_gradients()
-            pooled = self._last_spatial_bottleneck()
-        if pooled is None:
-            return PooledFeatures(error="no gradient of its scores is spread over positions")
-        carrier = None if self.dense else self._last_carrier(pooled)
-        # The last axis holds the channels of tokens.
-        if carrier is not None and edge_shape(carrier.edge)[-1] == edge_shape(pooled)[-1]:
-            chosen = carrier
-        else:
-            chosen = self._pooled_output(pooled, alone=carrier is None)
-        if isinstance(chosen, str):
-            return PooledFeatures(error=chosen)
-        return PooledFeatures(self._layers_up_to(chosen))
-
-    def gradients(self, edges: Sequence[Edge]) -> list[Tensor | None]:
-        """Return gradients of a random weighted sum of the scores with respect to tensors."""
-        return _gradients(self.run.scores, self.weights, edges)
-
-    def _is_spatial(self, gradient: Tensor | None) -> bool:
-        return gradient is not None and num_positions(gradient) > self.vector_positions
-
-    def _last_spatial_bottleneck(self) -> Edge | None:
-        # From the scores to the image, gradients are first those of a vector (the head) and then
-        # spread over a grid: where that begins, the model pools. Most models pool within their last
-        # few tensors, and gradients of more take the backward pass through more of the model.
-        edges = [edge for edge in self.graph.bottlenecks if edge not in self.inside_attention]
-        if self.dense:  # dense scores are no features
-            before_scores = (any(map(is_product, self.graph.downstream(edge))) for edge in edges)
-            edges = list(compress(edges, before_scores))
-        for chunk in (
-            edges[:4],
-            *(edges[start : start + 16] for start in range(4, len(edges), 16)),
-        ):
-            for edge, gradient in zip(chunk, self.gradients(chunk), strict=True):
-                if self._is_spatial(gradient):
-                    return edge
-        return None
-
-    def _last_carrier(self, pooled: Edge) -> RecordedOutput | None:
-        """Return the last output that carries all positions where only few tokens continue."""
-        # A ViT with a class token: only its row continues from the last block to the head, so that
-        # the last spatial bottleneck lies many blocks before. But all patches reach the class token
-        # through the output of the block before the last attention: without that output, nothing
-        # spatial is left.
-        downstream = self.graph.downstream(pooled)
-        later = [out.edge for out in self.run.outputs if out.layer and out.edge in downstream]
-        edges = [edge for edge in dict.fromkeys(later) if edge not in self.inside_attention]
-        pairs = zip(edges, self.gradients(edges), strict=True)
-        spatial = [edge for edge, gradient in pairs if self._is_spatial(gradient)]
-        for edge in reversed(spatial[-_MAX_TESTED:]):
-            with self.graph.blocked(edge):
-                remaining = self.gradients([pooled])[0]
-            if not self._is_spatial(remaining):
-                return self._outermost_output(edge)
-        return None
-
-    def _pooled_output(self, pooled: Edge, *, alone: bool) -> RecordedOutput | str:
-        """Return the module output that is pooled, or why there is none.
-
-        It is `alone` if nothing downstream carries all its positions.
-        """
-        products = [
-            edge
-            for edge in self.graph.downstream(pooled)
-            if is_product(edge) and edge not in self.inside_attention
+    Returns:
+        The layers, and why there are none.
+    """
+    outputs = [each for each in trace.outputs if not _is_inside(each.site, attention)]
+    if trace.scores and trace.scores[0].ndim == 4:  # dense scores are no features
+        head, after = last_layers(trace.scores)
+        outputs = [each for each in outputs if each.edge[:2] not in (*head, *after)]
+    last, spread = None, []
+    # Most models pool within their last few layers, and gradients of more of them take the backward
+    # pass through more of the model.
+    for start in (max(len(outputs) - _NEAR, 0), 0):
+        gradients = gradients_of(trace.scores, [each.edge for each in outputs[start:]])
+        spread = [
+            (each, gradient)
+            for each, gradient in zip(outputs[start:], gradients, strict=True)
+            if gradient is not None and is_spread(gradient, each.layer)
         ]
-        # Layers at several places at once behind the last common tensor: branches of a network that
-        # meet after pooling, so that no single layer stands for what is pooled.
-        streams = sum(self._is_spatial(gradient) for gradient in self.gradients(products))
-        if alone and streams > self.dense:
-            return "several feature streams run in parallel before they are pooled"
-        for edge in self.graph.bottlenecks[self.graph.bottlenecks.index(pooled) :]:
-            # Norms and activations may lie between the layer and what is pooled, but no weights.
-            if edge != pooled and any(map(is_product, self.graph.between([pooled], [edge]))):
-                break
-            output = self._outermost_output(edge) or self._pooled_plane(edge)
-            if output is not None and output.unmodified:
-                return output
-        shape = " x ".join(str(side) for side in edge_shape(pooled)[1:])
-        return (
-            f"its scores are pooled from a tensor ({shape} for each image) that is not the output "
-            "of a module with a known position on the image"
+        if last := _last_bottleneck(trace, [each for each, _ in spread]):
+            break
+    if last is None:
+        several = "no layer with positions on the image lies on all paths from it to its scores"
+        return (), several if spread else _NOWHERE
+    later = spread[[each.site for each, _ in spread].index(last.site) + 1 :]
+    placed = [pair for pair in later if pair[0].layer is not None and pair[0].unmodified]
+    for output, gradient in reversed(placed[-_MAX_TESTED:]):
+        if _carries(trace, output, gradient):
+            return _with_earlier(trace, outputs, output), ""
+    head = {edge for edges in last_layers(trace.scores) for edge in edges}
+    weighted = [each.site for each, _ in later if each.edge[:2] not in head and _has_weights(each)]
+    if weighted:
+        return (), (
+            f"its scores are computed from {last.site}, but through several layers with positions "
+            f"({', '.join(weighted[-3:])}) that run side by side or do not lie on the image"
         )
+    return _with_earlier(trace, outputs, last), ""
 
-    def _outermost_output(self, edge: Edge) -> RecordedOutput | None:
-        outputs = (output for output in reversed(self.run.outputs) if output.edge == edge)
-        return next((output for output in outputs if output.layer is not None), None)
 
-    def _pooled_plane(self, edge: Edge) -> RecordedOutput | None:
-        """Return an output on a small grid that is computed row by row from an aligned one."""
-        output = next((out for out in reversed(self.run.outputs) if out.edge == edge), None)
-        if output is None or output.tensor.ndim != 4:
-            return None
-        rows, columns = output.tensor.shape[2:]
-        grid = (rows, columns)
-        size = (self.run.image.shape[2], self.run.image.shape[3])
-        if not fits(grid, size) and not covers(grid, size):
-            return None
-        aligned = {
-            out.edge for out in self.run.outputs if out.layer and out.layer.layout == "b c y x"
-        }
-        for source in self.graph.bottlenecks[self.graph.bottlenecks.index(edge) + 1 :]:
-            for step in self.graph.between([edge], [source]):
-                is_vector = prod(sorted(edge_shape(step))[:-1]) <= self.vector_positions
-                if not preserves_rows(step) and not is_vector:
-                    return None
-            if source in aligned:
-                return replace(output, layer=FeatureLayer(output.site, "b c y x", grid))
+def _carries(trace: Trace, output: LayerOutput, gradient: Tensor) -> bool:
+    """Whether all patches reach the scores through a layer, beside tokens that pass it by."""
+    if output.source is None or trace.bypassed(output.source):
+        return False
+    [whole] = gradients_of(trace.scores, [output.source])
+    # Gradients add up over paths: what is left without those through the layer.
+    [through] = torch.autograd.grad(
+        [output.edge], [output.source], [gradient], retain_graph=True, allow_unused=True
+    )
+    if whole is None or through is None or whole.shape != gradient.shape:
+        return False
+    rest = whole - through
+    rest = torch.where(rest.abs() > _ROUNDING * whole.abs().max(), rest, 0)
+    return not is_spread(rest, output.layer)
+
+
+def _last_bottleneck(trace: Trace, outputs: Sequence[LayerOutput]) -> LayerOutput | None:
+    """Return the last output that lies on the image and that all paths lead through."""
+    planes: list[LayerOutput] = []
+    for output in reversed(outputs):
+        if not output.unmodified or trace.bypassed(output.edge):
+            continue
+        if output.layer is None:
+            planes.append(output)
+            continue
+        layers = ((each, _plane(each, output)) for each in planes)
+        return next((replace(each, layer=layer) for each, layer in layers if layer), output)
+    return None
+
+
+def _plane(output: LayerOutput, source: LayerOutput) -> FeatureLayer | None:
+    """Return the layout of a map that is too small or too weak for the probe.
+
+    Its rows and columns are computed from those of a layer that lies on the image, in their order.
+    """
+    if output.tensor.ndim != 4 or source.tensor.ndim != 4:
         return None
+    for axis in (2, 3):
+        centers: list[Tensor] = []
+        for line in range(output.tensor.shape[axis]):
+            chosen = torch.zeros_like(output.tensor)
+            chosen.select(axis, line).fill_(1)
+            [gradient] = torch.autograd.grad(
+                [output.edge], [source.edge], [chosen], retain_graph=True
+            )
+            energy = gradient.square().sum([0, 1, 5 - axis])
+            centers.append((energy * torch.arange(len(energy)).to(energy)).sum() / energy.sum())
+        if len(centers) > 1 and not bool((torch.stack(centers).diff() > 0).all()):
+            return None
+    rows, columns = output.tensor.shape[2:]
+    return FeatureLayer(output.site, "b c y x", (rows, columns))
 
-    def _layers_up_to(self, chosen: RecordedOutput) -> tuple[FeatureLayer, ...]:
-        """Return the last bottleneck layer of each grid before an output, and the layer of that."""
-        bottlenecks = set(self.graph.bottlenecks)
-        layers: dict[Any, FeatureLayer] = {}
-        for output in self.run.outputs:
-            if output.edge == chosen.edge:
-                break
-            layer = output.layer
-            if layer is not None and output.edge in bottlenecks and output.unmodified:
-                layers[layer.grid, layer.layout] = layer
-        if chosen.layer is not None:
-            layers.pop((chosen.layer.grid, chosen.layer.layout), None)
-            layers[chosen.layer.grid, chosen.layer.layout] = chosen.layer
-        return tuple(layers.values())
+
+def is_spread(gradient: Tensor, layer: FeatureLayer | None) -> bool:
+    """Whether a gradient is nonzero at more positions than those of a vector.
+
+    Example:
+        >>> layer = FeatureLayer("net", "b n c", (1, 2), num_prefix_tokens=1)
+        >>> is_spread(torch.tensor([[[1.0], [1.0], [0.0]]]), layer)
+        False
+    """
+    nonzero = gradient != 0
+    if layer is not None:
+        positions = nonzero.any(layer.layout.split().index("c"))[0].flatten()
+        start = layer.num_prefix_tokens
+        cells = list(layer.order) or slice(start, start + layer.grid[0] * layer.grid[1])
+        return int(positions[cells].sum()) > 1
+    if nonzero.ndim < 3:
+        return False
+    return min(int(nonzero.any(axis).sum()) for axis in (1, -1)) > _VECTOR_POSITIONS
+
+
+def _is_inside(site: str, modules: Collection[str]) -> bool:
+    return any(site.startswith(f"{module}.") for module in modules if module)
+
+
+def _has_weights(output: LayerOutput) -> bool:
+    weight = getattr(output.module, "weight", None)
+    return isinstance(weight, Tensor) and weight.ndim > 1
+
+
+def _with_earlier(
+    trace: Trace, outputs: Sequence[LayerOutput], chosen: LayerOutput
+) -> tuple[FeatureLayer, ...]:
+    """Return the last bottleneck on each grid before an output, and the layer of that."""
+    index = [output.site for output in outputs].index(chosen.site)
+    found: dict[Any, FeatureLayer] = {}
+    for output in (chosen, *reversed(outputs[:index])):
+        layer = output.layer
+        if layer is None or (layer.grid, layer.layout) in found:
+            continue
+        if output is chosen or (output.unmodified and not trace.bypassed(output.edge)):
+            found[layer.grid, layer.layout] = layer
+    return tuple(reversed(found.values()))

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from visattn.recording.gradient_graph import gradient_edge
 from visattn.recording.score_evidence import (
     ends_in_sigmoid,
     features_reason,
@@ -111,19 +110,19 @@ output[0][:, 3], target=lambda output: output[1][:, 3]
         unnamed=score_key is None,
         example=f"{expression}{_column(by_name[key])}",
     )
-    if by_name[key].grad_fn is None:
+    chosen = by_name[key]
+    if chosen.grad_fn is None:
         return layout
-    edge = gradient_edge(by_name[key])
-    if is_sorted(edge):
+    if is_sorted(chosen):
         return OutputLayout(
             error="its output is sorted, so that its columns are ranks and no classes; pass a "
             "model that returns the scores as they are before topk or sort"
         )
-    layout = replace(layout, is_probability=ends_in_sigmoid(edge))
+    layout = replace(layout, is_probability=ends_in_sigmoid(chosen))
     known = not layout.unnamed or num_classes == layout.num_classes
     if known or batch_size > 1:  # rows of a layer are positions of one image
         return layout
-    features, assumed = features_reason(edge, sizes[key])
+    features, assumed = features_reason(chosen, sizes[key])
     return replace(layout, features=features, assumed=assumed)
 
 
@@ -139,8 +138,7 @@ def _only_candidate(
     dependent = {name: tensor for name, tensor in candidates.items() if tensor.requires_grad}
     if len(dependent) == 1:  # others do not depend on the image
         return next(iter(dependent))
-    edges = {name: gradient_edge(tensor) for name, tensor in dependent.items()}
-    return last_computed(edges, {name: sizes[name] for name in edges}) if edges else None
+    return last_computed(dependent) if dependent else None
 
 
 def class_scores(

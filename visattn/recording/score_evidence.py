@@ -1,143 +1,136 @@
-"""Other rounding errors in a model, which show how much its output depends on them.
+"""How an output is computed, by its autograd graph: class scores, ranks, or features.
 
 Names of outputs differ from model to model, and a feature vector has the shape `[b, k]` of class
-scores. How an output is computed tells more: scores are the last thing computed, and a classifier
-is a linear layer, or a convolution that is pooled. See `features_reason` for the rules.
+scores. But a classifier is a linear layer on a vector, or a convolution that is pooled, and it is
+the last thing computed.
+
+An edge of the graph is a node and the number of one of its outputs: one tensor.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+from torch.autograd.graph import get_gradient_edge
 
-from visattn.recording.gradient_graph import (
-    Edge,
-    GradientGraph,
-    edge_shape,
-    inputs_of,
-    is_product,
-    is_rectifier,
-    node_kind,
-)
-
-_PRODUCTS = frozenset({F.linear, torch.matmul, torch.bmm, torch.addmm, Tensor.matmul,
-                       Tensor.__matmul__, F.scaled_dot_product_attention})  # fmt: skip
-
-
-class Rounding(TorchFunctionMode):
-    """Changes each result of a matrix product in its last digit, at random.
-
-    Another order of the terms, as in another kernel or batch size, does the same.
-
-    Example:
-        >>> ones = torch.ones(2, 3)
-        >>> with Rounding():
-        ...     product = ones @ ones.T
-        >>> bool((product != 3).any()), torch.allclose(product, torch.tensor(3.0))
-        (True, True)
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run a torch function, and change its result if it is a product."""
-        result = func(*args, **(kwargs or {}))
-        if func in _PRODUCTS and result.is_floating_point():
-            sign = torch.randint(0, 2, result.shape, device=result.device) * 2 - 1
-            result = result * (1 + torch.finfo(result.dtype).eps * sign).to(result.dtype)
-        return result
-
-
+Edge = tuple[Any, ...]
+_PRODUCTS = ("Convolution", "Addmm", "Addbmm", "Baddbmm", "Mm", "Bmm", "Linear", "ScaledDot",
+             "Mkldnn")  # fmt: skip
 _NORMS = {
     "NativeBatchNorm": "batch normalization", "CudnnBatchNorm": "batch normalization",
     "MiopenBatchNorm": "batch normalization", "NativeLayerNorm": "layer normalization",
     "NativeGroupNorm": "group normalization", "FusedRmsNorm": "RMS normalization",
     "LinalgVectorNorm": "L2 normalization",
 }  # fmt: skip
-_SMOOTH = (
-    "Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu", "Gelu", "Silu", "Mish",
-    "Hardswish",
-)  # fmt: skip
-_BOUNDED = ("Tanh", "Hardsigmoid", "Softplus")  # of outputs that may be scores
+_SMOOTH = {"Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu", "Gelu", "Silu", "Mish",
+           "Hardswish"}  # fmt: skip
+_RECTIFIERS = {"Relu", "Clamp", "ClampMin", "Threshold", "Maximum", "Fmax"}
+_BOUNDED = {"Tanh", "Hardsigmoid", "Softplus"}  # of outputs that may be scores
 
 
-def last_computed(outputs: Mapping[str, Edge], sizes: Mapping[str, int]) -> str | None:
+def sources_of(edge: Edge) -> list[Edge]:
+    """Return the tensors that a tensor is computed from, as far as they depend on the image."""
+    return [source for source in edge[0].next_functions if source[0] is not None]
+
+
+def kind_of(edge: Edge) -> str:
+    """Return the name of the operation that computes a tensor.
+
+    Example:
+        >>> kind_of(get_gradient_edge(torch.zeros(2, requires_grad=True).clamp_min(0)))
+        'ClampMin'
+    """
+    return type(edge[0]).__name__.rstrip("0123456789").removesuffix("Backward").lstrip("_")
+
+
+def is_layer(edge: Edge) -> bool:
+    """Whether a tensor is a product with weights (convolution, linear) or of tokens (attention)."""
+    return kind_of(edge).startswith(_PRODUCTS)
+
+
+def walk(
+    roots: Iterable[Edge], without: Iterable[Edge] = (), *, to_layers: bool = False
+) -> Iterator[Edge]:
+    """Yield tensors and what they are computed from, but not through some, or through layers."""
+    visited = {edge[:2] for edge in without}
+    stack = [edge[:2] for edge in roots]
+    while stack:
+        edge = stack.pop()
+        if edge not in visited:
+            visited.add(edge)
+            yield edge
+            if not (to_layers and is_layer(edge)):
+                stack += sources_of(edge)
+
+
+def reaches(roots: Iterable[Edge], goal: Edge, without: Iterable[Edge] = ()) -> bool:
+    """Whether tensors are computed from another one, along a path that avoids some tensors.
+
+    Example:
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> y = 2 * x
+        >>> image, product, total = map(get_gradient_edge, (x, y, y.sum()))
+        >>> reaches([total], image), reaches([total], image, [product])
+        (True, False)
+    """
+    return any(edge == goal[:2] for edge in walk(roots, without))
+
+
+def last_layers(outputs: Iterable[Tensor]) -> tuple[list[Edge], list[Edge]]:
+    """Return the nearest layers on all paths from the image to outputs, and the tensors behind."""
+    edges = list(walk(map(get_gradient_edge, outputs), to_layers=True))
+    return [edge for edge in edges if is_layer(edge)], [e for e in edges if not is_layer(e)]
+
+
+def last_computed(outputs: Mapping[str, Tensor]) -> str | None:
     """Return the name of the output that all others are features or functions of; None if unclear.
 
     An output that another one is computed from, and that nothing bypasses, is a feature vector. An
     output without layers of its own, such as the softmax of another one, adds nothing.
     """
-    chains = {name: _values_without_layers(edge) for name, edge in outputs.items()}
-    remaining = [
+    edges = {name: get_gradient_edge(output)[:2] for name, output in outputs.items()}
+    chains = {name: set(walk([edge], to_layers=True)) for name, edge in edges.items()}
+    sizes = {name: output[0].numel() for name, output in outputs.items()}
+
+    def within(name: str) -> list[str]:  # others of which it is a function without layers
+        return [other for other, edge in edges.items() if edge in chains[name] - {edges[name]}]
+
+    names = [
         name
-        for name, size in sizes.items()
-        if not any(
-            other != name and outputs[other] in chains[name] and size in (1, sizes[other])
-            for other in outputs
-            if outputs[other] != outputs[name]
-        )
+        for name in outputs
+        if not any(sizes[name] in (1, sizes[other]) for other in within(name))
     ]
-    if len(remaining) == 1:
-        return remaining[0]
-    final = [name for name in remaining if _is_function_of_others(name, remaining, outputs, chains)]
-    return final[0] if len(final) == 1 else None
 
-
-def _values_without_layers(edge: Edge) -> list[Edge]:
-    """Return an output and the tensors that it is computed from without a layer in between."""
-    graph = GradientGraph([edge])
-    chain: list[Edge] = []
-    for source in graph.bottlenecks:
-        if any(map(is_product, graph.between([edge], [source]))):
-            break
-        chain.append(source)
-    return chain
-
-
-def _is_function_of_others(
-    name: str,
-    names: Sequence[str],
-    outputs: Mapping[str, Edge],
-    chains: Mapping[str, Sequence[Edge]],
-) -> bool:
-    """Whether an output is computed from all others, and from nothing else."""
-    own = set(chains[name])
-    features = [set(chains[other]) - own for other in names if other != name]
-    upstream = GradientGraph([outputs[name]]).upstream([outputs[name]])
-    if not all(chain & upstream for chain in features):
-        return False
-    ends = set[Edge]().union(*features)
-    visited = set(ends)
-    stack = [outputs[name]]
-    while stack:
-        new = [source for source in inputs_of(stack.pop()) if source not in visited]
-        if any(not source[0].next_functions for source in new):  # the image, past the others
+    def is_last(name: str) -> bool:
+        others = [chains[other] for other in names if other != name]
+        upstream = set(walk([edges[name]])) - chains[name]
+        if any(chain.isdisjoint(upstream) for chain in others):
             return False
-        visited.update(new)
-        stack += new
-    return True
+        past = walk([edges[name]], set[Edge]().union(*others))
+        return all(sources_of(edge) for edge in past)  # none of them is the image
+
+    last = names if len(names) == 1 else [name for name in names if is_last(name)]
+    return last[0] if len(last) == 1 else None
 
 
-def ends_in_sigmoid(scores: Edge) -> bool:
+def ends_in_sigmoid(scores: Tensor) -> bool:
     """Whether a sigmoid computes an output, so that it is a probability."""
-    edges = [scores]
-    while len(edges) == 1 and not is_product(edges[0]):
-        if node_kind(edges[0][0]) == "Sigmoid":
+    edges: list[Edge] = [get_gradient_edge(scores)]
+    while len(edges) == 1 and not is_layer(edges[0]):
+        if kind_of(edges[0]) == "Sigmoid":
             return True
-        edges = inputs_of(edges[0])
+        edges = sources_of(edges[0])
     return False
 
 
-def is_sorted(scores: Edge) -> bool:
+def is_sorted(scores: Tensor) -> bool:
     """Whether an output is sorted, so that its columns are ranks and no classes."""
-    return any(node_kind(edge[0]) in ("Topk", "Sort") for edge in _last_layers(scores)[1])
+    return any(kind_of(edge) in ("Topk", "Sort") for edge in last_layers([scores])[1])
 
 
-def features_reason(scores: Edge, num_columns: int) -> tuple[str, bool]:
+def features_reason(scores: Tensor, num_columns: int) -> tuple[str, bool]:
     """Return why an output is taken for features; "" for scores, and whether these are assumed.
 
     The layers (linear or convolution) nearest to the output and what follows them decide:
@@ -152,78 +145,53 @@ def features_reason(scores: Edge, num_columns: int) -> tuple[str, bool]:
       of a plain CNN. So are sums and norms of vectors. These are taken for scores, and said to be
       assumed.
     """
-    layers, after = _last_layers(scores)
+    layers, behind = last_layers([scores])
     if not layers or num_columns == 1:
         return "", False
-    kinds = [node_kind(edge[0]) for edge in after]
-    norms = [_NORMS[kind] for kind in kinds if kind in _NORMS]
-    smooth = any(kind in _SMOOTH for kind in kinds)
-    rectified = any(is_rectifier(edge[0]) for edge in after)
-    graph = GradientGraph([scores])
-    others = {edge: set(layers) - {edge} for edge in layers}
-    residual = any(others[edge] & graph.upstream([edge]) for edge in layers)
-    if all(_num_positions(edge) == 1 for edge in layers):
-        if norms and residual:
-            return f"a residual sum and {norms[0]} follow its last linear layer", False
-        if smooth or rectified:
-            return "an activation function follows its last linear layer", False
-        return "", bool(norms or residual or any(kind in _BOUNDED for kind in kinds))
-    joined = any(
-        kind == "Cat" and len(inputs_of(edge)) > 1 for kind, edge in zip(kinds, after, strict=True)
-    )
-    unpooled = len(layers) == 1 and num_columns != _num_channels(layers[0])
-    last = f"its last {_layer_name(layers)}"
-    for holds, reason in (
-        (norms, f"{norms[0]} follows {last}" if norms else ""),
-        (residual, "they are pooled from a sum of several layers"),
-        (joined, "they are joined from several layers"),
-        (smooth, f"an activation function follows {last}"),
-        (unpooled, "they are the positions of a feature map"),
-    ):
-        if holds:
-            return reason, False
-    return "", rectified or any(_kernel_positions(edge) > 1 for edge in layers)
+    kinds = {kind_of(edge) for edge in behind}
+    name = "convolution" if any(kind_of(e) == "Convolution" for e in layers) else "linear layer"
+    norms = (text for kind, text in _NORMS.items() if kind in kinds)
+    norm = next((f"{text} follows its last {name}" for text in norms), "")
+    rectified = any(map(_is_rectifier, behind))
+    smooth = bool(kinds & _SMOOTH)
+    before = set(walk(source for edge in layers for source in sources_of(edge)))
+    residual = not before.isdisjoint(layers)
+    activation = f"an activation function follows its last {name}"
+    if all(prod(_shape(edge)[:-1]) == 1 for edge in layers):
+        if norm and residual:
+            return f"a residual sum and {norm}", False
+        return activation * (smooth or rectified), bool(norm or residual or kinds & _BOUNDED)
+    joined = any(kind_of(edge) == "Cat" and len(sources_of(edge)) > 1 for edge in behind)
+    unpooled = len(layers) == 1 and num_columns != _shape(layers[0])[-1]
+    reasons = {
+        norm: bool(norm),
+        "they are pooled from a sum of several layers": residual,
+        "they are joined from several layers": joined,
+        activation: smooth,
+        "they are the positions of a feature map": unpooled,
+    }
+    reason = next((reason for reason, holds in reasons.items() if holds), "")
+    return reason, not reason and (rectified or any(_kernel_positions(e) > 1 for e in layers))
 
 
-def _last_layers(scores: Edge) -> tuple[list[Edge], list[Edge]]:
-    """Return the nearest layers on all paths to an output, and the tensors after them."""
-    layers: list[Edge] = []
-    after: list[Edge] = []
-    visited = {scores}
-    stack = [scores]
-    while stack:
-        edge = stack.pop()
-        if is_product(edge):
-            layers.append(edge)
-            continue
-        after.append(edge)
-        new = [source for source in inputs_of(edge) if source not in visited]
-        visited.update(new)
-        stack += new
-    return layers, after
+def _is_rectifier(edge: Edge) -> bool:
+    """Whether an operation is a ReLU, also by a limit of zero."""
+    if kind_of(edge) in ("Clamp", "ClampMin"):
+        low = edge[0]._saved_min  # noqa: SLF001
+        return low is not None and not bool(torch.as_tensor(low).any())
+    return kind_of(edge) in ("Relu", "Threshold")
 
 
-def _layer_name(layers: Sequence[Edge]) -> str:
-    kinds = {node_kind(edge[0]) for edge in layers}
-    return "convolution" if "Convolution" in kinds else "linear layer"
-
-
-def _num_positions(edge: Edge) -> int:
-    """Return at how many positions a layer is computed, for one image."""
-    shape = edge_shape(edge)
-    if node_kind(edge[0]) == "Convolution":
-        return prod(shape[2:])
-    return prod(shape[:-1])
-
-
-def _num_channels(edge: Edge) -> int:
-    shape = edge_shape(edge)
-    return shape[1] if node_kind(edge[0]) == "Convolution" else shape[-1]
+def _shape(edge: Edge) -> tuple[int, ...]:
+    """Return the shape of a layer's output, channels last."""
+    shape = list(edge[0]._input_metadata[edge[1]].shape)  # noqa: SLF001
+    channels = shape.pop(1 if kind_of(edge) == "Convolution" else -1)
+    return (*shape, channels)
 
 
 def _kernel_positions(edge: Edge) -> int:
     weight: Any = getattr(edge[0], "_saved_weight", None)
-    return prod(weight.shape[2:]) if weight is not None else 1
+    return 1 if weight is None else prod(weight.shape[2:])
 
 
 def declared_class_counts(modules: Iterable[Any]) -> frozenset[int]:

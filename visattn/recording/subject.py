@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from visattn.geometry.affine import Margin
 from visattn.recording.cell_strides import CellStrides
-from visattn.recording.changed_attention import read_by_change
-from visattn.recording.feature_pooling import PooledFeatures, ScoreTracer
+from visattn.recording.feature_pooling import PooledFeatures, pooled_features
 from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.interception import probing
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.outputs import class_scores, output_tensors
 from visattn.recording.places import Grid, probe_images
 from visattn.recording.probe import ProbeResult, probe_model
+from visattn.recording.score_trace import ScoreTracer
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,23 +112,18 @@ class Subject:
         return self.measures[key]
 
     def _pooled(self, num_classes: int | None) -> PooledFeatures:
-        result = self.probe
+        probe = self.probe
         like = first_weight(self.model)
         image = probe_images(len(self.info.mean), self.info.input_size, like)[:1]
-        try:
-            tracer = ScoreTracer(self.model, self.forward, result, num_classes)
-            pooled = tracer.pooled_features(image)
-        except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
-            pooled = PooledFeatures(error=f"its scores are not differentiable ({error})")
-        if pooled.reading is None and result.attention_layers and not result.output.error:
-            pooled.reading = read_by_change(self.model, image, self.forward, result.layouts)
-        if result.cut:
-            pooled.layers, pooled.error = (), result.cut
+        tracer = ScoreTracer(self.model, self.forward, probe, num_classes)
+        pooled = pooled_features(tracer, image)
+        if probe.cut:
+            pooled.layers, pooled.error = (), probe.cut
         if pooled.layers:
             last = pooled.layers[-1]
-            sites = list(result.layers)
+            sites = list(probe.layers)
             before = sites[: sites.index(last.site)]
-            inputs = (result.once(site) for site in result.attention_inputs if site in before)
+            inputs = (probe.once(site) for site in probe.attention_inputs if site in before)
             earlier = [layer for layer in inputs if layer is not None]
             pooled.layers = (*earlier, last) if earlier else pooled.layers
         return pooled

@@ -8,16 +8,43 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from visattn.pipelines.words.image_tokens import ImageTokens
 from visattn.pipelines.words.language_model import GeneratedText, weight_dtype
 from visattn.recording.attention_call import RECORDABLE, fused_kernels, recordable_attention
 from visattn.recording.frozen import exclusive, frozen
-from visattn.recording.score_evidence import Rounding
 from visattn.recording.word_rows import WordRows
 
 _ROUNDED_RUNS = 3  # with other rounding errors
 _ROUNDING = 8.0  # times their effect
+_PRODUCTS = frozenset({F.linear, torch.matmul, torch.bmm, torch.addmm, Tensor.matmul,
+                       Tensor.__matmul__, F.scaled_dot_product_attention})  # fmt: skip
+
+
+class Rounding(TorchFunctionMode):
+    """Changes each result of a matrix product in its last digit, at random.
+
+    Another order of the terms, as in another kernel or batch size, does the same.
+
+    Example:
+        >>> ones = torch.ones(2, 3)
+        >>> with Rounding():
+        ...     product = ones @ ones.T
+        >>> bool((product != 3).any()), torch.allclose(product, torch.tensor(3.0))
+        (True, True)
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function, and change its result if it is a product."""
+        result = func(*args, **(kwargs or {}))
+        if func in _PRODUCTS and result.is_floating_point():
+            sign = torch.randint(0, 2, result.shape, device=result.device) * 2 - 1
+            result = result * (1 + torch.finfo(result.dtype).eps * sign).to(result.dtype)
+        return result
 
 
 @dataclass(frozen=True, eq=False)
