@@ -132,7 +132,8 @@ _GONE = {
     "timeout", "progress_seconds", "save_steps", "max_nonfinite_steps", "channels_last",
     "float32_matmul_precision", "compile",
 }  # fmt: skip
-"""Options of runs of older versions, at the top of their config."""
+_GONE_ARGUMENTS = {"QuestionTask": {"num_panels"}}
+"""Options of runs of older versions: at the top of their config, and of tasks."""
 
 
 def _without_gone(value: Any, gone: set[str] = _GONE) -> Any:
@@ -142,9 +143,11 @@ def _without_gone(value: Any, gone: set[str] = _GONE) -> Any:
     if not isinstance(value, dict):
         return value
     value = {key: _without_gone(each, set()) for key, each in value.items() if key not in gone}
-    known = model_classes().get(str(value.get("class_path")).rpartition(".")[2])
-    if known and isinstance(value.get("init_args"), dict):
-        value["init_args"] = without_gone(known, value["init_args"])
+    name, arguments = str(value.get("class_path")).rpartition(".")[2], value.get("init_args")
+    if isinstance(arguments, dict) and name in model_classes():
+        value["init_args"] = without_gone(model_classes()[name], arguments)
+    for key in _GONE_ARGUMENTS.get(name, ()):
+        arguments.pop(key, None)
     return value
 
 

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Int
@@ -64,6 +64,37 @@ class WeightedMean(Metric):
     def compute(self) -> Tensor:
         """Return the mean."""
         return (self.amount / self.count).float()
+
+
+class Means(nn.Module):
+    """Weighted means by name.
+
+    Example:
+        >>> means = Means("hits", "area")
+        >>> means.add(hits=(3, 4))
+        >>> means.compute("hits")
+        {'hits': tensor(0.7500)}
+    """
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.means = nn.ModuleDict({name: WeightedMean() for name in names})
+
+    def add(self, **sums: tuple[float | Tensor, float | Tensor]) -> None:
+        """Add an amount and its count to some of them."""
+        for name, (amount, count) in sums.items():
+            self[name].update(amount, count)
+
+    def compute(self, *names: str) -> dict[str, Tensor]:
+        """Return the means of these names, or of all."""
+        for name in names or self.means:
+            if isinstance(self[name], WeightedMean):
+                self[name].update(0, 0)  # torchmetrics warns of metrics without an update
+        return {name: self[name].compute() for name in names or self.means}
+
+    def __getitem__(self, name: str) -> WeightedMean:
+        """Return a mean."""
+        return cast("WeightedMean", self.means[name])
 
 
 _Z = 1.959964  # the 97.5 % quantile of the standard normal distribution

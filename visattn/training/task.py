@@ -81,7 +81,11 @@ class Task(LightningModule, ABC):
 
     @property
     def input_spec(self) -> InputSpec | None:
-        """The input that the model expects; None if the task does not know it."""
+        """The input that the model, or its encoder, expects; None if they do not say it."""
+        for part in (getattr(self.model, "encoder", None), self.model):
+            if all(hasattr(part, name) for name in ("img_size", "mean", "std")):
+                found: Any = part
+                return InputSpec(found.img_size, found.mean, found.std)
         return None
 
     @property

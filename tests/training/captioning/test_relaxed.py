@@ -67,5 +67,3 @@ def test_other_models_and_impossible_settings_are_refused() -> None:
     trainer: Any = None
     with pytest.raises(ValueError, match="soft attention.*ShowAttendTell with HardAttention"):
         RelaxedPlaces().setup(trainer, task, "fit")
-    with pytest.raises(ValueError, match="temperature above 0"):
-        RelaxedPlaces(temperature=0)

@@ -187,10 +187,8 @@ def test_policy_std_decays_linearly_in_its_logarithm(tmp_path: Path) -> None:
 
 
 DIAGNOSTICS = {
-    "reward", "advantage_mean", "advantage_std", "explained_variance", "std", "entropy",
-    "clamped_fraction", "mean_std", "baseline_loss",
+    "reward", "explained_variance", "std", "mean_std", "baseline_loss",
 }  # fmt: skip
-PARTS = {"glimpse_net", "rnn", "classifier", "policy", "value_baseline"}
 
 
 def test_diagnostics_are_logged_at_their_step(tmp_path: Path) -> None:
@@ -200,7 +198,7 @@ def test_diagnostics_are_logged_at_their_step(tmp_path: Path) -> None:
     run.fit(task, BrightRows())
     assert logger.log_dir is not None
     rows = list(csv.DictReader((Path(logger.log_dir) / "metrics.csv").read_text().splitlines()))
-    names = {f"policy/{name}" for name in DIAGNOSTICS} | {f"grad_norm/{name}" for name in PARTS}
+    names = {f"policy/{name}" for name in DIAGNOSTICS}
     assert names | {"train/loss"} <= set(rows[0])
     rows_with_policy = [row for row in rows if row["policy/std"]]
     assert [int(row["step"]) for row in rows_with_policy] == [1, 3, 5, 7]
@@ -208,18 +206,10 @@ def test_diagnostics_are_logged_at_their_step(tmp_path: Path) -> None:
         expected = 0.4 * (0.1 / 0.4) ** (int(row["step"]) / 8)
         assert float(row["policy/std"]) == pytest.approx(expected, rel=1e-5)
         assert all(math.isfinite(float(row[name])) for name in names)
-        assert float(row["grad_norm/policy"]) > 0
     validated = [row for row in rows if row["val/error"]]
     assert len(validated) == 2
     for name in ("val/error_random", "val/error_raster", "val/loss"):
         assert float(validated[0][name]) >= 0
-
-
-def test_gradient_norms_are_logged_before_clipping(tmp_path: Path) -> None:
-    task = build_task(aux_loss_weight=100.0)
-    run = trainer(tmp_path, max_steps=1, gradient_clip_val=1e-3, limit_val_batches=0)
-    run.fit(task, BrightRows())
-    assert float(run.callback_metrics["grad_norm/classifier"]) > 1
 
 
 def test_batch_size_one(tmp_path: Path) -> None:
@@ -359,29 +349,6 @@ def test_the_weights_of_another_run_leave_the_options_of_the_task(tmp_path: Path
         assert torch.equal(value, first.model.state_dict()[name]), name
     for name, value in task.value_baseline.state_dict().items():
         assert torch.equal(value, own[name]), name
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"aux_loss_weight": -1.0},
-        {"aux_loss_weight": float("nan")},
-        {"policy_loss_weight": -1.0},
-        {"num_rollouts": 0},
-        {"num_eval_starts": 0},
-        {"num_eval_samples": -1},
-    ],
-    ids=str,
-)
-def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must (be at least|lie in)"):
-        build_task(**options)
-
-
-@pytest.mark.parametrize("last", [0.0, -0.1, float("nan")])
-def test_final_std_must_be_positive(last: float) -> None:
-    with pytest.raises(ValueError, match="final_std must be above 0"):
-        build_task(final_std=last)
 
 
 def test_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:

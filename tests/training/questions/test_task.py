@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
@@ -106,8 +105,6 @@ def test_a_run_writes_scores_controls_and_tables(run: Path) -> None:
     assert {"accuracy", "majority", "other_image", "blank_image"} <= set(types[0])
     rows = json.loads((run / "test_referents.json").read_text())
     assert {(row["step"], row["hop"]) for row in rows} >= {(1, 1), (1, 2)}
-    with Image.open(run / "panels" / "test_0.png") as panel:
-        assert panel.width == 1000
 
 
 def test_testing_twice_gives_equal_scores(run: Path) -> None:
@@ -266,15 +263,8 @@ def test_the_model_remembers_how_the_questions_of_its_training_begin(
 
 
 def test_wrong_options_are_refused(clevr: SortOfClevrDataModule) -> None:
-    with pytest.raises(ValueError, match="label_smoothing at least 0 and below 1"):
-        build_task(clevr, label_smoothing=1.0)
-    for types, steps in ((["size"], 3), (["shape"], 0)):
-        with pytest.raises(ValueError, match="first_types must be types .* are shape, left, top"):
-            build_task(clevr, first_types=types, first_steps=steps)
-    for accuracy, steps in ((0.0, 3), (1.5, 3), (0.5, 0)):
-        kinds = ["shape"] if steps else None
-        with pytest.raises(ValueError, match="first_accuracy must be above 0 and at most 1"):
-            build_task(clevr, first_types=kinds, first_steps=steps, first_accuracy=accuracy)
+    with pytest.raises(ValueError, match="first_types must be of shape, left, top.*; got .*size"):
+        build_task(clevr, first_types=["size"], first_steps=3)
     info = {**clevr.data_info, "num_steps": 0}
     with pytest.raises(ValueError, match="data that know the objects"):
         QuestionTask(lambda w, a: build_task(clevr).model, info, hop_loss_weight=1.0)

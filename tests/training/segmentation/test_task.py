@@ -130,8 +130,6 @@ def test_dice_includes_class_0_only_without_a_background() -> None:
 @pytest.mark.parametrize(
     ("block", "options", "reason"),
     [
-        (None, {"ce_weight": 0.0, "dice_weight": 0.0}, "one of the first three above"),
-        (None, {"focal_gamma": -1.0}, "must be at least 0"),
         ("scse", {"gate_loss_weight": 0.2}, "it needs block: gate, .* got block: scse"),
         (None, {"gate_loss_weight": 0.2}, "it needs block: gate"),
     ],

@@ -1,12 +1,12 @@
 """Metrics of captions, and of attention maps against scenes and the boxes of phrases."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, distributed, nn
-from torchmetrics import Metric, SumMetric
+from torch import Tensor, distributed
+from torchmetrics import SumMetric
 from torchmetrics.classification import BinaryAUROC
 from torchmetrics.utilities import dim_zero_cat
 
@@ -16,7 +16,7 @@ from visattn.data.scenes.language import is_visual_word, score_caption
 from visattn.data.scenes.world import World
 from visattn.metrics.captions import CaptionScores, caption_scores
 from visattn.results.captions import Phrase
-from visattn.training.metrics import WeightedMean
+from visattn.training.metrics import Means
 from visattn.training.reduce import world_size
 
 REFERENCE_METRICS = ("bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l", "cider-d")
@@ -80,7 +80,7 @@ class GateAUC(BinaryAUROC):
         return super().compute()
 
 
-class SceneScores(nn.Module):
+class SceneScores(Means):
     """Metrics of captions of scenes, and of the attention of their words.
 
     `caption_accuracy`: fraction of the captions whose claims are all true. `parsed`: fraction that
@@ -93,10 +93,8 @@ class SceneScores(nn.Module):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        names = (*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS[:-1])
-        self.metrics = nn.ModuleDict({name: WeightedMean() for name in names})
-        self.metrics["gate_auc"] = GateAUC(ignore_index=-1)
+        super().__init__(*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS[:-1])
+        self.means["gate_auc"] = GateAUC(ignore_index=-1)
 
     def update(
         self,
@@ -112,26 +110,20 @@ class SceneScores(nn.Module):
             score_caption(caption, words, world, size=size)
             for caption, words, world in zip(captions, maps, worlds, strict=True)
         ]
-        count = len(scores)
-        num_visual = sum(score.num_visual_words for score in scores)
+        count, num_visual = len(scores), sum(score.num_visual_words for score in scores)
         correctness = float(sum(score.correctness for score in scores))
         baseline = float(sum(score.baseline for score in scores))
-        for name, amount, weight in (
-            ("caption_accuracy", sum(score.true for score in scores), count),
-            ("parsed", sum(score.parsed for score in scores), count),
-            ("pointing_game", sum(score.hits for score in scores), num_visual),
-            ("correctness", correctness, num_visual),
-            ("lift", correctness - baseline, num_visual),
-        ):
-            self[name].update(float(amount), weight)
+        self.add(
+            caption_accuracy=(sum(score.true for score in scores), count),
+            parsed=(sum(score.parsed for score in scores), count),
+            pointing_game=(float(sum(score.hits for score in scores)), num_visual),
+            correctness=(correctness, num_visual),
+            lift=(correctness - baseline, num_visual),
+        )
         visual = [is_visual_word(word) for text in captions for word in text.split()]
         targets = [-1 if value is None else value for value in visual]
         values = torch.cat([torch.empty(0), *gates]).float()
         self["gate_auc"].update(values, torch.tensor(targets, dtype=torch.long))
-
-    def __getitem__(self, name: str) -> Metric:
-        """Return a metric."""
-        return cast("Metric", self.metrics[name])
 
 
 PHRASE_METRICS = (
@@ -150,7 +142,7 @@ PHRASE_METRICS = (
 )
 
 
-class PhraseScores(nn.Module):
+class PhraseScores(Means):
     """Metrics of attention maps against the boxes of phrases; each phrase counts once.
 
     `correctness`: attention inside the boxes, the mean over the words of a phrase.
@@ -169,9 +161,8 @@ class PhraseScores(nn.Module):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.metrics = nn.ModuleDict({name: WeightedMean() for name in PHRASE_METRICS[:-1]})
-        self.metrics["num_phrases"] = SumMetric()
+        super().__init__(*PHRASE_METRICS[:-1])
+        self.means["num_phrases"] = SumMetric()
 
     def update(
         self, maps: Sequence[Float[Tensor, "_t gy gx"]], phrases: Sequence[Sequence[Phrase]]
@@ -186,13 +177,8 @@ class PhraseScores(nn.Module):
             for caption_maps, caption_phrases in zip(maps, phrases, strict=True)
             for result in score_phrases(caption_maps, caption_phrases)
         ]
-        for name, (amount, weight) in _sums(results).items():
-            self[name].update(amount, weight)
-        self["num_phrases"].update(len(results))
-
-    def __getitem__(self, name: str) -> Metric:
-        """Return a metric."""
-        return cast("Metric", self.metrics[name])
+        self.add(**_sums(results))
+        self.means["num_phrases"].update(len(results))  # type: ignore[operator]
 
 
 def _sums(results: Sequence[GroundingResult]) -> dict[str, tuple[float, float]]:

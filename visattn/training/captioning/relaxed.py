@@ -23,8 +23,7 @@ class RelaxedPlaces(Callback):
         temperature: Temperature of the Gumbel softmax; the lower, the closer a sample to one place.
 
     Raises:
-        ValueError: If `start` is not in [0, 1], the temperature is not positive, or, in `fit`, the
-            model has no soft attention.
+        ValueError: In `fit`, if the model has no soft attention.
 
     Example:
         >>> RelaxedPlaces(start=0.8).temperature
@@ -35,11 +34,6 @@ class RelaxedPlaces(Callback):
     """
 
     def __init__(self, start: float = 0.75, temperature: float = 0.7) -> None:
-        if not 0 <= start <= 1 or temperature <= 0:
-            raise ValueError(
-                "start must be in [0, 1] and temperature above 0, got "
-                f"start={start}, temperature={temperature}"
-            )
         self.start = start
         self.temperature = temperature
 

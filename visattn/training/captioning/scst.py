@@ -61,15 +61,10 @@ class SCSTTask(CaptioningTask):
         max_length: int = 20,
         **settings: Any,
     ) -> None:
-        if num_samples < 2 or max_length < 1:
-            raise ValueError(
-                "num_samples must be at least 2 for the leave-one-out baseline, and max_length at "
-                f"least 1, got {num_samples} and {max_length}"
-            )
         super().__init__(captioner, data_info, **settings)
         self.num_samples = num_samples
         self.max_length = max_length
-        self.idf_table: IdfTable | None = None
+        self.idf_table: IdfTable = IdfTable({}, 0.0)  # counted in on_fit_start
         self.references: dict[str, list[WeightedNgrams]] = {}
 
     def on_fit_start(self) -> None:
@@ -128,8 +123,6 @@ class SCSTTask(CaptioningTask):
 
     def rewards(self, samples: SampledCaptions, batch: CaptionBatch) -> Float[Tensor, "b k"]:
         """Return the CIDEr-D, 0 to 10, of each sampled caption."""
-        if self.idf_table is None:
-            raise RuntimeError("document frequencies are counted in on_fit_start: call it first")
         scores: list[list[float]] = []
         for sample, captions, lengths in zip(
             batch.samples, samples.tokens.tolist(), samples.lengths.tolist(), strict=True

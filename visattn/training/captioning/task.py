@@ -1,8 +1,9 @@
 """Training of captioners with teacher forcing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -20,20 +21,47 @@ from visattn.functional.captions import (
     pack_targets,
 )
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
-from visattn.training.captioning.evaluation import CaptionEvalTask, teacher_force_batch
+from visattn.models.config import build_model, model_config
+from visattn.training.captioning.evaluation import (
+    GENERATED,
+    TEACHER_FORCED,
+    CaptionEvaluation,
+    CaptionWithMaps,
+    generate_captions,
+    reference_captions,
+    teacher_force_batch,
+)
+from visattn.training.captioning.metrics import (
+    REFERENCE_METRICS,
+    SCENE_CAPTION_METRICS,
+    SCENE_MAP_METRICS,
+)
+from visattn.training.data_module import InputSpec
 from visattn.training.optim import OptimConfig
 from visattn.training.parameters import encoder_and_decoder
 from visattn.training.reduce import ddp_loss_scale, world_size
+from visattn.training.task import Task
 
 _OPTIM = OptimConfig(warmup_steps=100)
+_METRICS = {
+    "scenes": (*SCENE_CAPTION_METRICS, *SCENE_MAP_METRICS),
+    "references": REFERENCE_METRICS,
+}
+_MONITORS = {"scenes": "val/caption_accuracy", "references": "val/cider-d"}
 
 
-class CaptioningTask(CaptionEvalTask):
+class CaptioningTask(Task):
     """Train a captioner on images with captions.
 
     Validation and test metrics depend on the annotations of the data: the correctness of captions
     of rendered scenes; BLEU, ROUGE-L and CIDEr-D with reference captions; attention correctness
-    with the boxes of objects or phrases. The test adds controls.
+    with the boxes of objects or phrases.
+
+    The first part of a metric's name says which captions it scores. Generated captions: `val`,
+    `test`, and `novel` for the second test set. `teacher_forced`: reference captions, of which
+    only the attention maps are scored. Controls of the test: `shuffled`, captions scored against
+    the other image of a pair of neighbors; `untrained`, a model with the same architecture and
+    random weights. Each image counts once, over all processes.
 
     Args:
         captioner: The captioner; it gets its vocabulary from the data.
@@ -63,10 +91,10 @@ class CaptioningTask(CaptionEvalTask):
             `val/loss`.
 
     Raises:
-        ValueError: If a weight is negative, or `word_dropout` is not in [0, 1); in `fit`, if the
-            captioner has hard attention.
+        ValueError: In `fit`, if the captioner has hard attention.
     """
 
+    model: Captioner
     default_optimizer = staticmethod(partial(AdamW, lr=2e-3, weight_decay=1e-2))
     samples_places = False
     """Whether the task trains hard attention, with sampled places."""
@@ -89,22 +117,15 @@ class CaptioningTask(CaptionEvalTask):
         length_penalty: float = 0.0,
         monitor: str | None = None,
     ) -> None:
-        weights = (doubly_stochastic_weight, attention_loss_weight, gate_weight)
-        if min(weights) < 0:
-            raise ValueError(
-                "doubly_stochastic_weight, attention_loss_weight and gate_weight must be at least "
-                f"0, got {', '.join(map(str, weights))}"
-            )
-        if not 0 <= word_dropout < 1:
-            raise ValueError(f"word_dropout must be in [0, 1), got {word_dropout}")
-        super().__init__(
-            captioner(data_info["words"]),
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            annotations=data_info.get("annotations"),
-            optim=optim,
-            monitor=monitor,
-        )
+        annotations = data_info.get("annotations")
+        scored = [name for name in _METRICS if name in (annotations or ())]
+        default = _MONITORS[scored[0]] if scored else "val/loss"
+        super().__init__(captioner(data_info["words"]), optim, monitor or default)
+        names = ("loss", *chain.from_iterable(_METRICS[key] for key in annotations or _METRICS))
+        for split in (*GENERATED, *TEACHER_FORCED):
+            self.evaluations[split] = CaptionEvaluation(split, names)
+        # In a tuple: a module would become a part of the task, and of its checkpoints.
+        self._untrained: tuple[Captioner, ...] = ()
         self.reduction: Reduction = reduction
         self.doubly_stochastic_weight = doubly_stochastic_weight
         self.label_smoothing = label_smoothing
@@ -113,6 +134,18 @@ class CaptioningTask(CaptionEvalTask):
         self.attention_loss: AttentionLoss = attention_loss
         self.supervised_words: SupervisedPart = supervised_words
         self.gate_weight = gate_weight
+        self.beam_size = beam_size
+        self.length_penalty = length_penalty
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """The input of the encoder, and the encoder itself, whose features may be cached."""
+        encoder = self.model.encoder
+        return InputSpec(encoder.img_size, encoder.mean, encoder.std, encoder)
+
+    def parts(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameters of the decoder and of the encoder."""
+        return dict(reversed(encoder_and_decoder(self.model).items()))
 
     def check_training(self) -> None:
         """Refuse hard attention: soft weights may be tested with it, but not trained."""
@@ -121,11 +154,6 @@ class CaptioningTask(CaptionEvalTask):
                 "hard attention has no gradient without sampled places: train it with "
                 "HardAttentionTask, or set attention: soft"
             )
-
-    def parts(self) -> dict[str, list[nn.Parameter]]:
-        """Return the parameters of the decoder and of the encoder."""
-        parts = encoder_and_decoder(self.model)
-        return {"decoder": parts["decoder"], "encoder": parts["encoder"]}
 
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
         """Return the cross-entropy of the captions, plus the penalties with a weight above 0."""
@@ -195,3 +223,50 @@ class CaptioningTask(CaptionEvalTask):
             )
         self.log("train/gate", gate.detach().mean())
         return gate.mean() * ddp_loss_scale(len(gate), gate.device)
+
+    def validation_step(self, batch: CaptionBatch, batch_idx: int) -> None:
+        """Score generated captions and the loss; outside of `fit`, also teacher-forced maps."""
+        output = teacher_force_batch(self.model, batch)
+        targets = batch.captions[output.rows, output.steps + 1]
+        loss = caption_loss(output.logits, targets, len(batch.lengths), reduction="mean")
+        self.evaluation("val").update_loss(loss, len(output.rows))
+        self._score("val", self._generate(self.model, batch), batch)
+        if not self.fitting:
+            references = reference_captions(self.model, batch, output)
+            self._score("val_teacher_forced", references, batch)
+
+    def test_step(self, batch: CaptionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Score generated captions; on the first test set also teacher-forced maps and controls."""
+        captions = self._generate(self.model, batch)
+        self._score("novel" if dataloader_idx else "test", captions, batch)
+        if dataloader_idx:
+            return
+        self._score("teacher_forced", reference_captions(self.model, batch), batch)
+        if batch.num_paired:  # a single image has no partner
+            swapped = batch.swap_images()
+            for split, captions in (
+                ("shuffled", self._generate(self.model, swapped)),
+                ("shuffled_teacher_forced", reference_captions(self.model, swapped)),
+            ):
+                paired = [each for each in captions if each.image_index < batch.num_paired]
+                self._score(split, paired, batch)
+        if not self._untrained:  # always with the same random weights
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                model = cast("Captioner", build_model(model_config(self.model)))
+            self._untrained = (model.eval().to(self.device),)
+        (untrained,) = self._untrained
+        self._score("untrained", self._generate(untrained, batch), batch)
+        self._score("untrained_teacher_forced", reference_captions(untrained, batch), batch)
+
+    def on_test_end(self) -> None:
+        """Free the model of the control, whose device may be another one in the next test."""
+        self._untrained = ()
+
+    def _generate(self, model: Captioner, batch: CaptionBatch) -> list[CaptionWithMaps]:
+        return generate_captions(
+            model, batch, beam_size=self.beam_size, length_penalty=self.length_penalty
+        )
+
+    def _score(self, split: str, captions: Sequence[CaptionWithMaps], batch: CaptionBatch) -> None:
+        self.evaluation(split).update(captions, batch, complete=not self.fitting)

@@ -13,7 +13,6 @@ from torchvision.transforms import v2
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.base import ImageClassifier
 from visattn.training.classification.metrics import CLASSIFICATION_METRICS, ClassificationScores
-from visattn.training.data_module import InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean, chance_level
 from visattn.training.optim import OptimConfig
 from visattn.training.task import Task
@@ -65,11 +64,6 @@ class ClassificationTask(Task):
         names = self.model.class_names
         self.mix = _batch_mixing(mixup, cutmix, num_classes=len(names))
         self.add_evaluations(lambda: ClassificationEvaluation(names))
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """The input of the classifier."""
-        return InputSpec(self.model.img_size, self.model.mean, self.model.std)
 
     def training_step(self, batch: LabeledBatch, batch_idx: int) -> Tensor:
         """Return the cross-entropy of a batch."""

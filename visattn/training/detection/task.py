@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 from torch.optim import AdamW
 
@@ -15,10 +15,9 @@ from visattn.metrics.detection import AP_METRICS
 from visattn.metrics.localization import peak_locations, pointing_game_hits
 from visattn.models.detr import DETR, BoxPrediction
 from visattn.pipelines.detection import detector_attention
-from visattn.training.data_module import InputSpec
 from visattn.training.detection.losses import SetCriterion
 from visattn.training.detection.metrics import DETECTION_METRICS, DetectionScores
-from visattn.training.metrics import Evaluation, WeightedMean
+from visattn.training.metrics import Evaluation, Means, WeightedMean
 from visattn.training.optim import OptimConfig
 from visattn.training.task import Task
 
@@ -66,20 +65,9 @@ class DetectionTask(Task):
         monitor: str = "val/AP",
     ) -> None:
         super().__init__(detector(data_info["class_names"]), optim, monitor)
-        weights = (class_weight, l1_weight, giou_weight, no_object_weight)
-        if min(weights) < 0 or max_detections < 1:
-            raise ValueError(
-                "the weights must be at least 0 and max_detections at least 1, got "
-                f"{weights} and {max_detections}"
-            )
         self.max_detections = max_detections
         self.criterion = SetCriterion(class_weight, l1_weight, giou_weight, no_object_weight)
         self.add_evaluations(lambda: DetectionEvaluation(self.model.class_names))
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """The input of the detector."""
-        return InputSpec(self.model.img_size, self.model.mean, self.model.std)
 
     def training_step(self, batch: DetectionBatch, batch_idx: int) -> Tensor:
         """Return the sum of all losses."""
@@ -133,7 +121,7 @@ class DetectionEvaluation(Evaluation):
         self.class_names = class_names
         self.loss = WeightedMean()
         self.scores = DetectionScores()
-        self.maps = nn.ModuleDict({name: WeightedMean() for name in _MAP_METRICS})
+        self.maps = Means(*_MAP_METRICS)
 
     def update_maps(self, maps: Float[Tensor, "n gy gx"], masks: Bool[Tensor, "n y x"]) -> None:
         """Add the map and the mask of each object of an image."""
@@ -152,12 +140,12 @@ class DetectionEvaluation(Evaluation):
         }
         for name, hit in hits.items():
             if len(hit) > 1 or name != "other_query":
-                self._map(name).update(hit.sum(), len(hit))
+                self.maps.add(**{name: (hit.sum(), len(hit))})
 
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name."""
         scores = self.scores.compute().scores
-        values = {name: self._map(name).compute() for name in _MAP_METRICS if self.complete}
+        values = self.maps.compute() if self.complete else {}
         names = AP_METRICS if self.complete else DETECTION_METRICS[:-1]
         values |= {name: torch.tensor(scores[name]) for name in names}
         return {**values, "loss": self.loss.compute()}
@@ -169,6 +157,3 @@ class DetectionEvaluation(Evaluation):
             for label, value in self.scores.compute().per_class.items()
         ]
         return {f"{split}_classes": rows}
-
-    def _map(self, name: str) -> WeightedMean:
-        return cast("WeightedMean", self.maps[name])

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -10,13 +10,12 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Adam
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.functional.reinforce import explained_variance, gaussian_entropy
+from visattn.functional.reinforce import explained_variance
 from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
-from visattn.training.data_module import InputSpec
 from visattn.training.glimpses.evaluation import (
     GlimpseEvaluation,
     GlimpseEvaluator,
@@ -36,52 +35,6 @@ from visattn.training.glimpses.losses import (
 from visattn.training.optim import OptimConfig
 from visattn.training.reduce import step_generator
 from visattn.training.task import Task
-
-
-@torch.no_grad()
-def policy_diagnostics(
-    rollout: GlimpseRollout, losses: GlimpseLosses, policy_std: Float[Tensor, ""]
-) -> dict[str, Tensor]:
-    """Return statistics that show whether a policy learns.
-
-    Returns:
-        `std` and `entropy` (nats) of the policy; `reward`; `advantage_mean` and `advantage_std`;
-        `explained_variance`, the fraction of the variance of the rewards that the baseline
-        explains; `clamped_fraction`, the fraction of samples outside of the image; `mean_std`, the
-        standard deviation of the policy's means between images, which is near 0 if the policy
-        ignores the image.
-    """
-    diagnostics = {"std": policy_std, "entropy": gaussian_entropy(policy_std)}
-    if not losses.rewards.numel():
-        return diagnostics
-    explained = explained_variance(losses.expected_rewards, losses.rewards)
-    outside = (rollout.policy_samples.abs() > 1).any(-1)
-    return diagnostics | {
-        "reward": losses.rewards.mean(),
-        "advantage_mean": losses.advantages.mean(),
-        "advantage_std": losses.advantages.std(correction=0),
-        "explained_variance": explained.nan_to_num(0.0),
-        "clamped_fraction": outside.to(policy_std).mean(),
-        "mean_std": rollout.policy_means.mean(1).std(0, correction=0).mean(),
-    }
-
-
-def gradient_norms(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    """Return the norm of the gradient of each module that has one.
-
-    Example:
-        >>> layer = nn.Linear(1, 1, bias=False)
-        >>> layer(torch.tensor([3.0])).backward()
-        >>> gradient_norms({"layer": layer})
-        {'layer': tensor(3.)}
-    """
-    norms: dict[str, Tensor] = {}
-    for name, module in modules.items():
-        gradients = [w.grad.detach() for w in module.parameters() if w.grad is not None]
-        if gradients:
-            norms[name] = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    return norms
-
 
 GlimpseBatch = LabeledBatch | DigitSequenceBatch
 _OPTIM = OptimConfig(schedule="cosine")
@@ -129,8 +82,7 @@ class GlimpseTask(Task):
         monitor: The validation metric that selects the best checkpoint.
 
     Raises:
-        ValueError: If an option is out of range, or the model reads another number of labels than
-            the data have.
+        ValueError: If the model reads another number of labels than the data have.
     """
 
     model: RecurrentAttentionModel
@@ -169,7 +121,6 @@ class GlimpseTask(Task):
         self.supervised_location_epochs = supervised_location_epochs
         # The policy, or its standard deviation, has no gradient in these epochs.
         self.idle_parameters = supervised_location_epochs > 0
-        _check_options(self)
         chance = 1 / len(self.model.class_names)
         self.value_baseline = ValueBaseline(
             self.model.hidden_size, initial_value=chance, informed=baseline == "informed"
@@ -180,11 +131,6 @@ class GlimpseTask(Task):
             "test": GlimpseEvaluator(num_starts=num_eval_starts, num_samples=num_eval_samples),
         }
         self.add_evaluations(lambda: GlimpseEvaluation(self.model, self.evaluators))
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """The input of the model."""
-        return InputSpec(self.model.img_size, self.model.mean, self.model.std)
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the core, the policy and the baseline."""
@@ -260,19 +206,6 @@ class GlimpseTask(Task):
             rollout, labels, self.value_baseline, self.loss_options, policy_std=std
         )
 
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log the gradient norm of each part of the model."""
-        if self._logs_now:
-            modules = {
-                "glimpse_net": self.model.glimpse_net,
-                "rnn": self.model.rnn,
-                "classifier": self.model.classifier,
-                **self.model.policy_modules,
-                "value_baseline": self.value_baseline,
-            }
-            for name, norm in gradient_norms(modules).items():
-                self.log(f"grad_norm/{name}", norm)
-
     def evaluate(self, batch: GlimpseBatch, split: str) -> None:
         """Update the errors of a split for each source of locations."""
         evaluation: GlimpseEvaluation = self.evaluation(split)
@@ -295,34 +228,24 @@ class GlimpseTask(Task):
         centers = self.data and self.data.centers("validation" if split == "val" else "test")
         return None if centers is None else centers[list(indices)]
 
-    @property
-    def _logs_now(self) -> bool:
-        """Whether the diagnostics of this step are logged."""
-        # The steps that Lightning logs; the diagnostics of others are not computed.
-        return not (self.global_step + 1) % max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
-
+    @torch.no_grad()
     def _log_training(self, rollout: GlimpseRollout, losses: GlimpseLosses) -> None:
-        if not self._logs_now:
+        """Log the losses, and whether the policy learns, at the steps that Lightning logs.
+
+        `explained_variance` is the fraction of the variance of the rewards that the baseline
+        explains; `mean_std`, the standard deviation of the policy's means between images, is near 0
+        if the policy ignores the image.
+        """
+        if (self.global_step + 1) % max(1, self.trainer.log_every_n_steps):  # type: ignore[attr-defined]
             return
         size = len(rollout.locations)
-        self.log("train/loss", losses.classification.detach(), prog_bar=True, batch_size=size)
-        diagnostics = policy_diagnostics(rollout, losses, self.model.policy.std)
-        diagnostics["baseline_loss"] = losses.baseline.detach()
-        for name, value in diagnostics.items():
-            self.log(f"policy/{name}", value.detach(), prog_bar=name == "reward", batch_size=size)
-
-
-def _check_options(task: GlimpseTask) -> None:
-    """Raise a ValueError if an option of a task is out of range."""
-    nonnegative = {
-        "policy_loss_weight": task.loss_options.policy_loss_weight,
-        "aux_loss_weight": task.loss_options.aux_loss_weight,
-        "supervised_location_epochs": task.supervised_location_epochs,
-    }
-    negative = {name: value for name, value in nonnegative.items() if not value >= 0}
-    if negative:
-        raise ValueError(f"{', '.join(negative)} must be at least 0, got {negative}")
-    if task.final_std is not None and not task.final_std > 0:
-        raise ValueError(f"final_std must be above 0, got {task.final_std}")
-    if task.num_rollouts < 1:
-        raise ValueError(f"num_rollouts must be at least 1, got {task.num_rollouts}")
+        self.log("train/loss", losses.classification, prog_bar=True, batch_size=size)
+        logged = {"std": self.model.policy.std, "baseline_loss": losses.baseline}
+        if losses.rewards.numel():
+            explained = explained_variance(losses.expected_rewards, losses.rewards)
+            logged |= {
+                "reward": losses.rewards.mean(),
+                "explained_variance": explained.nan_to_num(0.0),
+                "mean_std": rollout.policy_means.mean(1).std(0, correction=0).mean(),
+            }
+        self.log_dict({f"policy/{k}": v for k, v in logged.items()}, batch_size=size)

@@ -1,23 +1,19 @@
 """Training of visual question answering models."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from visattn.data.questions.batch import Question, QuestionBatch
+from visattn.data.questions.batch import QuestionBatch
 from visattn.functional.captions import attention_supervision_loss
-from visattn.geometry import Geometry
 from visattn.metrics.grounding import box_coverage
 from visattn.models.vqa.model import AnswerOutput, VQAModel
-from visattn.results.attention_map import AttentionMap
-from visattn.training.data_module import InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean
 from visattn.training.optim import OptimConfig
 from visattn.training.questions.metrics import (
@@ -32,8 +28,6 @@ from visattn.training.reduce import (
     ddp_loss_scale,
 )
 from visattn.training.task import Task
-from visattn.viz.answers import answers_line, hop_figure
-from visattn.viz.marks import draw_frame
 
 
 def answer_loss(
@@ -119,13 +113,11 @@ class QuestionTask(Task):
         label_smoothing: Label smoothing of the cross-entropy.
         optim: The optimizer, by default AdamW with a learning rate of 1e-3 and a weight decay of
             1e-2; `lr_mults` for `encoder` and `decoder`.
-        num_panels: Number of test images per test set that are written as figures to `panels/` of
-            the run: questions, answers and the map of each hop.
         monitor: The validation metric that selects the best checkpoint.
 
     Raises:
-        ValueError: If a number is out of range, or maps are supervised although the model has none
-            or the data do not know the objects.
+        ValueError: If maps are supervised although the model has none or the data do not know the
+            objects, or the data have no such `first_types`.
     """
 
     model: VQAModel
@@ -142,14 +134,8 @@ class QuestionTask(Task):
         first_accuracy: float | None = None,
         label_smoothing: float = 0.0,
         optim: OptimConfig = _OPTIM,
-        num_panels: int = 8,
         monitor: str = "val/mean_accuracy",
     ) -> None:
-        if hop_loss_weight < 0 or not 0 <= label_smoothing < 1:
-            raise ValueError(
-                "hop_loss_weight must be at least 0, label_smoothing at least 0 and below 1; got "
-                f"{hop_loss_weight} and {label_smoothing}"
-            )
         super().__init__(vqa_model(data_info["words"], data_info["answers"]), optim, monitor)
         self.model.question_beginnings = tuple(data_info.get("question_beginnings", ()))
         self.types = {name: index for index, name in enumerate(data_info["question_types"])}
@@ -161,27 +147,17 @@ class QuestionTask(Task):
                 "about: it needs a model with maps, and data that know the objects; this model has "
                 f"{num_hops} maps, the data {num_steps} steps of reasoning"
             )
-        self.first_types = self._check_first_types(first_types or [], first_steps)
+        self.first_types = frozenset(first_types or ())
+        if unknown := self.first_types - set(self.types):
+            raise ValueError(f"first_types must be of {', '.join(self.types)}; got {unknown}")
         self.first_steps = first_steps
-        if first_accuracy is not None and not (first_steps and 0 < first_accuracy <= 1):
-            raise ValueError(
-                "first_accuracy must be above 0 and at most 1, with first_types and first_steps; "
-                f"got {first_accuracy} and first_steps={first_steps}"
-            )
         self.first_accuracy = first_accuracy
         self._first_score = 0.0  # the running mean; infinite once it was reached
         self.hop_loss_weight = hop_loss_weight
         self.label_smoothing = label_smoothing
-        self.num_panels = num_panels
         types = data_info["question_types"]
         num_answers = len(self.model.answers)
         self.add_evaluations(lambda: QuestionEvaluation(types, num_answers, num_steps, num_hops))
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """The input of the encoder."""
-        encoder = self.model.encoder
-        return InputSpec(encoder.img_size, encoder.mean, encoder.std)
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch; at first, of its questions of the first types."""
@@ -200,15 +176,26 @@ class QuestionTask(Task):
 
     def evaluate(self, batch: QuestionBatch, split: str) -> None:
         """Update the metrics of a split; controls outside of `fit` only."""
-        self._evaluate(batch, split)
-
-    def test_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metrics and controls; draw panels of the first images."""
-        output = self._evaluate(batch, "test")
-        if not batch_idx and self.num_panels and self.trainer.is_global_zero:
-            rows = rows_of_types(batch, self.num_panels)
-            panels = question_panels(self.model, batch, output, rows)
-            self.notes |= {f"panels/test_{i}": panel for i, panel in enumerate(panels)}
+        evaluation: QuestionEvaluation = self.evaluation(split)
+        output = self._answer(batch)
+        loss, count = answer_loss(output.logits, batch)
+        evaluation.loss.update(loss * count, count)
+        types = torch.tensor([self.types[q.type] for q in batch.rows()], device=self.device)
+        available = answer_scores(batch.answers, batch.soft_scores, output.logits.shape[1])
+        evaluation.scores.update(output.logits.argmax(1), available, types)
+        referents = batch.referents
+        if output.attention is not None and batch.boxes is not None and referents is not None:
+            size = (batch.images.shape[2], batch.images.shape[3])
+            boxes = referent_boxes(batch.boxes, referents, batch.image_indices, size)
+            maps = output.attention.unflatten(2, self.model.grid_size)
+            evaluation.referents.update(maps, boxes, types)
+        if not self.fitting:
+            paired = batch.image_indices < batch.num_paired
+            for name, other in zip(
+                CONTROLS, (batch.swap_images(), batch.without_images()), strict=True
+            ):
+                predictions = self._answer(other).logits.argmax(1)[paired]
+                evaluation.control(name).update(predictions, available[paired], types[paired])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add how well the first types are answered."""
@@ -235,16 +222,6 @@ class QuestionTask(Task):
             )
             self._first_score = math.inf
 
-    def _check_first_types(self, first_types: list[str], first_steps: int) -> frozenset[str]:
-        unknown = sorted(set(first_types) - set(self.types))
-        if unknown or first_steps < 0 or bool(first_types) != bool(first_steps):
-            raise ValueError(
-                "first_types must be types of questions of the data, with first_steps above 0, or "
-                f"both be left out; got {first_types} and {first_steps}, the types are "
-                f"{', '.join(self.types)}"
-            )
-        return frozenset(first_types)
-
     def _answer(self, batch: QuestionBatch) -> AnswerOutput:
         return self.model(batch.images, batch.questions, batch.image_indices)
 
@@ -259,29 +236,6 @@ class QuestionTask(Task):
         )
         self.log("train/hop_loss", loss.detach(), batch_size=len(batch.answers))
         return loss * ddp_loss_scale(supervised.sum(), loss.device)
-
-    def _evaluate(self, batch: QuestionBatch, split: str) -> AnswerOutput:
-        evaluation: QuestionEvaluation = self.evaluation(split)
-        output = self._answer(batch)
-        loss, count = answer_loss(output.logits, batch)
-        evaluation.loss.update(loss * count, count)
-        types = torch.tensor([self.types[q.type] for q in batch.rows()], device=self.device)
-        available = answer_scores(batch.answers, batch.soft_scores, output.logits.shape[1])
-        evaluation.scores.update(output.logits.argmax(1), available, types)
-        referents = batch.referents
-        if output.attention is not None and batch.boxes is not None and referents is not None:
-            size = (batch.images.shape[2], batch.images.shape[3])
-            boxes = referent_boxes(batch.boxes, referents, batch.image_indices, size)
-            maps = output.attention.unflatten(2, self.model.grid_size)
-            evaluation.referents.update(maps, boxes, types)
-        if not self.fitting:
-            paired = batch.image_indices < batch.num_paired
-            for name, other in zip(
-                CONTROLS, (batch.swap_images(), batch.without_images()), strict=True
-            ):
-                predictions = self._answer(other).logits.argmax(1)[paired]
-                evaluation.control(name).update(predictions, available[paired], types[paired])
-        return output
 
 
 class QuestionEvaluation(Evaluation):
@@ -339,86 +293,3 @@ class QuestionEvaluation(Evaluation):
     def _control_names(self) -> tuple[str, ...]:
         groups = [f"accuracy_{group}" for group in self.scores.groups]
         return ("accuracy", "mean_accuracy", *groups)
-
-
-_MIN_SIDE = 320  # of the drawn image in pixels
-_WIDTH = 1000
-
-
-def question_panels(
-    model: VQAModel, batch: QuestionBatch, output: AnswerOutput, rows: Sequence[int]
-) -> list[UInt8[np.ndarray, "height width 3"]]:
-    """Return a figure of each of some questions: the image, and the map of each hop.
-
-    White frames are the objects of the first step of reasoning, if they are known. All hops of a
-    question share one scale, from 0 to their common maximum.
-    """
-    questions = batch.rows()
-    probabilities = output.logits.detach().float().softmax(1).cpu()
-    panels: list[UInt8[np.ndarray, "height width 3"]] = []
-    for row in rows:
-        index = int(batch.image_indices[row])
-        question = questions[row]
-        image = batch.images[index].permute(1, 2, 0).cpu().numpy()
-        boxes = None if batch.boxes is None else batch.boxes[index].cpu()
-        pixels = _framed(image, question, boxes)
-        maps = None if output.attention is None else output.attention[row].detach().float().cpu()
-        hops = _hop_maps(model, maps, pixels)
-        best = probabilities[row].topk(min(3, len(model.answers)))
-        answers = [
-            (model.answers[index], value)
-            for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        ]
-        line = answers_line(answers, f"correct: {question.answer}")
-        panel = hop_figure(pixels, hops, question.text, line, width=_WIDTH, smooth=False)
-        panels.append(np.asarray(panel.image))
-    return panels
-
-
-def rows_of_types(batch: QuestionBatch, count: int) -> list[int]:
-    """Return up to `count` rows, one per image, in which the types of questions take turns.
-
-    Example:
-        >>> from visattn.data.questions.batch import Question, QuestionSample, collate_questions
-        >>> from visattn.data import Vocabulary
-        >>> image = torch.zeros(3, 2, 2, dtype=torch.uint8)
-        >>> questions = (Question("red ?", "no", "color"), Question("big ?", "no", "size"))
-        >>> samples = [QuestionSample(str(n), image, questions) for n in range(2)]
-        >>> batch = collate_questions(samples, Vocabulary.from_captions(["red big"]), ["no"])
-        >>> rows_of_types(batch, 2)
-        [0, 3]
-    """
-    questions = batch.rows()
-    images = batch.image_indices.tolist()
-    types = list(dict.fromkeys(question.type for question in questions))
-    chosen: list[int] = []
-    for index in range(min(count, len(batch.samples))):
-        own = [row for row, image in enumerate(images) if image == index]
-        wanted = types[index % len(types)]
-        chosen.append(next((row for row in own if questions[row].type == wanted), own[0]))
-    return chosen
-
-
-def _hop_maps(
-    model: VQAModel, maps: Float[Tensor, "hops n"] | None, pixels: UInt8[np.ndarray, "y x 3"]
-) -> list[AttentionMap]:
-    """Return the maps of all hops on the drawn image."""
-    if maps is None:
-        return []
-    drawn = Geometry.identity((pixels.shape[0], pixels.shape[1])).resized(model.img_size)
-    return [
-        AttentionMap(values.view(model.grid_size), name, "tokens", drawn)
-        for name, values in zip(model.hop_names, maps, strict=True)
-    ]
-
-
-def _framed(
-    image: UInt8[np.ndarray, "y x 3"], question: Question, boxes: Float[Tensor, "o 4"] | None
-) -> UInt8[np.ndarray, "y2 x2 3"]:
-    """Return the image, enlarged by a whole factor, with frames around the first referents."""
-    factor = -(-_MIN_SIDE // min(image.shape[:2]))
-    pixels = np.ascontiguousarray(image.repeat(factor, 0).repeat(factor, 1))
-    if boxes is not None and question.referents:
-        for box in (boxes[list(question.referents[0])] * factor).tolist():
-            pixels = draw_frame(pixels, box)
-    return pixels

@@ -15,7 +15,6 @@ from visattn.geometry.affine import Geometry
 from visattn.models.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import place_segmentations
 from visattn.results.kinds import BACKGROUND
-from visattn.training.data_module import InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean
 from visattn.training.optim import OptimConfig
 from visattn.training.segmentation.losses import (
@@ -62,8 +61,7 @@ class SegmentationTask(Task):
         monitor: The validation metric that selects the best checkpoint; by default `val/miou`.
 
     Raises:
-        ValueError: If a number is out of range, no loss has a weight, or gates are supervised in a
-            model without gates or without a background class.
+        ValueError: If gates are supervised in a model without gates or without a background class.
     """
 
     model: UNet
@@ -84,13 +82,6 @@ class SegmentationTask(Task):
         num_panels: int = 8,
         monitor: str = "val/miou",
     ) -> None:
-        weights = (ce_weight, dice_weight, focal_weight, gate_loss_weight)
-        if min(*weights, focal_gamma) < 0 or not any(weights[:3]):
-            raise ValueError(
-                "ce_weight, dice_weight, focal_weight, focal_gamma and gate_loss_weight must be at "
-                "least 0, and one of the first three above; got "
-                f"{ce_weight}, {dice_weight}, {focal_weight}, {focal_gamma} and {gate_loss_weight}"
-            )
         super().__init__(segmenter(data_info["class_names"]), optim, monitor)
         self.has_background = self.model.class_names[0] == BACKGROUND
         num_gates = sum(level.gate is not None for level in self.model.levels)
@@ -110,11 +101,6 @@ class SegmentationTask(Task):
         names = self.model.class_names
         background = self.has_background
         self.add_evaluations(lambda: SegmentationEvaluation(names, background, num_scored))
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """The input of the encoder."""
-        return InputSpec(self.model.img_size, self.model.mean, self.model.std)
 
     def training_step(self, batch: SegmentationBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch."""
@@ -146,16 +132,13 @@ class SegmentationTask(Task):
         self, logits: Float[Tensor, "b k y x"], batch: SegmentationBatch
     ) -> Float[Tensor, ""]:
         """Return the weighted sum of the losses of pixels."""
-        losses: list[Tensor] = []
-        if self.ce_weight:
-            losses.append(self.ce_weight * pixel_cross_entropy(logits, batch.labels))
-        if self.dice_weight:
-            background = not self.has_background
-            losses.append(self.dice_weight * dice_loss(logits, batch.labels, background=background))
-        if self.focal_weight:
-            focal = focal_loss(logits, batch.labels, gamma=self.focal_gamma)
-            losses.append(self.focal_weight * focal)
-        return torch.stack(losses).sum()
+        labels, background = batch.labels, not self.has_background
+        losses = [
+            (self.ce_weight, lambda: pixel_cross_entropy(logits, labels)),
+            (self.dice_weight, lambda: dice_loss(logits, labels, background=background)),
+            (self.focal_weight, lambda: focal_loss(logits, labels, gamma=self.focal_gamma)),
+        ]
+        return torch.stack([weight * loss() for weight, loss in losses if weight]).sum()
 
     def _evaluate(self, batch: SegmentationBatch, split: str) -> UNetOutput:
         output = self.model.segment(batch.images)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 from torchmetrics.functional.text import edit_distance
@@ -15,8 +15,7 @@ from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.metrics.grounding import attention_correctness, box_coverage, pointing_hit
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.results.kinds import END, IGNORE_LABEL, PAD, SPECIAL_TOKENS, START, UNKNOWN
-from visattn.training.data_module import InputSpec
-from visattn.training.metrics import Evaluation, WeightedMean
+from visattn.training.metrics import Evaluation, Means
 from visattn.training.optim import OptimConfig
 from visattn.training.reduce import all_gather_union, ddp_loss_scale
 from visattn.training.task import Task
@@ -36,8 +35,8 @@ class SequenceScores(Evaluation):
     Example:
         >>> scores = SequenceScores()
         >>> scores.update(["314", "27"], ["314", "2"])
-        >>> scores["sequence_error"].compute(), scores["digit_error"].compute()
-        (tensor(0.5000), tensor(0.2500))
+        >>> scores.means.compute("sequence_error", "digit_error")
+        {'sequence_error': tensor(0.5000), 'digit_error': tensor(0.2500)}
 
     Source:
         Pointing: Zhang et al. 2016, arXiv:1608.00507, with half a cell as the tolerance, since a
@@ -48,15 +47,13 @@ class SequenceScores(Evaluation):
 
     def __init__(self) -> None:
         super().__init__()
-        names = (*SEQUENCE_METRICS, *SEQUENCE_MAP_METRICS)
-        self.metrics = nn.ModuleDict({name: WeightedMean() for name in names})
+        self.means = Means(*SEQUENCE_METRICS, *SEQUENCE_MAP_METRICS)
 
     def update(self, predicted: Sequence[str], true: Sequence[str]) -> None:
         """Add predicted sequences and the true ones."""
         errors = sum(a != b for a, b in zip(predicted, true, strict=True))
-        self["sequence_error"].update(errors, len(true))
         edits = edit_distance(list(predicted), list(true), reduction="sum")
-        self["digit_error"].update(edits, sum(map(len, true)))
+        self.means.add(sequence_error=(errors, len(true)), digit_error=(edits, sum(map(len, true))))
 
     def update_map(self, weights: Float[Tensor, "gy gx"], box: Float[Tensor, "4"]) -> None:
         """Add the map of a symbol and its box: left, top, right, bottom, as fractions."""
@@ -65,19 +62,17 @@ class SequenceScores(Evaluation):
         # Half a cell on each side: the center of a cell lies in the larger box if the cell overlaps
         # the box.
         reach = box.new_tensor([-0.5 / columns, -0.5 / rows, 0.5 / columns, 0.5 / rows])
-        self["pointing_game"].update(pointing_hit(weights, (box + reach)[None]), 1)
-        self["correctness"].update(attention_correctness(weights, coverage), 1)
-        self["uniform_baseline"].update(coverage.mean(), 1)
+        self.means.add(
+            pointing_game=(pointing_hit(weights, (box + reach)[None]), 1),
+            correctness=(attention_correctness(weights, coverage), 1),
+            uniform_baseline=(coverage.mean(), 1),
+        )
 
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name; those of maps if any process updated them."""
-        maps = all_gather_union(SEQUENCE_MAP_METRICS if self["correctness"].update_called else ())
-        names = (*SEQUENCE_METRICS, *(SEQUENCE_MAP_METRICS if maps else ()))
-        return {name: self[name].compute() for name in names}
-
-    def __getitem__(self, name: str) -> WeightedMean:
-        """Return a metric."""
-        return cast("WeightedMean", self.metrics[name])
+        has_maps = self.means["correctness"].update_called
+        maps = all_gather_union(SEQUENCE_MAP_METRICS if has_maps else ())
+        return self.means.compute(*SEQUENCE_METRICS, *(SEQUENCE_MAP_METRICS if maps else ()))
 
 
 _OPTIM = OptimConfig(warmup_steps=100)
@@ -122,12 +117,6 @@ class SequenceRecognitionTask(Task):
         self.max_length = 2 * data_info["max_length"]
         self.add_evaluations(SequenceScores)
 
-    @property
-    def input_spec(self) -> InputSpec:
-        """The input of the encoder, and the encoder itself."""
-        encoder = self.model.encoder
-        return InputSpec(encoder.img_size, encoder.mean, encoder.std, encoder)
-
     def training_step(self, batch: DigitSequenceBatch, batch_idx: int) -> Tensor:
         """Return the cross-entropy per symbol, end tokens included."""
         features = self.model.encoder(batch.images.expand(-1, 3, -1, -1))
@@ -142,7 +131,7 @@ class SequenceRecognitionTask(Task):
         features = self.model.encoder(batch.images.expand(-1, 3, -1, -1))
         output, targets, order = self._teacher_force(features, batch)
         loss = cross_entropy(output.logits, targets, reduction="sum")
-        scores["loss"].update(loss, len(targets))
+        scores.means.add(loss=(loss, len(targets)))
         best = self.model.search(features, beam_size=self.beam_size, max_length=self.max_length)
         predicted = [self._text(tokens) for tokens in best.tokens[:, 0]]
         true = [self._text(tokens) for tokens in self._tokens(batch)]
