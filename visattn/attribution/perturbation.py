@@ -25,12 +25,6 @@ Baseline = Literal["mean", "black", "white"]
 VariantScorer = Callable[[Float[Tensor, "m b c y x"]], Float[Tensor, "m b"]]
 """Maps variants of images to one number for each."""
 
-_PIXELS = 224 * 224
-_IMAGES_PER_THREAD = 4  # of 224 x 224 pixels, whose activations fit into the caches of a core
-_IMAGES_PER_DEVICE = 512
-_IMAGES_PER_BACKWARD = 32  # which keeps activations
-_BYTES_PER_INPUT_BYTE = 256  # of activations in a forward pass, at most
-
 
 def occlusion_windows(
     image_size: tuple[int, int], *, window_size: tuple[int, int], stride: tuple[int, int]
@@ -303,11 +297,10 @@ def variant_scorer(
 def images_per_pass(images: Float[Tensor, "b c y x"], *, backward: bool = False) -> int:
     """Return how many images to put into one pass of the model.
 
-    On CPUs as many as have their activations in the caches: larger batches are slower. On other
-    devices up to 512 images of 224 x 224 pixels, fewer if the memory of a GPU is small.
+    On CPUs as many as have their activations in the caches: larger batches are slower.
 
     Args:
-        backward: Whether a backward pass follows.
+        backward: Whether a backward pass follows, for which activations are kept.
 
     Example:
         >>> images_per_pass(torch.zeros(1, 3, 112, 112)) == 16 * torch.get_num_threads()
@@ -315,16 +308,11 @@ def images_per_pass(images: Float[Tensor, "b c y x"], *, backward: bool = False)
         >>> [images_per_pass(torch.zeros(1, 1, side, side), backward=True) for side in (4000, 4)]
         [1, 32]
     """
-    on_cpu = images.device.type == "cpu"
-    count = _IMAGES_PER_THREAD * torch.get_num_threads() if on_cpu else _IMAGES_PER_DEVICE
-    if backward:
-        count = min(count, _IMAGES_PER_BACKWARD // 4) if on_cpu else count // 16
-    count = count * _PIXELS // (images.shape[2] * images.shape[3])
-    if images.device.type == "cuda" and torch.cuda.is_available():
-        free, _ = torch.cuda.mem_get_info(images.device)
-        needed = _BYTES_PER_INPUT_BYTE * images.shape[1:].numel() * images.element_size()
-        count = min(count, free // needed // (16 if backward else 1))
-    return max(1, min(count, _IMAGES_PER_BACKWARD) if backward else count)
+    count = 128  # of 224 x 224 pixels
+    if images.device.type == "cpu":
+        count = min(4 * torch.get_num_threads(), 8 if backward else count)
+    count = max(1, count * 224 * 224 // (images.shape[2] * images.shape[3]))
+    return min(count, 32) if backward else count
 
 
 def evaluate_target(
