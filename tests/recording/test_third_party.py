@@ -114,11 +114,10 @@ def test_dense_window_weights_times_values_equal_the_output(
             block.register_forward_hook(lambda _, args, out: outputs.append(out - args[0]))
         nn.init.normal_(block.attn.qkv.bias)
         nn.init.normal_(block.attn.relative_position_bias_table)
-    with torch.no_grad(), record(model):
-        model(torch.randn(2, 3, *size))
+    analyzed = analyze_model(model, size)
     inputs.clear()
     outputs.clear()
-    with torch.no_grad(), record(model) as recording:
+    with torch.no_grad(), record(analyzed) as recording:
         model(torch.randn(2, 3, *size))
     assert len(recording.weights) == len(blocks)
     for block, x, out, weights in zip(blocks, inputs, outputs, recording.weights, strict=True):

@@ -102,7 +102,7 @@ def gates(
         Woo et al. 2018, arXiv:1807.06521, figure 5, draws gated features; these are the gates.
     """
     site = resolve_gate(explained.info, layer)
-    with torch.no_grad(), record(explained.model, layers=[site]) as recording:
+    with torch.no_grad(), record(explained, layers=[site]) as recording:
         explained.forward(images)
     values = recording.maps[-1].values
     return values.flatten(1, -3).mean(1) if values.ndim > 3 else values

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 from visattn.attribution.targets import Target, check_one_per_image
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.model_info import NO_ATTENTION, AttentionLayer, ModelInfo
-from visattn.recording.recorder import Recording, record_sites
+from visattn.recording.recorder import Recording, record
 from visattn.recording.subject import Subject
 
 _POOLED_TOKENS = {"class": ("class",), "distilled": ("class", "distillation")}
@@ -69,14 +69,8 @@ def record_weights(
         ValueError: If a layer runs several times.
     """
     info, model = explained.info, explained.model
-    recorder = record_sites(
-        model,
-        [layer.site for layer in layers],
-        queries=queries,
-        differentiable=gradients,
-        called_whole=explained.forward is model,
-        probed=explained.probe,
-    )
+    sites = [layer.site for layer in layers]
+    recorder = record(explained, layers=sites, queries=queries, differentiable=gradients)
     with frozen(model), nullcontext() if gradients else torch.no_grad():
         with recorder as recording:
             inputs = with_grad(images) if gradients else images

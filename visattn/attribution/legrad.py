@@ -33,7 +33,7 @@ from visattn.attribution.targets import Target, target_values
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.interception import in_this_run
 from visattn.recording.model_info import ModelInfo
-from visattn.recording.recorder import record_sites
+from visattn.recording.recorder import record
 from visattn.recording.subject import Subject
 
 
@@ -128,9 +128,9 @@ def legrad(
     included = included_layers(layers, start_layer, info.name)
     names = block_names(info)
     blocks = [model.get_submodule(name) for name in names]
-    recorder = partial(record_sites, model, differentiable=True, probed=explained.probe)
+    recorder = partial(record, explained, differentiable=True)
     with frozen(model):
-        with ExitStack() as stack, recorder([layer.site for layer in layers]) as recording:
+        with ExitStack() as stack, recorder(layers=[layer.site for layer in layers]) as recording:
             runs = [stack.enter_context(_giving(block)) for block in blocks]
             values = target_values(explained, with_grad(images), target)
         check_one_call_each(info, recording, layers)
@@ -147,7 +147,7 @@ def legrad(
         for layer, tokens, weights in recorded:
             cells = layer.grid[0] * layer.grid[1]
             if pools:
-                with _giving(blocks[-1], with_grad(tokens)), recorder(pools) as recording:
+                with _giving(blocks[-1], with_grad(tokens)), recorder(layers=pools) as recording:
                     score = target_values(explained, images, target)
                 [weights] = recording.weights
             else:

@@ -165,7 +165,7 @@ def diagnose_layers(
     count = 0
     for images in batches:
         input_size = (images.shape[2], images.shape[3])
-        with torch.no_grad(), record(subject.model, queries="all") as recording:
+        with torch.no_grad(), record(subject, queries="all") as recording:
             subject.forward(images)
         count += len(images)
         for attention_map, weights in zip(recording.maps, recording.weights, strict=True):

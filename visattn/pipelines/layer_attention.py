@@ -64,7 +64,7 @@ def record_layers(
     results: list[RecordedLayer] = []
     for index in indices:  # a pass for each: all weights of a large model are gigabytes
         layer = info.attention_layers[index]
-        with record(explained.model, layers=[layer.site], heads=heads) as recorder, torch.no_grad():
+        with record(explained, layers=[layer.site], heads=heads) as recorder, torch.no_grad():
             explained.forward(inputs)
         [attention_map] = (entry for entry in recorder.maps if entry.kind == "tokens")
         recorded = _recorded_layer(index, attention_map, layer, heads)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from math import isnan, nan
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -27,6 +26,7 @@ from visattn.recording.interception import (
 )
 from visattn.recording.model_config import NormalizingClassifier
 from visattn.recording.probe import ObservedTokens, ProbeResult, layout_of, probe_model
+from visattn.recording.subject import Subject
 from visattn.recording.window_weights import dense_to_window_weights, window_weights_to_dense
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
@@ -69,7 +69,7 @@ class Recording:
 
 @contextmanager
 def record(
-    model: nn.Module,
+    model: nn.Module | Subject,
     *,
     queries: str | Sequence[int] = "all",
     layers: LayerSelection = None,
@@ -85,13 +85,14 @@ def record(
 
     Models of other libraries are recorded without changes: `scaled_dot_product_attention`, each
     softmax whose result is multiplied with values, and `torch.nn.MultiheadAttention` are
-    intercepted. The first run with an image of some size adds a probe run that locates the tokens.
-    Every map is compared with the output of its layer. Attention with unknown token positions, or
-    not among positions, is listed in `unsupported`. Inside the block the model runs uncompiled and
+    intercepted. The first run with an image of some size adds probe runs that locate the tokens:
+    run all batches inside one block, or pass an analyzed model, which knows where they lie. Every
+    map is compared with the output of its layer. Attention with unknown token positions, or not
+    among positions, is listed in `unsupported`. Inside the block the model runs uncompiled and
     without gradient checkpointing, and no other thread records or explains it.
 
     Args:
-        model: The model.
+        model: The model, or a result of `analyze_model`.
         queries: Queries of attention among tokens: `all`, `patches`, `class`, `distillation` or
             `register` tokens, or token indices, where prefix tokens come before the patches. Of a
             detector with queries (DETR) also their indices.
@@ -114,7 +115,6 @@ def record(
         >>> recording.maps[0].site, recording.maps[0].values.unique()
         ('1', tensor([0.5000]))
     """
-    check_supports_hooks(model)
     if differentiable and (queries, heads) != ("all", None):
         raise ValueError("differentiable=True requires all queries and heads: select rows later")
     request = RecordRequest(
@@ -122,41 +122,8 @@ def record(
         (heads,) if isinstance(heads, int) else None if heads is None else tuple(heads),
         differentiable,
     )
-    with plain(model), _Recorder(model, request, layers).recording() as recording:
-        yield recording
-
-
-@contextmanager
-def record_sites(
-    model: nn.Module,
-    sites: Sequence[str],
-    *,
-    queries: str | Sequence[int] = "all",
-    differentiable: bool = False,
-    called_whole: bool = False,
-    probed: ProbeResult | None = None,
-) -> Iterator[Recording]:
-    """Record layers of a model that was analyzed, inside `frozen`; like `record`, but faster.
-
-    Args:
-        sites: Names of attention layers.
-        called_whole: Whether the model itself is called, and none of its parts by another function:
-            what is not part of the layers then runs unseen.
-        probed: Where its tokens lie, if that is known.
-
-    Example:
-        >>> model = nn.Sequential(torch.nn.Sigmoid(), Tap("gate"))
-        >>> with record_sites(model, ["1"]) as recording:
-        ...     _ = model(torch.zeros(1, 1, 2, 2))
-        >>> recording.maps[0].site
-        '1'
-    """
-    rows = queries if isinstance(queries, str) else tuple(queries)
-    recorder = _Recorder(model, RecordRequest(rows, None, differentiable), sites)
-    if called_whole and may_compute_attention(model):
-        recorder.intercepted = frozenset(sites)
-    recorder.known = probed
-    with recorder.recording() as recording:
+    recorder = _Recorder(model, request, [layers] if isinstance(layers, int | str) else layers)
+    with plain(recorder.model), recorder.recording() as recording:
         yield recording
 
 
@@ -185,27 +152,19 @@ def check_supports_hooks(model: nn.Module) -> None:
         )
 
 
-_PROBED: WeakKeyDictionary[nn.Module, dict[Any, ProbeResult]] = WeakKeyDictionary()
-"""Where the tokens of models lie: `record` is called again for each batch of a loop."""
-
-
-def _structure(model: nn.Module) -> int:
-    """Return a hash that changes when the modules of a model, or their windows, do."""
-    modules = model.named_modules()
-    parts = ((name, id(type(each)), str(vars(each).get("window_size"))) for name, each in modules)
-    return hash(tuple(parts))
-
-
 class _Recorder:
     """Turns attention of a model into maps: of taps as it is, of others by where its tokens lie."""
 
-    def __init__(self, model: nn.Module, request: RecordRequest, layers: LayerSelection) -> None:
-        self.model = model
-        self.request = request
-        self.layers = [layers] if isinstance(layers, (int, str)) else layers
-        self.intercepted: frozenset[str] | None = None
-        self.known: ProbeResult | None = None
-        taps = {name: each for name, each in model.named_modules() if isinstance(each, Tap)}
+    def __init__(
+        self,
+        model: nn.Module | Subject,
+        request: RecordRequest,
+        layers: Sequence[int | str] | None,
+    ) -> None:
+        self.subject = model if isinstance(model, Subject) else None
+        self.model = model.model if isinstance(model, Subject) else model
+        self.request, self.layers = request, layers
+        taps = {name: each for name, each in self.model.named_modules() if isinstance(each, Tap)}
         self.taps = {name: tap for name, tap in taps.items() if not tap.unsupported}
         reasons = {name: tap.unsupported for name, tap in taps.items() if tap.unsupported}
         self.recording_ = Recording(unsupported=reasons)
@@ -220,6 +179,8 @@ class _Recorder:
     @contextmanager
     def recording(self) -> Iterator[Recording]:
         """Record inside the block."""
+        if self.subject is None:
+            check_supports_hooks(self.model)
         others = any(is_third_party(module) for module in self.model.modules())
         from_end = any(isinstance(layer, int) and layer < 0 for layer in self.layers or ())
         # Where tokens lie is measured before the model runs; a model with taps may need no measure.
@@ -232,13 +193,20 @@ class _Recorder:
                 if self.probe_first or self._wanted(site):
                     stack.enter_context(tap.listening(self.request, self._tap_hook(site)))
             if others:
-                calls = attention_calls(self.model, self._on_call, self.intercepted, self._on_start)
+                calls = attention_calls(self.model, self._on_call, self._sites(), self._on_start)
                 stack.enter_context(calls)
             yield self.recording_
         if self.probed:
             self._check_layers()
         if not self.recording_.maps:
             raise ValueError(self._no_maps())
+
+    def _sites(self) -> frozenset[str] | None:
+        """Return the only modules that must be intercepted; None if that is not known."""
+        known = self.subject is not None and self.subject.forward is self.model
+        named = self.layers is not None and all(isinstance(each, str) for each in self.layers)
+        runs = may_compute_attention(self.model)
+        return frozenset(map(str, self.layers or ())) if known and named and runs else None
 
     def _on_start(self, running: Running) -> None:
         """Remember what a run of the model, or of a part of it, was called with."""
@@ -261,21 +229,15 @@ class _Recorder:
         is_model = call is None or call.module is model
         if is_model and isinstance(model, NormalizingClassifier):
             call, channels = None, len(model.mean)
-        others = [] if call is None else [*list(enumerate(call.args))[1:], *call.kwargs.items()]
-        result = ProbeResult(error="not run")
-        known = _PROBED.setdefault(model, {})
-        plain = [each for each in others if not isinstance(each[1], Tensor)]
-        key = (_structure(model), size, channels, "" if call is None else call.site, str(plain))
-        if self.known is not None and self.known.size == size:
-            result = self.known
-        elif key in known:
-            result = known[key]
+        others = call is not None and len(call.args) + len(call.kwargs) > 1
+        if self.subject is not None and self.subject.info.input_size == size:
+            result = self.subject.probe
+        elif is_model and others:
+            result = ProbeResult(error="it takes more than images")
         else:
-            if not (is_model and others):
-                result = probe_model(model, size, channels)
-            if call is not None and result.error:
-                result = probe_model(model, size, channels, _with_images(call, images))
-            known[key] = result
+            result = probe_model(model, size, channels)
+        if call is not None and result.error:
+            result = probe_model(model, size, channels, _with_images(call, images))
         found = {layer.site for layer in result.attention_layers} | {*result.query_layers}
         sites = [site for site in result.layouts if site in found and site not in self.taps]
         self.names = [*self.taps, *sites]
