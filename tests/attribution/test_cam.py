@@ -299,32 +299,6 @@ def test_channels_last_layouts_are_supported(layout: Any) -> None:
     assert gradients[0].nonzero().tolist() == [[1, 0, 1]]  # of index 4, at the second position
 
 
-def test_prefix_tokens_are_excluded() -> None:
-    model = nn.Sequential(nn.Identity(), nn.Flatten())
-    layer = FeatureLayer("0", "b n c", (2, 3), num_prefix_tokens=2)
-    explained = Subject(model, small_cnn().info, lambda x: model(x[:, 0]))
-    x, target = torch.rand(2, 1, 8, 5), resolve_target(4, explained)
-    [(activations, _)] = activations_and_gradients(explained, x, target, layer)
-    assert activations.shape == (2, 5, 2, 3)
-    assert torch.equal(activations[:, :, 0, 0], x[:, 0, 2])
-    with pytest.raises(ValueError, match="2 x 3 after 1 prefix tokens, got"):
-        activations_and_gradients(explained, x, target, replace(layer, num_prefix_tokens=1))
-
-
-def test_unsuitable_layers_are_refused() -> None:
-    explained, x = small_cnn(), images()
-    ignoring = replace(explained, forward=lambda x: (explained.model(x), x.mean((2, 3)))[1])
-    for subject, layer, message in (
-        (explained, "head", "must name a module of small, got 'head'; choose from 0, 1"),
-        (explained, 2, r"feature layers of small, 2 \(0, 2\); got 2"),
-        (explained, "2#2", r"a call of the module, 2#1 to 2#1; got 2#2"),
-        (ignoring, -1, "target must depend on the layer"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            gradcam(subject, x, resolve_target(0, subject), layer=layer)
-    assert sum(len(module._forward_hooks) for module in explained.model.modules()) == 0
-
-
 @pytest.mark.usefixtures("own_methods")
 def test_a_method_of_ones_own_is_explained_listed_and_checked() -> None:
     def no_cats(_info: object, target: object) -> str:

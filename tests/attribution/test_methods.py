@@ -3,18 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from small_models import CLASSES, images, small_cnn, token_info
 from torch import nn
 
-import visattn as va
-from visattn.attribution.attention import rollout
-from visattn.attribution.cam import gradcam
 from visattn.attribution.explained_model import analyze_model
-from visattn.attribution.methods import METHODS, get_method, supported_methods
-from visattn.attribution.perturbation import occlusion
+from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import class_target
 from visattn.models import VisionTransformer
 from visattn.recording.model_info import ModelInfo
@@ -101,35 +96,3 @@ def test_a_method_maps_each_image_alone_and_leaves_the_model_as_it_was(
     assert all(module.training for module in model.modules())
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
     assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
-
-
-def refusal_of_images(function: Any, **options: Any) -> Any:
-    return lambda: function(small_cnn(), images(), class_target([0]), **options)
-
-
-PHOTO = np.zeros((30, 40, 3), np.uint8)
-REFUSED = [
-    (lambda: get_method("rolout"), "got 'rolout'; did you mean .*rollout"),
-    (lambda: get_method("zzz"), "choose from attention, rollout"),
-    (refusal_of_images(gradcam, layer="head"), "must name a module of small, got 'head'"),
-    (refusal_of_images(occlusion, sliding_window_size=3, stride=4), "to cover the image"),
-    (lambda: va.explain(small_cnn().model.float(), PHOTO, "rollout"), "no attention among tokens"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "match"), REFUSED)
-def test_mistakes_are_refused(call: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        call()
-
-
-def test_layers_heads_and_first_layers_must_exist(vit: Subject) -> None:
-    x, target = torch.rand(1, 3, 9, 12, dtype=torch.float64), class_target([0])
-    for call, match in (
-        (lambda: rollout(vit, x, target, start_layer=2), "start_layer must be .* 2; got 2"),
-        (lambda: rollout(vit, x, target, heads=2), "indices below 2, got 2"),
-        (lambda: METHODS["attention"].function(vit, x, target, layer=2), "one of the 2 attention"),
-        (lambda: METHODS["legrad"].function(vit, x, target, start_layer=2), "got 2"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            call()

@@ -33,15 +33,6 @@ def test_windows_cover_the_image_and_stay_inside(
     assert (windows[:, 3] <= rows).all()
 
 
-def test_masks_are_true_inside_their_window() -> None:
-    windows = occlusion_windows((5, 7), window_size=(2, 3), stride=(2, 3))
-    masks = window_masks(windows, (5, 7))
-    for mask, (left, top, right, bottom) in zip(masks, windows.tolist(), strict=True):
-        for y in range(5):
-            for x in range(7):
-                assert bool(mask[y, x]) == (top <= y < bottom and left <= x < right)
-
-
 def test_grids_are_a_prefix_of_more_grids() -> None:
     grids, shifts = rise_grids(11, num_cells=5, keep_probability=0.4, seed=3)
     few = rise_grids(4, num_cells=5, keep_probability=0.4, seed=3)
@@ -130,14 +121,3 @@ def test_maps_on_a_gpu_equal_those_on_the_host() -> None:
         maps.append(torch.stack((rise(explained, there, target, num_masks=9),
                                  occlusion(explained, there, target))).cpu())  # fmt: skip
     torch.testing.assert_close(*maps, atol=1e-3, rtol=1e-3)  # TensorFloat-32
-
-
-def test_the_default_window_depends_on_the_image_size() -> None:
-    explained = small_cnn()
-    result = occlusion(explained, images(1), resolve_target(0, explained))
-    assert torch.equal(
-        result,
-        occlusion(
-            explained, images(1), resolve_target(0, explained), sliding_window_size=1, stride=1
-        ),
-    )
