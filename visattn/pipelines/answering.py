@@ -1,11 +1,10 @@
 """Answers to questions about photos, with the map of each hop placed on the original."""
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from visattn.data.captions.batch import Vocabulary, split_words
 from visattn.data.questions.batch import encode_questions
@@ -169,6 +168,8 @@ def _ask_about_image(
     answers: list[Answer] = []
     for row, question in enumerate(questions):
         probabilities = output.logits[row].float().softmax(-1)
+        best = probabilities.topk(min(num_answers, len(probabilities)))
+        names = [str(model.answers[index]) for index in best.indices.tolist()]
         words = tuple(split_words(question))
         maps = None
         if output.attention is not None:
@@ -179,7 +180,7 @@ def _ask_about_image(
             Answer(
                 question,
                 words,
-                _best_answers(probabilities, model.answers, num_answers),
+                tuple(zip(names, best.values.tolist(), strict=True)),
                 maps,
                 None if output.words is None else output.words[row, :, : len(words)].float().cpu(),
                 tuple(word for word in dict.fromkeys(words) if word not in model.words),
@@ -188,11 +189,3 @@ def _ask_about_image(
             )
         )
     return answers
-
-
-def _best_answers(
-    probabilities: Float[Tensor, " k"], names: Mapping[int, str] | Sequence[str], count: int
-) -> tuple[tuple[str, float], ...]:
-    best = probabilities.topk(min(count, len(probabilities)))
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return tuple((str(names[index]), value) for index, value in pairs)

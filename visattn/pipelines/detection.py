@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.detr import DETR, BoxPrediction, PredictedObjects
@@ -130,18 +129,6 @@ def _detect_image(
         for index in kept.tolist()
     )
     queries = predicted.queries[kept]
-    maps = _placed_maps(model, attention, objects, queries, geometry, layer)
-    return Detections(objects, maps)
-
-
-def _placed_maps(
-    model: DETR,
-    attention: DetectorAttention,
-    objects: tuple[DetectedObject, ...],
-    queries: Tensor,
-    geometry: Geometry,
-    layer: int,
-) -> AttentionMap:
     values = attention.maps[0].float().cpu()[queries]
     info = MapInfo(
         model=type(model).__name__,
@@ -150,4 +137,5 @@ def _placed_maps(
         more={"heads": "mean", "queries": queries.tolist()},
     )
     labels = tuple(detected.label for detected in objects)
-    return AttentionMap(values, attention.site, "queries", geometry, info, labels)
+    maps = AttentionMap(values, attention.site, "queries", geometry, info, labels)
+    return Detections(objects, maps)

@@ -14,19 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import nn
 
 from visattn.images.reader import LoadedImage, read_image
 from visattn.images.sources import photo_source
 from visattn.models.loaded import loaded_with
 from visattn.models.saving import load
 from visattn.pipelines.captioning import caption
-from visattn.pipelines.explainer import Explainer
+from visattn.pipelines.explainer import explain
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
-
-_EXPLAINER = ("img_size", "resize_mode")
-"""Options of `Explainer`; all others are those of its `explain`."""
 
 
 class ImageFunction(ABC):
@@ -50,6 +46,8 @@ class ImageFunction(ABC):
         TypeError: If model or options are not made of texts and numbers.
     """
 
+    function: ClassVar[Callable[..., Sequence[Any]]]
+    """From the model, photos and the options to results."""
     empty: ClassVar[Mapping[str, Any]]
     """Cells of a photo without a result."""
 
@@ -68,23 +66,11 @@ class ImageFunction(ABC):
         self.device = device
         self.pretrained = pretrained
         self.options = options
-        self._compute: Any = None
+        self._model: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments; the model stays in its process."""
-        return {**vars(self), "_compute": None}
-
-    @abstractmethod
-    def build(self) -> Callable[[list[LoadedImage]], Sequence[Any]]:
-        """Load the model; return what computes the results of photos."""
-
-    def load(self) -> nn.Module:
-        """Return the model on its device."""
-        model = load(self.model, pretrained=self.pretrained)
-        if loaded_with(model).weights == "random":
-            text = f"the weights of {self.model} are random: pretrained=True loads trained ones"
-            warnings.warn(text, stacklevel=2)
-        return model.to(self.device)
+        return {**vars(self), "_model": None}
 
     @abstractmethod
     def cells(self, result: Any) -> dict[str, Any]:
@@ -92,12 +78,16 @@ class ImageFunction(ABC):
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         """Return the batch with the results in place of the photos."""
-        if self._compute is None:
-            compute = self.build()
+        if self._model is None:
+            model = load(self.model, pretrained=self.pretrained).to(self.device)
+            if loaded_with(model).weights == "random":
+                text = f"the weights of {self.model} are random: pretrained=True loads trained ones"
+                warnings.warn(text, stacklevel=2)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the map of a black photo is empty
-                compute([LoadedImage(np.zeros((64, 64, 3), np.uint8))])
-            self._compute = compute
+                black = LoadedImage(np.zeros((64, 64, 3), np.uint8))
+                self.function(model, [black], **self.options)  # raises what no photo could repair
+            self._model = model
         photos = [_read(cell) for cell in batch[self.image]]
         made = iter(self._made([each for each in photos if isinstance(each, LoadedImage)]))
         rows = [
@@ -110,7 +100,7 @@ class ImageFunction(ABC):
     def _made(self, images: list[LoadedImage]) -> list[dict[str, Any]]:
         """Return the rows of photos; if a batch fails, each is computed alone."""
         try:
-            results = self._compute(images) if images else ()
+            results = self.function(self._model, images, **self.options) if images else ()
             return [{"error": "", **self.cells(each)} for each in results]
         except ValueError as error:
             if len(images) == 1:
@@ -150,6 +140,7 @@ class MapImages(ImageFunction):
         'gradcam'
     """
 
+    function = staticmethod(explain)
     empty: ClassVar = {"class": "", "score": math.nan, "probability": math.nan, "map": ""}
 
     def __init__(
@@ -160,13 +151,6 @@ class MapImages(ImageFunction):
         **options: Any,
     ) -> None:
         super().__init__(model, method=method, target=target, **options)
-
-    def build(self) -> Callable[[list[LoadedImage]], list[AttentionMap]]:
-        """Load the model; return what computes the maps of photos."""
-        own = {name: self.options[name] for name in _EXPLAINER if name in self.options}
-        more = {name: value for name, value in self.options.items() if name not in own}
-        explainer = Explainer(self.load(), **own)
-        return lambda images: explainer.explain(images, **more)
 
     def cells(self, result: AttentionMap) -> dict[str, Any]:
         """Return class, score and map; of an empty map why it is empty."""
@@ -201,12 +185,8 @@ class CaptionImages(ImageFunction):
         (3, [''])
     """
 
+    function = staticmethod(caption)
     empty: ClassVar = {"caption": "", "score": math.nan, "result": ""}
-
-    def build(self) -> Callable[[list[LoadedImage]], list[Caption]]:
-        """Load the captioner; return what captions photos."""
-        model = self.load()
-        return lambda images: caption(model, images, **self.options)
 
     def cells(self, result: Caption) -> dict[str, Any]:
         """Return text, score and the whole result."""
