@@ -139,9 +139,6 @@ def test_images_of_other_channels_and_units_are_refused() -> None:
     photo = va.read_image(np.zeros((*SIZE, 3), np.uint8))
     with pytest.raises(ValueError, match="read as a photo of 3"):
         va.explain(Reader(5), photo, "occlusion", 1)
-    volume = nn.Sequential(nn.Conv3d(1, 2, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten())
-    with pytest.raises(ValueError, match="takes volumes"):
-        va.explain(volume, np.zeros((*SIZE, 3), np.uint8), "occlusion", 1)
 
 
 def test_what_is_assumed_is_said_once(

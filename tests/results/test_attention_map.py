@@ -79,16 +79,6 @@ def test_interpolation_equals_torch_for_a_whole_image(
     torch.testing.assert_close(map_of(values, geometry).resize_to_image(), expected)
 
 
-def test_a_cell_keeps_its_center() -> None:
-    values = torch.zeros(14, 14, dtype=torch.float64)
-    values[3, 10] = 1
-    for smooth in (True, False):
-        resized = map_of(values, Geometry.identity((224, 224))).resize_to_image(smooth=smooth)
-        mass, middle = resized / resized.sum(), torch.arange(224) + 0.5
-        assert (mass.sum(1) * middle).sum().item() == pytest.approx(56, abs=0.01)  # 55.5 from 0
-        assert (mass.sum(0) * middle).sum().item() == pytest.approx(168, abs=0.01)
-
-
 def test_cells_of_a_crop_have_the_right_position() -> None:
     geometry = Geometry.identity((11, 17)).cropped(2, 4, (6, 9))
     values = torch.zeros(2, 3)

@@ -9,17 +9,13 @@ import torch
 
 import visattn as va
 from visattn.geometry.affine import Geometry
-from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.scale import MapScale, map_scale
 
 
 def make_map(values: Any, kind: Any = "gradient", **info: Any) -> AttentionMap:
     return AttentionMap(torch.as_tensor(values).float(), "site", kind, info=MapInfo(**info))
-
-
-def test_scale_ends_at_the_maximum() -> None:
-    assert map_scale([make_map([[0.5, 2.0]])]) == MapScale("image", 0.0, 2.0)
 
 
 def test_uniform_attention_stays_below_full_color() -> None:
@@ -93,12 +89,6 @@ def test_scale_of_rise_starts_at_the_minimum() -> None:
 def test_maps_without_finite_values_have_a_finite_scale(rule: Any, bad: float) -> None:
     scale = map_scale([make_map(np.full((3, 5), bad))], rule)
     assert 0 == scale.vmin < scale.vmax < np.inf
-
-
-def test_empty_maps_have_a_reason() -> None:
-    assert empty_map_reason(torch.zeros(2, 3)) == "the map is zero everywhere"
-    assert empty_map_reason(torch.tensor([[np.nan, 1.0]])) == "the map holds NaN or infinity"
-    assert empty_map_reason(torch.tensor([[-1.0, 0.0]])) == ""
 
 
 @pytest.mark.parametrize(("count", "rule"), [(0, "image"), (1, "median")])

@@ -507,7 +507,7 @@ def as_subject(
 ) -> Subject:
     """Return a model that is analyzed, once for as long as it stays as it is."""
     state, known = _ANALYZED.get(model, (None, {}))
-    known = known if state == _state(model) else {}
+    known = known if state is not None and state == _state(model) else {}
     key = size, channels, repr(class_names)
     if key not in known:
         subject = analyze_model(model, size, class_names, channels)
