@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from visattn.models.backbones.module_classifier import ModuleClassifier
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import SmallEncoder
@@ -131,6 +132,15 @@ EXAMPLES: dict[str, nn.Module] = {
         mean=(0.1,),
         std=(0.5,),
     ),
+    "ModuleClassifier": ModuleClassifier(
+        ("cat", "dog", "yak"),
+        "timm:test_resnet",
+        {"in_chans": 1},
+        img_size=(64, 64),
+        mean=(0.4,),
+        std=(0.2,),
+        blocks={"se": "layer2"},
+    ),  # fmt: skip
     "TimmClassifier": TimmClassifier(
         ("cat", "dog", "yak"),
         "test_resnet",

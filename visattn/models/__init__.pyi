@@ -1,3 +1,6 @@
+from .backbones.module_classifier import (
+    ModuleClassifier as ModuleClassifier,
+)
 from .backbones.text_models import (
     TextPromptClassifier as TextPromptClassifier,
 )

@@ -23,7 +23,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from visattn import training
 from visattn.io.safe_text import print_message, print_text
-from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
+from visattn.io.trusted_modules import TRUSTED_MODULES, is_trusted_module, user_trusted_modules
+from visattn.models.backbones.module_classifier import find_network
+from visattn.models.base import ImageClassifier
 from visattn.models.config import model_classes, without_gone
 from visattn.models.model_files import checkpoint_run
 from visattn.training.callbacks import BestCheckpoint, LastCheckpoint, RunRecorder, StopAtNonFinite
@@ -117,6 +119,9 @@ class Parser(LightningArgumentParser):
         with suppress(yaml.YAMLError):  # which is reported below
             config: Any = yaml.safe_load(content)
             if isinstance(config, dict):
+                task = (config.get("model") or {}).get("init_args") or {}
+                if "classifier" in task:
+                    task["classifier"] = _with_network(task["classifier"])
                 kept = yaml.safe_dump(_without_gone(config))
                 content = re.sub(r"\$\{(\w+)\}", _variable, kept)
         return super()._load_config_parser_mode(content, *args, **kwargs)
@@ -149,6 +154,27 @@ def _without_gone(value: Any, gone: set[str] = _GONE) -> Any:
     for key in _GONE_ARGUMENTS.get(name, ()):
         arguments.pop(key, None)
     return value
+
+
+def _with_network(classifier: Any) -> Any:
+    """Return a classifier in a config, as a `ModuleClassifier` if it names any other network."""
+    given = classifier if isinstance(classifier, dict) else {"class_path": classifier}
+    name, arguments = str(given.get("class_path")), given.get("init_args") or {}
+    own = "." in name and name.partition(".")[0] != "visattn" and ":" not in name
+    if not (own and is_trusted_module(name.rpartition(".")[0])) and ":" not in name:
+        return classifier
+    if own:
+        network = find_network(name)
+        if isinstance(network, type) and issubclass(network, ImageClassifier):
+            return classifier
+    shared = {key: arguments.pop(key) for key in _SHARED if key in arguments}
+    return {
+        "class_path": "ModuleClassifier",
+        "init_args": {"network": name, "arguments": arguments, **shared},
+    }
+
+
+_SHARED = ("img_size", "mean", "std", "blocks")
 
 
 def _variable(match: re.Match[str]) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from visattn.data.loading.loader import StatefulDataLoader
+from visattn.models.base import ImageClassifier
 from visattn.models.config import model_config
 from visattn.models.saving import load
 from visattn.models.weights import describe_mismatch
@@ -219,7 +220,8 @@ class Task(LightningModule, ABC):
         """Load the weights of the model of another run; the rest of the task is left as it is.
 
         Args:
-            checkpoint: A checkpoint of a model with the same architecture, classes and words.
+            checkpoint: A checkpoint of a model with the same architecture and words. The last layer
+                of a classifier for other classes is not loaded.
 
         Raises:
             FileNotFoundError: If there is none.
@@ -227,8 +229,15 @@ class Task(LightningModule, ABC):
         """
         model = load(checkpoint)
         saved = {name: getattr(model, name, None) for name in self.saved_names}
-        check_same(saved, self.model, self.saved_names)
+        own = self.model
+        left: set[str] = set()
+        if isinstance(own, ImageClassifier) and saved.pop("class_names") != own.class_names:
+            head = {id(weight) for weight in own.head.parameters()}
+            left = {f"model.{name}" for name, each in own.named_parameters() if id(each) in head}
+            rank_zero_info(f"{checkpoint} has other classes: the last layer begins anew")
+        check_same(saved, own, self.saved_names)
         weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+        weights |= {name: self.state_dict()[name] for name in left}
         rest = {k: v for k, v in self.state_dict().items() if not k.startswith("model.")}
         self.load_state_dict(rest | weights)
 
@@ -252,7 +261,19 @@ class Task(LightningModule, ABC):
         """Report the targets, and check the model."""
         self.check_training()
         self.report_targets()
+        self._report_frozen()
         self.seed = torch.initial_seed() if self.seed is None else self.seed
+
+    def _report_frozen(self) -> None:
+        """Say that frozen weights of a backbone are random, if the config names no source."""
+        for part in self.model.modules():
+            settings = vars(part)
+            frozen = [not weight.requires_grad for weight in part.parameters()]
+            if settings.get("pretrained") is False and not settings.get("weights") and any(frozen):
+                rank_zero_info(
+                    f"the frozen weights of {type(part).__name__} are random: set pretrained: true "
+                    "or weights: FILE of it, or train them"
+                )
 
     def on_train_start(self) -> None:
         """Restore the loader's state, which Lightning loses if a scheduler creates the loader."""

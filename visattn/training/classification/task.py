@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -30,6 +31,8 @@ class ClassificationTask(Task):
         classifier: The classifier; it gets the names of its classes from the data.
         data_info: Values that the data module provides; `class_names` are the names of the classes.
         label_smoothing: Label smoothing of the cross-entropy.
+        class_weights: Weights of the classes in the cross-entropy, in their order; `balanced` for
+            the inverse of the number of training images of each class.
         mixup: Alpha of mixup, the parameter of the Beta distribution; 0 disables it.
         cutmix: Alpha of CutMix; 0 disables it. If both are above 0, one of the two is drawn for
             each batch.
@@ -49,27 +52,41 @@ class ClassificationTask(Task):
         data_info: dict[str, Any],
         *,
         label_smoothing: float = 0.0,
+        class_weights: list[float] | Literal["balanced"] | None = None,
         mixup: float = 0.0,
         cutmix: float = 0.0,
         optim: OptimConfig = _OPTIM,
         monitor: str = "val/accuracy",
     ) -> None:
-        if min(mixup, cutmix) < 0 or not 0 <= label_smoothing < 1:
-            raise ValueError(
-                "mixup and cutmix must be at least 0, label_smoothing at least 0 and below 1; got "
-                f"{mixup}, {cutmix} and {label_smoothing}"
-            )
         super().__init__(classifier(data_info["class_names"]), optim, monitor)
         self.label_smoothing = label_smoothing
+        self.class_weights = class_weights
+        self.weight: Tensor | None = None
         names = self.model.class_names
         self.mix = _batch_mixing(mixup, cutmix, num_classes=len(names))
         self.add_evaluations(lambda: ClassificationEvaluation(names))
+
+    def on_fit_start(self) -> None:
+        """Set the weights of the classes."""
+        super().on_fit_start()
+        weights = self.class_weights
+        if weights == "balanced":
+            counted = self.data and self.data.count_targets("train")
+            if not counted:
+                raise ValueError("class_weights: balanced needs data whose classes are counted")
+            names = self.model.class_names
+            counts = [counted[1][name] for name in names]
+            weights = [sum(counts) / (len(names) * max(1, count)) for count in counts]
+        if weights is not None:
+            self.weight = torch.tensor(weights, device=self.device)
 
     def training_step(self, batch: LabeledBatch, batch_idx: int) -> Tensor:
         """Return the cross-entropy of a batch."""
         images, labels = self.mix(self.model.normalize(batch.images), batch.labels)
         logits = self.model.classify(images)
-        loss = cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        loss = cross_entropy(
+            logits, labels, weight=self.weight, label_smoothing=self.label_smoothing
+        )
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=len(logits))
         return loss
 

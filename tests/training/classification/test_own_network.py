@@ -1,0 +1,114 @@
+"""Any network is a classifier: trained, scored, explained and exported; heads, weights, remarks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from visattn.cli import main
+from visattn.models import ModuleClassifier
+from visattn.models.saving import load
+from visattn.training import ClassificationTask, SingleObjectDataModule
+
+NETWORK = """\
+from torch import nn
+
+
+class MyNet(nn.Module):
+    def __init__(self, num_classes, width=8):
+        super().__init__()
+        self.layer1 = nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), nn.ReLU())
+        self.fc = nn.Linear(width, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.layer1(x).mean((2, 3)))
+"""
+
+
+def config(classifier: Any, **data: Any) -> str:
+    quiet = {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "logger": False}
+    task = {"classifier": classifier, "class_weights": "balanced"}
+    sizes = {"train": 24, "val": 8, "test": 8, "image_size": 32, "batch_size": 8, **data}
+    return yaml.safe_dump({
+        "trainer": quiet,
+        "model": {"class_path": "ClassificationTask", "init_args": task},
+        "data": {"class_path": "SingleObjectDataModule", "init_args": sizes},
+    })  # fmt: skip
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module in the working folder, which is trusted; with a name of its own for each test."""
+    Path("own_network.py").write_text(NETWORK)
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "own_network")
+    return "own_network.MyNet"
+
+
+def test_a_network_of_ones_own_is_trained_scored_explained_and_exported(
+    network: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"width": 6, "img_size": [32, 32], "blocks": {"se": "layer*"}}
+    Path("own.yaml").write_text(config({"class_path": network, "init_args": arguments}))
+    assert main(["fit", "--config", "own.yaml", "--run", "run"]) == 0
+    assert main(["validate", "--run", "run"]) == 0
+    assert "val/accuracy" in json.loads(Path("run/validate.json").read_text())
+    assert main(["export", "--run", "run", "--out", "own.safetensors"]) == 0
+    model: Any = load("own.safetensors")
+    assert (type(model.net).__name__, model.head.in_features) == ("MyNet", 6)
+    assert any("visattn" in name for name, _ in model.net.named_parameters())
+    photo = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    best = load("run/checkpoints/best.ckpt")
+    assert torch.equal(model(photo), best(photo))
+    (pixels,) = SingleObjectDataModule(image_size=32, val=3).examples(1)
+    from PIL import Image
+
+    Image.fromarray(pixels).save("photo.png")
+    assert main(["overlay", "photo.png", "--run", "run", "--method", "gradcam", "--out", "o"]) == 0
+    # Fewer classes: the layers before the last one are those of the first run.
+    shapes = ["--data.shapes", "[circle,square]", "--init_from", "run/checkpoints/last.ckpt"]
+    frozen = ["--model.optim.lr_mults", "{backbone: 0, blocks: 0}"]
+    assert main(["fit", "--config", "own.yaml", "--run", "next", *shapes, *frozen]) == 0
+    first, second = (load(f"{name}/checkpoints/last.ckpt").state_dict() for name in ("run", "next"))
+    assert second["net.fc.weight"].shape == (2, 6)
+    assert torch.equal(first["net.layer1.0.weight"], second["net.layer1.0.weight"])
+
+
+def test_networks_of_torchvision_and_timm_are_classifiers_too() -> None:
+    for name in ("torchvision:squeezenet1_1", "timm:test_resnet"):
+        model = ModuleClassifier("abc", name, img_size=(64, 64), mean=(0.5,) * 3)
+        assert model(torch.zeros(2, 3, 64, 64, dtype=torch.uint8)).shape == (2, 3)
+    with pytest.raises(
+        ValueError, match=r"must give 2 logits per image, got shape \(1, 128, 8, 8\)"
+    ):
+        ModuleClassifier("ab", "visattn.models.base.SmallEncoder", img_size=(64, 64))
+
+
+def test_code_of_others_does_not_run(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VISATTN_TRUST_MODULES")
+    with pytest.raises(ValueError, match="trust it: VISATTN_TRUST_MODULES=own_network"):
+        ModuleClassifier("ab", "own_network.py:MyNet")
+
+
+def test_balanced_weights_are_inverse_to_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = SingleObjectDataModule(image_size=32, train=24, val=8)
+    data.setup("fit")
+    build = lambda names: ModuleClassifier(names, "timm:test_resnet", img_size=(32, 32))  # noqa: E731
+    task = ClassificationTask(build, data.data_info, class_weights="balanced")
+    task.data = data
+    monkeypatch.setattr(ClassificationTask, "check_training", lambda _: None)
+    task.on_fit_start()
+    counted = data.count_targets("train")
+    assert counted is not None
+    counts = torch.tensor([counted[1][name] for name in data.class_names])
+    assert task.weight is not None
+    torch.testing.assert_close(task.weight * counts, torch.full((len(counts),), 24 / len(counts)))
+
+
+def test_frozen_random_weights_are_remarked(caplog: pytest.LogCaptureFixture) -> None:
+    head = "{class_path: TimmClassifier, init_args: {name: test_resnet, freeze_backbone: true}}"
+    Path("frozen.yaml").write_text(config(yaml.safe_load(head)))
+    assert main(["fit", "--config", "frozen.yaml", "--dry-run"]) == 0
+    assert "the frozen weights of TimmClassifier are random: set pretrained: true" in caplog.text
