@@ -139,8 +139,7 @@ EXAMPLES: dict[str, nn.Module] = {
         img_size=(64, 64),
         mean=(0.4,),
         std=(0.2,),
-        blocks={"se": "layer2"},
-    ),  # fmt: skip
+    ),
     "TimmClassifier": TimmClassifier(
         ("cat", "dog", "yak"),
         "test_resnet",
