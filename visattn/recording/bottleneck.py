@@ -1,24 +1,15 @@
 """The bottleneck of a dense model: the last features of its encoder on the coarsest grid."""
 
-from typing import Any
+from math import prod
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from visattn.recording.feature_layers import (
-    resizes_images,
-    resolve_feature_layer,
-    to_grid,
-)
-from visattn.recording.frozen import first_weight, frozen, unrounded, with_grad
-from visattn.recording.interception import in_this_run
+from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
+from visattn.recording.frozen import frozen, unrounded
+from visattn.recording.interception import probing
 from visattn.recording.model_info import FeatureLayer
-from visattn.recording.outputs import first_tensor, output_tensors
-from visattn.recording.places import fits
+from visattn.recording.score_trace import LayerOutput, gradients_of
 from visattn.recording.subject import Subject
-
-_MAX_TESTED = 8  # modules whose position on the image is measured
-_MAX_EXTRA_TOKENS = 128
 
 
 @unrounded()
@@ -50,72 +41,40 @@ def _find(explained: Subject) -> FeatureLayer:
         if not hasattr(explained.model, "backbone"):
             raise ValueError(f"{name} has no module backbone; name a layer by layer=")
         return resolve_feature_layer(explained, "backbone")
-    outputs, scores = _run(explained)
-    grids = [tensor.shape[2:] for _, tensor in outputs if tensor.ndim == 4]
-    if not grids:
+    with frozen(explained.model), probing():
+        trace = explained.tracer().run(explained.probe_image())
+        outputs = [output for output in trace.outputs if _is_candidate(output)]
+        gradients = gradients_of(trace.scores, [output.edge for output in outputs])
+    pairs = zip(outputs, gradients, strict=True)
+    read = [output for output, gradient in pairs if gradient is not None]
+    areas = [_num_cells(output) for output in read if output.tensor.ndim == 4]
+    if not areas:
         raise ValueError(
             f"{name} has no layer whose features lie on a grid; name a layer by layer="
         )
-    coarsest = min(grids, key=lambda grid: grid[0] * grid[1])
-    fitting = [pair for pair in outputs if _on_grid(pair[1], tuple(coarsest))]
-    part = fitting[0][0].partition(".")[0]
-    inside = [pair for pair in fitting if pair[0].partition(".")[0] == part]
-    gradients = torch.autograd.grad(scores, [tensor for _, tensor in inside], allow_unused=True)
-    pairs = reversed(list(zip(inside, gradients, strict=True)))
-    reason = ""
-    for (site, _), gradient in [pair for pair in pairs if pair[1] is not None][:_MAX_TESTED]:
-        try:
-            layer = resolve_feature_layer(explained, site)
-        except ValueError as error:
-            reason = str(error)
-            continue
-        if gradient is not None and bool(to_grid(gradient, layer).any()):
-            return layer
-    raise ValueError(
-        f"the bottleneck of {name} could not be found: name a layer by layer=. {reason}"
+    # Maps of a decoder may be coarser than the tokens of its encoder.
+    sites = [
+        output.site
+        for output in read
+        if _num_cells(output) == min(areas)
+        or (output.tensor.ndim == 3 and _num_cells(output) > min(areas))
+    ]
+    part = sites[0].partition(".")[0]
+    return resolve_feature_layer(
+        explained, [site for site in sites if site.partition(".")[0] == part][-1]
     )
 
 
-def _run(explained: Subject) -> tuple[list[tuple[str, Tensor]], Tensor]:
-    """Return the outputs of modules that may be a bottleneck, and a sum of squared scores."""
-    outputs: list[tuple[str, Tensor]] = []
-    info = explained.info
-
-    def hook(site: str, module: nn.Module) -> Any:
-        def store(_: nn.Module, __: Any, output: Any) -> None:
-            first = first_tensor(output)
-            alone = first is not None and first[0] is None  # not also part of another output
-            if first is not None and alone and _is_candidate(module, first[1], info.input_size):
-                outputs.append((site, first[1]))
-
-        return module.register_forward_hook(in_this_run(store))
-
-    handles = [hook(name, module) for name, module in explained.model.named_modules() if name]
-    random = torch.Generator().manual_seed(0)
-    image = torch.randn(1, len(info.mean), *info.input_size, generator=random)
-    try:
-        with frozen(explained.model):
-            output = explained.forward(with_grad(image.to(first_weight(explained.model))))
-            scores = [tensor for tensor in output_tensors(output) if tensor.requires_grad]
-            return outputs, torch.stack([tensor.square().sum() for tensor in scores]).sum()
-    finally:
-        for handle in handles:
-            handle.remove()
+def _num_cells(output: LayerOutput) -> int:
+    shape = output.tensor.shape
+    return prod(shape[2:]) if len(shape) == 4 else shape[1]
 
 
-def _is_candidate(module: nn.Module, tensor: Tensor, size: tuple[int, int]) -> bool:
-    if not tensor.requires_grad or not tensor.is_floating_point():
-        return False
-    if tensor.ndim == 3:
-        return isinstance(module, nn.LayerNorm)
-    if isinstance(module, nn.Conv2d) and 1 < module.groups == module.in_channels:
-        return False  # depthwise: beside the residual stream
-    if tensor.ndim != 4 or min(tensor.shape[2:]) < 2:
-        return False
-    return fits((tensor.shape[2], tensor.shape[3]), size)
-
-
-def _on_grid(tensor: Tensor, grid: tuple[int, ...]) -> bool:
-    if tensor.ndim == 4:
-        return tuple(tensor.shape[2:]) == grid
-    return 0 <= tensor.shape[1] - grid[0] * grid[1] <= _MAX_EXTRA_TOKENS
+def _is_candidate(output: LayerOutput) -> bool:
+    """Whether an output is a map or normalized tokens, and on the way from image to scores."""
+    module, shape = output.module, output.tensor.shape
+    if len(shape) == 3:
+        return isinstance(module, nn.LayerNorm) and output.layer is not None
+    # depthwise convolutions are beside the residual stream
+    depthwise = isinstance(module, nn.Conv2d) and 1 < module.groups == module.in_channels
+    return len(shape) == 4 and min(shape[2:]) > 1 and not depthwise

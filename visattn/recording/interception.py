@@ -34,7 +34,6 @@ from visattn.recording.attention_call import (
     multihead_function,
     multihead_layer,
 )
-from visattn.recording.outputs import argument_tensors
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 _MATMUL = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm})
@@ -301,7 +300,7 @@ class _AttentionMode(TorchFunctionMode):
         self, running: Running, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Follow a softmax through the functions of a module, up to the product with the values."""
-        tensors = argument_tensors(args)
+        tensors = (x for arg in args for x in (arg if isinstance(arg, (list, tuple)) else (arg,)))
         tracked = next((t for x in tensors if (t := running.tracked.get(id(x)))), None)
         if tracked is not None and func in _MATMUL:
             running.tracked.clear()  # the product ends this attention; a module may compute another

@@ -1,9 +1,9 @@
-"""Outputs of a model: class scores or dense scores, where they are, or why there are none."""
+"""Outputs of a model: class scores, scores of pixels, queries or boxes, or why there are none."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +25,11 @@ _FEATURE_KEYS = frozenset({
     "boxes", "pred_boxes",
 })  # fmt: skip
 _MAX_LISTED = 4  # parts of an output that a message lists
+_OF_PIXELS = (
+    "name a class at a pixel of the photo, target=visattn.PixelTarget(3, x=120, y=80), or its "
+    "whole region, target=visattn.RegionTarget(3); or "
+)
+_FUNCTION = "pass a function of the output, such as "
 
 
 @dataclass(frozen=True)
@@ -88,56 +93,50 @@ output['out'][:, 3].mean((1, 2))
 names of its classes, if only one has as many columns, or one of target=lambda output: \
 output[0][:, 3], target=lambda output: output[1][:, 3]
     """
-    parts = _tensor_parts(output)
-    by_name = {name: tensor for name, _, tensor in parts}
-    score_key = next((name for name in _SCORE_KEYS if name in by_name), None)
-    if score_key is not None:
-        names = [score_key]
-    else:
-        names = [name for name, _, _ in parts if name not in _FEATURE_KEYS]
-    scores = {name: _as_class_scores(by_name[name], batch_size) for name in names}
-    candidates = {name: tensor for name, tensor in scores.items() if tensor is not None}
+    tensors = {key: part for key, part in _parts(output).items() if isinstance(part, Tensor)}
+    scores_key = next((key for key in _SCORE_KEYS if key in tensors), None)
+    keys = [scores_key] if scores_key else [key for key in tensors if key not in _FEATURE_KEYS]
+    sizes = {key: _num_columns(tensors[key], batch_size) for key in keys}
+    candidates = {key: tensors[key] for key, size in sizes.items() if size is not None}
     if not candidates:
-        return OutputLayout(error=_no_scores_error(output, parts, score_key))
-    sizes = {name: tensor.shape[1] for name, tensor in candidates.items()}
-    key = _only_candidate({name: by_name[name] for name in sizes}, sizes, num_classes)
+        return OutputLayout(error=_no_scores(output, tensors, scores_key))
+    key = _chosen(candidates, [key for key, size in sizes.items() if size == num_classes])
     if key is None:
-        return OutputLayout(error=_several_scores_error(parts, candidates))
-    expression = next(expression for name, expression, _ in parts if name == key)
+        examples = (f"target=lambda output: {_column(output, each)}" for each in candidates)
+        return OutputLayout(
+            error=f"its output has several tensors that may be class scores: {_listed(candidates)};"
+            " pass the names of its classes, if only one has as many columns, or one of "
+            + ", ".join(examples)
+        )
+    scores, size = tensors[key], sizes[key]
     layout = OutputLayout(
-        key,
-        sizes[key],
-        unnamed=score_key is None,
-        example=f"{expression}{_column(by_name[key])}",
+        _name(key), size, unnamed=scores_key is None, example=_column(output, key)
     )
-    chosen = by_name[key]
-    if chosen.grad_fn is None:
+    if scores.grad_fn is None:
         return layout
-    if is_sorted(chosen):
+    if is_sorted(scores):
         return OutputLayout(
             error="its output is sorted, so that its columns are ranks and no classes; pass a "
             "model that returns the scores as they are before topk or sort"
         )
-    layout = replace(layout, is_probability=ends_in_sigmoid(chosen))
-    known = not layout.unnamed or num_classes == layout.num_classes
+    layout = replace(layout, is_probability=ends_in_sigmoid(scores))
+    known = not layout.unnamed or num_classes == size
     if known or batch_size > 1:  # rows of a layer are positions of one image
         return layout
-    features, assumed = features_reason(chosen, sizes[key])
+    features, assumed = features_reason(scores, layout.num_classes or 0)
     return replace(layout, features=features, assumed=assumed)
 
 
-def _only_candidate(
-    candidates: Mapping[str, Tensor], sizes: Mapping[str, int], num_classes: int | None
-) -> str | None:
-    """Return which tensor holds the class scores; None if that is not known."""
-    if len(candidates) == 1:
-        return next(iter(candidates))
-    fitting = [name for name, size in sizes.items() if size == num_classes]
-    if len(fitting) == 1:
-        return fitting[0]
-    dependent = {name: tensor for name, tensor in candidates.items() if tensor.requires_grad}
-    if len(dependent) == 1:  # others do not depend on the image
-        return next(iter(dependent))
+def _chosen(candidates: Mapping[Any, Tensor], fitting: Sequence[Any]) -> Any:
+    """Return which of several tensors holds the class scores; None if that is not known.
+
+    It is the only one with as many columns as classes, or that depends on the image, or the last
+    one that is computed.
+    """
+    dependent = {key: tensor for key, tensor in candidates.items() if tensor.requires_grad}
+    for keys in (list(candidates), fitting, list(dependent)):
+        if len(keys) == 1:
+            return keys[0]
     return last_computed(dependent) if dependent else None
 
 
@@ -154,23 +153,41 @@ def class_scores(
         >>> class_scores((torch.zeros(2, 5, 3), torch.zeros(2, 3))).shape
         torch.Size([2, 3])
     """
-    if isinstance(output, Tensor) and output.ndim == 2:
-        return _two_columns(output, layout)
-    count = batch_size if batch_size is not None else _infer_batch_size(output)
+    parts = _parts(output)
+    if batch_size is None:
+        batch_size = next((len(e) for e in parts.values() if isinstance(e, Tensor) and e.ndim), 0)
     if layout is None or not (layout.num_classes or layout.error):
-        layout = detect_output_layout(output, count)
-    if layout.error:
+        layout = detect_output_layout(output, batch_size)
+    matrix = isinstance(output, Tensor) and output.ndim == 2
+    if layout.error and not matrix:
         raise ValueError(f"the model has no class to explain: {layout.error}")
-    tensor = next(tensor for name, _, tensor in _tensor_parts(output) if name == layout.key)
-    return _two_columns(cast("Tensor", _as_class_scores(tensor, len(tensor))), layout)
+    scores = output if matrix else next(e for key, e in parts.items() if _name(key) == layout.key)
+    scores = scores[:, None] if scores.ndim == 1 else scores.flatten(1)
+    if layout.is_binary and scores.shape[1] == 1:  # of both classes
+        return torch.cat([1 - scores if layout.is_probability else -scores, scores], 1)
+    return scores
 
 
-def _two_columns(scores: Float[Tensor, "b _"], layout: OutputLayout | None) -> Tensor:
-    """Return scores, of both classes if one number stands for two."""
-    if layout is None or not layout.is_binary or scores.shape[1] != 1:
-        return scores
-    other = 1 - scores if layout.is_probability else -scores
-    return torch.cat([other, scores], 1)
+def _num_columns(tensor: Tensor, batch_size: int) -> int | None:
+    """Return the number of classes of scores of a batch; None if a tensor has another shape."""
+    if not tensor.is_floating_point() or tensor.ndim == 0 or len(tensor) != batch_size:
+        return None
+    if tensor.ndim == 1:  # the logit of a binary classifier
+        return 1
+    return tensor.shape[1] if tensor[0].numel() == tensor.shape[1] else None
+
+
+def _parts(output: Any) -> dict[Any, Any]:
+    """Return the parts of an output by name or index; its only part is "" if it is a tensor."""
+    if isinstance(output, Tensor):
+        return {"": output}
+    if isinstance(output, Mapping):
+        return dict(output)
+    if dataclasses.is_dataclass(output):
+        return {each.name: getattr(output, each.name) for each in dataclasses.fields(output)}
+    if hasattr(output, "_asdict"):
+        return output._asdict()
+    return dict(enumerate(output)) if isinstance(output, (list, tuple)) else {}
 
 
 def output_tensors(output: Any) -> Iterator[Tensor]:
@@ -181,28 +198,11 @@ def output_tensors(output: Any) -> Iterator[Tensor]:
         >>> [tensor.ndim for tensor in output_tensors([{"boxes": torch.zeros(3, 4)}, None])]
         [2]
     """
-    if isinstance(output, Tensor):
-        yield output
-    else:
-        for _, value in _named_parts(output):
-            yield from output_tensors(value)
-
-
-def argument_tensors(args: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors among the arguments of an operation, also of those that take a list.
-
-    Example:
-        >>> import torch
-        >>> len(argument_tensors(([torch.zeros(2), torch.zeros(3)], 1)))
-        2
-    """
-    tensors: list[Tensor] = []
-    for arg in args:
-        if isinstance(arg, Tensor):
-            tensors.append(arg)
-        elif isinstance(arg, (list, tuple)):
-            tensors += [item for item in arg if isinstance(item, Tensor)]
-    return tensors
+    for part in _parts(output).values():
+        if isinstance(part, Tensor):
+            yield part
+        else:
+            yield from output_tensors(part)
 
 
 def first_tensor(output: Any) -> tuple[Any, Tensor] | None:
@@ -212,12 +212,7 @@ def first_tensor(output: Any) -> tuple[Any, Tensor] | None:
     """
     if isinstance(output, Tensor):
         return None, output
-    if isinstance(output, Mapping):
-        parts: Iterator[tuple[Any, Any]] = iter(cast("Mapping[Any, Any]", output).items())
-    elif isinstance(output, (list, tuple)):
-        parts = enumerate(cast("list[Any]", output))
-    else:
-        return None
+    parts = _parts(output).items() if isinstance(output, (Mapping, list, tuple)) else ()
     return next(((key, value) for key, value in parts if isinstance(value, Tensor)), None)
 
 
@@ -231,129 +226,77 @@ def describe_output(output: Any) -> str:
     """
     if isinstance(output, Tensor):
         return f"a tensor {list(output.shape)}"
-    return f"a {type(output).__name__}: {_list_parts(_named_parts(output)) or 'empty'}"
+    return f"a {type(output).__name__}: {_listed(_parts(output)) or 'empty'}"
 
 
-_OF_PIXELS = (
-    "name a class at a pixel of the photo, target=visattn.PixelTarget(3, x=120, y=80), or its "
-    "whole region, target=visattn.RegionTarget(3); or "
-)
+def _listed(parts: Mapping[Any, Any]) -> str:
+    texts: list[str] = []
+    for key, part in list(parts.items())[:_MAX_LISTED]:
+        inside = f" ({', '.join(map(str, part))})" if isinstance(part, Mapping) else ""
+        shape = list(part.shape) if isinstance(part, Tensor) else f"a {type(part).__name__}{inside}"
+        texts.append(f"{_name(key)} {shape}".strip())
+    return ", ".join(texts) + (", ..." if len(parts) > _MAX_LISTED else "")
 
 
-def _no_scores_error(
-    output: Any, parts: list[tuple[str, str, Tensor]], score_key: str | None
-) -> str:
-    tensors = _list_parts([(name, tensor) for name, _, tensor in parts]) if parts else None
-    maps = any(tensor.ndim == 4 and tensor.shape[1] > 1 for _, _, tensor in parts)
-    return (
-        f"its output has no class scores [b, k], got {tensors or describe_output(output)}; "
-        f"{_OF_PIXELS if maps else ''}pass a function of the output, such as target=lambda output: "
-        f"{_example_target(output, parts, score_key)}"
-    )
+def _name(key: Any) -> str:
+    return f"[{key}]" if isinstance(key, int) else str(key)
 
 
-def _several_scores_error(
-    parts: list[tuple[str, str, Tensor]], candidates: Mapping[str, Tensor]
-) -> str:
-    several = [named for named in parts if named[0] in candidates]
-    listed = ", ".join(f"{name} {list(tensor.shape)}" for name, _, tensor in several)
-    functions = ", ".join(
-        f"target=lambda output: {expression}{_column(tensor)}" for _, expression, tensor in several
-    )
-    return (
-        f"its output has several tensors that may be class scores: {listed}; pass the names of its "
-        f"classes, if only one has as many columns, or one of {functions}"
-    )
-
-
-def _column(tensor: Tensor) -> str:
-    """Return the expression of one column of scores."""
-    if tensor.ndim == 1:
-        return ""
-    return f"[:, {min(3, tensor.shape[1] - 1)}" + ", 0" * (tensor.ndim - 2) + "]"
-
-
-def _example_target(
-    output: Any, parts: list[tuple[str, str, Tensor]], score_key: str | None
-) -> str:
-    """Return the body of a function that computes one number for each image from an output."""
-    if not parts:
-        first = output[0] if isinstance(output, Sequence) and output else None
-        if isinstance(first, Mapping):  # one mapping for each image, as detectors return
-            key = next((key for key in ("scores", *first) if key in first), "scores")
-            return f"torch.stack([image[{key!r}].sum() for image in output])"
-        return "one number for each image"
-    suitable = [named for named in parts if named[0] == score_key] or [
-        named for named in parts if named[2].ndim >= 2
-    ]
-    _, expression, tensor = (suitable or parts)[0 if score_key else -1]
-    if tensor.ndim == 3:
-        return f"{expression}[:, 0, 3]"
-    if tensor.ndim < 3:
-        return f"{expression}[:, 3]" if tensor.ndim == 2 else expression
-    return f"{expression}[:, 3].mean({tuple(range(1, tensor.ndim - 1))})"
-
-
-def _as_class_scores(tensor: Tensor, batch_size: int) -> Float[Tensor, "b k"] | None:
-    """Return a tensor as class scores of a batch; None if it has another shape."""
-    if not tensor.is_floating_point() or tensor.ndim == 0 or len(tensor) != batch_size:
-        return None
-    if tensor.ndim == 1:  # the logit of a binary classifier
-        return tensor[:, None]
-    singleton = tensor.ndim > 2 and tensor[0, 0].numel() == 1
-    scores = tensor.flatten(2).squeeze(2) if singleton else tensor
-    return scores if scores.ndim == 2 else None
-
-
-def _tensor_parts(output: Any) -> list[tuple[str, str, Tensor]]:
-    """Return the tensors of an output, each with its name and the expression that returns it."""
+def _expression(output: Any, key: Any) -> str:
+    """Return the expression of a part of `output`."""
     if isinstance(output, Tensor):
-        return [("", "output", output)]
-    has_attributes = dataclasses.is_dataclass(output) or hasattr(output, "_fields")
-    is_sequence = not has_attributes and isinstance(output, (list, tuple))
-    parts: list[tuple[str, str, Tensor]] = []
-    for name, value in _named_parts(output):
-        if isinstance(value, Tensor):
-            access = f".{name}" if has_attributes else name if is_sequence else f"[{name!r}]"
-            parts.append((name, f"output{access}", value))
-    return parts
+        return "output"
+    by_key = isinstance(output, Mapping) or isinstance(key, int)
+    return f"output[{key!r}]" if by_key else f"output.{key}"
 
 
-def _named_parts(output: Any) -> list[tuple[str, Any]]:
-    if isinstance(output, Mapping):
-        return [(str(name), value) for name, value in cast("Mapping[Any, Any]", output).items()]
-    if dataclasses.is_dataclass(output):
-        fields = dataclasses.fields(output)
-        return [(field.name, getattr(output, field.name)) for field in fields]
-    if hasattr(output, "_fields"):
-        return [(name, getattr(output, name)) for name in output._fields]
-    if isinstance(output, (list, tuple)):
-        return [(f"[{index}]", value) for index, value in enumerate(cast("Sequence[Any]", output))]
-    return []
+def _column(output: Any, key: Any) -> str:
+    """Return the expression of one column of scores."""
+    tensor, expression = _parts(output)[key], _expression(output, key)
+    if tensor.ndim == 1:
+        return expression
+    return f"{expression}[:, {min(3, tensor.shape[1] - 1)}" + ", 0" * (tensor.ndim - 2) + "]"
 
 
-def _list_parts(parts: Sequence[tuple[str, Any]]) -> str:
-    listed = [f"{name} {_describe_part(named)}".strip() for name, named in parts[:_MAX_LISTED]]
-    return ", ".join(listed) + (", ..." if len(parts) > _MAX_LISTED else "")
-
-
-def _describe_part(part: Any) -> str:
-    if isinstance(part, Tensor):
-        return str(list(part.shape))
-    if isinstance(part, Mapping):
-        return f"a dict ({', '.join(map(str, cast('Mapping[Any, Any]', part)))})"
-    return f"a {type(part).__name__}"
-
-
-def _infer_batch_size(output: Any) -> int:
-    """Return the length of the first tensor of an output."""
-    return next((len(tensor) for _, _, tensor in _tensor_parts(output) if tensor.ndim), 0)
+def _no_scores(output: Any, tensors: Mapping[Any, Tensor], scores_key: str | None) -> str:
+    """Return why there are no class scores, with a function that computes one number per image."""
+    maps = any(tensor.ndim == 4 and tensor.shape[1] > 1 for tensor in tensors.values())
+    got = _listed(tensors) or describe_output(output)
+    example = "one number for each image"
+    if tensors:
+        wide = [key for key, tensor in tensors.items() if tensor.ndim >= 2] or list(tensors)
+        key = scores_key or wide[-1]
+        tensor, expression = tensors[key], _expression(output, key)
+        mean = f".mean({tuple(range(1, tensor.ndim - 1))})" if tensor.ndim > 3 else ""
+        column = ("", "", "[:, 3]", "[:, 0, 3]", "[:, 3]")[min(tensor.ndim, 4)]
+        example = f"{expression}{column}{mean}"
+    elif isinstance(output, Sequence) and output and isinstance(output[0], Mapping):
+        # one mapping for each image, as detectors return
+        key = "scores" if "scores" in output[0] else next(iter(output[0]), "scores")
+        example = f"torch.stack([image[{key!r}].sum() for image in output])"
+    return (
+        f"its output has no class scores [b, k], got {got}; {_OF_PIXELS * maps}{_FUNCTION}"
+        f"target=lambda output: {example}"
+    )
 
 
 _MAP_KEYS = ("out", "logits", "pred_logits", "masks", "segmentation")
 _QUERY_KEYS = ("logits", "pred_logits", "class_queries_logits")
 _MASK_KEYS = ("masks_queries_logits", "pred_masks")
-_CALLABLE = "pass a function of the output instead, from the output to one number for each image"
+
+
+def _found(output: Any, keys: Sequence[str], ndim: int) -> Tensor | None:
+    """Return a part of an output by its names and number of axes; the output if it is a tensor."""
+    parts = _parts(output)
+    found = (parts[key] for key in ("", *keys) if key in parts)
+    return next((e for e in found if isinstance(e, Tensor) and e.ndim == ndim and e.numel()), None)
+
+
+def _need(what: str, form: str, output: Any) -> ValueError:
+    return ValueError(
+        f"{what} needs {form}; got {describe_output(output)}; pass a function of the output "
+        "instead, from the output to one number for each image"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,18 +320,10 @@ class ImageDetections:
     labels: Int[Tensor, " n"] | None = None
 
     def of_class(self, index: int) -> Float[Tensor, " n"]:
-        """Return the score of a class for each box.
-
-        Raises:
-            ValueError: If there is no such class.
-        """
-        if self.labels is not None:
-            return self.scores * (self.labels == index)
-        if not 0 <= index < self.scores.shape[1]:
-            raise ValueError(
-                f"the class must be an index from 0 to {self.scores.shape[1] - 1}, got {index}"
-            )
-        return self.scores[:, index]
+        """Return the score of a class for each box."""
+        return (
+            self.scores[:, index] if self.labels is None else self.scores * (self.labels == index)
+        )
 
     def best_class(self, index: int) -> tuple[int, float]:
         """Return the class of a box and its score."""
@@ -415,21 +350,15 @@ def segmentation_logits(output: Any) -> Float[Tensor, "b k gy gx"]:
     Source:
         Cheng et al. 2021, arXiv:2107.06278, section 3.4 (semantic inference of MaskFormer).
     """
-    if _is_map(output):
-        return output
-    parts = _parts(output)
-    masks = next((parts[key] for key in _MASK_KEYS if _is_map(parts.get(key))), None)
-    queries = next((parts[key] for key in _QUERY_KEYS if _has_ndim(parts.get(key), 3)), None)
+    masks, queries = _found(output, _MASK_KEYS, 4), _found(output, _QUERY_KEYS, 3)
     if masks is not None and queries is not None and masks.shape[1] == queries.shape[1]:
         probabilities = queries.softmax(2)[..., :-1]  # without "no object"
         return torch.einsum("bqk,bqyx->bkyx", probabilities, masks.sigmoid())
-    for key in _MAP_KEYS:
-        if _is_map(parts.get(key)):
-            return parts[key]
-    raise ValueError(
-        "a pixel or region needs the output of a segmentation model, a tensor [b, k, y, x] or a "
-        f"part out or logits of this shape; got {describe_output(output)}; {_CALLABLE}"
-    )
+    maps = _found(output, _MAP_KEYS, 4)
+    if maps is None:
+        form = "the output of a segmentation model, a tensor [b, k, y, x] or a part out or logits"
+        raise _need("a pixel or region", f"{form} of this shape", output)
+    return maps
 
 
 def query_logits(output: Any) -> Float[Tensor, "b q k"]:
@@ -442,16 +371,11 @@ def query_logits(output: Any) -> Float[Tensor, "b q k"]:
         >>> query_logits({"logits": torch.zeros(2, 100, 92)}).shape
         torch.Size([2, 100, 92])
     """
-    if _has_ndim(output, 3):
-        return output
-    parts = _parts(output)
-    for key in _QUERY_KEYS:
-        if _has_ndim(parts.get(key), 3):
-            return parts[key]
-    raise ValueError(
-        "a query or token needs logits [b, q, k], as DETR and language models return them; got "
-        f"{describe_output(output)}; {_CALLABLE}"
-    )
+    logits = _found(output, _QUERY_KEYS, 3)
+    if logits is None:
+        form = "logits [b, q, k], as DETR and language models return them"
+        raise _need("a query or token", form, output)
+    return logits
 
 
 def query_boxes(output: Any, size: tuple[int, int]) -> Float[Tensor, "b q 4"]:
@@ -468,16 +392,11 @@ def query_boxes(output: Any, size: tuple[int, int]) -> Float[Tensor, "b q 4"]:
         >>> query_boxes({"pred_boxes": torch.tensor([[[0.5, 0.5, 0.25, 0.5]]])}, (64, 128))
         tensor([[[48., 16., 80., 48.]]])
     """
-    parts = _parts(output)
-    boxes: Any = parts.get("pred_boxes", parts.get("boxes"))
-    valid = _has_ndim(boxes, 3) and boxes.shape[2] == 4
-    if not valid or not bool(((boxes >= 0) & (boxes <= 1)).all()):
-        raise ValueError(
-            "a box of a query needs pred_boxes [b, q, 4] of center, width and height between 0 and "
-            f"1, got {describe_output(output)}; {_CALLABLE}"
-        )
-    center = boxes[..., :2]
-    half = boxes[..., 2:] / 2
+    boxes = None if isinstance(output, Tensor) else _found(output, ("pred_boxes", "boxes"), 3)
+    if boxes is None or boxes.shape[2] != 4 or bool(((boxes < 0) | (boxes > 1)).any()):
+        form = "pred_boxes [b, q, 4] of center, width and height between 0 and 1"
+        raise _need("a box of a query", form, output)
+    center, half = boxes[..., :2], boxes[..., 2:] / 2
     corners = torch.cat((center - half, center + half), -1)
     return corners * corners.new_tensor((size[1], size[0]) * 2)
 
@@ -504,21 +423,14 @@ def read_detections(
         >>> read_detections(output, (8, 8))[0].best_class(0)
         (1, 1.0)
     """
-    if isinstance(output, Sequence):
-        images = [_parts(image) for image in cast("Sequence[Any]", output)]
-        if images and all({"boxes", "scores", "labels"} <= set(image) for image in images):
-            return [
-                ImageDetections(image["boxes"], image["scores"], image["labels"])
-                for image in images
-            ]
+    images = list(map(_parts, output)) if isinstance(output, (list, tuple)) else []
+    names = ("boxes", "scores", "labels")
+    if images and all(set(names) <= set(image) for image in images):
+        return [ImageDetections(*(image[name] for name in names)) for image in images]
     if not {"pred_boxes", "boxes"} & set(_parts(output)):
-        raise ValueError(
-            "a box needs the output of a detector: a list with boxes, scores and labels of each "
-            f"image, or logits and pred_boxes of queries; got {describe_output(output)}; "
-            f"{_CALLABLE}"
-        )
-    logits = query_logits(output)
-    boxes = query_boxes(output, size)
+        form = "a list with boxes, scores and labels of each image, or logits and pred_boxes"
+        raise _need("a box", f"the output of a detector: {form} of queries", output)
+    logits, boxes = query_logits(output), query_boxes(output, size)
     extra = None if num_classes is None else logits.shape[2] - num_classes
     if extra not in (0, 1):
         known = "is unknown" if num_classes is None else f"is {num_classes}"
@@ -529,20 +441,3 @@ def read_detections(
         )
     scores = logits.softmax(2)[..., :-1] if extra else logits.sigmoid()
     return [ImageDetections(box, score) for box, score in zip(boxes, scores, strict=True)]
-
-
-def _parts(output: Any) -> dict[str, Any]:
-    """Return the named parts of an output."""
-    if isinstance(output, Mapping):
-        return {str(key): value for key, value in cast("Mapping[Any, Any]", output).items()}
-    if hasattr(output, "_fields"):
-        return {name: getattr(output, name) for name in output._fields}
-    return dict(vars(output)) if hasattr(output, "__dataclass_fields__") else {}
-
-
-def _has_ndim(part: Any, ndim: int) -> bool:
-    return isinstance(part, Tensor) and part.ndim == ndim and part.is_floating_point()
-
-
-def _is_map(part: Any) -> bool:
-    return _has_ndim(part, 4) and min(part.shape[2:]) > 0

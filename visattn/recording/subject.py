@@ -92,8 +92,7 @@ class Subject:
         return self._once("independent", self._compare_alone)
 
     def _compare_alone(self) -> bool:
-        like = first_weight(self.model)
-        photo = probe_images(len(self.info.mean), self.info.input_size, like)[:1]
+        photo = self.probe_image()
         with without_grad(self.model), probing():
             try:
                 alone = self.forward(photo)
@@ -102,7 +101,7 @@ class Subject:
                 return True
         pairs = zip(output_tensors(alone), output_tensors(among), strict=False)
         pairs = [(own.float(), both[:1].float()) for own, both in pairs if both.shape[:1] == (2,)]
-        limit = 1e-3 if like.dtype in (torch.float32, torch.float64) else 5e-2
+        limit = 1e-3 if photo.dtype in (torch.float32, torch.float64) else 5e-2
         return all(bool(((own - one).abs() <= limit * own.abs().max()).all()) for own, one in pairs)
 
     def _once(self, kind: Any, measure: Callable[[], Any]) -> Any:
@@ -111,12 +110,18 @@ class Subject:
             self.measures[key] = measure()
         return self.measures[key]
 
+    def probe_image(self) -> Float[Tensor, "1 c y x"]:
+        """Return an image like a photo, on which the model is measured."""
+        like = first_weight(self.model)
+        return probe_images(len(self.info.mean), self.info.input_size, like)[:1]
+
+    def tracer(self, num_classes: int | None = None) -> ScoreTracer:
+        """Return what runs the model with gradients."""
+        return ScoreTracer(self.model, self.forward, self.probe, num_classes)
+
     def _pooled(self, num_classes: int | None) -> PooledFeatures:
         probe = self.probe
-        like = first_weight(self.model)
-        image = probe_images(len(self.info.mean), self.info.input_size, like)[:1]
-        tracer = ScoreTracer(self.model, self.forward, probe, num_classes)
-        pooled = pooled_features(tracer, image)
+        pooled = pooled_features(self.tracer(num_classes), self.probe_image())
         if probe.cut:
             pooled.layers, pooled.error = (), probe.cut
         if pooled.layers:
