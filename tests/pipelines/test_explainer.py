@@ -330,7 +330,7 @@ def test_a_model_is_analyzed_again_when_it_changes_and_never_kept() -> None:
 
 def test_layer_can_be_named_for_parallel_streams() -> None:
     model = Streams()
-    with pytest.raises(ValueError, match=r"in parallel .*; name one of its modules with layer=;"):
+    with pytest.raises(ValueError, match=r"on all paths .*; name one of its modules with layer=;"):
         explain(model, photo(), "gradcam", 1, img_size=32)
     [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer="coarse")
     assert (heatmap.info.layer, heatmap.values.shape) == ("coarse", (4, 4))
