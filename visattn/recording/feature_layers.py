@@ -125,7 +125,7 @@ def measure_feature_layer(explained: Subject, site: str, call: int | None) -> Fe
     if resizes_images(explained.model):
         calls = [_pyramid(explained, site)]
     else:
-        calls = explained.probe.layers.get(site, [])
+        calls = explained.probe.layers_of(site)
     title = f"{site}{f'#{call}' if call else ''} of {info.name}"
     sites = ", ".join(layer.site for layer in info.feature_layers[-3:])
     hint = f"suitable layers include {sites}" if sites else "no suitable layer is known"

@@ -96,13 +96,13 @@ class ProbeResult:
     """Result of the probe runs of a model.
 
     Args:
-        layers: For each module and each of its calls, how its output lies on the image; None if it
-            does not.
         layouts: For each module that computes attention and each of its calls, the positions of its
             tokens, or why it cannot be recorded.
         query_layers: Layers in which queries that lie nowhere on the image attend to a grid, as in
             the decoder of DETR, by module.
         attention_inputs: Names of the modules whose output attention reads.
+        outputs: Outputs of all modules, in the order in which they ran.
+        runs: Number of runs.
         output: Location of the class scores in the output of the model.
         strides: Pixels from one cell to the next.
         size: Height and width of the images.
@@ -110,10 +110,11 @@ class ProbeResult:
         error: Why the model could not be run; "" if it could.
     """
 
-    layers: dict[str, list[FeatureLayer | None]] = field(default_factory=dict)
     layouts: dict[str, list[ObservedTokens | str]] = field(default_factory=dict)
     query_layers: dict[str, AttentionLayer] = field(default_factory=dict)
     attention_inputs: tuple[str, ...] = ()
+    outputs: "Sequence[_Output]" = ()
+    runs: int = 0
     output: OutputLayout = field(default_factory=OutputLayout)
     strides: CellStrides = field(default_factory=CellStrides)
     size: tuple[int, int] = (0, 0)
@@ -137,10 +138,47 @@ class ProbeResult:
         first_calls = ((site, calls[0]) for site, calls in self.layouts.items())
         return [(site, reason) for site, reason in first_calls if isinstance(reason, str)]
 
+    def layers_of(self, site: str) -> list[FeatureLayer | None]:
+        """Return how the output of each call of a module lies on the image; None if it does not.
+
+        This is found out when it is asked for: most outputs are of no interest.
+        """
+        calls = (index for index, each in enumerate(self.outputs) if each.site == site)
+        return [self._placed(index)[0] for index in calls]
+
     def once(self, site: str) -> FeatureLayer | None:
         """Return how the output of a module lies on the image, if it runs once."""
-        calls = self.layers.get(site, ())
-        return calls[0] if len(calls) == 1 else None
+        layers = self.layers_of(site)
+        return layers[0] if len(layers) == 1 else None
+
+    def _placed(self, index: int) -> tuple[FeatureLayer | None, Places | None]:
+        output = self.outputs[index]
+        if output.placed is None:
+            output.placed = (None, None) if self.cut else self._place(output, index)
+        return output.placed
+
+    def _place(self, output: "_Output", index: int) -> tuple[FeatureLayer | None, Places | None]:
+        """Return how an output lies on the image."""
+        grid = _grid_of(output, self.runs)
+        if grid is not None:
+            layout = "b c y x" if output.planes[1] >= output.planes[0] else "b y x c"
+            places = Places(grid, torch.arange(prod(grid)))
+            return FeatureLayer(output.site, layout, grid), places
+        for axis, layout in enumerate(("b n c", "b c n")) if output.tokens else ():
+            count, places = output.shape[1 + axis], place_tokens(output.tokens[axis], self.size)
+            if places is None or not places.likely:  # perhaps they lie as those of an earlier one
+                earlier = (self._placed(before)[1] for before in reversed(range(index)))
+                alike = (e for e in earlier if e and len(e.cells) + len(e.free) == count)
+                moment = output.tokens[axis]
+                places = next((e for e in alike if lie_at(moment, e.grid, e.cells)), None)
+            if places is not None:
+                cells = places.cells.tolist()
+                in_order = cells == list(range(cells[0], cells[0] + len(cells)))
+                beside = (cells[0], count - len(cells) - cells[0]) if in_order else (0, 0)
+                order = () if in_order else tuple(cells)
+                layer = FeatureLayer(output.site, layout, places.grid, *beside, order=order)
+                return layer, places
+        return None, None
 
 
 def probe_model(
@@ -170,7 +208,7 @@ def probe_model(
             where = f" in {location}" if location else ""
             return ProbeResult(error=f"{type(error).__name__}{where}: {error}")
     result.output = detect_output_layout(output, IMAGES)
-    result.strides, result.size = strides, size
+    result.strides = strides
     return result
 
 
@@ -181,16 +219,14 @@ class _Output:
     Args:
         tokens: Moments of tokens, of three axes.
         planes: How clearly a map is one of the image, of four.
-        places: Where its tokens lie.
-        layer: The same as metadata.
+        placed: How it lies on the image, and where its tokens do, once that was asked for.
     """
 
     site: str
     shape: tuple[int, ...]
     tokens: list[Float[Tensor, "5 n"]] = field(default_factory=list)
     planes: list[float] = field(default_factory=list)
-    places: Places | None = None
-    layer: FeatureLayer | None = None
+    placed: tuple[FeatureLayer | None, Places | None] | None = None
 
 
 @dataclass(eq=False)
@@ -356,12 +392,8 @@ class _Probe:
     def result(self) -> ProbeResult:
         """Return where all activations lie, by the runs until now."""
         self.sure = True
-        result = ProbeResult(cut="" if self.whole else _CUT)
-        for index, output in enumerate(self.outputs):
-            output.places = output.layer = None
-            if not result.cut:
-                self._place_output(output, self.outputs[:index])
-            result.layers.setdefault(output.site, []).append(output.layer)
+        cut = "" if self.whole else _CUT
+        result = ProbeResult(outputs=self.outputs, runs=self.runs, size=self.size, cut=cut)
         for found in self.attention.values():
             layout = self._tapped(found) if found.tap else result.cut or self._layout(found)
             if isinstance(layout, AttentionLayer):
@@ -376,35 +408,6 @@ class _Probe:
         inputs = (self.read.get(site, "") for site in read)
         result.attention_inputs = tuple(dict.fromkeys(inputs))
         return result
-
-    def _place_output(self, output: _Output, earlier: Sequence[_Output]) -> None:
-        """Find out how an output lies on the image; it has no layer if it does not."""
-        grid = _grid_of(output, self.runs)
-        if grid is not None:
-            layout = "b c y x" if output.planes[1] >= output.planes[0] else "b y x c"
-            output.layer = FeatureLayer(output.site, layout, grid)
-            output.places = Places(grid, torch.arange(prod(grid)))
-        for index, layout in enumerate(("b n c", "b c n")) if output.tokens else ():
-            places = self._tokens(output.tokens[index], earlier)
-            if places is None:
-                continue
-            cells = places.cells.tolist()
-            in_order = cells == list(range(cells[0], cells[0] + len(cells)))
-            suffix = output.shape[1 + index] - len(cells) - cells[0]
-            prefix = (cells[0], suffix) if in_order else (0, 0)
-            order = () if in_order else tuple(cells)
-            output.layer = FeatureLayer(output.site, layout, places.grid, *prefix, order=order)
-            output.places = places
-            return
-
-    def _tokens(self, moment: Float[Tensor, "5 n"], earlier: Sequence[_Output]) -> Places | None:
-        """Return where tokens lie: in an order that is likely, or as in an earlier output."""
-        places = place_tokens(moment, self.size)
-        if places is not None and places.likely:
-            return places
-        known = (each.places for each in reversed(earlier) if each.places is not None)
-        alike = (each for each in known if len(each.cells) + len(each.free) == moment.shape[1])
-        return next((each for each in alike if lie_at(moment, each.grid, each.cells)), None)
 
     def _place(self, moment: Tensor | None) -> Places | None:
         """Return where tokens lie; None if nowhere, or if that is not sure yet."""

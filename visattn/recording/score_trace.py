@@ -210,7 +210,7 @@ class ScoreTracer:
         return trace
 
     def _output_hook(self, site: str, trace: Trace) -> Callable[..., None]:
-        calls = self.probe.layers.get(site, [])
+        calls = self.probe.layers_of(site)
 
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             tensor = output[0] if isinstance(output, tuple) and output else output

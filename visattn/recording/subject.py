@@ -126,7 +126,7 @@ class Subject:
             pooled.layers, pooled.error = (), probe.cut
         if pooled.layers:
             last = pooled.layers[-1]
-            sites = list(probe.layers)
+            sites = [output.site for output in probe.outputs]
             before = sites[: sites.index(last.site)]
             inputs = (probe.once(site) for site in probe.attention_inputs if site in before)
             earlier = [layer for layer in inputs if layer is not None]
