@@ -66,7 +66,7 @@ def probe_images(
     noise = torch.randn(channels, *size, generator=random.manual_seed(seed + 1))
     rows, columns = ((torch.arange(side) + 0.5) / side for side in size)
     changes = torch.stack([0 * noise, noise, noise * rows[:, None], noise * columns])
-    return (photo + _AMPLITUDES.get(like.dtype, 0.5) * changes).to(like)
+    return (photo + _AMPLITUDES.get(like.dtype, 0.2) * changes).to(like)
 
 
 def _changes(tensor: Float[Tensor, "4 c *axes"]) -> Float[Tensor, "3 c *axes"]:

@@ -260,7 +260,7 @@ class _Probe:
         """Run the model once more, with another noise, and return its output."""
         self.at = 0  # number of outputs in this run
         self.calls: set[tuple[str, int]] = set()
-        self.norm = self.last = ""
+        self.last = ""
         with ExitStack() as stack:
             stack.enter_context(attention_calls(self.model, self._on_call))
             running = running_modules(self.model, self._enter, self._leave)
@@ -324,12 +324,7 @@ class _Probe:
                 yield torch.stack([torch.ones(count), y, x, y * y, x * x])[:, None]
 
     def _enter(self, running: Running) -> None:
-        # Methods explain what attention reads: the norm before it, not the residual stream.
-        block = self.norm.rpartition(".")[0]
-        inside = bool(block) and running.site.startswith(f"{block}.")
-        outer = self.running[-2].state["last"] if len(self.running) > 1 else ""
-        running.state["input"] = self.norm if inside else outer
-        running.state["last"] = self.last
+        running.state["input"] = self.last
 
     def _leave(self, running: Running, output: Any) -> None:
         found = self.attention.get((running.site, running.index))
@@ -349,7 +344,6 @@ class _Probe:
             if not known or not on_batch or not tensor.is_floating_point():
                 return
             self.last = site
-            self.norm = site if "Norm" in type(module).__name__ else self.norm
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - what is measured is no attention
                 if tensor.ndim == 3:
                     both = [moments(tensor, 2), moments(tensor, 1)]
