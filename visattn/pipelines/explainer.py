@@ -527,10 +527,12 @@ _OF_ALL_MODULES = {*vars(nn.Module())}
 
 def _state(model: nn.Module) -> list[Any]:
     """Return what tells whether a model changed: attributes of its modules, and its tensors."""
+    parts = (each for module in model.modules() for each in (module, vars(module).get("config")))
+    owners = {id(each): each for each in parts if hasattr(each, "__dict__")}
     attributes = [
         (name, value if isinstance(value, str | int | float) else id(value))
-        for module in model.modules()
-        for name, value in vars(module).items()
+        for each in owners.values()
+        for name, value in [*vars(each).items()]  # threads may add to it
         if name not in _OF_ALL_MODULES
     ]
     tensors = [each for each in (*model.parameters(), *model.buffers()) if each.numel()]
