@@ -1,11 +1,10 @@
 """Attacks by hostile configs and checkpoints: each is refused, and no code of theirs runs."""
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,45 +16,6 @@ from visattn.cli import main
 
 SECRET = "hunter2-the-secret"
 Refused = Callable[..., str]
-
-
-class Spy(ThreadingHTTPServer):
-    """A local server that records requests."""
-
-    requests: list[str]
-
-
-class AcceptAll(BaseHTTPRequestHandler):
-    """Answers every request with a config, as an attacker's server would."""
-
-    def do_GET(self) -> None:
-        self.server.requests.append(self.path)  # type: ignore[attr-defined]
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"class_path: evilmod.Evil\n")
-
-    do_HEAD = do_CONNECT = do_POST = do_GET  # noqa: N815 (names of the base class)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (of the base class)
-        """Log nothing."""
-
-
-@pytest.fixture
-def spy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spy]:
-    """A server that also receives the requests to all other hosts, as their proxy."""
-    server = Spy(("127.0.0.1", 0), AcceptAll)
-    server.requests = []
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    here = f"http://127.0.0.1:{server.server_port}"
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.setenv(name, here)
-        monkeypatch.setenv(name.upper(), here)
-    monkeypatch.setenv("no_proxy", "")
-    monkeypatch.setenv("HF_ENDPOINT", here)
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 @pytest.fixture
@@ -174,8 +134,12 @@ def test_python_tags_are_refused(refused: Refused, tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_nothing_is_downloaded(refused: Refused, spy: Spy, tmp_path: Path) -> None:
-    here = f"http://127.0.0.1:{spy.server_port}/x.yaml"
+def test_nothing_is_downloaded(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected: list[Any] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda _, address: connected.append(address))
+    here = "http://127.0.0.1:9/x.yaml"
     for address in (here, "s3://bucket/x.yaml"):
         assert "there is no config" in refused(None, "--config", address)
         message = refused(None, "--ckpt_path", address, code=1)
@@ -190,14 +154,10 @@ def test_nothing_is_downloaded(refused: Refused, spy: Spy, tmp_path: Path) -> No
     for name in ("hf-hub:evil/model", f"local-dir:{tmp_path}", here):
         encoder["init_args"] |= {"name": name, "weights": None}  # type: ignore[operator]
         assert "unknown timm model" in refused(over, code=1)
-    assert spy.requests == []
-
-
-def test_the_spy_receives_requests(spy: Spy) -> None:
-    from urllib.request import urlopen
-
-    urlopen(f"http://127.0.0.1:{spy.server_port}/seen").read()
-    assert spy.requests != []
+    classifier = {"class_path": "timm:hf-hub:evil/model"}
+    over = {"model": {"class_path": "ClassificationTask", "init_args": {"classifier": classifier}}}
+    assert "unknown timm model" in refused(over, "--data", "SingleObjectDataModule", code=1)
+    assert connected == []
 
 
 def test_no_error_shows_the_content_of_a_file(refused: Refused, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from visattn.training import reduce
 from visattn.training.reduce import (
     all_gather_union,
-    all_reduce_mean,
+    all_reduce,
     all_reduce_std,
     ddp_loss_scale,
 )
@@ -23,10 +23,10 @@ def on_all_ranks(values: list[Tensor], compute: Callable[[Tensor], Any]) -> list
     """Return what each process computes from its part; `all_reduce` sums over all parts."""
     contributions: list[Tensor] = []
 
-    def collect(own: Tensor) -> None:
+    def collect(own: Tensor, **_: Any) -> None:
         contributions.append(own.clone())
 
-    def add_up(own: Tensor) -> None:
+    def add_up(own: Tensor, **_: Any) -> None:
         own.copy_(torch.stack(contributions).sum(0))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -66,9 +66,9 @@ def test_std_is_that_of_all_values(values: list[list[float]]) -> None:
         assert float(results) == pytest.approx(expected, abs=1e-5)
 
 
-def test_mean_is_that_of_all_processes() -> None:
-    results = on_all_ranks([torch.tensor(3.0), torch.tensor(7.0)], all_reduce_mean)
-    assert [float(value) for value in results] == [5, 5]
+def test_sum_is_that_of_all_processes() -> None:
+    results = on_all_ranks([torch.tensor(3.0), torch.tensor(7.0)], all_reduce)
+    assert [float(value) for value in results] == [10, 10]
 
 
 def test_union_is_that_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:

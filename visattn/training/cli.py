@@ -119,8 +119,9 @@ class Parser(LightningArgumentParser):
         with suppress(yaml.YAMLError):  # which is reported below
             config: Any = yaml.safe_load(content)
             if isinstance(config, dict):
-                task = (config.get("model") or {}).get("init_args") or {}
-                if "classifier" in task:
+                model: Any = config.get("model")
+                task = model.get("init_args") if isinstance(model, dict) else None
+                if isinstance(task, dict) and "classifier" in task:
                     task["classifier"] = _with_network(task["classifier"])
                 kept = yaml.safe_dump(_without_gone(config))
                 content = re.sub(r"\$\{(\w+)\}", _variable, kept)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from lightning import LightningModule
 from torch import Tensor, distributed
 
@@ -110,32 +110,18 @@ def ddp_loss_scale(count: int | Tensor, device: torch.device) -> float | Float[T
     return count * world_size() / gathered.clamp(min=1)
 
 
-def all_reduce_mean(value: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """Return the mean of a scalar over all processes.
+def all_reduce(value: Shaped[Tensor, "*n"], *, largest: bool = False) -> Shaped[Tensor, "*n"]:
+    """Return the sum of a tensor over all processes, or the largest.
 
     Example:
-        >>> all_reduce_mean(torch.tensor(3.0))
+        >>> all_reduce(torch.tensor(3.0))
         tensor(3.)
     """
-    if world_size() == 1:
-        return value
     gathered = value.detach().clone()
-    distributed.all_reduce(gathered)
-    return gathered / world_size()
-
-
-def all_reduce_max(count: int, device: torch.device) -> int:
-    """Return the largest of the counts of all processes, such as the length of a caption.
-
-    Example:
-        >>> all_reduce_max(3, torch.device("cpu"))
-        3
-    """
-    if world_size() == 1:
-        return count
-    gathered = torch.tensor(count, device=device)
-    distributed.all_reduce(gathered, op=distributed.ReduceOp.MAX)
-    return int(gathered)
+    if world_size() > 1:
+        reduction = distributed.ReduceOp.MAX if largest else distributed.ReduceOp.SUM
+        distributed.all_reduce(gathered, op=reduction)
+    return gathered
 
 
 def all_reduce_std(values: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
@@ -145,12 +131,9 @@ def all_reduce_std(values: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
         >>> all_reduce_std(torch.tensor([1.0, 3.0]))
         tensor(1.4142)
     """
-    if world_size() == 1:
-        return values.std()
     local = values.detach().double()
     sums = torch.stack([local.new_tensor(local.numel()), local.sum(), local.square().sum()])
-    distributed.all_reduce(sums)
-    count, total, squares = sums.unbind()
+    count, total, squares = all_reduce(sums).unbind()
     variance = (squares - total.square() / count).clamp(min=0) / (count - 1)
     return variance.sqrt().to(values.dtype)
 

@@ -337,16 +337,6 @@ def test_task_built_in_python_saves_loads_and_resumes(tmp_path: Path) -> None:
     assert tested.test(build(), scenes, ckpt_path=str(path), verbose=False)
 
 
-def test_checkpoint_with_another_vocabulary_of_the_same_size_is_refused(tmp_path: Path) -> None:
-    pink, cyan = (data(colors=["red", other], textures=["plain"]) for other in ("pink", "cyan"))
-    assert len(pink.vocabulary) == len(cyan.vocabulary)
-    saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
-    trainer(tmp_path, saver, max_epochs=1).fit(CaptioningTask(captioner(), pink.data_info), pink)
-    task = CaptioningTask(captioner(), cyan.data_info)
-    with pytest.raises(ValueError, match=r"other words; .* has \['cyan', 'pink'\]"):
-        trainer(tmp_path).validate(task, cyan, ckpt_path=str(tmp_path / "last.ckpt"))
-
-
 @pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 def test_gate_weight_lowers_the_gate_and_needs_one() -> None:
     def adaptive(words: list[str]) -> Captioner:

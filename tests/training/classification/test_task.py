@@ -120,16 +120,6 @@ def test_only_linear_and_conv_weights_of_a_transformer_have_weight_decay(
     assert decayed == {f"{name}.weight" for name in expected}
 
 
-@pytest.mark.parametrize(
-    ("options", "middle"), [({}, 0.5), ({"optim": OptimConfig(decay_start=0.5)}, 1.0)]
-)
-def test_learning_rate_follows_its_schedule(options: dict[str, Any], middle: float) -> None:
-    (factor,) = optimizer_config(build_task(**options))["lr_scheduler"]["scheduler"].lr_lambdas[:1]
-    assert factor(0) == pytest.approx(1)
-    assert factor(50) == pytest.approx(middle)
-    assert factor(100) < 0.03
-
-
 def test_loss_is_the_label_smoothed_cross_entropy() -> None:
     task, examples = build_task(label_smoothing=0.1).eval(), batch()
     with torch.no_grad():
@@ -250,21 +240,3 @@ def test_run_and_pretrained_exclude_each_other(
     assert f"{run} brings its own" in capsys.readouterr().err
     assert main([*arguments, str(run.parent / "rum")]) == 1
     assert "no model is named" in capsys.readouterr().err
-
-
-def test_checkpoint_with_other_classes_is_refused(run: Path) -> None:
-    task = ClassificationTask(
-        lambda classes: AttentionResNet(classes, depth=8), {"class_names": "ab"}
-    )
-    with pytest.raises(
-        ValueError, match=r"trained with other classes.*\['0', '1', '2', '3', '4'\]"
-    ):
-        task.on_load_checkpoint(torch.load(run / "checkpoints" / "last.ckpt"))
-
-
-@pytest.mark.parametrize("options", [{"mixup": -1.0}, {"label_smoothing": 1.0}])
-def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(
-        ValueError, match="must be at least 0, label_smoothing at least 0 and below 1"
-    ):
-        build_task(**options)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
 from visattn.pipelines.scanpath import raster_scanpaths
-from visattn.training.glimpses.evaluation import ErrorPerGlimpse, GlimpseEvaluator
+from visattn.training.glimpses.evaluation import GlimpseErrors, GlimpseEvaluator
 
 
 def build_model() -> RecurrentAttentionModel:
@@ -165,28 +165,10 @@ def test_error_per_glimpse_matches_a_count() -> None:
     random = torch.Generator().manual_seed(1)
     scores = torch.randn(13, 5, 3, generator=random)
     labels = torch.randint(3, (13,), generator=random)
-    errors = ErrorPerGlimpse(5)
+    errors = GlimpseErrors(5)
     for part in (slice(0, 7), slice(7, 8), slice(8, 13)):  # batches of any size
         errors.update(scores[part], labels[part])
     for glimpse in range(5):
         wrong = sum(int(scores[n, glimpse].argmax()) != int(labels[n]) for n in range(13))
-        assert float(errors.compute()[glimpse]) == torch.tensor(wrong / 13)
-    assert 0 < errors.compute().min() < errors.compute().max()
-
-
-def test_error_of_probabilities_is_that_of_logits() -> None:
-    random = torch.Generator().manual_seed(1)
-    scores, labels = torch.randn(13, 5, 3, generator=random), torch.arange(13) % 3
-    first, second = ErrorPerGlimpse(5), ErrorPerGlimpse(5)
-    first.update(scores, labels)
-    second.update(scores.softmax(-1), labels)
-    assert torch.equal(first.compute(), second.compute())
-
-
-def test_error_after_reset_is_nan() -> None:
-    errors = ErrorPerGlimpse(2)
-    errors.update(torch.zeros(3, 2, 4), torch.ones(3, dtype=torch.long))
-    assert errors.compute().tolist() == [1, 1]
-    errors.reset()
-    errors.update(torch.zeros(0, 2, 4), torch.zeros(0, dtype=torch.long))
-    assert errors.compute().isnan().all()
+        assert float(errors.per_glimpse()[glimpse]) == torch.tensor(wrong / 13)
+    assert 0 < errors.per_glimpse().min() < errors.per_glimpse().max()

@@ -17,7 +17,7 @@ from visattn.models.glimpses.dram import DRAM
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.saving import load
 from visattn.results.kinds import IGNORE_LABEL
-from visattn.training.glimpses.evaluation import ErrorPerGlimpse, SequenceError, digit_scanpaths
+from visattn.training.glimpses.evaluation import GlimpseErrors, digit_scanpaths
 from visattn.training.glimpses.losses import label_targets
 from visattn.training.glimpses.task import GlimpseTask
 from visattn.training.optim import OptimConfig
@@ -69,10 +69,9 @@ def test_sequence_error_matches_a_loop() -> None:
     labels = torch.randint(3, (13, 3), generator=random)
     scores[::3] += 9 * torch.nn.functional.one_hot(labels[::3].repeat_interleave(2, 1), 3)
     labels[::2, 2] = IGNORE_LABEL
-    sequences, glimpses = SequenceError(), ErrorPerGlimpse(6)
+    errors = GlimpseErrors(6)
     for part in (slice(0, 7), slice(7, 8), slice(8, 13)):
-        sequences.update(scores[part], labels[part])
-        glimpses.update(scores[part], labels[part])
+        errors.update(scores[part], labels[part])
     read = scores.argmax(-1).tolist()
     wrong, counts = 0, [[0, 0] for _ in range(6)]
     for image, true in enumerate(labels.tolist()):
@@ -82,8 +81,8 @@ def test_sequence_error_matches_a_loop() -> None:
             counts[2 * label + step][0] += read[image][2 * label + step] != true[label]
             counts[2 * label + step][1] += 1
     assert 0 < wrong < 13
-    assert float(sequences.compute()) == pytest.approx(wrong / 13)
-    assert glimpses.compute().tolist() == pytest.approx([part / whole for part, whole in counts])
+    assert float(errors.compute()) == pytest.approx(wrong / 13)
+    assert errors.per_glimpse().tolist() == pytest.approx([part / whole for part, whole in counts])
 
 
 def test_targets_end_with_the_end_class(root: Path) -> None:

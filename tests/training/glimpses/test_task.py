@@ -11,13 +11,10 @@ from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
-from torch.optim import SGD
 
 from visattn.data.classification.datasets import InMemoryImages, LabeledBatch, LabeledImages
 from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.models.saving import load
 from visattn.results.kinds import Split
-from visattn.training.callbacks import EMA
 from visattn.training.classification.data import ClassificationDataModule
 from visattn.training.glimpses.task import GlimpseTask
 from visattn.training.optim import OptimConfig
@@ -152,18 +149,6 @@ def test_paper_network_has_209_677_trained_parameters() -> None:
     assert expected.unique().tolist() == pytest.approx([0.1])
 
 
-def test_learning_rate_warms_up_and_decays_to_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = build_task(optim=OptimConfig(lambda groups: SGD(groups, lr=0.5), "cosine", 20))
-    config = optimizer_config(task, monkeypatch)
-    factor = config["lr_scheduler"]["scheduler"].lr_lambdas[0]
-    assert config["lr_scheduler"]["interval"] == "step"
-    assert isinstance(config["optimizer"], SGD)
-    assert factor(9) == pytest.approx(0.5)
-    assert factor(20) == pytest.approx(1)
-    assert 0 < factor(80) < 0.5
-    assert factor(100) == pytest.approx(0)
-
-
 @pytest.mark.parametrize("baseline", ["learned", "informed"])
 def test_one_step_changes_every_trained_parameter(baseline: Any, tmp_path: Path) -> None:
     task = build_task(baseline=baseline, num_rollouts=2, reward="gain")
@@ -280,62 +265,6 @@ class Interrupt(Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-def test_resumed_run_is_bit_identical(tmp_path: Path) -> None:
-    """Weights, optimizer state, schedules, the average of weights, and random numbers."""
-
-    def augmented() -> BrightRows:
-        return BrightRows(train_transforms=[{"RandomTranslate": {"pixels": 2}}])
-
-    def build(seed: int) -> GlimpseTask:
-        task = build_task(
-            {"rnn_type": "gru"},
-            num_rollouts=2,
-            baseline="informed",
-            final_std=0.05,
-            optim=OptimConfig(schedule="cosine", warmup_steps=2),
-            aux_loss_weight=0.5,
-        )
-        seed_everything(seed)
-        return task
-
-    whole = build(5)
-    trainer(tmp_path, EMA(0.7), max_epochs=2).fit(whole, augmented())
-    saver = ModelCheckpoint(
-        tmp_path, "last", enable_version_counter=False, save_on_train_epoch_end=False
-    )
-    with pytest.raises(SystemExit):
-        trainer(tmp_path, EMA(0.7), saver, Interrupt(), max_epochs=2).fit(build(5), augmented())
-    path = tmp_path / "last.ckpt"
-    assert torch.load(path, weights_only=True)["global_step"] == 4
-    again = build(99)  # another seed in the resumed process has no effect
-    trainer(tmp_path, EMA(0.7), max_epochs=2).fit(again, augmented(), ckpt_path=path)
-    assert again.trainer.global_step == whole.trainer.global_step == 8
-    expected, actual = whole.state_dict(), again.state_dict()
-    assert expected.keys() == actual.keys()
-    assert [name for name, value in expected.items() if not torch.equal(value, actual[name])] == []
-    reference, other = (task.trainer.optimizers[0].state_dict() for task in (whole, again))
-    assert reference["param_groups"] == other["param_groups"]
-    for number, state in reference["state"].items():
-        assert all(
-            torch.equal(value, other["state"][number][name]) for name, value in state.items()
-        )
-
-
-def test_model_is_restored_from_a_checkpoint(tmp_path: Path) -> None:
-    saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
-    task = build_task()
-    trainer(tmp_path, saver).fit(task, BrightRows())
-    model = load(tmp_path / "last.ckpt")
-    assert isinstance(model, RecurrentAttentionModel)
-    images = BrightRows().open_dataset("test")[[0, 1, 2]].images
-    outputs = []
-    for each in (model, task.model.eval()):
-        torch.manual_seed(0)  # of the first location
-        outputs.append(each(images))
-    assert torch.equal(*outputs)
-
-
 def test_the_weights_of_another_run_leave_the_options_of_the_task(tmp_path: Path) -> None:
     saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
     first = build_task({"policy_std": 0.5})
@@ -349,11 +278,3 @@ def test_the_weights_of_another_run_leave_the_options_of_the_task(tmp_path: Path
         assert torch.equal(value, first.model.state_dict()[name]), name
     for name, value in task.value_baseline.state_dict().items():
         assert torch.equal(value, own[name]), name
-
-
-def test_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
-    trainer(tmp_path, saver, max_steps=1).fit(build_task(), BrightRows())
-    other = build_task({"hidden_size": 13})
-    with pytest.raises(ValueError, match="does not fit the model that the config"):
-        trainer(tmp_path).test(other, BrightRows(), ckpt_path=tmp_path / "last.ckpt", verbose=False)

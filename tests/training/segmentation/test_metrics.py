@@ -1,12 +1,10 @@
 """Segmentation metrics: brute force, torchmetrics, shards of a data set."""
 
-import math
-
 import pytest
 import torch
 from torchmetrics.classification import BinaryAUROC, MulticlassJaccardIndex
 
-from visattn.training.segmentation.metrics import GateScores, SegmentationScores, boundary_band
+from visattn.training.segmentation.metrics import GateScores, SegmentationScores
 
 SIZE = (23, 31)
 
@@ -62,7 +60,7 @@ def test_shards_add_up() -> None:
     predictions, labels = maps(2)
     whole = scored(predictions, labels)
     shards = [scored(predictions[part], labels[part]) for part in (slice(0, 2), slice(2, 5))]
-    for state in ("confusion", "boundary"):
+    for state in ("confusion",):
         total = torch.stack([getattr(shard, state) for shard in shards]).sum(0)
         assert torch.equal(total, getattr(whole, state))
         assert not total.is_floating_point()
@@ -75,28 +73,6 @@ def test_perfect_predictions_score_one_and_absent_classes_are_left_out() -> None
     assert {name: float(value) for name, value in values.items()} == dict.fromkeys(values, 1.0)
     missing = scored(torch.full((1, *SIZE), 3), torch.zeros(1, *SIZE, dtype=torch.uint8)).compute()
     assert float(missing["miou"]) == 0  # predicted, though absent: an error, not left out
-
-
-def test_boundary_band_equals_distances_to_the_outside() -> None:
-    masks = maps(4)[0] == 1
-    reach = max(1, round(0.02 * math.hypot(*SIZE)))
-    padded = torch.nn.functional.pad(masks, (reach,) * 4)
-    expected = torch.zeros_like(masks)
-    for n, y, x in masks.nonzero().tolist():
-        window = padded[n, y : y + 2 * reach + 1, x : x + 2 * reach + 1]
-        expected[n, y, x] = not bool(window.all())
-    assert torch.equal(boundary_band(masks), expected)
-
-
-def test_boundary_iou_by_hand() -> None:
-    """A square of 40 pixels and the same moved by one, in 100: bands of 3 pixels."""
-    truth, moved = torch.zeros(1, 100, 100, dtype=torch.uint8), torch.zeros(1, 100, 100).long()
-    truth[:, 30:70, 30:70], moved[:, 30:70, 31:71] = 1, 1
-    scores = SegmentationScores(2, background=True)
-    scores.update(moved, truth)
-    band = 40 * 40 - 34 * 34
-    both = 2 * 3 * 39 + 2 * 2 * 34  # rows at the top and bottom; columns at the left and right
-    assert float(scores.compute()["boundary_iou"]) == pytest.approx(both / (2 * band - both))
 
 
 def test_unknown_labels_are_refused() -> None:

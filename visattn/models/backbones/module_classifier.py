@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from visattn.insertion.insertion import insert
 from visattn.io.trusted_modules import TRUST_VARIABLE, is_trusted_module
+from visattn.models.backbones.timm_classifier import create_timm_backbone
 from visattn.models.base import ImageClassifier
 
 
@@ -89,9 +90,9 @@ def _build(name: str, class_names: tuple[str, ...], arguments: Mapping[str, Any]
         count = {} if arguments.get("weights") else {"num_classes": len(class_names)}
         return torchvision.models.get_model(name.partition(":")[2], **count, **arguments)
     if name.startswith("timm:"):
-        import timm  # slow to import
-
-        return timm.create_model(name.partition(":")[2], num_classes=len(class_names), **arguments)
+        options = {"num_classes": len(class_names), **arguments}
+        pretrained = bool(options.pop("pretrained", False))
+        return create_timm_backbone(name.partition(":")[2], options, pretrained=pretrained)
     make = find_network(name)
     known = {"class_names": class_names, "num_classes": len(class_names)}
     taken = inspect.signature(make).parameters

@@ -23,7 +23,7 @@ from visattn.training.captioning.evaluation import encode_images
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.reduce import (
     StepGenerator,
-    all_reduce_max,
+    all_reduce,
     ddp_loss_scale,
     step_generator,
 )
@@ -183,8 +183,8 @@ class HardAttentionTask(CaptioningTask):
         captions = torch.tensor(batch.caption_indices, device=device)
         # Each process draws the numbers of all images of all processes and keeps its own, so that
         # the shape must be the same in all of them.
-        num_captions = all_reduce_max(int(captions.max()) + 1, device)
-        num_words = all_reduce_max(int(batch.lengths.max()), device)
+        sizes = torch.stack([captions.max() + 1, batch.lengths.max()])
+        num_captions, num_words = map(int, all_reduce(sizes, largest=True))
         numbers = generator.rand(num_images, num_captions, count, num_words)
         rollouts = torch.arange(count, device=device).repeat(len(captions) // count)
         return numbers[batch.image_indices, captions, rollouts]

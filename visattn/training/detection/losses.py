@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, l1_loss
 from visattn.functional.boxes import center_to_corners, generalized_box_iou
 from visattn.models.detr import BoxPrediction
 from visattn.results.kinds import NO_OBJECT
-from visattn.training.reduce import all_reduce_mean
+from visattn.training.reduce import all_reduce, world_size
 
 
 class Matches(NamedTuple):
@@ -114,7 +114,7 @@ class SetCriterion:
         num_objects = (labels != NO_OBJECT).sum()
         count = num_objects.clamp(min=1)
         # DDP averages gradients, so the sums are divided by the mean number of objects per process.
-        total = all_reduce_mean(num_objects.float()).clamp(min=1)
+        total = (all_reduce(num_objects.float()) / world_size()).clamp(min=1)
         class_loss = self._class_loss(layers.logits.float(), classes, count)
         return {
             "class": self.class_weight * class_loss / total,

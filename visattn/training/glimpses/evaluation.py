@@ -74,72 +74,50 @@ def supervised_policy_loss(
     return -log_probs.sum(-1).mean()
 
 
-class ErrorPerGlimpse(Metric):
-    """The error rate after each glimpse, of the label that the glimpse is to read.
+class GlimpseErrors(Metric):
+    """The error rate after each glimpse, and the fraction of images with any wrong label.
+
+    After a glimpse the label counts that it is to read; at the end each label after the last of its
+    glimpses.
 
     Example:
-        >>> errors = ErrorPerGlimpse(2)
+        >>> errors = GlimpseErrors(2)
         >>> errors.update(torch.tensor([[[9.0, 0.0], [0.0, 9.0]]]), torch.tensor([1]))
-        >>> errors.compute()
-        tensor([1., 0.])
+        >>> errors.compute(), errors.per_glimpse()
+        (tensor(0.), tensor([1., 0.]))
     """
 
     full_state_update = False
     wrong: Tensor
     count: Tensor
+    wrong_images: Tensor
+    images: Tensor
 
     def __init__(self, num_glimpses: int) -> None:
         super().__init__()
-        for name in ("wrong", "count"):
-            zeros = torch.zeros(num_glimpses, dtype=torch.int64)
+        for name in ("wrong", "count", "wrong_images", "images"):
+            shape = () if "images" in name else (num_glimpses,)
+            zeros = torch.zeros(shape, dtype=torch.int64)
             self.add_state(name, zeros, dist_reduce_fx="sum")
 
     def update(self, scores: Float[Tensor, "n t k"], labels: Int[Tensor, "n ..."]) -> None:
         """Add logits or probabilities after each glimpse, and the true classes."""
-        targets = label_per_glimpse(labels, scores.shape[1])
-        present = targets != IGNORE_LABEL
-        self.wrong += ((scores.argmax(-1) != targets) & present).sum(0)
-        self.count += present.sum(0)
-
-    def compute(self) -> Float[Tensor, " t"]:
-        """Return the error rate after each glimpse; NaN without a label to read."""
-        return self.wrong / self.count
-
-
-class SequenceError(Metric):
-    """The fraction of images of which any label is wrong after the last of its glimpses.
-
-    With one label per image, it is the error rate after the last glimpse.
-
-    Example:
-        >>> error = SequenceError()
-        >>> scores = torch.tensor([[[9.0, 0.0], [0.0, 9.0]], [[9.0, 0.0], [9.0, 0.0]]])
-        >>> error.update(scores, torch.tensor([[0, 1], [0, 1]]))
-        >>> error.compute()
-        tensor(0.5000)
-    """
-
-    full_state_update = False
-    wrong: Tensor
-    count: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("wrong", "count"):
-            zero = torch.zeros((), dtype=torch.int64)
-            self.add_state(name, zero, dist_reduce_fx="sum")
-
-    def update(self, scores: Float[Tensor, "n t k"], labels: Int[Tensor, "n ..."]) -> None:
-        """Add logits or probabilities after each glimpse, and the true classes."""
-        labels = label_sequences(labels)
-        step = scores.shape[1] // labels.shape[1]
-        wrong = scores[:, step - 1 :: step].argmax(-1) != labels
-        self.wrong += (wrong & (labels != IGNORE_LABEL)).any(1).sum()
-        self.count += len(labels)
+        chosen, targets = scores.argmax(-1), label_per_glimpse(labels, scores.shape[1])
+        wrong = (chosen != targets) & (targets != IGNORE_LABEL)
+        step = scores.shape[1] // label_sequences(labels).shape[1]
+        self.wrong += wrong.sum(0)
+        self.count += (targets != IGNORE_LABEL).sum(0)
+        self.wrong_images += wrong[:, step - 1 :: step].any(1).sum()
+        self.images += len(labels)
 
     def compute(self) -> Float[Tensor, ""]:
-        """Return the error rate; NaN before the first update."""
-        return self.wrong / self.count
+        """Return the fraction of images with a wrong label; NaN before the first update."""
+        return self.wrong_images / self.images
+
+    def per_glimpse(self) -> Float[Tensor, " t"]:
+        """Return the error rate after each glimpse, over all processes; NaN without a label."""
+        with self.sync_context():
+            return self.wrong / self.count
 
 
 @dataclass(frozen=True)
@@ -155,9 +133,6 @@ class GlimpseEvaluator:
         num_samples: Sampled rollouts whose probabilities are averaged; 0 disables sampling.
         seed: Seed of initial locations, random locations and samples.
 
-    Raises:
-        ValueError: If `num_starts` is below 1 or `num_samples` below 0.
-
     Example:
         >>> GlimpseEvaluator(num_samples=10).location_sources()
         ('greedy', 'random', 'raster', 'sampled', 'averaged')
@@ -166,13 +141,6 @@ class GlimpseEvaluator:
     num_starts: int = 1
     num_samples: int = 0
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.num_starts < 1 or self.num_samples < 0:
-            raise ValueError(
-                "num_starts must be at least 1 and num_samples at least 0, got "
-                f"{self.num_starts} and {self.num_samples}"
-            )
 
     def location_sources(self, *, centered: bool = False) -> tuple[str, ...]:
         """Return the sources of locations; `centered` needs known centers of the objects."""
@@ -246,8 +214,7 @@ class GlimpseEvaluation(Evaluation):
         self.has_chance_level = model.num_labels == 1
         self.evaluator = fit = evaluators["fit"]
         sources = evaluators["test"].location_sources(centered=True)
-        self.errors = nn.ModuleDict({name: ErrorPerGlimpse(model.num_glimpses) for name in sources})
-        self.sequence_errors = nn.ModuleDict({name: SequenceError() for name in sources})
+        self.errors = nn.ModuleDict({name: GlimpseErrors(model.num_glimpses) for name in sources})
         self.loss = WeightedMean()
         self.label_counts = ClassCounts(len(model.class_names))
         self.num_images = 0
@@ -272,7 +239,6 @@ class GlimpseEvaluation(Evaluation):
             self.label_counts.update(labels.flatten())
         for source, logits in self.evaluator.evaluate(model, images, indices, centers):
             self._error(source).update(logits, labels)
-            self._sequence_error(source).update(logits, labels)
             if source == "greedy":
                 self.loss.update(*total_cross_entropy(logits, labels))
 
@@ -283,7 +249,7 @@ class GlimpseEvaluation(Evaluation):
     def notes(self, split: str) -> dict[str, Any]:
         """Return the errors after each glimpse, and whether the last ones are above chance."""
         per_glimpse = {
-            source: [None if e != e else e for e in self._error(source).compute().tolist()]
+            source: [None if e != e else e for e in self._error(source).per_glimpse().tolist()]
             for source in self._sources()
         }
         notes: dict[str, Any] = {f"{split}_error_per_glimpse": per_glimpse}
@@ -306,15 +272,12 @@ class GlimpseEvaluation(Evaluation):
 
     def _final_errors(self) -> dict[str, Tensor]:
         return {
-            self.evaluator.error_name(name, self.num_glimpses): self._sequence_error(name).compute()
+            self.evaluator.error_name(name, self.num_glimpses): self._error(name).compute()
             for name in self._sources()
         }
 
-    def _error(self, source: str) -> ErrorPerGlimpse:
-        return cast("ErrorPerGlimpse", self.errors[source])
-
-    def _sequence_error(self, source: str) -> SequenceError:
-        return cast("SequenceError", self.sequence_errors[source])
+    def _error(self, source: str) -> GlimpseErrors:
+        return cast("GlimpseErrors", self.errors[source])
 
 
 @torch.no_grad()  # on a function, since a generator would leak the setting to its caller

@@ -24,8 +24,9 @@ from visattn.training.questions.metrics import (
 )
 from visattn.training.reduce import (
     all_gather_union,
-    all_reduce_mean,
+    all_reduce,
     ddp_loss_scale,
+    world_size,
 )
 from visattn.training.task import Task
 
@@ -212,7 +213,7 @@ class QuestionTask(Task):
         chosen = output.logits.detach().argmax(1)
         available = answer_scores(batch.answers, batch.soft_scores, output.logits.shape[1])
         scores = available.gather(1, chosen[:, None])
-        score = float(all_reduce_mean(scores.mean()))
+        score = float(all_reduce(scores.mean())) / world_size()
         self._first_score += (score - self._first_score) / _FIRST_SCORE_STEPS
         self.log("train/first_accuracy", self._first_score, batch_size=len(batch.answers))
         if self.first_accuracy is not None and self._first_score >= self.first_accuracy:

@@ -1,25 +1,21 @@
-"""Segmentation metrics from integer counts: mIoU, Dice, boundary IoU, and scores of gates."""
-
-import math
+"""Segmentation metrics from integer counts: mIoU, Dice, and scores of gates."""
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
-from torch.nn.functional import max_pool2d
 from torchmetrics import Metric
 
 from visattn.results.kinds import IGNORE_CLASS
 
-SEGMENTATION_METRICS = ("miou", "dice", "boundary_iou", "pixel_accuracy")
+SEGMENTATION_METRICS = ("miou", "dice", "pixel_accuracy")
 FOREGROUND_METRIC = "miou_foreground"
 """mIoU without the background, of models that have one."""
-_BOUNDARY_WIDTH = 0.02  # of the diagonal
 _BINS = 4096
 _MAX_LOGIT = 16.0
 
 
 class SegmentationScores(Metric):
-    """mIoU, Dice, boundary IoU and pixel accuracy over all pixels of a data set.
+    """mIoU, Dice and pixel accuracy over all pixels of a data set.
 
     All states are integer counts, a confusion matrix among them, so that the result is exact for
     any batch size and any number of processes. Classes that are neither predicted nor true anywhere
@@ -35,17 +31,11 @@ class SegmentationScores(Metric):
         >>> labels = torch.tensor([[[0, 1, 1, 255]]], dtype=torch.uint8)
         >>> scores.update(torch.tensor([[[0, 1, 0, 1]]]), labels)
         >>> {name: round(float(value), 3) for name, value in scores.compute().items()}
-        {'miou': 0.5, 'dice': 0.667, 'boundary_iou': 0.5, 'pixel_accuracy': 0.667,
-         'miou_foreground': 0.5}
-
-    Source:
-        Cheng et al. 2021, arXiv:2103.16562, equation 2, for the boundary IoU: bands of 2 % of the
-        diagonal on the inner side of the contours, at the size of the labels.
+        {'miou': 0.5, 'dice': 0.667, 'pixel_accuracy': 0.667, 'miou_foreground': 0.5}
     """
 
     full_state_update = False
     confusion: Tensor
-    boundary: Tensor
 
     def __init__(self, num_classes: int, *, background: bool) -> None:
         super().__init__()
@@ -53,8 +43,6 @@ class SegmentationScores(Metric):
         self.background = background
         counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
         self.add_state("confusion", counts, dist_reduce_fx="sum")
-        bands = torch.zeros(2, num_classes, dtype=torch.int64)
-        self.add_state("boundary", bands, dist_reduce_fx="sum")
 
     def update(self, predictions: Int[Tensor, "b y x"], labels: UInt8[Tensor, "b y x"]) -> None:
         """Add predicted and true classes of pixels.
@@ -72,12 +60,6 @@ class SegmentationScores(Metric):
             )
         cells = torch.bincount(true * self.num_classes + predicted, minlength=self.num_classes**2)
         self.confusion += cells.view(self.num_classes, self.num_classes)
-        for index in torch.cat([true.unique(), predicted.unique()]).unique().tolist():
-            bands = [
-                boundary_band((classes == index) & counted) for classes in (labels, predictions)
-            ]
-            self.boundary[0, index] += (bands[0] & bands[1]).sum()
-            self.boundary[1, index] += (bands[0] | bands[1]).sum()
 
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name; NaN without pixels."""
@@ -87,7 +69,6 @@ class SegmentationScores(Metric):
         metrics = {
             "miou": iou.nanmean() if several else torch.full_like(iou[0], torch.nan),
             "dice": (2 * iou / (1 + iou))[first:].nanmean(),
-            "boundary_iou": (self.boundary[0] / self.boundary[1])[first:].nanmean(),
             "pixel_accuracy": self.confusion.diag().sum() / self.confusion.sum(),
         }
         return metrics | ({FOREGROUND_METRIC: iou[1:].nanmean()} if self.background else {})
@@ -100,25 +81,6 @@ class SegmentationScores(Metric):
     def _iou(self) -> Float[Tensor, " k"]:
         intersection = self.confusion.diag()
         return intersection / (self.confusion.sum(0) + self.confusion.sum(1) - intersection)
-
-
-def boundary_band(masks: Bool[Tensor, "b y x"]) -> Bool[Tensor, "b y x"]:
-    """Return the pixels of masks within 2 % of the image diagonal of their contour.
-
-    The edge of the image is part of the contour. Distances are those of a square, as erosion by
-    3 x 3 pixels counts them.
-
-    Example:
-        >>> boundary_band(torch.ones(1, 5, 5, dtype=torch.bool)).sum()
-        tensor(16)
-    """
-    height, width = masks.shape[1:]
-    reach = max(1, round(_BOUNDARY_WIDTH * math.hypot(height, width)))
-    # The border of the image is a contour too. A square window is the maximum over a column and
-    # then over a row.
-    outside = torch.nn.functional.pad((~masks).float(), (reach,) * 4, value=1.0)
-    near = max_pool2d(max_pool2d(outside, (2 * reach + 1, 1), 1), (1, 2 * reach + 1), 1) > 0
-    return masks & near
 
 
 class GateScores(Metric):
