@@ -1,4 +1,4 @@
-"""`--format`, `--width` and `--scale`: figures of commands for papers and screens."""
+"""`--width` and `--cropped`: figures of commands."""
 
 from pathlib import Path
 
@@ -48,17 +48,15 @@ def names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_width_and_scale_set_the_size_and_another_one_draws_again(
+def test_width_sets_the_size_and_another_one_draws_again(
     photos: Path, models: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     arguments = ["segment", str(photos), "--model", str(models / "segment.safetensors"),
                  "--out", str(out)]  # fmt: skip
     for options, width in (
-        ([], 1200),
-        (["--scale", "2"], 2400),
-        (["--width", "900", "--scale", "2"], 900),
-        (["--width", "84mm"], 317),
+        (["--width", "900"], 900),
+        (["--width", "84mm"], 661),
     ):
         assert main([*arguments, *options]) == 0
         with Image.open(out / "one.png") as image:
@@ -71,11 +69,8 @@ def test_width_and_scale_set_the_size_and_another_one_draws_again(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--format", "svg"], "must be png, got 'svg': figures are not written as PDF or SVG for"),
-        (["--width", "10cm"], "must be a width such as 1200"),
-        (["--width", "20mm"], "from 100 to 20,000 pixels"),
-        (["--scale", "0"], "must be a number from 0.2 to 10"),
-        (["--width", "400", "--scale", "2"], "--width must be at least 600 pixels at --scale 2"),
+        (["--width", "10cm"], "must be a width such as 84mm"),
+        (["--width", "20mm"], "from 1 to 40 inches"),
     ],
 )
 def test_figures_that_cannot_be_drawn_are_refused(
@@ -96,7 +91,7 @@ def test_figures_that_cannot_be_drawn_are_refused(
 
 
 def test_options_of_figures_need_a_figure(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
-    for options in (["--width", "900"], ["--scale", "2"]):
+    for options in (["--width", "900"],):
         arguments = [
             "overlay",
             str(photos),

@@ -88,7 +88,7 @@ def test_a_folder_yields_lines_images_and_arrays(
         record = json.loads((out / f"{name}.json").read_text())
         assert (record["class"], f"{record['probability']:.3f}") == (answer, chance)
         with Image.open(out / f"{name}.png") as panel:
-            assert panel.width == 1200
+            assert panel.width == 1400
 
 
 def test_saved_arrays_match_the_library(weights: Path, images: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ REFUSED = [
     *((SAVED, words) for words in ("--every 3", "--box best", "--input-size 7")),
     (SAVED, "--resize-mode pad --resize-shorter 9"),
     (SAVED, "--vmax 1 --normalize image"),
-    (SAVED, "--style blur --colormap gray"),
+    (SAVED, "--style light --colormap gray"),
     *((CLIP, words) for words in ("--normalize global", "--interpolation nearest", "--save rgba")),
     *((CLIP, words) for words in ("--autocast bfloat16", "--vmin 1", "--shard 1/2")),
     *((SAID, words) for words in ("--maps mean", "--overwrite", "--alignment")),

@@ -55,7 +55,7 @@ def test_gates_are_drawn_for_captioners_with_a_gate_only() -> None:
     plain = replace(gated, gates=(1.0, 1.0, 1.0))
     pages = [page_data(caption_html(PIXELS, each)) for each in (gated, plain)]
     assert [page["captions"][0]["gates"] for page in pages] == [[0.5] * 3, []]
-    heights = [caption_figure(PIXELS, each, width=700).image.height for each in (gated, plain)]
+    heights = [caption_figure(PIXELS, each).get_figheight() for each in (gated, plain)]
     assert heights[0] > heights[1]  # no rows of bars
 
 

@@ -10,8 +10,8 @@ import visattn
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.values import ScanPath
-from visattn.viz.scanpaths.coverage import Coverage
-from visattn.viz.scanpaths.panel import glimpse_panel
+from visattn.viz.figures import rgb
+from visattn.viz.scanpaths import Coverage, glimpse_figure
 
 RNG = np.random.default_rng(4)
 PHOTOS = [RNG.integers(0, 256, (37, 53, 3), dtype=np.uint8) for _ in range(5)]
@@ -37,7 +37,7 @@ def test_overlay_draws_a_glimpse_map() -> None:
 
 
 def test_coverage_sums_maps_locations_and_pixels() -> None:
-    scans, coverage = make_scans(), Coverage("random policy")
+    scans, coverage = make_scans(), Coverage()
     for scan in scans:
         coverage.add(scan)
     assert coverage.count == 5
@@ -53,26 +53,26 @@ def test_coverage_sums_maps_locations_and_pixels() -> None:
         locations, torch.stack([scan.locations for scan in scans]).double().sum(0)
     )
     torch.testing.assert_close(pixels, torch.stack([scan.pixels for scan in scans]).double().sum(0))
-    assert coverage.panel().image.width == 1200
+    assert rgb(coverage.figure()).shape[1] == 1400
 
 
 def test_coverage_of_one_image() -> None:
     coverage = Coverage()
     coverage.add(make_scans()[0])
-    assert coverage.panel().image.getbbox() is not None
+    assert rgb(coverage.figure()).any()
 
 
 @pytest.mark.parametrize("size", [(36, 53), (37, 52)])
 def test_image_of_another_size_is_refused(size: tuple[int, int]) -> None:
     scan = make_scans()[0]
     with pytest.raises(ValueError, match=r"belongs to an image of \(37, 53\) .* pass the original"):
-        glimpse_panel(np.zeros((*size, 3), np.uint8), scan)
+        glimpse_figure(np.zeros((*size, 3), np.uint8), scan)
 
 
 def test_coverage_needs_scans_of_one_model() -> None:
     coverage = Coverage()
     with pytest.raises(ValueError, match="at least one scan path"):
-        coverage.panel()
+        coverage.figure()
     coverage.add(make_scans()[0])
     scan = make_scans()[1]
     small = replace(scan, geometry=scan.geometry.resized((7, 7)))

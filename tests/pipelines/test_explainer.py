@@ -179,7 +179,7 @@ def test_an_empty_map_does_not_fail_its_batch(capsys: pytest.CaptureFixture[str]
     maps = explain(model, [photo(), photo()], "gradcam", torch.tensor([0, 1]))
     assert [each.info.empty for each in maps] == ["", "the map is zero everywhere"]
     assert "gradcam gives an empty map for 1 of 2 images" in capsys.readouterr().err
-    assert va.figure(maps, [photo(), photo()]).image.width == 1200
+    assert va.figure(maps, [photo(), photo()]).axes
     nn.init.constant_(model.fc.weight, torch.nan)
     [undefined] = explain(model, photo(), "gradcam", 0)
     assert undefined.info.empty == "the map holds NaN or infinity"
@@ -368,8 +368,8 @@ def test_lists_of_methods_and_classes_give_the_maps_of_single_calls() -> None:
                     assert each.info.class_name == alone.info.class_name
     assert maps[0][0][0] is maps[0][0][1]  # rollout explains no class
     assert explain(model, images, "rollout")[1].info.image == maps[1][0][0].info.image
-    figure = va.figure(maps, images, width=1500)
-    assert figure.image.width == 1500
+    figure = va.figure(maps, images, width=9.5)
+    assert figure.get_figwidth() == 9.5
 
 
 def test_lists_of_targets_that_fit_no_image_are_refused() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from figure_texts import colors
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
@@ -12,6 +13,7 @@ from visattn.models.base import SmallEncoder
 from visattn.models.unet import UNet, UNetOutput
 from visattn.pipelines.segmentation import photo_labels, place_segmentations, segment
 from visattn.results.values import Segmentation
+from visattn.viz.figures import rgb
 from visattn.viz.segmentation import segmentation_figure
 
 BLOCK = (60, 20, 100, 70)  # left, top, right, bottom
@@ -85,7 +87,7 @@ def test_thin_photos_are_segmented(size: tuple[int, int]) -> None:
     [result] = segment(RedDetector(), pixels)
     assert (result.labels == 2).all()
     assert result.shares() == {"green": 1.0}
-    assert segmentation_figure(pixels, result, pixels[..., 0]).image.width == 1200
+    assert rgb(segmentation_figure(pixels, result, pixels[..., 0])).size
 
 
 def test_labels_equal_the_argmax_at_the_input_size() -> None:
@@ -108,12 +110,10 @@ def test_figure_shows_errors_and_their_share() -> None:
     truth[:15] = 1
     labels = np.zeros((30, 40), np.uint8)
     result = Segmentation(labels, ("background", "cat"), (), Geometry.identity((30, 40)))
-    plain = np.asarray(
-        segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=900).image
-    )
-    wrong = np.asarray(
-        segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, truth, width=900).image
-    )
-    red = (wrong == (214, 40, 40)).all(-1).sum()
-    assert red > 0.2 * (plain == 0).all(-1).sum() / 2
+    plain = rgb(segmentation_figure(np.zeros((30, 40, 3), np.uint8), result))
     assert not (plain == (214, 40, 40)).all(-1).any()
+    figure = segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, truth)
+    errors = figure.axes[3]
+    assert errors.get_title(loc="left") == "errors 50.0 %"
+    wrong, right = colors(figure, errors, [(20.0, 7.0), (20.0, 22.0)]).tolist()
+    assert (wrong, right) == ([214, 40, 40], [0, 0, 0])

@@ -70,7 +70,7 @@ def test_a_single_tensor_is_drawn_with_its_colors() -> None:
     [heatmap] = va.explain(Reader(3), image, "input_x_gradient", 1)
     drawn = np.asarray(va.overlay(image, heatmap))
     assert drawn.shape == (*SIZE, 3)
-    assert va.figure(heatmap, image).image.width > 0
+    assert va.figure(heatmap, image).axes
     made = heatmap.info.more["preprocessing"]
     assert (made["resize"], made["display"]) == ("tensor", "channels 0, 1, 2 as red, green, blue")
 

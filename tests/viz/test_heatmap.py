@@ -1,29 +1,31 @@
 """Overlays and transparent maps."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
-import visattn.viz.heatmap
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
 from visattn.viz.heatmap import (
+    CONTOURS,
     Style,
     colormap_lut,
     map_to_rgba,
     overlay,
-    overlay_palette,
-    overlays,
+    palettes,
     quantize_levels,
-    signed_palettes,
+    resize_image,
 )
+from visattn.viz.maps import resize_map, values_at
+from visattn.viz.marks import draw_contour, draw_region
 
-STYLES = st.sampled_from(["heat", "light"])
+STYLES = st.sampled_from(["heat", "quantitative", "light"])
+SIDES = st.integers(2, 60)
 
 
 def scene(y: int = 43, x: int = 61) -> np.ndarray:
@@ -52,19 +54,6 @@ def test_pixels_are_independent(seed: int, style: Style) -> None:
         assert whole[y, x].tolist() == alone[0, 0].tolist()
 
 
-@pytest.mark.parametrize("style", ["heat", "light", "blur", "contour"])
-def test_several_maps_are_drawn_as_each_alone(style: Style) -> None:
-    maps = [hill(), 3 * hill()[::-1], hill()[:, ::-1].copy()]
-    maps[1][:, :11] = np.nan  # that of a single map lies outside of the input
-    ends = [1.0, 2.0, 0.5]
-    drawn = overlays(scene(), maps, vmax=ends, style=style)
-    alone = [
-        overlay(scene(), each, vmax=end, style=style) for each, end in zip(maps, ends, strict=True)
-    ]
-    assert all(map(np.array_equal, drawn, alone))
-    assert not np.array_equal(drawn[0], drawn[2])
-
-
 def test_other_pixels_do_not_change_the_scale() -> None:
     image, values = scene(), hill()
     before = overlay(image, values)
@@ -72,13 +61,6 @@ def test_other_pixels_do_not_change_the_scale() -> None:
     after = overlay(image, values)
     assert np.array_equal(before[1:], after[1:])
     assert np.array_equal(before[0, 2:], after[0, 2:])
-
-
-def test_full_attention_has_the_top_color_and_none_a_faded_image() -> None:
-    image = np.full((1, 3, 3), 100, np.uint8)
-    shown = overlay(image, np.array([[0.0, 1.0, 2.0]]), opacity=1.0)
-    assert shown[0, 0].tolist() == [69, 69, 69]  # 0.82 of dark pixels, 0.55 of white
-    assert shown[0, 1].tolist() == shown[0, 2].tolist() == colormap_lut()[255].tolist()
 
 
 def test_zero_opacity_hides_the_map() -> None:
@@ -102,13 +84,6 @@ def test_values_are_clamped_to_the_scale() -> None:
     assert np.array_equal(shown, same)
 
 
-def test_coverage_increases_with_attention() -> None:
-    image = np.zeros((1, 256, 3), np.uint8)
-    shown = overlay(image, np.linspace(0, 1, 256)[None], colormap="gray").astype(int)[0, :, 0]
-    assert (np.diff(shown) >= 0).all()
-    assert shown[255] == pytest.approx(0.7 * 255, abs=1)
-
-
 def test_what_was_not_seen_is_dim_and_lies_outside_a_frame() -> None:
     values = np.full((480, 60), np.nan)
     values[100:300, 20:40] = 0.9
@@ -117,22 +92,6 @@ def test_what_was_not_seen_is_dim_and_lies_outside_a_frame() -> None:
     frame[99:301, 19:41] = True
     assert set(shown[~frame].ravel()) == {round(0.38 * 150) + 14}
     assert set(shown[frame & np.isnan(values)].ravel()) == {190}
-
-
-def test_what_was_not_seen_is_hatched_in_print() -> None:
-    image = scene(61, 61)
-    values = np.full((61, 61), 0.9)
-    values[:, 31:] = np.nan
-    overlay = partial(visattn.viz.heatmap.overlay, hatched=True)
-    shown = overlay(image, values).astype(int)
-    unseen = shown[:, 31:]
-    assert (unseen == unseen[:, :, :1]).all()
-    flat = overlay(np.full((61, 61, 3), 150, np.uint8), np.full((61, 61), np.nan))[..., 0]
-    dark, line = np.unique(flat)
-    assert 0.05 < (flat == line).mean() < 0.3
-    assert dark < line < 150
-    assert np.array_equal(flat[1:, :-1], flat[:-1, 1:])  # the lines slant
-    assert np.array_equal(shown[:, :31], overlay(image, np.full((61, 61), 0.9))[:, :31])
 
 
 def test_inputs_are_not_modified() -> None:
@@ -160,7 +119,7 @@ def test_invalid_inputs_are_refused(change: dict[str, Any], reason: str) -> None
         overlay(**{"image": scene(), "values": hill(), **change})
 
 
-@pytest.mark.parametrize("style", ["heat", "light"])
+@pytest.mark.parametrize("style", ["heat", "quantitative", "light", "contour"])
 def test_golden_image_of_an_overlay(
     golden: Callable[[str, np.ndarray], None], style: Style
 ) -> None:
@@ -191,7 +150,7 @@ def photo(y: int = 40, x: int = 60) -> np.ndarray:
 def test_transparent_map_composes_to_the_overlay() -> None:
     # oracle: composed by hand, in floats
     image, values = photo(), RNG.random((40, 60))
-    alone = map_to_rgba(values, opacity=0.7).astype(float)
+    alone = map_to_rgba(values, opacity=0.8).astype(float)
     cover = alone[..., 3:] / 255
     quiet = overlay(image, np.zeros((40, 60))).astype(float)
     np.testing.assert_allclose(
@@ -204,57 +163,120 @@ def test_nan_is_transparent() -> None:
     assert map_to_rgba(values)[0, :, 3].tolist() == [0, 0, 255, 255]
 
 
-@given(size=st.floats(0, 1.5), style=st.sampled_from(["light", "blur"]))
-def test_styles_without_color_show_magnitudes(size: float, style: Style) -> None:
-    image = np.full((1, 2, 3), 120, np.uint8)
-    shown = overlay(image, np.array([[size, -size]]), style=style, signed=True)
-    assert shown[0, 0].tolist() == shown[0, 1].tolist()
-    plain = overlay(image, np.array([[size, 0.0]]), style=style)
-    assert shown[0, 0].tolist() == plain[0, 0].tolist()
-
-
-def test_signed_maps_are_orange_and_blue() -> None:
-    shown = overlay(np.zeros((1, 2, 3), np.uint8), np.array([[1.0, -1.0]]), opacity=1, signed=True)
-    positive, negative = signed_palettes()
-    assert shown[0].tolist() == [list(positive[-3:]), list(negative[-3:])]
-
-
-@pytest.mark.parametrize("name", ["magma", "gray", "viridis"])
-def test_colors_are_lighter_than_any_dimmed_photo(name: str) -> None:
-    white = overlay(np.full((1, 1, 3), 255, np.uint8), np.zeros((1, 1)))[0, 0]
-    for palette in (overlay_palette(name), *signed_palettes()):
-        colors = np.frombuffer(palette, np.uint8).reshape(256, 3)
-        assert ((colors @ [0.299, 0.587, 0.114]) > white.max()).all()
-
-
 def test_signed_values_are_quantized_by_magnitude() -> None:
     values = np.array([[-2.0, -0.5, 0.0, 0.5, np.nan]])
     assert quantize_levels(values, 0.0, 1.0, signed=True).tolist() == [[255, 128, 0, 128, 0]]
 
 
-def test_blur_style_is_sharp_at_full_attention_and_blurred_without() -> None:
-    stripes = np.zeros((48, 64, 3), np.uint8)
-    stripes[:, ::2] = 255
-    values = np.zeros((48, 64))
-    values[:, 40:] = 1.0
-    shown = overlay(stripes, values, style="blur").astype(int)
-    np.testing.assert_array_equal(shown[:, 40:], stripes[:, 40:])
-    assert np.ptp(shown[10:-10, 10:30]) < 20
+def test_the_photo_keeps_its_color_below_a_tenth_of_the_scale() -> None:
+    image = scene()
+    none = overlay(image, np.zeros(image.shape[:2]))
+    assert np.array_equal(overlay(image, np.full(image.shape[:2], 0.098)), none)
+    assert not np.array_equal(overlay(image, np.full(image.shape[:2], 0.15)), none)
+    spread = np.ptp(none.astype(int), axis=-1) / np.maximum(np.ptp(image.astype(int), axis=-1), 1)
+    assert np.median(spread) > 0.5  # of its color
+    assert (none >= 0.74 * image.min(-1, keepdims=True) - 2).all()  # of its brightness
 
 
-@pytest.mark.parametrize("times", [1, 6])
-def test_blur_is_scale_invariant(times: int) -> None:
-    small = photo(48, 64).repeat(times, 0).repeat(times, 1)
-    shown = overlay(small, np.zeros(small.shape[:2]), style="blur")
-    first = overlay(photo(48, 64), np.zeros((48, 64)), style="blur")
-    means = shown.reshape(48, times, 64, times, 3).mean((1, 3))
-    assert np.abs(means - first).mean() < 4
+@pytest.mark.parametrize("style", ["heat", "quantitative"])
+def test_full_attention_has_the_top_color(style: Style) -> None:
+    image = np.full((1, 3, 3), 100, np.uint8)
+    shown = overlay(image, np.array([[0.0, 1.0, 2.0]]), opacity=1.0, style=style)
+    assert shown[0, 1].tolist() == shown[0, 2].tolist() == colormap_lut()[255].tolist()
+    signed = overlay(image, np.array([[1.0, -1.0, 0.0]]), opacity=1, style=style, signed=True)
+    _, positive, negative = palettes(style, "inferno")
+    assert signed[0, :2].tolist() == [list(positive[-3:]), list(negative[-3:])]
 
 
-@pytest.mark.parametrize("style", ["heat", "blur"])
-def test_golden_image_of_signed_maps(
-    golden: Callable[[str, np.ndarray], None], style: Style
-) -> None:
-    y, x = np.mgrid[:60, :90]
-    values = np.sin(x / 12) * np.exp(-(((y - 30) / 18) ** 2))
-    golden(f"overlay_signed_{style}", overlay(photo(60, 90), values, style=style, signed=True))
+@given(size=st.floats(0, 1.5))
+def test_light_shows_magnitudes(size: float) -> None:
+    image = np.full((1, 2, 3), 120, np.uint8)
+    shown = overlay(image, np.array([[size, -size]]), style="light", signed=True)
+    assert shown[0, 0].tolist() == shown[0, 1].tolist()
+
+
+def blob(size: tuple[int, int] = (31, 43)) -> np.ndarray:
+    y, x = np.mgrid[: size[0], : size[1]]
+    return np.exp(-((y - 11.0) ** 2 + (x - 29.0) ** 2) / 50)
+
+
+def test_contour_is_where_attention_crosses_the_level() -> None:
+    drawn = draw_contour(np.zeros((31, 43, 3), np.uint8), blob(), 0.5)
+    radius = np.hypot(*(np.argwhere(drawn[..., 0] > 127) - (11, 29)).T)
+    assert len(radius) > 20
+    assert np.abs(radius - np.sqrt(50 * np.log(2))).max() < 1.5
+    assert not drawn[11, 29].any()
+
+
+def test_lines_are_at_quarters_of_the_range_and_as_wide_on_any_slope() -> None:
+    ramp = np.linspace(0.0, 1.0, 101)[None].repeat(61, axis=0)
+    drawn = overlay(np.zeros((61, 101, 3), np.uint8), ramp, style="contour")[30].max(-1)
+    peaks = [int(np.argmax(drawn[at - 8 : at + 9])) + at - 8 for at in (25, 50, 75)]
+    assert peaks == [round(100 * share) for share in CONTOURS]
+    widths = []
+    for steepness in (1.0, 3.0):
+        line = draw_contour(np.zeros((61, 101, 3), np.uint8), steepness * (ramp - 0.4), 0.0)
+        widths.append(line[30, :, 0].sum() / 255)
+    assert widths == pytest.approx([1.6, 1.6], abs=0.15)
+
+
+def test_contours_have_no_corners_at_cells() -> None:
+    geometry = Geometry.identity((240, 240))
+    values = torch.zeros(6, 6)
+    values[2:4, 2:4] = 1.0
+    smooth = AttentionMap(values, "x", "gate", geometry).resize_to_image().numpy()
+    line = draw_contour(np.zeros((240, 240, 3), np.uint8), smooth, 0.5)[..., 0] > 127
+    y, x = np.argwhere(line).T - 119.5
+    radius, angle = np.hypot(y, x), np.arctan2(y, x)
+    order = np.argsort(angle)
+    turns = np.abs(np.diff(radius[order], n=2))
+    assert turns.max() < 5
+
+
+@pytest.mark.parametrize("level", [2.0, np.nan])
+def test_maps_that_do_not_reach_a_level_have_no_line(level: float) -> None:
+    image = np.random.default_rng(1).integers(0, 256, (11, 13, 3), dtype=np.uint8)
+    for values in (np.full((11, 13), 0.5), np.full((11, 13), np.nan), np.zeros((11, 13))):
+        np.testing.assert_array_equal(draw_contour(image, values, level), image)
+
+
+def test_a_region_is_outlined() -> None:
+    mask = np.zeros((60, 80), bool)
+    mask[20:40, 30:60] = True
+    drawn = draw_region(np.full((60, 80, 3), 100, np.uint8), mask)[..., 0]
+    at = np.argwhere(drawn == 255)
+    assert (*at.min(0), *at.max(0)) == pytest.approx((20, 30, 39, 59), abs=1)
+    assert (drawn[25:35, 35:55] == 100).all()
+
+
+def test_a_fine_map_keeps_its_peak_on_a_small_tile() -> None:
+    values = torch.zeros(60, 60)
+    values[31, 17] = 1.0
+    fine = AttentionMap(values, "x", "gradient", Geometry.identity((600, 600)))
+    assert values_at(fine, (20, 20)).max() > 0.05
+    y, x = np.unravel_index(values_at(fine, (20, 20)).argmax(), (20, 20))
+    assert (y, x) == (10, 5)
+
+
+def test_tiny_image_is_enlarged_with_nearest_neighbors() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (3, 5, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(
+        resize_image(image, (12, 20)), np.kron(image, np.ones((4, 4, 1), np.uint8))
+    )
+
+
+@given(y=SIDES, x=SIDES, height=SIDES, width=SIDES)
+def test_constant_map_stays_constant_beside_nan(y: int, x: int, height: int, width: int) -> None:
+    values = np.full((y, x), 0.3)
+    values[:, x // 2 :] = np.nan
+    result = resize_map(values, (height, width))
+    assert result.shape == (height, width)
+    np.testing.assert_allclose(result[~np.isnan(result)], 0.3, rtol=1e-5)
+    share = np.isnan(result).mean() - np.isnan(values).mean()
+    assert abs(share) <= 0.5 / width + 1e-9
+
+
+@pytest.mark.parametrize("name", ["magma", "viridis", "inferno", "jet"])
+def test_tables_match_matplotlib(name: str) -> None:
+    expected = np.rint(mpl.colormaps[name](np.arange(256))[:, :3] * 255)
+    assert np.abs(colormap_lut(name).astype(int) - expected).max() <= 1

@@ -1,5 +1,6 @@
-"""Text that is truncated or wrapped to a width."""
+"""Text of figures and pages: sanitizing, line breaks, fonts."""
 
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -7,34 +8,71 @@ import pytest
 from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from hypothesis import given, strategies as st
+from matplotlib.text import Text
 
 from visattn.viz import text as text_module
-from visattn.viz.canvas import Canvas
-from visattn.viz.text import ELLIPSIS, load_font, sanitize_text, truncate_text, wrap_text
+from visattn.viz.figures import Figure, rgb
+from visattn.viz.text import ELLIPSIS, choose_fonts, fit_text, pop_boxed_letters, sanitize_text
 
-TEXTS = st.text(max_size=60)
+REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
-@given(text=TEXTS, width=st.floats(20, 400))
-def test_truncated_text_fits_and_ends_with_an_ellipsis(text: str, width: float) -> None:
-    whole, short = sanitize_text(" ".join(text.split())), truncate_text(text, load_font(12), width)
-    assert load_font(12).getlength(short) <= width
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a dog", "a dog"),
+        ("$5 <b> \\frac{1}{2} ${name}", "$5 <b> \\frac{1}{2} ${name}"),
+        ("a\0b\x1b[31m\x7f\x9b", f"a{REPLACED}b{REPLACED}[31m{REPLACED}{REPLACED}"),
+        ("photo\u202egpj.exe", f"photo{REPLACED}gpj.exe"),
+        ("\u2066a\u2069\u200f", f"{REPLACED}a{REPLACED}{REPLACED}"),
+        ("\udcff\ud83d", REPLACED * 2),
+        ("👨\u200d👩\u200d👧 ❤\ufe0f 犬 כלב", "👨\u200d👩\u200d👧 ❤\ufe0f 犬 כלב"),
+        ("a" + "\u0301" * 2000 + "b", "a" + "\u0301" * 4 + "b"),
+        ("Ti\u1ebfng Vi\u1ec7t", "Ti\u1ebfng Vi\u1ec7t"),
+    ],
+)
+def test_control_characters_are_replaced_and_text_is_kept(text: str, shown: str) -> None:
+    assert sanitize_text(text) == shown
+
+
+@given(st.text(max_size=80), st.integers(1, 30))
+def test_truncated_text_ends_with_an_ellipsis_and_is_valid_utf8(text: str, most: int) -> None:
+    whole, short = sanitize_text(text), sanitize_text(text, most)
+    assert len(short) <= most
     assert short == whole or short.endswith(ELLIPSIS)
-    assert whole.startswith(short.removesuffix(ELLIPSIS))
+    assert whole.startswith(short.removesuffix(ELLIPSIS).rstrip())
+    assert whole.encode().decode() == whole
+    assert sanitize_text(whole) == whole
+    assert not any(unicodedata.category(sign) == "Cs" for sign in whole)
 
 
-@given(text=TEXTS, width=st.floats(40, 400), lines=st.integers(1, 4))
-def test_wrapped_lines_fit_and_truncation_is_marked(text: str, width: float, lines: int) -> None:
-    result = wrap_text(text, load_font(12), width, lines)
-    assert len(result) <= lines
-    assert all(load_font(12).getlength(line) <= width for line in result)
-    if not any(line.endswith(ELLIPSIS) for line in result):
-        assert " ".join(result).split() == sanitize_text(" ".join(text.split())).split()
+def test_ten_million_characters_are_truncated_fast() -> None:
+    assert sanitize_text("x" * 10**7, 5) == f"xxxx{ELLIPSIS}"
+    assert sanitize_text("\u0301" * 10**7, 5) == "\u0301" * 4 + ELLIPSIS
 
 
-def test_no_room_yields_an_ellipsis() -> None:
-    assert truncate_text("word", load_font(12), 0.0) == ELLIPSIS
-    assert wrap_text("", load_font(12), 100.0, 3) == []
+@given(text=st.text(max_size=60), inches=st.floats(0.2, 4), lines=st.integers(1, 4))
+def test_lines_are_no_longer_than_their_room_and_cuts_are_marked(
+    text: str, inches: float, lines: int
+) -> None:
+    fitted = fit_text(text, inches, lines=lines).splitlines() if text.strip() else []
+    assert len(fitted) <= lines
+    most = max(3, int(inches * 72 / (0.55 * 8)))
+    assert all(len(line) <= most for line in fitted)
+
+
+def test_right_to_left_text_is_drawn_right_to_left() -> None:
+    """The first letter is at the right: two words end alike where they begin alike."""
+
+    def drawn(text: str) -> np.ndarray:
+        figure = Figure((1.0, 0.4))
+        figure.text(0.9, 0.3, text, ha="right", fontsize=14)
+        return rgb(figure)[..., 0].astype(int)
+
+    alef, both = drawn("\u05d0"), drawn("\u05d0\u05dc")  # alef, then lamed at its left
+    first = np.flatnonzero((alef < 255).any(0)).min()
+    assert np.abs(alef - both)[:, first + 2 :].mean() < 2
+    assert (both[:, :first] < 255).any()
 
 
 def small_font(path: Path, letters: str) -> Path:
@@ -58,30 +96,18 @@ def small_font(path: Path, letters: str) -> Path:
     return path
 
 
-def test_letters_come_from_another_font_on_the_same_baseline(
+def test_letters_come_from_another_font_and_those_of_none_are_counted_boxes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = small_font(tmp_path / "small.ttf", "狗")
-    fonts = text_module.FallbackFonts(text_module._font_path(), lambda: [other])
-    monkeypatch.setattr(text_module, "_fallback_fonts", lambda: fonts)
-    canvas = Canvas(60, 30)
-    canvas.text((0, 0), "狗", (0, 0, 0), load_font(20))
-    drawn = np.array(canvas.paint()).mean(-1) < 128
-    rows = np.flatnonzero(drawn.any(1))
-    baseline = load_font(20).getmetrics()[0]
-    assert (rows[0], rows[-1]) == (baseline - 16, baseline - 1)
-    assert drawn[rows[0] : rows[-1] + 1, :18].all()  # no hollow box
-    assert text_module.pop_boxed_letters() == ""
-    # The whole text is of the font that has the most letters of those that the first one lacks.
-    assert load_font(20).getlength("狗犬") > 20
-    assert text_module.pop_boxed_letters() == "犬"
-    assert text_module.pop_boxed_letters() == ""
-
-
-def test_without_another_font_letters_are_boxes_that_are_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fonts = text_module.FallbackFonts(text_module._font_path(), list)
-    monkeypatch.setattr(text_module, "_fallback_fonts", lambda: fonts)
-    assert text_module.fallback_font("a dog, 狗犬狗, café 🙂") is None
-    assert text_module.pop_boxed_letters() == "狗犬"
+    fonts = [*text_module._fonts()[:1], ("Small", str(small_font(tmp_path / "small.ttf", "狗")))]
+    monkeypatch.setattr(text_module, "_fonts", lambda: fonts)
+    text_module._family_with.cache_clear()
+    pop_boxed_letters()
+    text = Text(0, 0, "a dog, 狗犬狗, café", fontfamily=["DejaVu Sans"])
+    for _ in range(2):  # as often as it is drawn
+        choose_fonts(text)
+        assert text.get_fontfamily() == ["DejaVu Sans", "Small"]
+        assert text.get_text() == "a dog, 狗\N{WHITE SQUARE}狗, café"
+    assert pop_boxed_letters() == "犬"
+    assert pop_boxed_letters() == ""
+    text_module._family_with.cache_clear()

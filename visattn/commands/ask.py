@@ -25,8 +25,6 @@ from visattn.commands.options import (
     CommandParser,
     add_options,
     add_resize_mode,
-    check_figures,
-    figure_options,
     refuse_without,
     whole_number,
 )
@@ -120,7 +118,6 @@ def main(argv: Sequence[str]) -> int:
     check_boxes(parser, args)
     if args.out is None:
         refuse_without(parser, args, without_folder(args, [*_IN_FOLDER, *PHOTO_FIGURES]))
-    check_figures(parser, args)
     return run_job(AnswersJob, args)
 
 
@@ -173,6 +170,7 @@ class AnswersJob(ModelJob["list[Answer]"]):
     def parts(self, name: str, image: "LoadedImage", result: "list[Answer]") -> Iterable[Part]:
         """Return answers and maps, and their page."""
         from visattn.viz.answers import answer_figure
+        from visattn.viz.figures import png
         from visattn.viz.html.question_page import answer_html
 
         boxes = [_answer_boxes(answer, self.args) for answer in result]
@@ -183,15 +181,11 @@ class AnswersJob(ModelJob["list[Answer]"]):
             return [Part(name, record)]
         panel, index = f"{name}.png", self.index_link(name)
         page = answer_html(image, result, boxes=boxes, index=index, panel=panel)
-        drawn = answer_figure(image, result, boxes=boxes, **self._drawing).to_bytes()
+        crop, width = self.args.cropped, self.args.width
+        drawn = png(answer_figure(image, result, boxes=boxes, crop=crop, width=width))
         text = "; ".join(f"{answer.question} {answer.text}" for answer in result)
         card = Card(name, f"{name}.html", text, card_image(*_first_overlay(image, result)))
         return [Part(name, record, {f"{name}.html": page.encode(), panel: drawn}, card)]
-
-    @property
-    def _drawing(self) -> dict[str, Any]:
-        """How figures are drawn."""
-        return {"crop": self.args.cropped, **figure_options(self.args)}
 
     def rows(self, record: Record) -> Iterable[Sequence[object]]:
         """Yield each question, with its answer and probability."""

@@ -3,7 +3,6 @@
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.image_options import add_images, resolve_images
@@ -17,8 +16,6 @@ from visattn.commands.options import (
     CommandParser,
     add_options,
     add_resize_mode,
-    check_figures,
-    figure_options,
     real_number,
     refuse_without,
     whole_number,
@@ -96,7 +93,6 @@ def main(argv: Sequence[str]) -> int:
     resolve_model(parser, args, _NO_MODEL)
     if args.out is None:
         refuse_without(parser, args, ["layer", "overwrite", *PHOTO_FIGURES])
-    check_figures(parser, args)
     return run_job(DetectionJob, args)
 
 
@@ -145,6 +141,7 @@ class DetectionJob(ModelJob["Detections"]):
     def parts(self, name: str, image: "LoadedImage", result: "Detections") -> Iterable[Part]:
         """Return the objects and their maps, and the figures of boxes and queries."""
         from visattn.viz.detections import detection_figure, detection_overlay
+        from visattn.viz.figures import png
 
         record = {"image": image.name, **result.to_dict()}
         if self.out is None:
@@ -153,12 +150,11 @@ class DetectionJob(ModelJob["Detections"]):
         queries = detection_figure(
             image,
             result,
-            name=Path(image.name).name,
             crop=self.args.cropped,
-            **figure_options(self.args),
+            width=self.args.width,
         )
         panel = f"{name}.queries.png"
-        files = {f"{name}.png": encode_overlay(boxes), panel: queries.to_bytes()}
+        files = {f"{name}.png": encode_overlay(boxes), panel: png(queries)}
         text = count_classes([detection.label for detection in result.objects])
         card = Card(name, panel, text, card_image(boxes))
         return [Part(name, record, files, card)]

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.image_options import add_images, resolve_images
@@ -17,8 +16,6 @@ from visattn.commands.options import (
     CommandParser,
     add_options,
     add_resize_mode,
-    check_figures,
-    figure_options,
     refuse_without,
     whole_number,
 )
@@ -47,7 +44,6 @@ An interrupted run resumes: files that exist and were made in the same way are n
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 _COVERAGE = "coverage"
-_MIN_WIDTH = 900  # of a panel at scale 1, in pixels
 _LARGEST_SEED = 2**31 - 1
 
 
@@ -94,7 +90,6 @@ def main(argv: Sequence[str]) -> int:
     resolve_images(parser, args)
     if args.out is None:
         refuse_without(parser, args, ("overwrite", *FIGURES))
-    check_figures(parser, args, _MIN_WIDTH)
     return run_job(GlimpseJob, args, batch_size=args.batch_size)
 
 
@@ -130,7 +125,8 @@ class GlimpseJob(ModelJob["ScanPath"]):
     def parts(self, name: str, image: "LoadedImage", result: "ScanPath") -> Iterable[Part]:
         """Return the scan path, and its panel."""
         from visattn.results.values import format_percent
-        from visattn.viz.scanpaths.panel import glimpse_overlay, glimpse_panel
+        from visattn.viz.figures import png
+        from visattn.viz.scanpaths import glimpse_figure, glimpse_overlay
 
         record = {
             "image": image.name,
@@ -141,10 +137,9 @@ class GlimpseJob(ModelJob["ScanPath"]):
         record |= result.to_dict()
         if self.out is None:
             return [Part(name, record)]
-        title = Path(image.name).name
-        figure = glimpse_panel(image, result, name=title, **figure_options(self.args))
+        figure = glimpse_figure(image, result, width=self.args.width)
         panel = f"{name}.png"
-        files = {panel: figure.to_bytes()}
+        files = {panel: png(figure)}
         text = f"{record['class']}, {format_percent(record['probability'])}"
         thumbnail = card_image(glimpse_overlay(image, result))
         return [Part(name, record, files, Card(name, panel, text, thumbnail))]
@@ -168,14 +163,15 @@ class GlimpseJob(ModelJob["ScanPath"]):
 
     def run(self, *, batch_size: int = 1) -> int:
         """Process all images, and write the coverage of all that could be read."""
-        from visattn.viz.scanpaths.coverage import Coverage
+        from visattn.viz.figures import png
+        from visattn.viz.scanpaths import Coverage
 
-        self.coverage = Coverage(f"{self.args.policy} policy")
+        self.coverage = Coverage()
         self.resumed = len(self.names) < len(self.all_names)
         code = super().run(batch_size=batch_size)
         if self.folder is not None and self.has_coverage and self.resumed:
             # Records do not hold what the network saw, of which the coverage is the mean.
-            self.coverage = Coverage(self.coverage.policy)
+            self.coverage = Coverage()
             exists = self.folder.exists
             missing = [name for name in self.all_names.values() if not exists(f"{name}.json")]
             if len(missing) <= len(self.skipped):  # else another command is at work
@@ -183,6 +179,6 @@ class GlimpseJob(ModelJob["ScanPath"]):
                 for each in self._infer(self._batches(self.all_names, batch_size)):
                     self.coverage.add(each.result)
         if self.coverage.count > 1:
-            panel = self.coverage.panel(**figure_options(self.args))
-            self.write_shared(self.extra_files()[0], panel.to_bytes())
+            figure = self.coverage.figure(width=self.args.width)
+            self.write_shared(self.extra_files()[0], png(figure))
         return code

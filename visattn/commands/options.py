@@ -278,48 +278,35 @@ def height_width(text: str) -> tuple[int, int]:
     return height, width
 
 
-_PIXELS = {"": 1.0, "px": 1.0, "in": 96.0, "mm": 96 / 25.4}
-_NARROWEST, _WIDEST = 100, 20_000
+_INCH = {"in": 1.0, "mm": 25.4, "px": 200.0, "": 200.0}
+_NARROWEST, _WIDEST = 1.0, 40.0  # inches
 
 
-def figure_format(text: str) -> str:
-    """Return a format of figures.
-
-    Raises:
-        argparse.ArgumentTypeError: If it is another than PNG.
-    """
-    if text != "png":
-        raise argparse.ArgumentTypeError(
-            f"must be png, got {quoted(text)}: figures are not written as PDF or SVG for now"
-        )
-    return text
-
-
-def figure_width(text: str) -> int:
-    """Return the width of a figure in pixels of 1/96 inch, from `1200`, `84mm` or `3.3in`.
+def figure_width(text: str) -> float:
+    """Return the width of a figure in inches, from `84mm`, `3.3in` or `1400` (pixels).
 
     Raises:
-        argparse.ArgumentTypeError: If it is no width, or not from 100 to 20,000 pixels.
+        argparse.ArgumentTypeError: If it is no width, or not from 1 to 40 inches.
 
     Example:
-        >>> figure_width("1200"), figure_width("84mm"), figure_width("3.3in")
-        (1200, 317, 317)
+        >>> figure_width("1400"), round(figure_width("84mm"), 2), figure_width("3.3in")
+        (7.0, 3.31, 3.3)
     """
     match = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)(px|in|mm)?", text)
-    pixels = round(float(match[1]) * _PIXELS[match[2] or ""]) if match else 0
-    if not _NARROWEST <= pixels <= _WIDEST:
+    inches = float(match[1]) / _INCH[match[2] or ""] if match else 0.0
+    if not _NARROWEST <= inches <= _WIDEST:
         raise argparse.ArgumentTypeError(
-            f"must be a width such as 1200 (pixels, 1/96 inch), 84mm or 3.3in, from "
-            f"{_NARROWEST} to {_WIDEST:,} pixels, got {quoted(text)}"
+            f"must be a width such as 84mm, 3.3in or 1400 (pixels, 1/200 inch), from "
+            f"{_NARROWEST:g} to {_WIDEST:g} inches, got {quoted(text)}"
         )
-    return pixels
+    return inches
 
 
 _EXISTING = "(default: refuse)"
 _GROUP_OF = {
     "resize-mode": MODEL,
     **dict.fromkeys(("out", "overwrite"), OUTPUT),
-    **dict.fromkeys(("format", "width", "scale", "cropped"), DRAWING),
+    **dict.fromkeys(("width", "cropped"), DRAWING),
 }
 """Groups of shared options; the others belong to the run."""
 SHARED: Mapping[str, Mapping[str, Any]] = {
@@ -356,24 +343,15 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
         "choices": ("crop", "squash", "pad"),
         "help": "fit an image to the input size: center crop, change of aspect ratio, or padding",
     },
-    "format": {
-        "type": figure_format, "default": "png", "metavar": "png",
-        "help": "format of figures: png only, for now",
-    },
     "width": {
         "type": figure_width, "metavar": "W",
-        "help": "width of figures, such as 1200 (pixels of 1/96 inch), 84mm or 3.3in (default: "
-        "1200 times --scale)",
-    },
-    "scale": {
-        "type": real_number(0.2, 10), "default": 1.0, "metavar": "S",
-        "help": "size of text, lines and margins of figures: 2 is for sharp screens, 0.7 for a "
-        "column of a paper (default: 1)",
+        "help": "width of figures, such as 84mm, 3.3in or 1400 (pixels of 1/200 inch; default: up "
+        "to 7in)",
     },
     "cropped": {
         "action": "store_true",
         "help": "show only the part of each photo that the model saw (default: the whole photo, "
-        "hatched where it did not look)",
+        "dimmed where it did not look)",
     },
     "dry-run": {
         "action": "store_true",
@@ -381,9 +359,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """Options of several commands: one name means the same in all of them."""
-MIN_WIDTH = 300
-"""Width of the narrowest figure of most kinds at scale 1, in pixels."""
-FIGURES = ("format", "width", "scale")
+FIGURES = ("width",)
 """Options of the figures of a command."""
 PHOTO_FIGURES = (*FIGURES, "cropped")
 """Options of figures whose tiles can be cropped to the part of the photo that was seen."""
@@ -429,45 +405,11 @@ def add_overwrite(parser: CommandParser, files: str) -> None:
     add_options(parser, "overwrite", overwrite={"help": text})
 
 
-def figure_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return width and scale of figures, as functions of `visattn.viz` take them.
-
-    Example:
-        >>> parser = CommandParser(prog="visattn segment")
-        >>> add_options(parser, *FIGURES)
-        >>> figure_options(parser.parse_args(["--scale", "2"]))
-        {'width': None, 'scale': 2.0}
-    """
-    return {"width": args.width, "scale": args.scale}
-
-
 def figure_settings(args: argparse.Namespace) -> dict[str, Any]:
     """Return what figures depend on, for the records of a run; nothing by default."""
-    options = {"width": None, "scale": 1, "cropped": False}
+    options = {"width": None, "cropped": False}
     values = {name: getattr(args, name) for name in options if name in args}
     return {name: value for name, value in values.items() if value != options[name]}
-
-
-def check_figures(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, narrowest: int = MIN_WIDTH
-) -> None:
-    """Exit with a usage error if figures would be too narrow for their text.
-
-    Args:
-        parser: The parser.
-        args: Its options, as they were parsed.
-        narrowest: Width of the narrowest figure of the command at scale 1, in pixels.
-
-    Example:
-        >>> parser = CommandParser(prog="visattn segment")
-        >>> add_options(parser, *FIGURES)
-        >>> check_figures(parser, parser.parse_args(["--width", "84mm"]))
-    """
-    if args.width is not None and args.width < round(narrowest * args.scale):
-        parser.error(
-            f"--width must be at least {math.ceil(narrowest * args.scale)} pixels at --scale "
-            f"{args.scale:g}, or letters have no room; got {args.width}: choose a smaller --scale"
-        )
 
 
 class Mode(NamedTuple):

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.image_options import add_images, resolve_images
@@ -15,8 +14,6 @@ from visattn.commands.options import (
     CommandParser,
     add_options,
     add_resize_mode,
-    check_figures,
-    figure_options,
     refuse_without,
 )
 from visattn.commands.records import Part, Record
@@ -77,7 +74,6 @@ def main(argv: Sequence[str]) -> int:
     resolve_model(parser, args, _NO_MODEL)
     if args.out is None:
         refuse_without(parser, args, ("overwrite", *PHOTO_FIGURES))
-    check_figures(parser, args)
     return run_job(SegmentationJob, args, batch_size=_BATCH_SIZE)
 
 
@@ -104,6 +100,7 @@ class SegmentationJob(ModelJob["Segmentation"]):
         """Return shares and geometry, and mask, overlay and figure."""
         from visattn.results.kinds import IGNORE_CLASS
         from visattn.results.records import to_dict
+        from visattn.viz.figures import png
         from visattn.viz.segmentation import class_palette, draw_labels, segmentation_figure
 
         record = {
@@ -117,11 +114,11 @@ class SegmentationJob(ModelJob["Segmentation"]):
             return [Part(name, record)]
         palette = class_palette(background=result.has_background).tobytes()
         drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
-        options = {"crop": self.args.cropped, **figure_options(self.args)}
-        figure = segmentation_figure(image, result, title=Path(image.name).name, **options)
+        crop, width = self.args.cropped, self.args.width
+        figure = segmentation_figure(image, result, crop=crop, width=width)
         panel = f"{name}.png"
         files = {
-            panel: figure.to_bytes(),
+            panel: png(figure),
             f"masks/{name}.png": encode_png(result.labels, palette),
             f"overlays/{name}.png": encode_overlay(drawn),
         }

@@ -17,6 +17,7 @@ from visattn.pipelines.explainer import explain
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.viz.captions import caption_figure
+from visattn.viz.figures import rgb
 from visattn.viz.heatmap import resize_image
 from visattn.viz.maps import overlay
 
@@ -103,11 +104,11 @@ class AttentionPanels:
 def _draw(image: LoadedImage, attention_map: AttentionMap) -> UInt8[np.ndarray, "_y _x 3"]:
     """Return an overlay at no more than `_LONGEST` pixels, or a panel of several maps."""
     if attention_map.values.ndim == 2:
-        pixels = np.array(overlay(image, attention_map))
-        share = min(1.0, _LONGEST / max(pixels.shape[:2]))
-        height, width = (max(1, round(side * share)) for side in pixels.shape[:2])
-        return resize_image(pixels, (height, width))
+        drawn = np.array(overlay(image, attention_map))
+        share = min(1.0, _LONGEST / max(drawn.shape[:2]))
+        height, width = (max(1, round(side * share)) for side in drawn.shape[:2])
+        return resize_image(drawn, (height, width))
     labels = attention_map.labels or tuple(map(str, range(1, len(attention_map) + 1)))
     maps = replace(attention_map, values=attention_map.values.detach().cpu())
     words = Caption(labels, (), (), maps, score=0.0, finished=True)
-    return np.array(caption_figure(image, words, smooth=True, width=_WORDS_WIDTH).image)
+    return rgb(caption_figure(image, words, smooth=True), _WORDS_WIDTH)

@@ -14,12 +14,11 @@ from visattn.images.video import frame_rate, read_frames, write_mp4
 from visattn.pipelines.explainer import Explainer
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import map_scale
+from visattn.viz.figures import Tile, in_rows, png, sheet
 from visattn.viz.heatmap import DrawOptions
-from visattn.viz.maps import map_legend, method_title, target_line
-from visattn.viz.tiles import COMPACT, Tile, compute_tile_grid, tile_figure
+from visattn.viz.maps import method_title, target_line
 
 _ON_SHEET = 24  # frames
-_WIDTH = 1200  # of the contact sheet, in pixels
 
 
 def overlay_video(
@@ -71,18 +70,12 @@ def overlay_video(
             values = each.resize_to_image().numpy()
             frame = drawing.draw(pixels, values, signed=scale.signed)
             if index % -(-len(maps) // _ON_SHEET) == 0:
-                tiles.append(Tile(frame, f"{index / rate:.2f} s", target_line(each)))
+                title = f"{index / rate:.2f} s"
+                tiles.append(Tile(pixels, each, scale, title, note=target_line(each)))
             yield frame
 
     write_mp4(out.with_name(f"{out.name}.mp4"), drawn(), rate)
-    sheet = tile_figure(
-        tiles,
-        compute_tile_grid(next(read_frames(source)).shape[:2], len(tiles), _WIDTH),
-        title=Path(source).name,
-        subtitle=f"{method_title(maps[0])}, {len(maps)} frames",
-        legends=[map_legend(maps[0], scale, drawing)],
-        text=COMPACT,
-        width=_WIDTH,
-    )
-    sheet.paint().save(out.with_name(f"{out.name}.png"))
+    rows = in_rows(tiles, tiles[0].photo.shape[:2], None)
+    note = f"{method_title(maps[0])}, {len(maps)} frames"
+    out.with_name(f"{out.name}.png").write_bytes(png(sheet(rows, drawing, notes=(note,))))
     return len(maps)

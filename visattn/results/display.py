@@ -6,7 +6,7 @@ from typing import Any
 show = {
     "AttentionMap": "visattn.viz.notebook_maps:notebook_map",
     "Caption": "visattn.viz.html.notebook:notebook_caption",
-    "ScanPath": "visattn.viz.scanpaths.panel:notebook_scanpath",
+    "ScanPath": "visattn.viz.scanpaths:notebook_scanpath",
 }
 """How notebooks show a result: class names with the `"module:function"` that draws it. Drawing
 stands above results and is imported when a notebook asks for it."""

@@ -25,7 +25,8 @@ from visattn.pipelines.attention_panels import AttentionPanels
 from visattn.training.data_module import DataModule
 from visattn.training.segmentation.task import batch_panels
 from visattn.training.task import Task
-from visattn.viz.tiles import crop_panel
+from visattn.viz.crops import crop_figure
+from visattn.viz.figures import rgb
 
 
 class AttentionLogger(Callback):
@@ -189,8 +190,7 @@ class CaptionPanels(ImageLogger):
         for index, image in enumerate(data.examples(self.images)):
             if isinstance(model, Captioner):
                 (caption,) = pipelines.caption(model, [image])
-                panel = viz.caption_figure(image, caption, width=self.width)
-                yield f"captions/{index}", np.asarray(panel.image)
+                yield f"captions/{index}", rgb(viz.caption_figure(image, caption), self.width)
 
 
 class CropPanels(ImageLogger):
@@ -198,18 +198,18 @@ class CropPanels(ImageLogger):
 
     Args:
         images: Number of images.
-        height: Height of an image on the panel in pixels.
+        width: Width of the panel in pixels.
     """
 
-    def __init__(self, images: int = 16, height: int = 96) -> None:
+    def __init__(self, images: int = 16, width: int = 900) -> None:
         self.images = images
-        self.height = height
+        self.width = width
 
     def panels(self, model: nn.Module, data: DataModule) -> Iterator[tuple[str, np.ndarray]]:
         """Yield one panel of all images, if the model is a classifier."""
         if isinstance(model, ImageClassifier):
             images = np.stack(data.examples(self.images))
-            yield "crops", draw_crops(model, images, height=self.height)
+            yield "crops", draw_crops(model, images, width=self.width)
 
 
 class SegmentationPanels(ImageLogger):
@@ -232,11 +232,11 @@ class SegmentationPanels(ImageLogger):
 
 
 @torch.no_grad()
-def draw_crops(model: ImageClassifier, images: np.ndarray, *, height: int = 96) -> np.ndarray:
+def draw_crops(model: ImageClassifier, images: np.ndarray, *, width: int = 900) -> np.ndarray:
     """Return a panel of images, each with the crop of the first Spatial Transformer of a model.
 
-    The images are RGB (uint8), count × height × width × 3, of the input size of the model; `height`
-    is that of an image on the panel, in pixels.
+    The images are RGB (uint8), count × height × width × 3, of the input size of the model; `width`
+    is that of the panel, in pixels.
 
     Raises:
         ValueError: If the model has no Spatial Transformer.
@@ -261,4 +261,5 @@ def draw_crops(model: ImageClassifier, images: np.ndarray, *, height: int = 96) 
         pixels.float(), theta, align_corners=align, padding_mode=transformer.padding_mode
     )
     crops = samples.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
-    return crop_panel(images, corners.cpu().numpy(), crops.cpu().numpy(), height=height)
+    drawn = crop_figure(images, corners.cpu().numpy(), crops.cpu().numpy())
+    return rgb(drawn, width)

@@ -1,10 +1,15 @@
 from .captions import (
+    alignment_figure as alignment_figure,
     caption_figure as caption_figure,
+    draw_alignment as draw_alignment,
 )
 from .detections import (
     detection_figure as detection_figure,
+    draw_boxes as draw_boxes,
 )
 from .figures import (
+    Figure as Figure,
+    draw_map as draw_map,
     figure as figure,
 )
 from .heatmap import (
@@ -20,11 +25,9 @@ from .html.explorer_page import (
 from .maps import (
     overlay as overlay,
 )
-from .rendering import (
-    Figure as Figure,
-)
-from .scanpaths.panel import (
-    glimpse_panel as glimpse_panel,
+from .scanpaths import (
+    draw_scan_path as draw_scan_path,
+    glimpse_figure as glimpse_figure,
 )
 from .segmentation import (
     segmentation_figure as segmentation_figure,

@@ -1,92 +1,44 @@
-"""Figures of captions: the photo with the map of each word."""
+"""Figures of captions: the photo with the map of each word, and words by columns of the photo."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import UInt8
+import torch
+from jaxtyping import Float, UInt8
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, read_image
+from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.map_boxes import MapBoxes
-from visattn.results.scale import format_end
-from visattn.viz.canvas import Canvas
-from visattn.viz.heatmap import DrawOptions, resize_image
-from visattn.viz.photo_part import PhotoPart
-from visattn.viz.rendering import Figure
-from visattn.viz.text import format_probability, join_notes
-from visattn.viz.tiles import (
-    WORDS,
-    WORDS_AND_GATES,
-    Gate,
-    Legend,
+from visattn.results.scale import MapScale
+from visattn.viz.detections import box_color
+from visattn.viz.figures import (
+    FAINT,
+    LINE,
+    MARGIN,
+    MUTED,
+    SECOND,
+    Figure,
     Tile,
-    compute_tile_grid,
-    size_text,
-    tile_figure,
+    color_bar,
+    halo,
+    in_rows,
+    inches,
+    sheet,
+    show,
+    style,
 )
+from visattn.viz.heatmap import DrawOptions, resize_image
+from visattn.viz.maps import values_at
+from visattn.viz.text import fit_text, format_probability, join_notes
 
 WordScale = Literal["shared", "own", "greatest"]
-WORD_SCALES: tuple[WordScale, ...] = ("shared", "own", "greatest")
-
-
-class _Colors:
-    """How the maps of words are drawn: upper end of the scale of each, and the legend.
-
-    Args:
-        caption: The caption.
-        drawing: Options, with `vmax` for the shared scale.
-        scales: See `caption_figure`.
-    """
-
-    def __init__(self, caption: Caption, drawing: DrawOptions, scales: WordScale) -> None:
-        if scales not in WORD_SCALES:
-            raise ValueError(f"scales must be one of {', '.join(WORD_SCALES)}, got {scales!r}")
-        peaks = caption.maps.values.flatten(1).nan_to_num(0.0).amax(1).tolist()
-        self.peak = max(peaks)
-        shared = self.peak if scales == "greatest" else drawing.vmax or 1.0
-        ends = peaks if scales == "own" else [shared] * len(peaks)
-        self.ends = [end if end > drawing.vmin else drawing.vmin + 1.0 for end in ends]
-        self.caption, self.drawing, self.scales = caption, drawing, scales
-
-    def draw(self, image: np.ndarray, maps: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return an image with the map of each word on it."""
-        return self.drawing.draw_each(image, maps, self.ends)
-
-    def aside(self, word: int) -> str:
-        """Return the probability of a word, and the end of its scale if each has its own."""
-        log_probs = self.caption.log_probs
-        chance = format_probability(log_probs[word]) if log_probs else ""
-        end = f"to {format_end(self.ends[word])}" if self.scales == "own" else ""
-        return join_notes(end, chance)
-
-    def legend(self, *, has_nan: bool) -> Legend:
-        """Return the color bar, with swatches for what else the figure shows."""
-        caption, vmin, end = self.caption, self.drawing.vmin, self.ends[0]
-        own = self.scales == "own"
-        return Legend(
-            replace(self.drawing, vmax=end).draw,
-            (vmin, end),
-            caption.quantity,
-            clipped=self.peak > end * (1 + 1e-5) and not own,
-            has_nan=has_nan,
-            gate_symbol=caption.gate_symbol if caption.has_gates else None,
-            end_labels=(format_end(vmin), "peak of each word") if own else None,
-        )
-
-
-def caption_legend(caption: Caption, *, has_nan: bool) -> Legend:
-    """Return the color bar of the words of a caption on one scale.
-
-    Args:
-        caption: A caption with words.
-        has_nan: Whether the model did not see all of the photo.
-    """
-    drawing = DrawOptions(vmax=caption.maps.display_range()[1])
-    return replace(_Colors(caption, drawing, "shared").legend(has_nan=has_nan), gate_symbol=None)
+WORD_SCALES: tuple[WordScale, ...] = get_args(WordScale)
 
 
 def caption_figure(
@@ -96,11 +48,12 @@ def caption_figure(
     boxes: MapBoxes | None = None,
     scales: WordScale = "shared",
     note: str = "",
+    crop: bool = False,
+    width: float | None = None,
+    rc: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Figure:
-    """Return a figure of the image and one overlay per word.
-
-    The subtitle says which share of the photo the model saw, if it is not all of it.
+    """Return a figure of the image and one overlay per word, with probabilities and gates.
 
     Args:
         image: The original image.
@@ -108,8 +61,11 @@ def caption_figure(
         boxes: Boxes of its maps, from `caption.maps.boxes()`, which are outlined.
         scales: Upper end of the colors: `shared`, `vmax` for all words, by default the median of
             their peaks; `own`, the peak of each word; `greatest`, the greatest of all peaks.
-        note: Second line of the title, such as the name of the captioner.
-        options: Fields of `DrawOptions`, such as `width`, `scale`, `colormap` and `vmax`.
+        note: Line below, such as the name of the captioner.
+        crop: See `visattn.figure`.
+        width: See `visattn.figure`.
+        rc: See `visattn.figure`.
+        options: Fields of `DrawOptions`, such as `colormap` and `vmax`.
 
     Example:
         >>> from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
@@ -118,52 +74,165 @@ def caption_figure(
         >>> model = ShowAttendTell(words, SmallEncoder((16, 16), channels=4), hidden_size=8)
         >>> photo = np.zeros((30, 90, 3), np.uint8)
         >>> [said] = caption(model, photo, min_length=2, max_length=2)
-        >>> caption_figure(photo, said, width=600).image.width
-        600
+        >>> [ax.get_title(loc="left") for ax in caption_figure(photo, said).axes]
+        ['', 'red', 'red', '']
     """
+    if scales not in WORD_SCALES:
+        raise ValueError(f"scales must be one of {', '.join(WORD_SCALES)}, got {scales!r}")
     caption = caption.drawable()
-    drawing = DrawOptions(**options, hatched=True).otherwise(
+    drawing = DrawOptions(**options).otherwise(
         vmax=caption.maps.display_range()[1], smooth=caption.smooth
     )
-    draw = partial(_word_tiles, read_image(image).pixels, caption, boxes, drawing, scales, note)
-    return Figure(draw, drawing.zoom)
-
-
-def _word_tiles(
-    pixels: UInt8[np.ndarray, "y x 3"],
-    caption: Caption,
-    boxes: MapBoxes | None,
-    drawing: DrawOptions,
-    scales: WordScale,
-    note: str,
-    detail: float,
-) -> Canvas:
-    """Return the drawing of a photo and its overlay for each word."""
-    count = len(caption.words)
+    pixels, low = read_image(image).pixels, drawing.vmin
+    values = caption.maps.values.flatten(1).nan_to_num(0.0)
+    peaks = values.amax(1).tolist()
+    shared = max(peaks) if scales == "greatest" else drawing.vmax or 1.0
+    tiles = [Tile(pixels)]
+    for index, word in enumerate(caption.words):
+        end = peaks[index] if scales == "own" else shared
+        scale = MapScale("image", low, end if end > low else low + 1.0,
+                         values=(float(values[index].min()), peaks[index]))  # fmt: skip
+        chance = format_probability(caption.log_probs[index]) if caption.log_probs else ""
+        own = [] if boxes is None else boxes.per_map()[index]
+        tiles.append(Tile(pixels, caption.maps[index], scale, word, chance, boxes=own))
     geometry = caption.maps.geometry or Geometry.identity((pixels.shape[0], pixels.shape[1]))
-    part = PhotoPart.of(geometry, crop=drawing.crop)
-    grid = compute_tile_grid(part.size, count + 1, drawing.page_width, detail)
-    whole, window = part.whole_size(grid.pixels), part.window(grid.pixels)
-    small = resize_image(pixels, whole)[window]
-    values = caption.maps.resize_to_image(whole, smooth=bool(drawing.smooth)).numpy()
-    values = values[(..., *window)]
-    colors = _Colors(caption, drawing, scales)
-    drawn = colors.draw(small, list(values))
-    if boxes is not None:
-        drawn = [part.outline(*pair) for pair in zip(drawn, boxes.per_map(), strict=True)]
-    gates: list[Gate | None] = [None] * count
-    if caption.has_gates:
-        gates = [Gate(each, caption.gate_symbol) for each in caption.gates]
-    words = zip(drawn, caption.words, map(colors.aside, range(count)), gates, strict=True)
-    return tile_figure(
-        [
-            Tile(small, note=size_text(pixels)),
-            *(Tile(tile, word, aside=aside, gate=gate) for tile, word, aside, gate in words),
-        ],
-        grid,
-        title=caption.text,
-        subtitle=join_notes(note, geometry.seen_text),
-        legends=[colors.legend(has_nan=bool(np.isnan(values).any()))],
-        text=WORDS_AND_GATES if caption.has_gates else WORDS,
-        width=drawing.page_width,
+    left, top, right, bottom = geometry.region if crop else (0, 0, pixels.shape[1], pixels.shape[0])
+    gated = caption.has_gates
+    result = sheet(
+        in_rows(tiles, (round(bottom - top), round(right - left)), width),
+        drawing,
+        notes=(join_notes(note, geometry.seen_text),),
+        below=gated * LINE * (2.0 if scales == "own" else 0.8),
+        crop=crop,
+        width=width,
+        rc=rc,
     )
+    if gated:
+        with style(rc):
+            for ax, gate in zip(result.axes[1:], caption.gates, strict=False):
+                _draw_gate(ax, gate, caption.gate_symbol, lower=scales == "own")
+    return result
+
+
+def _draw_gate(ax: Axes, gate: float, symbol: str, *, lower: bool) -> None:
+    """Draw a share as a bar with its number, below the tile of a word."""
+    ax.apply_aspect()
+    width, height = inches(ax)
+    inch = 1 / height
+    y, height = -(0.36 if lower else 0.1) * inch, 0.035 * inch
+    text = f"{symbol} {gate:.2f}"
+    length = 1 - (0.05 * len(text) + 0.04) / width
+    for end, color in ((1.0, FAINT), (min(max(gate, 0.0), 1.0), SECOND)):
+        ax.add_patch(Rectangle((0, y), length * end, height, color=color, linewidth=0,
+                               transform=ax.transAxes, clip_on=False))  # fmt: skip
+    ax.text(1, y + height / 2, text, ha="right", va="center", color=MUTED, fontsize=6.5,
+            transform=ax.transAxes)  # fmt: skip
+
+
+_OUTLINE = 0.5  # of the peak of a map
+_ROW, _ROW_GAP = 0.045, 0.015  # of the matrix, in widths of the photo
+_HIGHEST = 9.0  # alignment, in inches
+
+
+def draw_alignment(ax: Axes, image: ImageLike, caption: Caption) -> None:
+    """Draw the image above its alignment matrix: the attention of each word by image columns.
+
+    A row of the matrix is a word; a cell lies below the part of the image that a column of the grid
+    covers, and has the attention of this column, all its rows together. On the image, the map of
+    each word is outlined at half of its peak, in the color of its row.
+
+    Args:
+        ax: Axes of matplotlib; their coordinates become pixels of the image.
+        image: The original image.
+        caption: Its caption.
+    """
+    photo, caption = read_image(image), caption.drawable()
+    height, width = photo.size
+    row, gap, count = _ROW * width, _ROW_GAP * width, len(caption.words)
+    columns = _attention_per_column(caption.maps, width)
+    top = float(np.nanmax(columns, initial=0.0)) or 1.0
+
+    def drawn(size: tuple[int, int]) -> UInt8[np.ndarray, "y x 3"]:
+        """Draw the image and the matrix; white between rows."""
+        page = np.full((*size, 3), 255, np.uint8)
+        scale = size[0] / (height + count * (row + gap))
+        upper = round(height * scale)
+        page[:upper] = resize_image(photo.pixels, (upper, size[1]))
+        at = (np.arange(size[1]) * width // size[1]).clip(max=width - 1)
+        for index, values in enumerate(columns):
+            first = round((height + gap + index * (row + gap)) * scale)
+            last = round((height + (index + 1) * (row + gap)) * scale)
+            cells = np.broadcast_to(values[at], (last - first, size[1]))
+            gray = np.full((*cells.shape, 3), 150, np.uint8)
+            page[first:last] = DrawOptions(vmax=top, opacity=1.0).draw(gray, cells)
+        return page
+
+    total = height + count * (row + gap)
+    show(ax, (total, width), drawn)
+    for index, word in enumerate(caption.words):
+        color = np.array(box_color(index)) / 255
+        y = height + gap + index * (row + gap) + row / 2
+        ax.text(-0.01 * width, y, fit_text(word, 1.2), ha="right", va="center")
+        ax.plot([0], [y], "s", color=color, markersize=4, clip_on=False)
+        if caption.log_probs:
+            ax.text(1.01 * width, y, format_probability(caption.log_probs[index]), va="center",
+                    color=MUTED, fontsize=6.5)  # fmt: skip
+        small = (max(2, height * 200 // max(photo.size)), max(2, width * 200 // max(photo.size)))
+        values = values_at(caption.maps[index], small, smooth=caption.smooth)
+        if (peak := float(np.nanmax(values, initial=0.0))) > 0:
+            y_step, x_step = height / small[0], width / small[1]
+            lines = ax.contour(
+                (np.arange(small[1]) + 0.5) * x_step, (np.arange(small[0]) + 0.5) * y_step,
+                values, [_OUTLINE * peak], colors=[color], linewidths=1.2,
+            )  # fmt: skip
+            lines.set_path_effects(halo(1.2))
+
+
+def alignment_figure(
+    image: ImageLike,
+    caption: Caption,
+    *,
+    width: float | None = None,
+    rc: Mapping[str, Any] | None = None,
+) -> Figure:
+    """Return a figure of `draw_alignment`.
+
+    Args:
+        image: The original image.
+        caption: Its caption.
+        width: See `visattn.figure`.
+        rc: See `visattn.figure`.
+
+    Example:
+        >>> maps = AttentionMap(torch.tensor([[[0.0, 1.0]]]), "attend", "words")
+        >>> maps = maps.with_geometry(Geometry.identity((30, 90)))
+        >>> result = Caption(("7",), (-0.1,), (1.0,), maps, -0.1, True)
+        >>> drawn = alignment_figure(np.zeros((30, 90, 3), np.uint8), result)
+        >>> [text.get_text() for text in drawn.axes[0].texts]
+        ['7', '90 %']
+    """
+    photo, wide = read_image(image), width or 5.0
+    words, left, foot = len(caption.drawable().words), 1.0, 2.6 * LINE
+    ratio = photo.size[0] / photo.size[1] + words * (_ROW + _ROW_GAP)
+    across = min(wide - left - 0.45, _HIGHEST / ratio)
+    down = across * ratio
+    total = MARGIN + down + foot
+    with style(rc):
+        result = Figure((wide, total), rc)
+        ax = result.add_axes((left / wide, foot / total, across / wide, down / total))
+        draw_alignment(ax, photo, caption)
+        bar = result.add_axes((left / wide, 1.5 * LINE / total, 2.0 / wide, 0.09 / total))
+        top = float(np.nanmax(_attention_per_column(caption.drawable().maps, 99), initial=0.0))
+        color_bar(bar, MapScale("global", 0.0, top or 1.0), DrawOptions(opacity=1.0))
+        bar.text(1.04, 0.5, f"{caption.quantity} of a column", transform=bar.transAxes, va="center",
+                 color=MUTED, fontsize=7)  # fmt: skip
+    return result
+
+
+def _attention_per_column(maps: AttentionMap, width: int) -> Float[np.ndarray, "t x"]:
+    """Return the attention of the grid column at each pixel column; NaN where nothing was seen."""
+    sums = maps.values.sum(-2, keepdim=True).expand_as(maps.values)
+    height = 64 if maps.geometry is None else maps.geometry.image_size[0]
+    placed = replace(maps, values=sums).resize_to_image((height, width), smooth=False)
+    columns = placed.nan_to_num(-1.0).amax(-2)  # equal in all rows that were seen
+    return columns.masked_fill(columns < 0, torch.nan).numpy()

@@ -1,185 +1,532 @@
-"""Figures of maps: methods or classes side by side, on one photo or on several."""
+"""Figures of matplotlib: photos and their maps, in axes whose coordinates are pixels of the photo.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+A `Figure` is drawn in a style of its own, whatever the rcParams in force; `rc` changes it. Nothing
+touches pyplot, so figures can be made and saved in threads. Images are drawn anew for each file, at
+the pixels that they have there.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import matplotlib as mpl
 import numpy as np
 from jaxtyping import UInt8
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as MatplotlibFigure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from torch import Tensor
 
+from visattn.attribution.regions import mask_from_runs
 from visattn.geometry.affine import Box, Geometry
+from visattn.images.encoding import encode_png
 from visattn.images.reader import ImageLike, LoadedImage, list_images
-from visattn.results.attention_map import AttentionMap
-from visattn.results.scale import MapScale, map_scale
-from visattn.viz.canvas import MUTED, TEXT, Canvas, Color
+from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.scale import MapScale, format_end, map_scale
 from visattn.viz.heatmap import DrawOptions, resize_image
 from visattn.viz.maps import (
+    UNITS,
     displayed_image,
-    draw_target,
-    map_legends,
-    map_tile,
+    map_notes,
     method_title,
     placed_on_tensor,
     target_line,
-    values_on_tile,
+    values_at,
 )
-from visattn.viz.notebook_maps import channel_bars
-from visattn.viz.photo_part import PhotoPart
-from visattn.viz.rendering import Figure
-from visattn.viz.text import UnicodeFont, join_notes, load_font, wrap_text
-from visattn.viz.tiles import (
-    MIN_WIDTH,
-    SMALL,
-    Tile,
-    check_width,
-    compute_tile_grid,
-    draw_title,
-    page_margin,
-    place_tile_image,
-    scaled_size,
-    size_text,
-    tile_figure,
-    title_bottom,
-)
+from visattn.viz.text import choose_fonts, fit_text, join_notes
+
+WIDTH, DPI = 7.0, 200  # of a figure, in inches, and of its pixels in files
+MARGIN, GAP = 0.08, 0.12  # around a figure and between axes, in inches
+LINE = 0.15  # height of a line of text, in inches
+TEXT, MUTED, FAINT = "#222428", "#5f6268", "#e4e2db"
+ACCENT, SECOND = "#2e7583", "#b0602a"  # probabilities and gates, as pages have them
+_TILE, _TALLEST = 3.4, 1.5  # widest tile in inches; height of a tile / width at most
+_GRAY = 150  # stands for a photo that is not given
+_MOST = 4096  # pixels of a side of an image in a file
+STYLE: dict[Any, Any] = {
+    "font.family": ["DejaVu Sans"], "font.size": 8.0, "text.color": TEXT, "text.parse_math": False,
+    "axes.titlesize": 8.0, "axes.titlepad": 3.0, "axes.labelsize": 7.0, "axes.labelpad": 3.0,
+    "axes.labelcolor": MUTED, "axes.edgecolor": MUTED, "axes.linewidth": 0.6,
+    "axes.spines.top": False, "axes.spines.right": False,
+    "xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "xtick.color": MUTED, "ytick.color": MUTED,
+    "xtick.major.size": 2.0, "ytick.major.size": 2.0, "xtick.major.width": 0.5,
+    "ytick.major.width": 0.5, "xtick.major.pad": 1.5, "ytick.major.pad": 1.5,
+    "legend.fontsize": 7.0, "legend.frameon": False,
+    "svg.fonttype": "none", "pdf.fonttype": 42,
+}  # fmt: skip
+"""What differs from the defaults of matplotlib."""
+_lock = threading.RLock()  # rcParams are those of the process
+
+
+@contextmanager
+def style(rc: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Have the style of figures in force, with these rcParams in addition."""
+    with _lock, mpl.rc_context():
+        mpl.rcParams.update(_defaults())
+        mpl.rcParams.update(STYLE)
+        mpl.rcParams.update(dict[Any, Any](rc or {}))
+        yield
+
+
+@cache
+def _defaults() -> dict[Any, Any]:
+    kept = ("backend", "date", "webagg", "tk", "toolbar", "interactive")
+    return {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith(kept)}
+
+
+class Figure(MatplotlibFigure):
+    """A figure of matplotlib with a style of its own.
+
+    Args:
+        size: Width and height in inches.
+        rc: rcParams that differ from this style.
+
+    Example:
+        >>> import visattn as va
+        >>> figure = va.figure(va.AttentionMap.from_array([[0.0, 1.0]], image_size=(30, 40)))
+        >>> figure.savefig(getfixture("tmp_path") / "figure.svg")
+        >>> [each.get_title(loc="left") for each in figure.axes][:1]
+        ['array']
+    """
+
+    def __init__(self, size: tuple[float, float], rc: Mapping[str, Any] | None = None) -> None:
+        self.rc = dict(rc or {})
+        super().__init__(figsize=size, dpi=DPI)
+
+    def draw(self, renderer: Any) -> None:
+        """Draw all axes; letters that the fonts of the style lack come from others."""
+        with style(self.rc):
+            for text in self.findobj(Text):
+                choose_fonts(text)
+            super().draw(renderer)
+
+    def savefig(self, *args: Any, **options: Any) -> None:
+        """Write a file, as `matplotlib.figure.Figure.savefig`."""
+        with style(self.rc):
+            super().savefig(*args, **options)
+
+    def _repr_png_(self) -> bytes:
+        """Return the figure for notebooks."""
+        return png(self)
+
+
+def rgb(figure: MatplotlibFigure, width: int | None = None) -> UInt8[np.ndarray, "y x 3"]:
+    """Return a figure as RGB.
+
+    Args:
+        figure: The figure.
+        width: Pixels; by default those of its size.
+    """
+    dpi = figure.dpi
+    if width is not None:
+        figure.set_dpi((width + 0.01) / figure.get_figwidth())  # Agg rounds down
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    figure.set_dpi(dpi)
+    return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
+
+
+def png(figure: MatplotlibFigure) -> bytes:
+    """Return a figure as a PNG file: equal figures give equal bytes."""
+    return encode_png(rgb(figure))
+
+
+class _Picture(AxesImage):
+    """An image that is drawn at the number of pixels that it has in a file.
+
+    Args:
+        ax: Its axes.
+        size: Height and width, in units of the axes.
+        draw: Returns it, RGB, at a height and width in pixels.
+    """
+
+    def __init__(
+        self,
+        ax: Axes,
+        size: tuple[float, float],
+        draw: Callable[[tuple[int, int]], UInt8[np.ndarray, "y x 3"]],
+        origin: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        (height, width), (left, top) = size, origin
+        super().__init__(
+            ax, extent=(left, left + width, top + height, top), interpolation="nearest"
+        )
+        self._draw_at, self._drawn = draw, (0, 0)
+        self.set_data(np.zeros((1, 1, 3), np.uint8))
+
+    def make_image(self, renderer: Any, magnification: float = 1.0, unsampled: bool = False) -> Any:
+        """Draw the image at its size on the page."""
+        left, right, bottom, top = self.get_extent()
+        ends = self.get_transform().transform([(left, top), (right, bottom)])
+        width, height = np.abs(ends[1] - ends[0]) * magnification
+        size = (min(max(round(height), 1), _MOST), min(max(round(width), 1), _MOST))
+        if size != self._drawn:
+            self.set_data(self._draw_at(size))
+            self._drawn = size
+        return super().make_image(renderer, magnification, unsampled)
+
+
+def inches(ax: Axes) -> tuple[float, float]:
+    """Return width and height of axes."""
+    return ax.bbox.width / ax.figure.dpi, ax.bbox.height / ax.figure.dpi
+
+
+def show(
+    ax: Axes,
+    size: tuple[float, float],
+    draw: Callable[[tuple[int, int]], UInt8[np.ndarray, "y x 3"]],
+    region: Box | None = None,
+) -> None:
+    """Show an image on axes, whose coordinates are then its pixels.
+
+    Args:
+        ax: Axes of matplotlib.
+        size: Height and width of the image.
+        draw: Returns it, RGB, at a height and width in pixels of the file.
+        region: Left, top, right and bottom of the part that is shown.
+    """
+    picture = _Picture(ax, size, draw)
+    ax.add_image(picture)
+    picture.set_clip_path(ax.patch)
+    left, top, right, bottom = region or (0, 0, size[1], size[0])
+    ax.set(
+        xlim=(left, right), ylim=(bottom, top), aspect="equal", anchor="NW", xticks=[], yticks=[]
+    )
+    ax.spines[:].set_visible(False)
+
+
+def outline(ax: Axes, box: Sequence[float], color: Any = "white", width: float = 1.0) -> None:
+    """Draw the frame of a box with a dark halo.
+
+    Args:
+        ax: Axes that show a photo.
+        box: Left, top, right, bottom in its pixels.
+        color: Color of the line.
+        width: Width of the line in points.
+    """
+    left, top, right, bottom = box
+    ax.add_patch(
+        Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=color,
+                  linewidth=width, path_effects=halo(width))
+    )  # fmt: skip
+
+
+def halo(width: float) -> list[patheffects.AbstractPathEffect]:
+    """Return a dark line around a line of this width."""
+    return [patheffects.withStroke(linewidth=width + 1.2, foreground="#000000a0")]
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """What an axes of a figure shows: a photo, with a map on it or without.
+
+    Args:
+        photo: RGB.
+        map: The map.
+        scale: Its color scale.
+        title: Text above.
+        aside: Short text above, at the right.
+        note: Lines below.
+        boxes: Boxes that are outlined, in pixels of the photo.
+    """
+
+    photo: UInt8[np.ndarray, "y x 3"]
+    map: AttentionMap | None = None
+    scale: MapScale | None = None
+    title: str = ""
+    aside: str = ""
+    note: str = ""
+    boxes: Sequence[Box] = ()
+
+
+def sheet(
+    rows: Sequence[Sequence[Tile]],
+    drawing: DrawOptions,
+    *,
+    notes: Iterable[str] = (),
+    spare: int = 0,
+    below: float = 0.0,
+    crop: bool = False,
+    width: float | None = None,
+    rc: Mapping[str, Any] | None = None,
+) -> Figure:
+    """Return a figure of tiles in rows.
+
+    Maps on one scale have one color bar below all of them; others have one each.
+
+    Args:
+        rows: Tiles of equal photos in a row; rows may be shorter than the first.
+        drawing: How maps are drawn.
+        notes: What is said below all tiles.
+        spare: Lines of room between the tiles and the notes.
+        below: Further room below each tile, in inches.
+        crop: Whether to show only the part of each photo that the model saw.
+        width: Width in inches; by default up to 7.
+        rc: See `Figure`.
+    """
+    tiles = [tile for row in rows for tile in row]
+    scaled = [tile for tile in tiles if tile.scale is not None and not _reason(tile.map)]
+    shared = len({tile.scale for tile in scaled}) == 1 and len(scaled) > 1
+    regions = [_region(row, crop=crop) for row in rows]
+    lines = max(_lines(tile.note) for tile in tiles)
+    under = max(below + lines * 0.9 * LINE, 0.0 if shared or not scaled else 1.6 * LINE)
+    said = join_notes(*dict.fromkeys(note for note in notes if note))
+    last = fit_text(said, (width or WIDTH) - 2 * MARGIN, size=6.5, lines=3)
+    photos = {id(tile.photo): cache(partial(resize_image, tile.photo)) for tile in tiles}
+    with style(rc):
+        figure, axes = axes_in_rows(
+            [(bottom - top) / (right - left) for left, top, right, bottom in regions],
+            max(map(len, rows)),
+            width=width,
+            above=[max(_lines(tile.title or tile.aside) for tile in row) * LINE for row in rows],
+            below=under,
+            foot=shared * 2.6 * LINE + (_lines(last) + spare) * LINE,
+            rc=rc,
+        )
+        for row, region, places in zip(rows, regions, axes, strict=True):
+            for tile, ax in zip(row, places, strict=False):
+                _draw_tile(ax, tile, drawing, region, photos[id(tile.photo)], bar=not shared)
+            for ax in places[len(row) :]:
+                ax.remove()
+        across, down = figure.get_size_inches()
+        if shared:
+            bottom = MARGIN + (_lines(last) + spare + 1.1) * LINE
+            place = (MARGIN / across, bottom / down, 2.2 / across, 0.09 / down)
+            values = [each.scale.values for each in scaled if each.scale and each.scale.values]
+            ends = (
+                (min(low for low, _ in values), max(high for _, high in values)) if values else None
+            )
+            scale = replace(scaled[0].scale, values=ends)  # type: ignore[type-var]
+            bar = figure.add_axes(place)
+            color_bar(bar, scale, drawing)
+            bar.text(1.04, 0.5, quantity(scaled[0].map, scale), transform=bar.transAxes,
+                     va="center", color=MUTED, fontsize=7)  # fmt: skip
+        figure.text(MARGIN / across, MARGIN / down, last, fontsize=6.5, color=MUTED, va="bottom")
+    return figure
+
+
+def _lines(text: str) -> int:
+    return text.count("\n") + bool(text)
+
+
+def axes_in_rows(
+    aspects: Sequence[float],
+    columns: int,
+    *,
+    width: float | None = None,
+    above: float | Sequence[float] = 0.0,
+    below: float = 0.0,
+    foot: float = 0.0,
+    rc: Mapping[str, Any] | None = None,
+) -> tuple[Figure, list[list[Axes]]]:
+    """Return a figure with rows of axes as wide as each other.
+
+    Args:
+        aspects: Height / width of the axes in each row.
+        columns: Axes in a row.
+        width: Width of the figure in inches; by default up to 7.
+        above: Room above each row, in inches; one for all, or one for each.
+        below: Room below each row.
+        foot: Room below all rows.
+        rc: See `Figure`.
+
+    Example:
+        >>> figure, axes = axes_in_rows([0.75, 0.75], 3, width=7)
+        >>> len(axes), len(axes[0]), len(figure.axes)
+        (2, 3, 6)
+    """
+    width = width or min(WIDTH, columns * (_TILE + GAP) - GAP + 2 * MARGIN)
+    tile = (width - 2 * MARGIN + GAP) / columns - GAP
+    heights = [min(aspect, _TALLEST) * tile for aspect in aspects]
+    rooms = above if isinstance(above, Sequence) else [above] * len(heights)
+    total = 2 * MARGIN + sum(heights) + sum(rooms) + len(heights) * (below + GAP) - GAP + foot
+    figure, top, axes = Figure((width, total), rc), total - MARGIN, []
+    for height, room in zip(heights, rooms, strict=True):
+        bottom = top - room - height
+        lefts = [MARGIN + index * (tile + GAP) for index in range(columns)]
+        axes.append([
+            figure.add_axes((left / width, bottom / total, tile / width, height / total))
+            for left in lefts
+        ])  # fmt: skip
+        top = bottom - below - GAP
+    return figure, axes
+
+
+def in_rows(
+    tiles: Sequence[Tile], size: tuple[int, int], width: float | None
+) -> list[Sequence[Tile]]:
+    """Return tiles of one photo in as many rows as they need.
+
+    Args:
+        tiles: The tiles.
+        size: Height and width of what they show.
+        width: Width of the figure in inches.
+    """
+    cell = min(1.5, max(0.8, 2.0 * size[1] / size[0]))  # inches, at least
+    columns = max(1, int(((width or WIDTH) - 2 * MARGIN + GAP) / (cell + GAP)))
+    columns = -(-len(tiles) // -(-len(tiles) // columns))  # balances the rows
+    return [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
+
+
+def _region(row: Sequence[Tile], *, crop: bool) -> Box:
+    """Return the part of a photo that its tiles show: all, or what the network saw of it."""
+    bottom, right = map(float, row[0].photo.shape[:2])
+    left = top = 0.0
+    geometry = next((each.map.geometry for each in row if each.map is not None), None)
+    if crop and geometry is not None and geometry.seen_share:
+        left, top, right, bottom = geometry.region
+    return left, top, max(right, left + (bottom - top) / _TALLEST), bottom  # room for a title
+
+
+def _reason(attention_map: AttentionMap | None) -> str:
+    """Return why there is nothing to draw of a map."""
+    if attention_map is None:
+        return ""
+    return attention_map.info.empty or empty_map_reason(attention_map.values)
+
+
+def _draw_tile(
+    ax: Axes, tile: Tile, drawing: DrawOptions, region: Box, resized: Any, *, bar: bool
+) -> None:
+    across, aside = inches(ax)[0], 0.055 * len(tile.aside)
+    title = [fit_text(line, across - aside) for line in tile.title.split("\n")]
+    ax.set_title("\n".join(title), loc="left")
+    ax.set_title(tile.aside, loc="right", color=MUTED, fontsize=6.5)
+    height, width = tile.photo.shape[:2]
+    if reason := _reason(tile.map):
+        ax.set(xticks=[], yticks=[], facecolor=FAINT)
+        ax.spines[:].set_visible(False)
+        ax.text(0.05, 0.95, fit_text(reason, 0.9 * across, size=7, lines=6), va="top", color=MUTED,
+                fontsize=7, transform=ax.transAxes)  # fmt: skip
+    elif tile.map is None:
+        show(ax, (height, width), resized, region)
+    elif tile.map.kind == "channel":
+        _draw_channels(ax, tile.map)
+    else:
+        draw_map(ax, tile.photo, tile.map, tile.scale, drawing, region=region, resized=resized)
+        if bar and tile.scale is not None:
+            color_bar(_bar_below(ax), tile.scale, drawing)
+    for box in tile.boxes:
+        outline(ax, box)
+    if tile.note:
+        lines = [fit_text(line, across, size=6.5) for line in tile.note.split("\n")]
+        ax.annotate("\n".join(lines), (0, 0), (0, -3), xycoords="axes fraction",
+                    textcoords="offset points", va="top", color=MUTED, fontsize=6.5)  # fmt: skip
+
+
+def draw_map(
+    ax: Axes,
+    photo: UInt8[np.ndarray, "y x 3"],
+    attention_map: AttentionMap,
+    scale: MapScale | None,
+    drawing: DrawOptions,
+    *,
+    region: Box | None = None,
+    resized: Callable[[tuple[int, int]], UInt8[np.ndarray, "y x 3"]] | None = None,
+) -> None:
+    """Draw a map on its photo, with what it explains: a pixel, a box or a region.
+
+    Args:
+        ax: Axes of matplotlib; their coordinates become pixels of the photo.
+        photo: RGB.
+        attention_map: A map that is placed on it.
+        scale: Its color scale.
+        drawing: How it is drawn.
+        region: Left, top, right and bottom of the part that is shown.
+        resized: Returns the photo at a height and width, where several axes show it.
+    """
+    scale = scale or map_scale([attention_map])
+    limits = replace(drawing, vmin=scale.vmin, vmax=scale.vmax)
+    resized = resized or partial(resize_image, photo)
+
+    def drawn(size: tuple[int, int]) -> UInt8[np.ndarray, "y x 3"]:
+        values = values_at(attention_map, size, smooth=drawing.smooth is not False)
+        return limits.draw(resized(size), values, signed=scale.signed)
+
+    show(ax, photo.shape[:2], drawn, region)
+    thing = attention_map.info.thing
+    if thing is None:
+        return
+    if thing.point is not None:
+        x, y = thing.point
+        ax.plot([x + 0.5], [y + 0.5], "+", color="white", markersize=8, markeredgewidth=1.2,
+                path_effects=halo(1.2))  # fmt: skip
+    elif thing.box is not None:
+        outline(ax, thing.box)
+    elif thing.grid is not None:
+        mask = mask_from_runs(thing.grid, thing.runs).float()
+        # the region is one of the input, which the cells of the map may not cover
+        placed = AttentionMap(mask, "region", "gradient", attention_map.input_geometry)
+        inside = placed.resize_to_image().nan_to_num().numpy() > 0.5
+        lines = ax.contour(inside, [0.5], colors="white", linewidths=1.2,
+                           extent=(0, photo.shape[1], 0, photo.shape[0]))  # fmt: skip
+        lines.set_path_effects(halo(1.2))
+
+
+def _draw_channels(ax: Axes, attention_map: AttentionMap) -> None:
+    """Draw the weights of channels as bars from 0 to 1, or to the greatest weight above 1.
+
+    Gates from 0.49 to 0.51 look alike, as they are: nothing is stretched.
+    """
+    values = attention_map.values.detach().float().cpu().nan_to_num(0.0).numpy()
+    ax.stairs(values, fill=True, color=ACCENT)
+    ax.set(xlim=(0, len(values)), ylim=(min(0.0, values.min()), max(1.0, values.max())))
+    ax.set_xlabel(f"{len(values)} channels", loc="left")
+    box = ax.get_position()
+    room = 0.25 * box.width / inches(ax)[0]  # for labels
+    ax.set_position((box.x0 + room, box.y0, box.width - room, box.height))
+
+
+def _bar_below(ax: Axes) -> Axes:
+    """Return axes for a color bar right below others."""
+    ax.apply_aspect()
+    height = inches(ax)[1]
+    return ax.inset_axes((0, -0.11 / height, 1, 0.06 / height))
+
+
+def color_bar(ax: Axes, scale: MapScale, drawing: DrawOptions) -> None:
+    """Draw the colors of a scale as they look on a gray photo, with ticks.
+
+    Args:
+        ax: Axes for it.
+        scale: The color scale.
+        drawing: How maps are drawn.
+    """
+    ramp = np.linspace(scale.lowest, scale.vmax, 256)[None]
+    limits = replace(drawing, vmin=scale.vmin, vmax=scale.vmax)
+    if drawing.style == "contour":  # whose lines have the colors of "quantitative"
+        limits = replace(limits, style="quantitative", opacity=1.0)
+    colors = limits.draw(np.full((1, 256, 3), _GRAY, np.uint8), ramp, signed=scale.signed)
+    ax.imshow(colors, aspect="auto", extent=(scale.lowest, scale.vmax, 0, 1))
+    middle = (scale.lowest + scale.vmax) / 2
+    below, above = scale.ends
+    ax.set_xticks([scale.lowest, middle, scale.vmax], [below, format_end(middle), above])
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)
+    for label, side in zip(ax.get_xticklabels(), ("left", "center", "right"), strict=True):
+        label.set_horizontalalignment(side)
+
+
+def quantity(attention_map: AttentionMap | None, scale: MapScale | None) -> str:
+    """Return what the values of a color bar are."""
+    if attention_map is None:
+        return ""
+    unit = attention_map.info.quantity or UNITS.get(attention_map.kind, "value")
+    return unit + ", against and for the target" * bool(scale and scale.signed)
+
 
 ScaleGroup = Literal["map", "row", "column", "all"]
 Maps = AttentionMap | Iterable[Any] | Mapping[str, Any]
 _GROUPS: tuple[ScaleGroup, ...] = get_args(ScaleGroup)
-_GRAY = 150  # stands for a photo that is not given
-_GAP, _LINE = 12, 15  # between tiles; of text, in pixels
-_HEADING_SIZE, _HEADING_LINES = 13, 2
-_MIN_CELL, _MAX_ASPECT = 48, 1.5  # narrowest tile in pixels; height of a tile / width
-
-
-@dataclass(frozen=True, eq=False)
-class _PhotoMaps:
-    """A photo, if it is given, its maps, and the boxes of each map, if there are any."""
-
-    photo: LoadedImage | None
-    maps: Sequence[AttentionMap]
-    boxes: Sequence[Sequence[Box]] = ()
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the photo."""
-        geometry = self.maps[0].geometry
-        if self.photo is not None:
-            return self.photo.size
-        return (1, 1) if geometry is None else geometry.image_size
-
-    @property
-    def pixels(self) -> UInt8[np.ndarray, "y x 3"]:
-        """The photo with what the first map explains, or gray."""
-        if self.photo is None:
-            return np.full((*self.size, 3), _GRAY, np.uint8)
-        return draw_target(self.photo.pixels, self.maps[0])
-
-    @property
-    def geometry(self) -> Geometry:
-        """Where the input of the network lies on the photo."""
-        return self.maps[0].geometry or Geometry.identity(self.size)
-
-    def draw(
-        self, tile: tuple[int, int], scales: Sequence[MapScale], drawing: DrawOptions
-    ) -> tuple[UInt8[np.ndarray, "y x 3"], list[Tile], list[np.ndarray | None]]:
-        """Return the photo, the tile of each map, and its values, at the size of a tile."""
-        part = PhotoPart.of(self.geometry, crop=drawing.crop)
-        whole, window = part.whole_size(tile), part.window(tile)
-        all_values = [values_on_tile(each, whole, drawing) for each in self.maps]
-        small = resize_image(self.pixels, whole)[window]
-        values = [None if each is None else each[window] for each in all_values]
-        tiles = [
-            map_tile(*each, small, drawing) for each in zip(self.maps, scales, values, strict=True)
-        ]
-        for index, own in enumerate(self.boxes):
-            if isinstance(drawn := tiles[index].image, np.ndarray):
-                tiles[index] = replace(tiles[index], image=part.outline(drawn, own))
-        return small, tiles, values
-
-    @property
-    def tiles(self) -> int:
-        """Number of tiles."""
-        return len(self.maps) + (self.photo is not None)
-
-
-@dataclass(frozen=True, eq=False)
-class _MapTable:
-    """Rows of maps, one for each photo.
-
-    Args:
-        rows: At least one, of equal length.
-        names: Title of each column, where they were given.
-    """
-
-    rows: Sequence[_PhotoMaps]
-    names: Sequence[str]
-
-    @property
-    def maps(self) -> list[AttentionMap]:
-        """All maps, row by row."""
-        return [each for row in self.rows for each in row.maps]
-
-    def with_boxes(self, boxes: Sequence[Sequence[Box]]) -> "_MapTable":
-        """Return the table with the boxes of each map, row by row.
-
-        Raises:
-            ValueError: If there are boxes of another number of maps.
-        """
-        if len(boxes) != len(self.maps):
-            raise ValueError(f"each of {len(self.maps)} maps needs boxes, got {len(boxes)}")
-        rest = iter(boxes)
-        rows = [replace(row, boxes=[next(rest) for _ in row.maps]) for row in self.rows]
-        return replace(self, rows=rows)
-
-    def column_titles(self) -> list[str]:
-        """Return what the maps of a column have in common, and columns have not: method or class.
-
-        Columns without such a thing have no titles.
-        """
-        if self.names:
-            return list(self.names)
-        columns = list(zip(*(row.maps for row in self.rows), strict=True))
-        describe: tuple[Callable[[AttentionMap], str], ...] = (
-            method_title,
-            lambda each: each.info.target_name,
-            lambda each: each.info.label,
-            lambda each: join_notes(method_title(each), each.info.target_name),
-        )
-        for name in describe:
-            titles = [{name(each) for each in column} for column in columns]
-            alike = all(len(each) == 1 for each in titles)
-            if alike and len(set.union(*titles)) == len(columns) > 1:
-                return [each.pop() for each in titles]
-        # Words may repeat within a caption; what each map is called is better than the method.
-        labels = [{each.info.label for each in column} for column in columns]
-        named = all(len(each) == 1 and "" not in each for each in labels)
-        return [each.pop() for each in labels] if named else []
-
-    def title(self) -> str:
-        """Return what all maps have in common."""
-        targets = {each.info.target_name for each in self.maps} - {""}
-        methods = {method_title(each) for each in self.maps}
-        if len(targets) == 1:
-            lines = [target_line(each) for each in self.maps]
-            alike = len(self.rows) == 1 or len({*lines}) == 1
-            return next(filter(None, lines)) if alike else targets.pop()
-        return methods.pop() if len(methods) == 1 else "Attention"
-
-    def scales(self, group: ScaleGroup) -> list[MapScale]:
-        """Return the color scale of each map; maps of a group share it."""
-        keys = [
-            {"map": (row, column), "row": (row,), "column": (column,), "all": ()}[group]
-            for row, each in enumerate(self.rows)
-            for column in range(len(each.maps))
-        ]
-        shared: dict[tuple[int, ...], MapScale] = {}
-        for key in dict.fromkeys(keys):
-            members = [each for own, each in zip(keys, self.maps, strict=True) if own == key]
-            shared[key] = map_scale(members, "image" if len(members) == 1 else "global")
-        return [shared[key] for key in keys]
 
 
 def figure(
@@ -188,15 +535,17 @@ def figure(
     *,
     scales: ScaleGroup | Sequence[MapScale] = "map",
     boxes: Sequence[Sequence[Box]] = (),
-    title: str | None = None,
-    subtitle: str = "",
+    crop: bool = False,
+    width: float | None = None,
+    ax: Any = None,
+    rc: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Figure:
+) -> MatplotlibFigure:
     """Return a figure of maps: methods or classes side by side, with a row for each photo.
 
-    Titles come from the maps: a column is titled by its method, or by its class if all have one
-    method. Methods measure different quantities, so by default each map has its own value range,
-    printed below its tile.
+    It is a `Figure` of matplotlib: `savefig` writes PNG, PDF and SVG, in which text is text. Maps
+    are titled by their method or class. Methods measure different quantities, so by default each
+    map has its own value range and color bar.
 
     Args:
         maps: Maps of one photo: one, several, or a dictionary with the title of each. Of several
@@ -210,45 +559,107 @@ def figure(
             `all`; or a scale for each map, row by row.
         boxes: Boxes of each map, row by row, in pixels of its photo, which are outlined; such as
             `attention_map.boxes().per_map()`.
-        title: Title; by default what all maps have in common, such as the explained class with its
-            probability. "" for none.
-        subtitle: Second line of the title, smaller.
-        options: Fields of `DrawOptions`, such as `width`, `scale` and `colormap`.
+        crop: Whether to show only the part of each photo that the model saw.
+        width: Width in inches; by default up to 7.
+        ax: Axes of your own, one for each map, in which the maps alone are drawn.
+        rc: rcParams that differ from the style of figures, such as `plt.rcParams`.
+        options: Fields of `DrawOptions`, such as `colormap` and `style`.
 
     Raises:
-        ValueError: If there is no map, a map lies on an image of another size, rows differ in
-            length, or the figure is too narrow or too high.
+        ValueError: If there is no map, a map lies on an image of another size, or rows differ in
+            length.
 
     Example:
         >>> import visattn as va
         >>> photo = np.zeros((30, 40, 3), np.uint8)
         >>> [rising, falling] = [[0.0, 1.0]], [[1.0, 0.0]]
         >>> maps = [AttentionMap.from_array(m, image_size=(30, 40)) for m in (rising, falling)]
-        >>> va.figure(maps, photo, width=600).image.width
-        600
+        >>> len(va.figure(maps, photo).axes)  # the photo, two maps, and their color bar
+        4
         >>> columns = {"before": maps, "after": maps}
-        >>> va.figure(columns, [photo, photo], scales="all", scale=2).image.width
-        2400
+        >>> drawn = va.figure(columns, [photo, photo], scales="all", width=3.3)
+        >>> [ax.get_title(loc="left") for ax in drawn.axes][:3]
+        ['', 'before', 'after']
     """
-    drawing = DrawOptions(**options, hatched=True)
-    if isinstance(maps, AttentionMap) and maps.kind == "channel" and images is None:
-        return Figure(lambda _: channel_bars(maps), drawing.zoom)
-    table = _table(maps, images)
+    drawing = DrawOptions(**options)
+    rows, names = _rows(maps, images)
+    flat = [each for _, own in rows for each in own]
     if isinstance(scales, str) and scales not in _GROUPS:
         raise ValueError(f"scales must be one of {', '.join(_GROUPS)}, got {scales!r}")
-    per_map = table.scales(scales) if isinstance(scales, str) else list(scales)
-    if len(per_map) != len(table.maps):
-        raise ValueError(f"each of {len(table.maps)} maps needs a scale, got {len(per_map)}")
-    if boxes:
-        table = table.with_boxes(boxes)
-    notes = dict.fromkeys(each.info.note for each in table.maps)
-    titles = (table.title() if title is None else title, join_notes(subtitle, *notes))
-    draw = _draw_tiles if len(table.rows) == 1 else _draw_rows
-    return Figure(partial(draw, table, per_map, titles, drawing), drawing.zoom)
+    per_map = _scales([own for _, own in rows], scales) if isinstance(scales, str) else [*scales]
+    if len(per_map) != len(flat) or (boxes and len(boxes) != len(flat)):
+        raise ValueError(
+            f"each of {len(flat)} maps needs a scale and boxes, got {len(per_map)} and {len(boxes)}"
+        )
+    titles, row_notes = _titles([own for _, own in rows], names)
+    details = zip(flat, per_map, titles, boxes or [()] * len(flat), strict=True)
+    tiles: list[Sequence[Tile]] = []
+    for (photo, own), note in zip(rows, row_notes, strict=True):
+        shown = _gray(own[0]) if photo is None else photo.pixels
+        drawn = [
+            Tile(shown, each, scale, title, boxes=outlined)
+            for each, scale, title, outlined in islice(details, len(own))
+        ]
+        name = "" if photo is None or len(rows) == 1 else Path(photo.name).name
+        first = Tile(shown, note="\n".join(filter(None, (name, note))))
+        tiles.append(drawn if photo is None else [first, *drawn])
+    if ax is not None:
+        drawn = [replace(tile, title="") for row in tiles for tile in row if tile.map is not None]
+        for axes, tile in zip(np.ravel(ax), drawn, strict=True):
+            resized, region = partial(resize_image, tile.photo), _region([tile], crop=crop)
+            _draw_tile(axes, tile, drawing, region, resized, bar=True)
+        return np.ravel(ax)[0].figure
+    if len(tiles) == 1:
+        left, top, right, bottom = _region(tiles[0], crop=crop)
+        tiles = in_rows(tiles[0], (round(bottom - top), round(right - left)), width)
+    notes = [text for each, scale in zip(flat, per_map, strict=True)
+             for text in (*map_notes(each), scale.note)]  # fmt: skip
+    return sheet(tiles, drawing, notes=notes, crop=crop, width=width, rc=rc)
 
 
-def _table(maps: Maps, images: ImageLike | Sequence[ImageLike] | None) -> _MapTable:
-    """Return maps in rows, one for each photo.
+def _scales(rows: Sequence[Sequence[AttentionMap]], group: ScaleGroup) -> list[MapScale]:
+    """Return the color scale of each map; maps of a group share it."""
+    groups: dict[Any, list[AttentionMap]] = {}
+    keys = []
+    for row, own in enumerate(rows):
+        for column, each in enumerate(own):
+            keys.append({"map": (row, column), "row": row, "column": column, "all": 0}[group])
+            groups.setdefault(keys[-1], []).append(each)
+    shared = {key: map_scale(own, "image" if len(own) == 1 else "global")
+              for key, own in groups.items()}  # fmt: skip
+    return [shared[key] for key in keys]
+
+
+def _titles(
+    rows: Sequence[Sequence[AttentionMap]], names: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the title of each map, and what is said of all maps of a row: their class."""
+    methods = {method_title(each) for own in rows for each in own}
+    titles, notes = [], []
+    for number, own in enumerate(rows):
+        targets = [target_line(each) for each in own]
+        labels = [each.info.label for each in own]
+        alike = len({*targets}) == 1
+        notes.append(targets[0] if alike else "")
+        for column, each in enumerate(own):
+            parts = [names[column] if names else method_title(each) if len(methods) > 1 else ""]
+            parts.append("" if alike else targets[column])
+            name = "\n".join(filter(None, parts))
+            name = name or (labels[column] if len({*labels}) > 1 else method_title(each))
+            titles.append(name if number == 0 or not alike or len(methods) > len(own) else "")
+    return titles, notes
+
+
+def _gray(attention_map: AttentionMap) -> UInt8[np.ndarray, "y x 3"]:
+    """Return what stands for a photo that is not given."""
+    geometry = attention_map.geometry
+    return np.full((*(geometry.image_size if geometry else (1, 3)), 3), _GRAY, np.uint8)
+
+
+def _rows(
+    maps: Maps, images: ImageLike | Sequence[ImageLike] | None
+) -> tuple[list[tuple[LoadedImage | None, list[AttentionMap]]], list[str]]:
+    """Return the maps of each photo, and names of the columns where they were given.
 
     Raises:
         ValueError: If there is no map, or numbers of maps and photos do not fit.
@@ -280,28 +691,19 @@ def _table(maps: Maps, images: ImageLike | Sequence[ImageLike] | None) -> _MapTa
         raise ValueError(
             f"rows must have equally many maps, got {', '.join(str(len(row)) for row in rows)}"
         )
-    if any(isinstance(each, Tensor) for each in sources):
-        rows = [[_on_tensor(each, image) for each in row]
-                for image, row in zip(sources, rows, strict=True)]  # fmt: skip
-    photos = [displayed_image(image, row[0]) for image, row in zip(sources, rows, strict=False)]
-    pairs = list(zip(photos or [None] * len(rows), rows, strict=True))
-    placed = [[_placed(each, photo) for each in row] for photo, row in pairs]
-    return _MapTable(
-        [_PhotoMaps(photo, row) for (photo, _), row in zip(pairs, placed, strict=True)], names
-    )
-
-
-def _on_tensor(attention_map: Any, image: ImageLike) -> Any:
-    """Return a map on the tensor that the model was given; others as they are."""
-    if not (isinstance(attention_map, AttentionMap) and isinstance(image, Tensor)):
-        return attention_map
-    return placed_on_tensor(attention_map, displayed_image(image, attention_map))
+    placed = []
+    for image, row in zip(sources or [None] * len(rows), rows, strict=True):
+        photo = None if image is None else displayed_image(image, row[0])
+        if photo is not None and isinstance(image, Tensor):
+            row = [placed_on_tensor(each, photo) for each in row]
+        placed.append((photo, [_placed(each, photo) for each in row]))
+    return placed, names
 
 
 def _listed(maps: Any) -> list[AttentionMap]:
     """Return one map, maps along the first axis, or a list or dictionary of maps as a list."""
     if isinstance(maps, AttentionMap):
-        return [maps] if maps.values.ndim <= 2 else list(maps)
+        return [maps] if maps.values.ndim <= _axes(maps) else list(maps)
     if isinstance(maps, Mapping):
         return list(maps.values())
     # Of several methods and classes, the map of a method that explains no class is drawn once.
@@ -309,9 +711,15 @@ def _listed(maps: Any) -> list[AttentionMap]:
     return list({id(each): each for each in flat}.values())
 
 
+def _axes(attention_map: AttentionMap) -> int:
+    """Return how many axes a single map has."""
+    return 1 if attention_map.kind == "channel" else 2
+
+
 def _placed(attention_map: AttentionMap, photo: LoadedImage | None) -> AttentionMap:
     """Return a map that has a place: on its photo, or without one on a plane of its own."""
-    if not isinstance(attention_map, AttentionMap) or attention_map.values.ndim != 2:
+    single = isinstance(attention_map, AttentionMap)
+    if not single or attention_map.values.ndim != _axes(attention_map):
         shape = getattr(getattr(attention_map, "values", None), "shape", None)
         raise ValueError(
             f"a figure draws maps [y, x], got {type(attention_map).__name__} of shape "
@@ -327,135 +735,3 @@ def _placed(attention_map: AttentionMap, photo: LoadedImage | None) -> Attention
         return attention_map
     rows, columns = attention_map.values.shape
     return attention_map.with_geometry(Geometry.identity((rows, columns)))
-
-
-def _draw_tiles(
-    table: _MapTable,
-    scales: Sequence[MapScale],
-    titles: tuple[str, str],
-    drawing: DrawOptions,
-    detail: float,
-) -> Canvas:
-    """Return the drawing of maps of one photo, in as many rows as they need."""
-    [row] = table.rows
-    size = PhotoPart.of(row.geometry, crop=drawing.crop).size
-    grid = compute_tile_grid(size, row.tiles, drawing.page_width, detail)
-    small, tiles, values = row.draw(grid.pixels, scales, drawing)
-    if names := table.column_titles():
-        tiles = [replace(tile, name=name) for tile, name in zip(tiles, names, strict=True)]
-    if row.photo is not None:
-        tiles = [Tile(small, "Image", size_text(row.photo.pixels)), *tiles]
-    title, subtitle = titles
-    return tile_figure(
-        tiles,
-        grid,
-        title=title,
-        subtitle=join_notes(subtitle, row.geometry.seen_text),
-        legends=map_legends(table.maps, values, scales, drawing),
-        width=drawing.page_width,
-    )
-
-
-def _draw_rows(
-    table: _MapTable,
-    scales: Sequence[MapScale],
-    titles: tuple[str, str],
-    drawing: DrawOptions,
-    detail: float,
-) -> Canvas:
-    """Return the drawing of a row for each photo, with the titles of the columns above."""
-    width = drawing.page_width
-    margin = page_margin(width)
-    columns = table.rows[0].tiles
-    check_width(drawing, max(MIN_WIDTH, columns * (_MIN_CELL + _GAP) - _GAP + 2 * margin))
-    cell = (width - 2 * margin + _GAP) // columns - _GAP
-    parts = [PhotoPart.of(row.geometry, crop=drawing.crop) for row in table.rows]
-    sizes = [_tile_size(part.size, cell) for part in parts]
-    lefts = [margin + index * (cell + _GAP) for index in range(columns)]
-    font = load_font(_HEADING_SIZE)
-    headings = [wrap_text(each, font, cell, _HEADING_LINES) for each in table.column_titles()]
-    title, subtitle = titles
-    top = title_bottom(title, width, subtitle=subtitle)
-    top += max(map(len, headings), default=0) * (_LINE + 2)
-    texts = [[_wrapped(lines, cell) for lines in row] for row in _notes(table, scales)]
-    below = max(len(lines) for row in texts for lines in row) * _LINE + 8
-    rows, values = _row_tiles(table, scales, [scaled_size(s, detail) for s in sizes], drawing)
-    legends = map_legends(table.maps, values, scales, drawing)
-    footer = sum(legend.height_on(width) for legend in legends)
-    bottom = top + sum(height + below + _GAP for height, _ in sizes)
-    page = Canvas(width, bottom + footer, detail=detail)
-    draw_title(page, title, subtitle)
-    for left, lines in zip(lefts[::-1], headings[::-1], strict=False):
-        _write(page, (left, top - len(lines) * (_LINE + 2) - 3), lines, TEXT, font)
-    for row, notes, (height, tile_width) in zip(rows, texts, sizes, strict=True):
-        for left, tile, lines in zip(lefts, row, notes, strict=True):
-            place_tile_image(page, tile.image, (left, top), (height, tile_width))
-            _write(page, (left, top + height + 5), lines, MUTED, load_font(SMALL))
-        top += height + below + _GAP
-    for legend in legends:
-        legend.draw(page, (margin, bottom))
-        bottom += legend.height_on(width)
-    return page
-
-
-def _wrapped(lines: Sequence[str], width: int) -> list[str]:
-    """Return lines of text, each on two lines if it is too long for one."""
-    return [part for line in lines for part in wrap_text(line, load_font(SMALL), width, 2)]
-
-
-def _write(
-    page: Canvas, place: tuple[int, int], lines: Sequence[str], color: Color, font: UnicodeFont
-) -> None:
-    """Write lines of text below each other."""
-    step = _LINE + (2 if color == TEXT else 0)
-    for number, line in enumerate(lines):
-        page.text((place[0], place[1] + number * step), line, color, font)
-
-
-def _row_tiles(
-    table: _MapTable,
-    scales: Sequence[MapScale],
-    sizes: Sequence[tuple[int, int]],
-    drawing: DrawOptions,
-) -> tuple[list[list[Tile]], list[np.ndarray | None]]:
-    """Return the tiles of each row, and the values of all maps."""
-    rows: list[list[Tile]] = []
-    values: list[np.ndarray | None] = []
-    for row, size in zip(table.rows, sizes, strict=True):
-        own_scales = scales[len(values) : len(values) + len(row.maps)]
-        small, tiles, own = row.draw(size, own_scales, drawing)
-        rows.append([Tile(small), *tiles] if row.photo is not None else tiles)
-        values += own
-    return rows, values
-
-
-def _notes(table: _MapTable, scales: Sequence[MapScale]) -> list[list[list[str]]]:
-    """Return the lines below each tile: names of photos, explained classes and value ranges.
-
-    The class of all maps of a photo is written once, below the photo; that of all maps is the
-    title.
-    """
-    shared = len({*scales}) == 1
-    known = len({target_line(each) for each in table.maps}) == 1
-    rest = iter(scales)
-    rows: list[list[list[str]]] = []
-    for row in table.rows:
-        targets = [target_line(each) for each in row.maps]
-        together = row.photo is not None and len({*targets}) == 1
-        notes = [] if row.photo is None else [[Path(row.photo.name).name]]
-        if together and not known:
-            notes[0].append(targets[0])
-        for target, each in zip(targets, row.maps, strict=True):
-            scale = next(rest)
-            is_ranged = not (shared or each.info.empty)
-            parts = ["" if together or known else target, scale.text if is_ranged else ""]
-            notes.append([part for part in parts if part])
-        rows.append(notes)
-    return rows
-
-
-def _tile_size(image_size: tuple[int, int], cell: int) -> tuple[int, int]:
-    """Return height and width of a tile in a cell; that of a tall image is narrower."""
-    height = min(cell * image_size[0] / image_size[1], _MAX_ASPECT * cell)
-    width = min(cell, height * image_size[1] / image_size[0])
-    return max(1, round(height)), max(1, round(width))

@@ -1,9 +1,9 @@
-"""Maps on their photo: overlays, layers, what a map explains, and comparisons of methods."""
+"""Maps on their photo: overlays, layers, what a map explains, and what figures say of it."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from warnings import warn
 
@@ -17,25 +17,17 @@ from visattn.attribution.regions import mask_from_runs
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.images.tensors import render_tensor, single_image
-from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import format_percent
-from visattn.viz.canvas import Canvas
-from visattn.viz.heatmap import DrawOptions, map_to_rgba, resize_map
-from visattn.viz.marks import draw_contours, draw_cross, draw_frame, draw_region
-from visattn.viz.text import join_notes
-from visattn.viz.tiles import (
-    LEGEND_HEIGHT,
-    Legend,
-    Tile,
-)
+from visattn.viz.heatmap import DrawOptions, map_to_rgba
+from visattn.viz.marks import draw_contour, draw_cross, draw_frame, draw_region
 
 UNITS = {"gate": "gate", "tokens": "attention", "words": "attention", "queries": "attention",
          "gradient": "attribution", "saliency": "saliency"}  # fmt: skip
 """What the values of a map are, by its kind."""
-_LEGEND_WIDTH = 640
 MapValues = np.ndarray | torch.Tensor | Sequence[Sequence[float]]
 
 
@@ -101,7 +93,7 @@ def overlay(
     placed = attention_map.resize_to_image(smooth=drawing.smooth is not False).numpy()
     drawn = drawing.draw(original.pixels, placed, signed=scale.signed)
     if outline is not None:
-        drawn = draw_contours(drawn, placed, [outline * options["vmax"]], [(255, 255, 255)])
+        drawn = draw_contour(drawn, placed, outline * options["vmax"])
     return Image.fromarray(draw_target(drawn, attention_map))
 
 
@@ -269,143 +261,50 @@ def _to_uint16(values: np.ndarray, scale: MapScale) -> UInt16[np.ndarray, "y x"]
     return np.rint(np.clip(np.nan_to_num(levels), 0, 65535)).astype(np.uint16)
 
 
-def values_on_tile(
-    attention_map: AttentionMap, size: tuple[int, int], drawing: DrawOptions
-) -> np.ndarray | None:
-    """Return a map at the size of a tile; None if it is empty.
+def values_at(
+    attention_map: AttentionMap, size: tuple[int, int], *, smooth: bool = True
+) -> Float[np.ndarray, "y x"]:
+    """Return a map on its image, drawn at another size than it has; NaN where nothing was seen.
+
+    A fine map is averaged: drawn at once, the peak of 60 rows on 40 pixels could fall between two.
 
     Args:
-        attention_map: The map, placed on its image.
-        size: Height and width of the tile.
-        drawing: Whether it is smooth.
+        attention_map: One map, placed on its image.
+        size: Height and width of the drawing.
+        smooth: Whether to interpolate between cells.
 
     Example:
         >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
-        >>> values_on_tile(spot, (15, 20), DrawOptions()).shape
+        >>> values_at(spot, (15, 20)).shape
         (15, 20)
     """
-    if attention_map.info.empty or empty_map_reason(attention_map.values):
-        return None
     fine = _supersampled_size(attention_map, size)
-    smooth = drawing.smooth is not False
     return resize_map(attention_map.resize_to_image(fine, smooth=smooth).numpy(), size)
 
 
-def map_tile(
-    attention_map: AttentionMap,
-    scale: MapScale,
-    values: np.ndarray | None,
-    photo: UInt8[np.ndarray, "y x 3"],
-    drawing: DrawOptions,
-) -> Tile:
-    """Return the tile of a map, with its method and its value range.
+def resize_map(
+    values: Float[np.ndarray, "y x"], size: tuple[int, int]
+) -> Float[np.ndarray, "y2 x2"]:
+    """Return a map at another size: bilinear over finite values; NaN stays NaN.
 
     Args:
-        attention_map: The map.
-        scale: Its color scale.
-        values: The map at the size of the photo, from `values_on_tile`.
-        photo: RGB.
-        drawing: How it is drawn.
+        values: The map; NaN outside the model's input.
+        size: Height and width.
 
     Example:
-        >>> spot = AttentionMap(torch.eye(2), "gate", "gate")
-        >>> photo = np.zeros((2, 2, 3), np.uint8)
-        >>> tile = map_tile(spot, map_scale([spot]), spot.values.numpy(), photo, DrawOptions())
-        >>> tile.name, tile.note
-        ('gate', '0 to 1')
+        >>> resize_map(np.array([[1.0, 3.0, np.nan, np.nan]]), (1, 2))
+        array([[ 2., nan]], dtype=float32)
     """
-    name = method_title(attention_map)
-    if values is None:
-        reason = attention_map.info.empty or empty_map_reason(attention_map.values)
-        return Tile(reason, name, "no map")
-    cosine = _known(attention_map.info.cosine)
-    tiny = "" if scale.percentile is not None else scale.note
-    note = "; ".join(
-        filter(None, ["" if cosine is None else _cosine_text(cosine), scale.text, tiny])
+    if values.shape == size:
+        return values
+    valid = ~np.isnan(values)
+    # The mean over finite values: resampled with zeros for NaN, divided by the resampled mask.
+    total, weight = (
+        np.asarray(Image.fromarray(each).resize((size[1], size[0]), Image.Resampling.BILINEAR))
+        for each in (np.where(valid, values, 0).astype(np.float32), valid.astype(np.float32))
     )
-    return Tile(_draw(drawing, scale)(photo, values), name, note)
-
-
-def _draw(drawing: DrawOptions, scale: MapScale) -> partial[np.ndarray]:
-    limits = replace(drawing, vmin=scale.vmin, vmax=scale.vmax)
-    return partial(limits.draw, signed=scale.signed)
-
-
-def map_legends(
-    maps: Sequence[AttentionMap],
-    values: Sequence[np.ndarray | None],
-    scales: Sequence[MapScale],
-    drawing: DrawOptions,
-) -> list[Legend]:
-    """Return the legend of plain maps, and of signed ones if there are any.
-
-    Args:
-        maps: The maps.
-        values: They at the size of their tiles; None for empty ones.
-        scales: Their color scales.
-        drawing: How they are drawn.
-
-    Example:
-        >>> spot = AttentionMap(torch.eye(2), "gate", "gate")
-        >>> [legend] = map_legends([spot], [np.eye(2)], [map_scale([spot])], DrawOptions())
-        >>> legend.end_labels
-        ('0', '1')
-    """
-    has_nan = any(each is not None and bool(np.isnan(each).any()) for each in values)
-    drawn = [scale for each, scale in zip(values, scales, strict=True) if each is not None]
-    if len({*drawn}) == 1:
-        return [map_legend(maps[0], drawn[0], drawing, has_nan=has_nan)]
-    clipped = next((scale.note for scale in drawn if scale.percentile is not None), "")
-    label = "range of values below each image" + (f"; {clipped}" if clipped else "")
-    plain, signed = (_draw(drawing, MapScale("image", 0.0, 1.0, sign)) for sign in (False, True))
-    ends = ("lower end", "upper end")
-    legends = [Legend(plain, (0.0, 1.0), label, has_nan=has_nan, end_labels=ends)]
-    if any(scale.signed for scale in drawn):
-        ends = ("negative", "positive")
-        more = Legend(signed, (-1.0, 1.0), "signed maps", end_labels=ends,
-                      height=LEGEND_HEIGHT + 8)  # fmt: skip
-        legends = [replace(legends[0], height=LEGEND_HEIGHT - 8), more]
-    return legends
-
-
-def map_legend(
-    attention_map: AttentionMap, scale: MapScale, drawing: DrawOptions, *, has_nan: bool = False
-) -> Legend:
-    """Return the color bar of maps on one scale, with the values at its ends.
-
-    Args:
-        attention_map: One of the maps.
-        scale: Their color scale.
-        drawing: How they are drawn.
-        has_nan: Whether the figure has pixels outside of the model's input.
-
-    Example:
-        >>> spot = AttentionMap(torch.eye(2), "gate", "gate")
-        >>> map_legend(spot, map_scale([spot]), DrawOptions()).end_labels
-        ('0', '1')
-    """
-    unit = attention_map.info.quantity or UNITS.get(attention_map.kind, "value")
-    sides = ", against and for the target" if scale.signed else ""
-    return Legend(
-        _draw(drawing, scale),
-        (scale.lowest, scale.vmax),
-        join_notes(unit + sides, scale.note),
-        has_nan=has_nan,
-        end_labels=scale.ends,
-    )
-
-
-def legend_image(legend: Legend) -> UInt8[np.ndarray, "y x 3"]:
-    """Return a legend alone, as an image 640 pixels wide.
-
-    Example:
-        >>> spot = AttentionMap(torch.eye(2), "gate", "gate")
-        >>> legend_image(map_legend(spot, map_scale([spot]), DrawOptions())).shape
-        (64, 640, 3)
-    """
-    page = Canvas(_LEGEND_WIDTH, legend.height_on(_LEGEND_WIDTH))
-    legend.draw(page, (8, 14))
-    return np.array(page.paint())
+    kept = weight >= 0.5
+    return np.where(kept, total / np.where(kept, weight, 1), np.float32(np.nan))
 
 
 def target_line(attention_map: AttentionMap) -> str:
@@ -415,6 +314,7 @@ def target_line(attention_map: AttentionMap) -> str:
         >>> info = MapInfo(class_name="tench", target=0, score=7.25)
         >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", info=info))
         'tench, logit 7.2'
+        >>> from dataclasses import replace
         >>> info = replace(info, probability=0.913)
         >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", info=info))
         'tench, 91 %'
@@ -444,6 +344,21 @@ def score_name(info: MapInfo) -> str:
         ('logit', 'score')
     """
     return "logit" if isinstance(info.target, int) and info.thing is None else "score"
+
+
+def map_notes(attention_map: AttentionMap) -> list[str]:
+    """Return what a reader of a map should know: notes, what was assumed, what was not seen.
+
+    Example:
+        >>> half = Geometry.identity((30, 40)).cropped(0, 0, (30, 20))
+        >>> map_notes(AttentionMap(torch.eye(2), "x", "gradient", half))
+        ['the model saw 50 % of the photo']
+    """
+    info, made = attention_map.info, attention_map.info.more.get("preprocessing", {})
+    source = str(made.get("source", ""))
+    seen = "" if attention_map.geometry is None else attention_map.geometry.seen_text
+    assumed = source if source.startswith("assumed") else ""
+    return [note for note in (info.note, str(made.get("display", "")), assumed, seen) if note]
 
 
 def method_title(attention_map: AttentionMap) -> str:

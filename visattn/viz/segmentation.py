@@ -1,82 +1,26 @@
 """Figures of segmentations: class colors, label maps over an image, errors, and panels of tiles."""
 
 import colorsys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Integer, UInt8
+from matplotlib.patches import Patch
 from PIL import Image
 
 from visattn.images.reader import ImageLike, read_image
-from visattn.results.attention_map import AttentionMap
-from visattn.results.kinds import BACKGROUND, IGNORE_CLASS
+from visattn.results.kinds import IGNORE_CLASS
+from visattn.results.scale import MapScale
 from visattn.results.values import Segmentation
-from visattn.viz.canvas import MUTED, Canvas
-from visattn.viz.heatmap import DrawOptions, overlay, resize_image
-from visattn.viz.photo_part import PhotoPart
-from visattn.viz.rendering import Figure
-from visattn.viz.text import load_font, truncate_text
-from visattn.viz.tiles import (
-    COMPACT,
-    GAP,
-    LEGEND_HEIGHT,
-    MARGIN,
-    NAMES,
-    SMALL,
-    Legend,
-    Tile,
-    TileLegend,
-    compute_tile_grid,
-    tile_figure,
-)
+from visattn.viz.figures import LINE, MARGIN, Figure, Tile, in_rows, sheet, style
+from visattn.viz.heatmap import DrawOptions
+from visattn.viz.text import fit_text
 
 _GOLDEN_RATIO = 0.618034
-_SWATCH, _ROW_HEIGHT = 13, 24  # of the legend of classes
 _WRONG = (214, 40, 40)
 _RIGHT = 0.35
 _UNCOUNTED = (150, 150, 150)
-
-
-@dataclass(frozen=True, eq=False)
-class ClassLegend:
-    """The colors of classes, in rows.
-
-    Args:
-        rows: Numbers and names.
-        height: Height in a figure, in pixels.
-    """
-
-    rows: Sequence[Sequence[tuple[int, str]]]
-    height: int
-
-    def height_on(self, width: int) -> int:
-        """Return the height of its rows, which fit a page.
-
-        Args:
-            width: Width of the page, in pixels.
-        """
-        del width
-        return self.height
-
-    def draw(self, page: Canvas, position: tuple[int, int]) -> None:
-        """Draw the legend.
-
-        Args:
-            page: Is drawn on.
-            position: Left and top of the legend.
-        """
-        font = load_font(SMALL)
-        for row, entries in enumerate(self.rows):
-            x = position[0]
-            y = position[1] + row * _ROW_HEIGHT
-            for number, name in entries:
-                color = _UNCOUNTED if number == IGNORE_CLASS else class_color(number)
-                page.rectangle((x, y, x + _SWATCH, y + _SWATCH), color)
-                text = truncate_text(name, font, 400)
-                page.text((x + _SWATCH + 8, y - 1), text, MUTED, font)
-                x += _SWATCH + 8 + round(font.getlength(text)) + GAP
 
 
 def class_color(number: int) -> tuple[int, int, int]:
@@ -190,65 +134,27 @@ def draw_errors(
     return np.rint(drawn).astype(np.uint8)
 
 
-def draw_gate(image: UInt8[np.ndarray, "y x 3"], values: np.ndarray) -> UInt8[np.ndarray, "y x 3"]:
-    """Return an image with a gate over it, on the fixed scale from 0 to 1.
-
-    Stretching each gate from its minimum to its maximum would show a structure in a gate that is
-    open everywhere.
-
-    Example:
-        >>> draw_gate(np.zeros((1, 1, 3), np.uint8), np.ones((1, 1))).max() > 0
-        np.True_
-    """
-    return overlay(image, values, vmin=0.0, vmax=1.0, hatched=True)
-
-
-def _resized(image: UInt8[np.ndarray, "y x 3"], size: tuple[int, int]) -> np.ndarray:
-    """Return a tile at another size; when it is larger, pixels are repeated, not interpolated."""
-    if size[0] >= image.shape[0]:
-        scaled = Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.NEAREST)
-        return np.asarray(scaled)
-    return resize_image(image, size)
-
-
-def _legend_rows(classes: Sequence[tuple[int, str]], width: int) -> list[list[tuple[int, str]]]:
-    """Return the entries of the legend in rows that fit the width."""
-    rows: list[list[tuple[int, str]]] = [[]]
-    x = MARGIN
-    font = load_font(SMALL)
-    for number, name in classes:
-        step = _SWATCH + 8 + round(font.getlength(name[:40])) + GAP
-        if x + step > width - MARGIN and rows[-1]:
-            rows.append([])
-            x = MARGIN
-        rows[-1].append((number, name[:40]))
-        x += step
-    return rows
-
-
 def segmentation_figure(
     image: ImageLike,
     segmentation: Segmentation,
     truth: UInt8[np.ndarray, "y x"] | None = None,
     *,
-    title: str = "",
-    width: int | None = None,
-    scale: float = 1.0,
     crop: bool = False,
+    width: float | None = None,
+    rc: Mapping[str, Any] | None = None,
 ) -> Figure:
     """Return a figure of photo, prediction and gates; with a true label map also truth and errors.
 
-    Gates are drawn on the fixed scale from 0 to 1, each on its own grid. The subtitle says which
-    share of the photo the model saw, if it is not all of it.
+    Gates are drawn on the fixed scale from 0 to 1, each on its own grid: stretched from its minimum
+    to its maximum, a gate that is open everywhere would show a structure.
 
     Args:
         image: The photo.
         segmentation: Its segmentation.
         truth: True class of each pixel of the photo; 255 does not count.
-        title: Title; by default the shares of the classes.
-        width: See `DrawOptions`.
-        scale: See `DrawOptions`.
-        crop: See `DrawOptions`.
+        crop: See `visattn.figure`.
+        width: See `visattn.figure`.
+        rc: See `visattn.figure`.
 
     Raises:
         ValueError: If the photo and the label maps differ in size.
@@ -258,28 +164,12 @@ def segmentation_figure(
         >>> labels = np.zeros((30, 40), np.uint8)
         >>> geometry = Geometry.identity((30, 40))
         >>> result = Segmentation(labels, ("background", "cat"), (), geometry)
-        >>> segmentation_figure(np.zeros((30, 40, 3), np.uint8), result, width=600).image.width
-        600
+        >>> drawn = segmentation_figure(np.zeros((30, 40, 3), np.uint8), result)
+        >>> [ax.get_title(loc="left") for ax in drawn.axes]
+        ['image', 'prediction']
     """
-    options = DrawOptions(width=width, scale=scale, crop=crop)
-    title = title or _summary(segmentation)
-    draw = partial(_panel, read_image(image).pixels, segmentation, truth, title, options)
-    return Figure(draw, options.zoom)
-
-
-def _panel(
-    pixels: UInt8[np.ndarray, "y x 3"],
-    segmentation: Segmentation,
-    truth: UInt8[np.ndarray, "y x"] | None,
-    title: str,
-    drawing: DrawOptions,
-    detail: float,
-) -> Canvas:
-    """Return the drawing of photo, truth, prediction, errors and gates."""
-    labels = segmentation.labels
-    background = segmentation.has_background
-    gates = segmentation.gates
-    width = drawing.page_width
+    pixels, labels = read_image(image).pixels, segmentation.labels
+    background, geometry = segmentation.has_background, segmentation.geometry
     drawn = {"image": pixels}
     if truth is not None:
         drawn["truth"] = draw_labels(pixels, truth, background=background)
@@ -288,47 +178,36 @@ def _panel(
         wrong = (truth != labels) & (truth != IGNORE_CLASS)
         share = wrong.sum() / max(1, (truth != IGNORE_CLASS).sum())
         drawn[f"errors {100 * share:.1f} %"] = draw_errors(pixels, truth, labels)
-    count = len(drawn) + len(gates)
-    part = PhotoPart.of(segmentation.geometry, crop=drawing.crop)
-    grid = compute_tile_grid(part.size, count, width, detail)
-    whole, window = part.whole_size(grid.pixels), part.window(grid.pixels)
-    tiles = [Tile(_resized(each, whole)[window], name) for name, each in drawn.items()]
-    for gate in gates:
-        over = draw_gate(pixels, gate.resize_to_image(smooth=False).numpy())
-        tiles.append(Tile(resize_image(over, whole)[window], "gate", _gate_note(gate)))
-    rows = _legend_rows(_legend(segmentation, truth), width)
-    below = GAP if not gates else 8
-    legends: list[TileLegend] = [ClassLegend(rows, len(rows) * _ROW_HEIGHT + below)]
-    if gates:
-        hatched = segmentation.geometry.seen_share < 1 and part.size == part.image_size
-        height = LEGEND_HEIGHT + GAP - 8
-        legends.append(Legend(draw_gate, (0.0, 1.0), "gate", has_nan=hatched, height=height))
-    return tile_figure(
-        tiles, grid, title=title, subtitle=segmentation.geometry.seen_text, legends=legends,
-        text=COMPACT if gates else NAMES, width=width,
-    )  # fmt: skip
-
-
-def _gate_note(gate: AttentionMap) -> str:
-    rows, columns = gate.values.shape
-    return f"{rows} \N{MULTIPLICATION SIGN} {columns}, mean {float(gate.values.mean()):.2f}"
-
-
-def _legend(
-    segmentation: Segmentation, truth: UInt8[np.ndarray, "y x"] | None
-) -> list[tuple[int, str]]:
-    """Return number and name of the classes on the photo; numbers are those of `class_color`."""
-    present = set(np.unique(segmentation.labels).tolist())
-    present |= set() if truth is None else set(np.unique(truth).tolist())
-    shift = 0 if segmentation.has_background else 1
-    names = segmentation.class_names
-    entries = [(n + shift, names[n]) for n in sorted(present) if n < len(names)]
-    return entries + ([(IGNORE_CLASS, "not counted")] if IGNORE_CLASS in present else [])
-
-
-def _summary(segmentation: Segmentation) -> str:
-    shares = segmentation.shares()
-    if segmentation.has_background:
-        shares.pop(BACKGROUND, None)
-    parts = [f"{name} {100 * share:.1f} %" for name, share in list(shares.items())[:4]]
-    return ", ".join(parts) or "nothing but background"
+    left, top, right, bottom = geometry.region if crop else (0, 0, pixels.shape[1], pixels.shape[0])
+    tiles = [Tile(each, title=name) for name, each in drawn.items()]
+    for gate in segmentation.gates:
+        rows, columns = gate.values.shape
+        title = f"gate {rows} \N{MULTIPLICATION SIGN} {columns}"
+        mean = f"mean {float(gate.values.mean()):.2f}"
+        tiles.append(Tile(pixels, gate, MapScale("global", 0.0, 1.0), title, mean))
+    present = sorted(
+        {*np.unique(labels).tolist()} | {*np.unique(labels if truth is None else truth).tolist()}
+    )
+    names = {**dict(enumerate(segmentation.class_names)), IGNORE_CLASS: "not counted"}
+    colors = class_palette(background=background) / 255
+    patches = [
+        Patch(color=tuple(colors[number]), label=fit_text(names.get(number, ""), 1.3))
+        for number in present
+    ]
+    per_row = max(1, int((width or 7.0) / 1.2))
+    result = sheet(
+        in_rows(tiles, (round(bottom - top), round(right - left)), width),
+        DrawOptions(smooth=False),
+        notes=(geometry.seen_text,),
+        spare=-(-len(patches) // per_row),
+        crop=crop,
+        width=width,
+        rc=rc,
+    )
+    with style(rc):
+        height = result.get_figheight()
+        result.legend(handles=patches, loc="lower left", ncols=per_row, borderaxespad=0.0,
+                      bbox_to_anchor=(MARGIN / result.get_figwidth(),
+                                      (MARGIN + bool(geometry.seen_text) * LINE) / height),
+                      handlelength=1.0, handleheight=1.0, columnspacing=1.2)  # fmt: skip
+    return result

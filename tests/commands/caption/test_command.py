@@ -75,7 +75,7 @@ def test_a_folder_yields_lines_pages_panels_and_arrays(
     assert cards == {f"{name}.html": output for name, output in lines.items()}
     for name, output in lines.items():
         with Image.open(out / f"{name}.png") as panel:
-            assert panel.width == 1200
+            assert panel.width == 1400
         assert json.loads((out / f"{name}.json").read_text())["caption"] == output
         assert f'lang="" dir="auto">{output}</h1>' in (out / f"{name}.html").read_text()
 
@@ -316,7 +316,7 @@ def test_an_alignment_matrix_is_written_with_alignment(
     assert "wide.alignment.png" in capsys.readouterr().out
     assert main(["caption", str(images / "wide.jpg"), *words]) == 0
     with Image.open(tmp_path / "out" / "wide.alignment.png") as figure:
-        assert figure.width == 1200
+        assert figure.width == 1000
     draw(images / "wide.alignment.png")  # its panel would have the same name
     assert main(["caption", str(images), *words]) == 1
     assert "wide.alignment.png" in capsys.readouterr().err
@@ -498,8 +498,9 @@ def test_maps_of_a_transformer_captioner(
 def test_letters_that_figures_lack_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text, "_system_fonts", list)
-    text._fallback_fonts.cache_clear()
+    ours = text._fonts()[:1]
+    monkeypatch.setattr(text, "_fonts", lambda: ours)
+    text._family_with.cache_clear()
     torch.manual_seed(0)
     model = ShowAttendTell((*SPECIAL_TOKENS, *"狗犬"), SmallEncoder((16, 24), channels=8))
     visattn.save(model, tmp_path / "m.safetensors")
@@ -511,4 +512,4 @@ def test_letters_that_figures_lack_are_reported(
         r"boxes for \d letters that no font of this system has, such as [狗犬]",
         capsys.readouterr().err,
     )
-    text._fallback_fonts.cache_clear()
+    text._family_with.cache_clear()

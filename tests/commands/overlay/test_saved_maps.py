@@ -92,7 +92,7 @@ def test_several_maps_become_a_folder_or_one_panel(run: Callable[..., list[Path]
     ]
     assert all(drawn(path).shape == PHOTO.shape for path in paths[:3])
     (panel,) = run(maps, out="whole.png")
-    assert drawn(panel).shape[1] == 1200
+    assert drawn(panel).shape[1] == 1400
 
 
 def test_normalization_is_global_or_per_map(run: Callable[..., list[Path]]) -> None:

@@ -168,7 +168,7 @@ def test_a_run_is_trained_resumed_tested_and_exported(
     panels = sorted(path.name for path in (whole / "panels").iterdir())
     assert panels == [f"{split}_{i}.png" for split in ("novel", "test") for i in range(3)]
     with Image.open(whole / "panels" / "test_0.png") as panel:
-        assert panel.size[0] == 1200
+        assert panel.size[0] == 1400
     out = tmp_path / "unet.safetensors"
     assert main(["export", "--run", str(whole), "--out", str(out)]) == 0
     again = load(out)

@@ -51,7 +51,9 @@ def test_page_data_has_geometry_and_colormap() -> None:
     assert data["peak"] > 0.5
     assert (data["opacity"], data["style"]) == (0.25, "light")
     assert data["geometry"]["region"] == [0.0, 0.0, 53.0, 31.0]
-    colors = np.frombuffer(base64.b64decode(data["tables"]["colors"]), np.uint8).reshape(256, 3)
+    colors = np.frombuffer(base64.b64decode(data["tables"]["heat"]["colors"]), np.uint8).reshape(
+        256, 3
+    )
     np.testing.assert_array_equal(colors[-1], colormap_lut("viridis")[-1])
 
 

@@ -86,9 +86,9 @@ def test_controls_match_the_python_options(browser: Any, tmp_path: Path) -> None
     mean = AttentionMap(maps.values.mean(0), "look", "words", geometry).resize_to_image()
     browser.open(tmp_path / "a.html")
     browser.click("#mean")
-    assert browser.value("document.getElementById('opacity').value") == "70"
+    assert browser.value("document.getElementById('opacity').value") == "80"
     browser.value("document.getElementById('opacity').focus()")
-    browser.press(*["ArrowRight"] * 13)
+    browser.press(*["ArrowRight"] * 3)
     close(drawn(browser), overlay(kept, mean.numpy(), vmax=0.09, opacity=0.83))
     browser.value("document.getElementById('threshold').focus()")
     browser.press("End", *["ArrowLeft"] * 35)

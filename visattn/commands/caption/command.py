@@ -18,7 +18,6 @@ from visattn.commands.model_option import add_model, is_transformers, resolve_mo
 from visattn.commands.options import (
     BULK,
     DRAWING,
-    MIN_WIDTH,
     OUTPUT,
     PHOTO_FIGURES,
     RUN,
@@ -28,7 +27,6 @@ from visattn.commands.options import (
     Mode,
     add_options,
     add_resize_mode,
-    check_figures,
     real_number,
     refuse_unused,
     refuse_without,
@@ -57,7 +55,6 @@ made in the same way are not written again.
 Unreadable images are skipped and reported at the end; the exit code is then 1."""
 
 _LARGEST_SEED = 2**31 - 1
-_MIN_ALIGNMENT_WIDTH = 560  # pixels
 _MAX_NUM_CAPTIONS = 5  # default for files, if the beam is at least as wide
 
 _IN_FILES = (
@@ -221,7 +218,6 @@ def _check_options(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
     if args.out is None:
         refuse_without(parser, args, without_folder(args, _IN_FILES))
     check_boxes(parser, args)
-    check_figures(parser, args, _MIN_ALIGNMENT_WIDTH if args.alignment else MIN_WIDTH)
     if is_transformers(args.model):
         return
     args.num_captions = args.num_captions or min(args.beam_size, _MAX_NUM_CAPTIONS)

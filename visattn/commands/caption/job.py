@@ -13,7 +13,6 @@ from visattn.commands.boxes import box_settings, boxes_of
 from visattn.commands.index import Row, card_image
 from visattn.commands.model_job import ModelJob
 from visattn.commands.model_option import file_digest
-from visattn.commands.options import figure_options
 from visattn.commands.records import Part, Record
 from visattn.io.sources import Source
 from visattn.results.cards import Card
@@ -73,21 +72,19 @@ class CaptionJob(ModelJob["Caption"]):
         self, name: str, image: "LoadedImage", result: "Caption", outlined: "MapBoxes | None"
     ) -> Iterator[tuple[str, bytes]]:
         """Yield endings and contents of the files of an image."""
-        from visattn.viz.alignment import alignment_figure
-        from visattn.viz.captions import caption_figure
+        from visattn.viz.captions import alignment_figure, caption_figure
+        from visattn.viz.figures import png
         from visattn.viz.html.caption_page import caption_html
 
-        options = figure_options(self.args)
-        panel = caption_figure(image, result, boxes=outlined, crop=self.args.cropped, **options)
-        yield ".png", panel.to_bytes()
+        width, crop = self.args.width, self.args.cropped
+        yield ".png", png(caption_figure(image, result, boxes=outlined, crop=crop, width=width))
         import numpy as np
 
         arrays = io.BytesIO()
         np.savez_compressed(arrays, **result.to_arrays())
         yield ".npz", arrays.getvalue()
         if self.args.alignment:
-            matrix = alignment_figure(image, result, **options)
-            yield ".alignment.png", matrix.to_bytes()
+            yield ".alignment.png", png(alignment_figure(image, result, width=width))
         grounded = self._grounded(image, result)
         index = self.index_link(name)
         html = caption_html(

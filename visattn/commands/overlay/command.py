@@ -20,7 +20,6 @@ from visattn.commands.options import (
     Mode,
     add_options,
     add_resize_mode,
-    check_figures,
     height_width,
     named_value,
     print_dry_run,
@@ -85,7 +84,7 @@ _MODES = {
     ),
 }  # fmt: skip
 
-_STYLES = ("heat", "light", "blur", "contour")
+_STYLES = ("heat", "quantitative", "light", "contour")
 _KINDS = ("overlay", "rgba", "16bit", "sheet")
 
 
@@ -217,14 +216,17 @@ def _add_drawing(parser: CommandParser) -> None:
         "--style",
         choices=_STYLES,
         default="heat",
-        help="show values as colors, brightness, sharpness or contour lines (default: heat)",
+        help="show values as colors on the photo, on a gray photo whose lightness is that of the "
+        "value, as brightness, or as contour lines (default: heat)",
     )
-    group.add_argument("--colormap", default="magma", help="matplotlib colormap (default: magma)")
+    group.add_argument(
+        "--colormap", default="inferno", help="matplotlib colormap (default: inferno)"
+    )
     group.add_argument(
         "--opacity",
         type=real_number(0, 1),
-        default=0.7,
-        help="opacity of the highest value, from 0 to 1 (default: 0.7)",
+        default=0.8,
+        help="opacity of the highest value, from 0 to 1 (default: 0.8)",
     )
     output.add_argument(
         "--save",
@@ -334,12 +336,11 @@ def _refuse_without_effect(
     check_boxes(parser, args)
     if not args.explorer:
         refuse_without(parser, args, ["top_classes"], "--explorer")
-    check_figures(parser, args)
     if mode == "photos" and "sheet" not in args.save:
-        refuse_without(parser, args, ["width", "scale", "cropped"], "--save sheet")
-    if args.style != "heat" and not args.explorer:
-        refuse_without(parser, args, ["opacity"], "--style heat or --explorer")
-    if args.style in ("light", "blur") and mode in ("maps", "videos"):
+        refuse_without(parser, args, ["width", "cropped"], "--save sheet")
+    if args.style in ("light", "contour") and not args.explorer:
+        refuse_without(parser, args, ["opacity"], "--style heat, quantitative or --explorer")
+    if args.style == "light" and mode in ("maps", "videos"):
         refuse_without(parser, args, ["colormap"], "--style heat or contour")
     if mode == "maps" and args.resize_mode in (None, "squash"):
         refuse_without(parser, args, ["input_size"], "--resize-mode crop or pad")

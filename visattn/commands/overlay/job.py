@@ -4,13 +4,12 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from visattn.commands.boxes import box_settings, boxes_of
 from visattn.commands.index import card_image
 from visattn.commands.model_option import file_digest, model_settings
-from visattn.commands.options import figure_options, figure_settings
+from visattn.commands.options import figure_settings
 from visattn.commands.overlay.map_files import (
     encode_npy,
     index_text,
@@ -375,15 +374,13 @@ class OverlayJob(Job[ImageMaps]):
         boxes: "Sequence[Sequence[Box]]",
     ) -> dict[str, bytes]:
         """Return the files of an image that show several maps."""
-        from visattn.viz.figures import figure as draw_figure
+        from visattn.viz.figures import figure as draw_figure, png
         from visattn.viz.html.explorer_page import explorer_html
-        from visattn.viz.text import join_notes
 
         args = self.args
         explained = self.runner.explained
         maps = result.maps
         drawing = {"colormap": args.colormap, "opacity": args.opacity}
-        sizes = figure_options(args)
         pages: dict[str, bytes] = {}
         if "sheet" in args.save:
             figure = draw_figure(
@@ -391,16 +388,12 @@ class OverlayJob(Job[ImageMaps]):
                 image,
                 scales=scales,
                 boxes=boxes,
-                title=" / ".join(args.text) if args.text else None,
-                subtitle=join_notes(
-                    Path(image.name).name, explained.info.name, _preprocessing_note(maps[0])
-                ),
                 style=args.style,
                 crop=args.cropped,
+                width=args.width,
                 **drawing,
-                **sizes,
             )
-            pages[f"{name}.methods.png"] = figure.to_bytes()
+            pages[f"{name}.methods.png"] = png(figure)
         geometry = maps[0].input_geometry
         layers = result.layers
         if layers is None:
@@ -473,14 +466,6 @@ class OverlayJob(Job[ImageMaps]):
         """Yield why a map is empty."""
         if reason := read_info(record).empty:
             yield f".{record['key']}: {reason}"
-
-
-def _preprocessing_note(attention_map: "AttentionMap") -> str:
-    """Return what was assumed of an image, and what its rendering shows, if it is no photo."""
-    made = attention_map.info.more.get("preprocessing", {})
-    source = str(made.get("source", ""))
-    assumed = source if source.startswith("assumed") else ""
-    return "; ".join(filter(None, [made.get("display", ""), assumed]))
 
 
 def _method_settings(spec: MapSpec) -> dict[str, Any]:

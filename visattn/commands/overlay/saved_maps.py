@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from visattn.commands.boxes import BoxFile, boxes_of
 from visattn.commands.files import create_folder
-from visattn.commands.options import figure_options, figure_settings
+from visattn.commands.options import figure_settings
 from visattn.images.encoding import encode_overlay
 from visattn.io.atomic import atomic_write
 from visattn.io.messages import format_names
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.results.attention_map import AttentionMap
     from visattn.results.map_files import SavedMaps
-    from visattn.viz.rendering import Figure
+    from visattn.viz.figures import Figure
 
 
 def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
@@ -69,7 +69,9 @@ def overlay_saved_maps(args: argparse.Namespace) -> list[Path]:
     if single_file and len(maps) == 1:
         content = encode_overlay(_overlay(image, maps, 0, args))
     else:
-        content = _panel(image, maps, saved, args).to_bytes()
+        from visattn.viz.figures import png
+
+        content = png(_panel(image, maps, saved, args))
     atomic_write(paths[-1], content)
     box_file.add(photo, boxes_of(replace(maps, labels=tuple(saved.words)), args))
     box_file.write()
@@ -81,8 +83,7 @@ def _check_format(args: argparse.Namespace, *, single_map: bool) -> None:
     suffix = args.out.suffix.lower()
     if single_map and (suffix != ".png" or figure_settings(args)):
         raise ValueError(
-            f"one map is drawn at the size of its photo, as .png without --width and --scale; got "
-            f"{args.out}"
+            f"one map is drawn at the size of its photo, as .png without --width; got {args.out}"
         )
 
 
@@ -173,5 +174,5 @@ def _panel(
         opacity=args.opacity,
         style=args.style,
         smooth=args.interpolation == "bilinear",
-        **figure_options(args),
+        width=args.width,
     )

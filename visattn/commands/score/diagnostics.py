@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from visattn.images.encoding import encode_png
 from visattn.io.sources import Source
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ def diagnose(
     """
     from visattn.metrics.attention_stats import diagnose_layers
     from visattn.viz.attention_stats import plot_attention_stats
+    from visattn.viz.figures import png
 
     inputs = (
         evaluator.explainer.prepare(images[start : start + batch_size]).inputs
@@ -43,7 +43,7 @@ def diagnose(
         {name: values.cpu().numpy() for name, values in layer.measures().items()}
         for layer in layers
     ]
-    plot = encode_png(plot_attention_stats(measures))
+    plot = png(plot_attention_stats(measures))
     files: dict[str, bytes] = dict(zip(DIAGNOSTICS, (content, plot), strict=True))
     return files, list(_table(layers, evaluator.explained))
 

@@ -30,6 +30,7 @@ from visattn.training.segmentation.metrics import (
     SegmentationScores,
 )
 from visattn.training.task import Task
+from visattn.viz.figures import rgb
 from visattn.viz.segmentation import segmentation_figure
 
 _OPTIM = OptimConfig(schedule="cosine", lr_mults={"encoder": 0.25})
@@ -199,9 +200,9 @@ def batch_panels(
     geometry = Geometry.identity(model.img_size)
     count = min(count, len(batch.images))
     results = place_segmentations(output, model.class_names, [geometry] * count)
-    pixels = batch.images.permute(0, 2, 3, 1).cpu().numpy()
+    images = batch.images.permute(0, 2, 3, 1).cpu().numpy()
     truths = batch.labels.cpu().numpy()
     return [
-        np.asarray(segmentation_figure(np.ascontiguousarray(image), result, truth).image)
-        for image, truth, result in zip(pixels, truths, results, strict=False)
+        rgb(segmentation_figure(np.ascontiguousarray(image), result, truth))
+        for image, truth, result in zip(images, truths, results, strict=False)
     ]

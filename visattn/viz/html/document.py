@@ -18,7 +18,7 @@ from jaxtyping import UInt8
 from PIL import Image, ImageFile
 
 from visattn.geometry.affine import Geometry
-from visattn.viz.heatmap import DrawOptions, page_tables, resize_image
+from visattn.viz.heatmap import PAGE_STYLES, DrawOptions, page_tables, resize_image
 from visattn.viz.text import join_notes, sanitize_text
 
 _BYTES_PER_PIXEL = 4  # upper bound for a JPEG; black-and-white noise takes 2.4
@@ -313,7 +313,7 @@ def photo_page(
 
 def _check_drawing(options: PageOptions) -> None:
     """Refuse what pages cannot draw."""
-    if not 0 <= options.opacity <= 1 or options.style not in ("heat", "light"):
+    if not 0 <= options.opacity <= 1 or options.style not in PAGE_STYLES:
         raise ValueError(
             "opacity must be between 0 and 1 and style heat or light, got "
             f"{options.opacity} and {options.style!r}"

@@ -7,10 +7,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from visattn.results.captions import Caption
-from visattn.viz.captions import caption_legend
 from visattn.viz.heatmap import overlay
 from visattn.viz.html.document import escape_text, image_data_url
-from visattn.viz.maps import legend_image
 
 _STYLE = (
     "#{id}{{font:16px/1.6 Georgia,serif;max-width:640px}}"
@@ -29,7 +27,7 @@ def caption_element(
     maps: Float[np.ndarray, "t y x"],
     *,
     vmax: float,
-    legend: UInt8[np.ndarray, "y2 x2 3"] | None = None,
+    quantity: str = "attention",
     spaces: Sequence[bool] = (),
 ) -> str:
     """Return a caption as an HTML element; its map appears while the mouse is over a word.
@@ -39,14 +37,14 @@ def caption_element(
         words: Words of the caption.
         maps: The map of each word, on the pixels of the image; NaN outside of the input.
         vmax: Value at the upper end of the color scale.
-        legend: The color scale, drawn below the words.
+        quantity: What the values are, written beside the color scale below the words.
         spaces: Whether a space stands before each word; () if one does before all.
 
     Example:
         >>> photo = np.zeros((4, 6, 3), np.uint8)
         >>> html = caption_element(photo, ["dog"], np.ones((1, 4, 6)), vmax=1)
         >>> html.count("<img"), "<script" in html
-        (2, False)
+        (3, False)
     """
     name = "va" + hashlib.sha256(image.tobytes() + " ".join(words).encode()).hexdigest()[:12]
     shown = [image, *(overlay(image, values, vmax=vmax) for values in maps)]
@@ -66,10 +64,12 @@ def caption_element(
         for index in range(1, len(words) + 1)
     )
     style = _STYLE.format(id=name)
-    scale = ""
-    if legend is not None:
-        address = image_data_url(legend, longest=max(legend.shape), quality=95)[0]
-        scale = f'<img src="{address}" alt="color scale up to {vmax:.2g}">'
+    ramp = np.linspace(0, vmax, 240)[None].repeat(10, 0)
+    bar = overlay(np.full((*ramp.shape, 3), 150, np.uint8), ramp, vmax=vmax)
+    address = image_data_url(bar, longest=240, quality=95)[0]
+    scale = (
+        f'<p>0 <img src="{address}" alt="colors" style="display:inline"> {vmax:.2g} {quantity}</p>'
+    )
     body = f"<div>{images}</div><p>{spans}</p>{scale}"
     return f'<div id="{name}"><style>{style}{rules}</style>{body}</div>'
 
@@ -84,8 +84,7 @@ def notebook_caption(caption: Caption) -> str | None:
         return None
     maps = caption.maps.resize_to_image(caption.thumbnail.shape[:2], smooth=caption.smooth)
     top = caption.maps.display_range()[1]
-    legend = legend_image(caption_legend(caption, has_nan=bool(maps.isnan().any())))
     return caption_element(
-        caption.thumbnail, caption.words, maps.numpy(), vmax=top, legend=legend,
+        caption.thumbnail, caption.words, maps.numpy(), vmax=top, quantity=caption.quantity,
         spaces=caption.spaces,
     )  # fmt: skip

@@ -60,13 +60,13 @@ function gray(photo, at) {
   return (photo[at] * 19595 + photo[at + 1] * 38470 + photo[at + 2] * 7471 + 0x8000) >> 16;
 }
 
-/** The image where there is no attention: dim and almost without color. */
-function quieted(photo, [grayness, levels]) {
+/** The image where there is no attention: dimmer and with less color. */
+function quieted(photo, { grayness, dimming }) {
   const out = new Uint8ClampedArray(photo.length);
   for (let at = 0; at < photo.length; at += 4) {
     const level = gray(photo, at);
     for (let channel = at; channel < at + 3; channel++) {
-      out[channel] = levels[Math.trunc(photo[channel] + grayness * (level - photo[channel]))];
+      out[channel] = dimming[Math.trunc(photo[channel] + grayness * (level - photo[channel]))];
     }
     out[at + 3] = 255;
   }
@@ -93,9 +93,9 @@ class Painter {
 
   /** Return the image with `values` on it, as `place` lays them. */
   paint(values, place, { low, high, opacity, style, signed = false }) {
-    const { photo, tables, width, image: { data } } = this;
-    const quiet = (this.quiet[style] ??= quieted(photo, tables.dimming[style]));
-    const strength = tables.cover.map((share) => Math.round(255 * (style === "heat" ? opacity : 1) * share));
+    const { photo, width, image: { data } } = this, tables = this.tables[style];
+    const quiet = (this.quiet[style] ??= quieted(photo, tables));
+    const strength = tables.cover.map((share) => Math.round(255 * (style === "light" ? 1 : opacity) * share));
     const [warm, cold] = signed ? [tables.positive, tables.negative] : [tables.colors, tables.colors];
     const inFrame = [place.y.seen, place.x.seen].map((seen) => framed(seen, this.line));
     const fill = sampler(values, place), row = new Float32Array(width), step = 255 / (high - low);
@@ -110,7 +110,7 @@ class Painter {
           const level = Math.min(Math.max((size - low) * step + 0.5, 0), 255) | 0;
           const cover = strength[level];
           for (let channel = 0; channel < 3; channel++) {
-            const bright = style === "heat" ? colors[level * 3 + channel] : photo[at + channel];
+            const bright = style === "light" ? photo[at + channel] : colors[level * 3 + channel];
             data[at + channel] = mixed(bright, quiet[at + channel], cover);
           }
         }

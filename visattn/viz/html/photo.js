@@ -13,10 +13,12 @@ function bytes(text) {
 const floats = (text) => new Float32Array(bytes(text).buffer);
 
 /** Colors and curves of overlays, as visattn/viz/heatmap.py writes them. */
-function unpackedTables({ colors, positive, negative, cover, dimming }) {
-  const levels = Object.entries(dimming).map(([style, [gray, table]]) => [style, [gray, bytes(table)]]);
-  return { colors: bytes(colors), positive: bytes(positive), negative: bytes(negative), cover,
-    dimming: Object.fromEntries(levels) };
+function unpackedTables(styles) {
+  const unpacked = Object.entries(styles).map(([style, { cover, grayness, ...tables }]) => {
+    const colors = Object.entries(tables).map(([name, table]) => [name, bytes(table)]);
+    return [style, { cover, grayness, ...Object.fromEntries(colors) }];
+  });
+  return Object.fromEntries(unpacked);
 }
 
 /** Make an element; whatever a text holds, it stays a text. */

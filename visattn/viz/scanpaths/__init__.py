@@ -1,1 +1,0 @@
-"""Scan paths of glimpse models."""
