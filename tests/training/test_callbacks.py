@@ -327,11 +327,11 @@ def test_frame_and_crop_show_the_left_half() -> None:
     torch.nn.init.zeros_(transformer.localization.fc2.weight)
     with torch.no_grad():
         transformer.localization.fc2.bias.copy_(theta)
-    panel = draw_crops(model, images, height=84)
-    image, crop = panel[6:90, 6:90], panel[93:177, 6:90]
-    assert (crop[:, 3:-3] == (0, 0, 250)).all()  # the half fills the view but for its edges
+    panel = draw_crops(model, images, width=356)
+    image, crop = panel[8:348, 8:348], panel[360:700, 8:348]
+    assert (crop[2:-2, 12:-12] == (0, 0, 250)).all()  # the half fills the view but for its edges
     gold = (image[..., 0] > 200) & (image[..., 2] < 100)
-    assert gold[10:-10, 40:44].any(1).all()  # a line down the middle
-    assert not gold[10:-10, 50:].any()
+    assert gold[10:-10, 160:180].any(1).all()  # a line down the middle
+    assert not gold[10:-10, 200:].any()
     with pytest.raises(ValueError, match="has no Spatial Transformer"):
         draw_crops(classifier(None), images)
