@@ -502,7 +502,7 @@ def _token_moments(tokens: Float[Tensor, "g h m d"]) -> Float[Tensor, "5 w m"]:
 
 
 def _sum(known: Tensor | None, other: Tensor) -> Tensor:
-    return other if known is None else known + other
+    return other.cpu() if known is None else known + other.cpu()
 
 
 def _order(places: Places, windows: int, slots: int) -> Int[Tensor, "w p"] | None:
