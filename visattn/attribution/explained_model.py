@@ -28,15 +28,11 @@ from visattn.recording.score_evidence import declared_class_counts
 from visattn.recording.score_trace import ScoreTracer
 from visattn.recording.subject import Subject
 
-_POOLING_NAMES: dict[str, Pooling] = {
-    "class": "class", "token": "class", "mean": "mean", "avg": "mean", "map": "attention",
-    "attention": "attention", "sequence": "attention", "prr": "attention",
-}  # fmt: skip
 _NO_GRADIENT = (
     "its scores have no gradient with respect to the image; it detaches tensors or runs layers "
     "inside torch.no_grad()"
 )
-_NOT_MEASURED = "its output tells no tokens that are read, so names and conventions decide"
+_NOT_MEASURED = "its output tells no tokens that are read, so its kinds of tokens decide"
 
 
 @unrounded()
@@ -169,10 +165,9 @@ def _with_attention(
         rows = replace(rows, kinds=used)
         renamed = (replace(each, prefix_tokens=used[: len(each.prefix_tokens)]) for each in layers)
         layers = tuple(renamed)
-    conventional = _conventional_pooling(model, layers)
     return replace(
         info,
-        pooling=rows.pooling if rows else conventional,
+        pooling=rows.pooling if rows else _usual_pooling(layers),
         attention_layers=layers,
         attention_error=error,
         query_layers=tuple(result.query_layers.values()),
@@ -230,19 +225,11 @@ def _output_layout(subject: Subject, output: OutputLayout, num_classes: int | No
     )
 
 
-def _conventional_pooling(model: nn.Module, layers: Sequence[AttentionLayer]) -> Pooling:
-    """Return what a head usually classifies, by the names in a model."""
+def _usual_pooling(layers: Sequence[AttentionLayer]) -> Pooling:
+    """Return what a head usually classifies, by the tokens that there are."""
     if not layers:
         return "none"
-    prefix_tokens = {token for layer in layers for token in layer.prefix_tokens}
-    for module in (model, getattr(model, "backbone", None)):
-        name = getattr(module, "global_pool", None) or getattr(module, "pool", None)
-        if isinstance(name, str) and name in _POOLING_NAMES:
-            pooling = _POOLING_NAMES[name]
-            distilled = pooling == "class" and "distillation" in prefix_tokens
-            return "distilled" if distilled else pooling
-    if layers[-1].single_query and "class" not in layers[-1].prefix_tokens:
-        return "attention"
-    if "class" not in prefix_tokens:
-        return "mean"
-    return "distilled" if "distillation" in prefix_tokens else "class"
+    kinds = {kind for layer in layers for kind in layer.prefix_tokens}
+    if "class" in kinds:
+        return "distilled" if "distillation" in kinds else "class"
+    return "attention" if layers[-1].single_query else "mean"
