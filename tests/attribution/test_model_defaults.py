@@ -21,37 +21,23 @@ PHOTO = np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)
 
 def vit() -> Any:
     torch.manual_seed(0)
-    small: dict[str, Any] = {
-        "depth": 1,
-        "embed_dim": 24,
-        "num_heads": 2,
-        "img_size": 48,
-        "num_classes": 4,
-    }
-    return timm.create_model("vit_tiny_patch16_224", **small).eval()  # mean 0.5, std 0.5
+    small: dict[str, Any] = {"depth": 1, "embed_dim": 24, "num_heads": 2, "num_classes": 4}
+    return timm.create_model("vit_tiny_patch16_224", img_size=48, **small).eval()  # mean, std 0.5
 
 
 def huggingface_vit() -> Any:
-    options: dict[str, Any] = {
-        "num_labels": 3,
-        "hidden_size": 24,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-    }
-    config = transformers.ViTConfig(image_size=48, patch_size=16, **options)
+    options: dict[str, Any] = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(image_size=48, patch_size=16, num_labels=3, **options)
     return transformers.ViTForImageClassification(config).eval()
 
 
-def test_colors_are_assumed_for_one_or_three_channels() -> None:
-    for channels, expected in ((1, ((0.5,), (0.5,))), (3, IMAGENET)):
-        defaults = stated_info(nn.Conv2d(channels, 2, 1))[0]
-        assert (defaults.mean, defaults.std) == expected
-
-
-def test_models_of_timm_without_mean_and_std_take_those_of_imagenet() -> None:
-    model = timm.create_model("test_vit", pretrained_cfg_overlay={"mean": None, "std": None})
-    defaults = stated_info(model)[0]
-    assert (defaults.mean, defaults.std) == IMAGENET
+def test_colors_are_those_of_imagenet_or_of_gray_photos_where_none_are_known() -> None:
+    of_timm = timm.create_model("test_vit", pretrained_cfg_overlay={"mean": None, "std": None})
+    gray = ((0.5,), (0.5,))
+    cases = [(nn.Conv2d(1, 2, 1), gray), (nn.Conv2d(3, 2, 1), IMAGENET), (of_timm, IMAGENET)]
+    for model, expected in cases:
+        info, _ = stated_info(model)
+        assert (info.mean, info.std) == expected
 
 
 def test_a_wrapped_model_gets_assumed_colors_or_those_that_are_passed() -> None:
@@ -112,10 +98,8 @@ def test_colors_of_published_weights_by_model_type() -> None:
 
 
 def test_a_model_of_blue_green_and_red_takes_tensors_of_its_processor() -> None:
-    sizes: dict[str, Any] = {
-        "hidden_sizes": [32] * 3,
-        "neck_hidden_sizes": [8, 8, 16, 16, 16, 32, 32],
-    }
+    neck = [8, 8, 16, 16, 16, 32, 32]
+    sizes: dict[str, Any] = {"hidden_sizes": [32] * 3, "neck_hidden_sizes": neck}
     config = transformers.MobileViTConfig(image_size=64, num_attention_heads=2, **sizes)
     model = transformers.MobileViTForImageClassification(config).eval()
     with pytest.raises(ValueError, match="take blue, green and red.*tensors of its processor"):

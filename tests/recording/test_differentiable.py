@@ -85,20 +85,6 @@ def test_gradients_of_dense_window_weights_equal_those_inside_windows() -> None:
         torch.testing.assert_close(a * (expected != 0), expected, atol=1e-7, rtol=1e-4)
 
 
-def test_recording_a_single_layer_gives_the_same_gradient() -> None:
-    model = models()["visattn"].eval()
-    explained = analyze_model(model)
-    x = torch.randn(1, 3, *explained.info.input_size)
-    with record(model, differentiable=True) as recording:
-        scores = explained.scores(x)
-    first, last = torch.autograd.grad(scores[:, 0].sum(), recording.weights)
-    with record(model, differentiable=True, layers=-1) as single:
-        scores = explained.scores(x)
-    [only] = torch.autograd.grad(scores[:, 0].sum(), single.weights)
-    torch.testing.assert_close(only, last)
-    assert first.shape == last.shape
-
-
 def test_single_rows_are_not_differentiable() -> None:
     model = models()["visattn"]
     selections: list[dict[str, Any]] = [{"queries": "class"}, {"heads": [0]}]
