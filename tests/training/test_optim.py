@@ -142,3 +142,20 @@ def test_unknown_parts_are_refused_with_those_of_the_model() -> None:
     parts = {"encoder": [nn.Parameter(torch.zeros(1))], "head": []}
     with pytest.raises(ValueError, match="parts of the model, encoder, head; got encoders"):
         OptimConfig(lr_mults={"encoders": 0.1}).build(parts, total_steps=7, default=SGD)
+
+
+def test_a_schedule_that_is_longer_than_the_run_is_remarked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    parts = {"head": [nn.Parameter(torch.zeros(1))]}
+    for options, remarked in (
+        ({"warmup_steps": 200}, True), ({"decay_start": 100}, True), ({"warmup_steps": 0.1}, False),
+    ):  # fmt: skip
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            OptimConfig(**options).build(parts, total_steps=42, default=SGD)
+        assert ("but the run has 42 steps" in caplog.text) == remarked
+    half = OptimConfig(warmup_steps=0.5, decay_start=30)
+    assert [half.factor(step, 40) for step in (9, 19, 30)] == pytest.approx([0.5, 1.0, 1.0])
+    assert half.factor(40, 40) == pytest.approx(0.02)
+    assert OptimConfig(warmup_steps=2).factor(10**6, float("inf")) == 1.0

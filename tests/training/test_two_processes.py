@@ -74,7 +74,7 @@ EXPECTED_SCORES = {
         "test/mean_accuracy test/loss test/off_type_answers"
         " test/hop_2_step_1_mass test/other_image_accuracy"
     ),
-    ("masks", "test"): "test/miou test/boundary_iou novel/dice novel/loss",
+    ("masks", "test"): "test/miou test/dice novel/dice novel/loss",
     ("glimpses", "test"): "test/error test/error_random test/error_averaged_2x3_glimpses test/loss",
     ("shapes", "test"): "test/accuracy test/worst_class_accuracy test/calibration_error test/loss",
     ("scenes", "test"): (
@@ -83,7 +83,6 @@ EXPECTED_SCORES = {
     ),
 }
 EXPECTED_NOTES = {
-    ("questions", "test"): "test_types.json test_referents.json",
     ("masks", "test"): "test_classes.json novel_classes.json",
     ("glimpses", "test"): "test_error_per_glimpse.json",
 }

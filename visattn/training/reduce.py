@@ -1,6 +1,7 @@
 """Sums over processes, and random numbers of a step."""
 
 from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Shaped
@@ -9,6 +10,7 @@ from torch import Tensor, distributed
 
 from visattn.data.loading.samplers import mix_seed
 
+T = TypeVar("T")
 _SAMPLE_STREAM = 2**32  # in place of the rank, so that these numbers differ from those of dropout
 
 
@@ -138,6 +140,19 @@ def all_reduce_std(values: Float[Tensor, "*n"]) -> Float[Tensor, ""]:
     return variance.sqrt().to(values.dtype)
 
 
+def all_gather(value: T) -> list[T]:
+    """Return the values of all processes.
+
+    Example:
+        >>> all_gather({"a": 1})
+        [{'a': 1}]
+    """
+    gathered: list[Any] = [value] * world_size()
+    if len(gathered) > 1:
+        distributed.all_gather_object(gathered, value)
+    return gathered
+
+
 def all_gather_union(names: Iterable[str]) -> list[str]:
     """Return the sorted union of names over all processes, such as the metrics to log.
 
@@ -147,9 +162,4 @@ def all_gather_union(names: Iterable[str]) -> list[str]:
         >>> all_gather_union({"b", "a"})
         ['a', 'b']
     """
-    own = set(names)
-    if world_size() > 1:
-        gathered: list[set[str]] = [set()] * world_size()
-        distributed.all_gather_object(gathered, own)
-        own = set().union(*gathered)
-    return sorted(own)
+    return sorted(set().union(*all_gather(set(names))))

@@ -9,6 +9,7 @@ from torch import distributed
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.scenes.world import COLORS, SceneObject, World
 from visattn.metrics.captions import caption_scores
+from visattn.training.captioning.evaluation import CaptionEvaluation
 from visattn.training.captioning.metrics import (
     SCENE_CAPTION_METRICS,
     SCENE_MAP_METRICS,
@@ -123,3 +124,13 @@ def test_gate_auc_of_one_kind_of_words_is_nan() -> None:
     assert scores["gate_auc"].compute().isnan()
     scores.update(["a a"], [attention(5, 2, 2)], [WORLD], [torch.tensor([0.1, 0.9])], size=10)
     assert scores["gate_auc"].compute().isnan()
+
+
+def test_validation_says_when_all_images_have_one_caption() -> None:
+    evaluation = CaptionEvaluation("val", ())
+    evaluation.texts.update(["board sit hat"] * 19 + ["a dog"])
+    assert evaluation.notes("val")["chance"] == (
+        "val: 19 of 20 images have the caption 'board sit hat'"
+    )
+    evaluation.texts.update(["a cat"] * 3)
+    assert "chance" not in evaluation.notes("val")

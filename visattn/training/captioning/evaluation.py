@@ -25,7 +25,7 @@ from visattn.training.captioning.metrics import (
     SceneScores,
 )
 from visattn.training.metrics import Evaluation, WeightedMean
-from visattn.training.reduce import all_gather_union
+from visattn.training.reduce import all_gather, all_gather_union
 
 
 class CaptionWithMaps(NamedTuple):
@@ -197,8 +197,9 @@ class CaptionEvaluation(Evaluation):
             notes[f"{split}_captions"] = [
                 {"image_id": image_id, "caption": caption} for image_id, caption in captions.items()
             ]
-        [(text, count)] = self.texts.most_common(1) or [("", 0)]
-        total = self.texts.total()
+        texts = sum(all_gather(self.texts), Counter[str]())
+        [(text, count)] = texts.most_common(1) or [("", 0)]
+        total = texts.total()
         if split in ("val", "test") and total > 4 and count > 0.9 * total:
             notes["chance"] = f"{split}: {count:,} of {total:,} images have the caption {text!r}"
         return notes

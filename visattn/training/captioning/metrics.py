@@ -1,11 +1,10 @@
 """Metrics of captions, and of attention maps against scenes and the boxes of phrases."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, distributed
+from torch import Tensor
 from torchmetrics import SumMetric
 from torchmetrics.classification import BinaryAUROC
 from torchmetrics.utilities import dim_zero_cat
@@ -17,7 +16,7 @@ from visattn.data.scenes.world import World
 from visattn.metrics.captions import CaptionScores, caption_scores
 from visattn.results.captions import Phrase
 from visattn.training.metrics import Means
-from visattn.training.reduce import world_size
+from visattn.training.reduce import all_gather
 
 REFERENCE_METRICS = ("bleu-1", "bleu-2", "bleu-3", "bleu-4", "rouge-l", "cider-d")
 SCENE_CAPTION_METRICS = ("caption_accuracy", "parsed")
@@ -43,13 +42,9 @@ class ReferenceScores:
 
     def gather(self) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
         """Return the captions and references of all processes by image id, sorted by id."""
-        gathered: list[Any] = [(self.captions, self.references)]
-        if world_size() > 1:
-            gathered = [None] * world_size()
-            distributed.all_gather_object(gathered, (self.captions, self.references))
         captions: dict[str, str] = {}
         references: dict[str, tuple[str, ...]] = {}
-        for own_captions, own_references in gathered:
+        for own_captions, own_references in all_gather((self.captions, self.references)):
             captions |= own_captions
             references |= own_references
         return dict(sorted(captions.items())), dict(sorted(references.items()))

@@ -1,7 +1,6 @@
 """Metrics of visual question answering: accuracy per type, majority, and maps on referents."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -111,24 +110,6 @@ class QuestionScores(Metric):
         values["num_questions"] = self.count.sum()
         return {name: value.float() for name, value in values.items()}
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return accuracy and majority of each type that has questions, over all processes."""
-        with self.sync_context():
-            count = self.count.tolist()
-            correct = self.correct.tolist()
-            best = self.available.amax(1).tolist()
-        return [
-            {
-                "type": name,
-                "group": group,
-                "num_questions": int(count[index]),
-                "accuracy": correct[index] / count[index],
-                "majority": best[index] / count[index],
-            }
-            for index, (name, group) in enumerate(self.types.items())
-            if count[index]
-        ]
-
     def _of_group(self, amounts: Float[Tensor, " types"], group: str) -> Float[Tensor, ""]:
         members = torch.tensor([own == group for own in self.types.values()], device=amounts.device)
         return amounts[members].sum() / self.count[members].sum()
@@ -157,93 +138,58 @@ class ReferentScores(Metric):
 
     `pointing`: how often the center of the maximum cell lies in the box of such an object; `mass`:
     attention inside of the boxes, by the exact area of each cell; `area`: their share of the image,
-    which is the mass of uniform attention. Each combination of type, step and hop is counted apart.
+    which is the mass of uniform attention. Each combination of step and hop is counted apart.
 
     Args:
-        types: Types of questions.
         num_steps: Largest number of steps of reasoning.
         num_hops: Number of maps of the model.
 
     Example:
-        >>> scores = ReferentScores(["shape"], num_steps=1, num_hops=1)
+        >>> scores = ReferentScores(num_steps=1, num_hops=1)
         >>> boxes = torch.tensor([[[[0.0, 0.0, 0.5, 1.0]]]])
-        >>> scores.update(torch.tensor([[[[0.75, 0.25]]]]), boxes, torch.tensor([0]))
-        >>> scores.rows()[0]["pointing"], scores.rows()[0]["mass"], scores.rows()[0]["area"]
-        (1.0, 0.75, 0.5)
+        >>> scores.update(torch.tensor([[[[0.75, 0.25]]]]), boxes)
+        >>> [float(value) for value in scores.compute().values()]
+        [1.0, 0.75, 0.5]
     """
 
     full_state_update = False
     sums: Tensor
     count: Tensor
 
-    def __init__(self, types: Sequence[str], *, num_steps: int, num_hops: int) -> None:
+    def __init__(self, *, num_steps: int, num_hops: int) -> None:
         super().__init__()
-        self.types = tuple(types)
-        self.num_steps = num_steps
-        self.num_hops = num_hops
-        shape = (len(types), num_steps, num_hops)
-        zeros = torch.zeros(len(REFERENT_METRICS), *shape, dtype=torch.float64)
-        self.add_state("sums", zeros, dist_reduce_fx="sum")
-        counts = torch.zeros(len(types), num_steps, dtype=torch.float64)
-        self.add_state("count", counts, dist_reduce_fx="sum")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        return tuple(
-            f"hop_{hop}_step_{step}_{name}"
-            for hop in range(1, self.num_hops + 1)
-            for step in range(1, self.num_steps + 1)
+        shape = (num_hops, num_steps, len(REFERENT_METRICS))
+        self.names = tuple(
+            f"hop_{hop + 1}_step_{step + 1}_{name}"
+            for hop in range(num_hops)
+            for step in range(num_steps)
             for name in REFERENT_METRICS
         )
+        self.add_state("sums", torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
+        counts = torch.zeros(num_steps, dtype=torch.float64)
+        self.add_state("count", counts, dist_reduce_fx="sum")
 
     def update(
-        self,
-        attention: Float[Tensor, "r hops gy gx"],
-        boxes: Float[Tensor, "r s o 4"],
-        types: Int[Tensor, " r"],
+        self, attention: Float[Tensor, "r hops gy gx"], boxes: Float[Tensor, "r s o 4"]
     ) -> None:
         """Add the map of each hop, which sums to one, and what `referent_boxes` returns."""
-        grid = (attention.shape[-2], attention.shape[-1])
         maps = attention.double()
         for step, step_boxes in enumerate(boxes.double().unbind(1)):
             rows = (step_boxes[..., 2:] > step_boxes[..., :2]).all(-1).any(-1)
             inside = step_boxes[rows][:, None]
-            coverage = box_coverage(inside, grid)
+            coverage = box_coverage(inside, (maps.shape[-2], maps.shape[-1]))
             values = (
                 pointing_hit(maps[rows], inside).double(),
                 attention_correctness(maps[rows], coverage),
-                uniform_baseline(coverage).expand(-1, self.num_hops),
+                uniform_baseline(coverage).expand(-1, maps.shape[1]),
             )
-            for sums, value in zip(self.sums, values, strict=True):
-                sums[:, step].index_add_(0, types[rows], value)
-            self.count[:, step] += torch.bincount(types[rows], minlength=len(self.types))
+            self.sums[:, step] += torch.stack(values, -1).sum(0)
+            self.count[step] += rows.sum()
 
     def compute(self) -> dict[str, Tensor]:
-        """Return all metrics by name, over all types; NaN without such steps."""
-        means = self.sums.sum(1) / self.count.sum(0)[:, None]
-        # From [metric, step, hop] to the order of `names`.
-        values = means.permute(2, 1, 0).flatten().float()
-        return dict(zip(self.names, values.unbind(), strict=True))
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of each type, step and hop that has questions, over all processes."""
-        with self.sync_context():
-            count = self.count.cpu()
-            means = (self.sums / self.count[:, :, None]).cpu()
-        return [
-            {
-                "type": name,
-                "step": step + 1,
-                "hop": hop + 1,
-                "num_questions": int(count[index, step]),
-                **dict(zip(REFERENT_METRICS, means[:, index, step, hop].tolist(), strict=True)),
-            }
-            for index, name in enumerate(self.types)
-            for step in range(self.num_steps)
-            for hop in range(self.num_hops)
-            if count[index, step]
-        ]
+        """Return all metrics by name; NaN without such steps."""
+        means = (self.sums / self.count[:, None]).flatten().float()
+        return dict(zip(self.names, means.unbind(), strict=True))
 
 
 def referent_boxes(

@@ -189,7 +189,7 @@ class QuestionTask(Task):
             size = (batch.images.shape[2], batch.images.shape[3])
             boxes = referent_boxes(batch.boxes, referents, batch.image_indices, size)
             maps = output.attention.unflatten(2, self.model.grid_size)
-            evaluation.referents.update(maps, boxes, types)
+            evaluation.referents.update(maps, boxes)
         if not self.fitting:
             paired = batch.image_indices < batch.num_paired
             for name, other in zip(
@@ -248,7 +248,7 @@ class QuestionEvaluation(Evaluation):
         super().__init__()
         self.scores = QuestionScores(types, num_answers)
         self.loss = WeightedMean()
-        self.referents = ReferentScores(list(types), num_steps=num_steps, num_hops=num_hops)
+        self.referents = ReferentScores(num_steps=num_steps, num_hops=num_hops)
         self.controls = nn.ModuleDict(
             {name: QuestionScores(types, num_answers) for name in CONTROLS}
         )
@@ -269,26 +269,10 @@ class QuestionEvaluation(Evaluation):
             values |= {f"{name}_{key}": results[key] for key in self._control_names}
         return values
 
-    def notes(self, split: str) -> dict[str, Any]:
-        """Return the metrics of each type, and of each step of reasoning."""
-        notes: dict[str, Any] = {f"{split}_types": self.type_rows()}
-        if "referents" in self._updated():
-            notes[f"{split}_referents"] = self.referents.rows()
-        return notes
-
     def _updated(self) -> list[str]:
         """Return the names of the optional metrics that any process updated."""
         metrics = {"referents": self.referents, **self.controls}
         return all_gather_union(name for name, value in metrics.items() if value.update_called)
-
-    def type_rows(self) -> list[dict[str, Any]]:
-        """Return accuracy, majority and controls of each type."""
-        rows = self.scores.rows()
-        for name in CONTROLS:
-            accuracies = {row["type"]: row["accuracy"] for row in self.control(name).rows()}
-            for row in rows:
-                row[name] = accuracies.get(row["type"])
-        return rows
 
     @property
     def _control_names(self) -> tuple[str, ...]:
