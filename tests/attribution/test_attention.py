@@ -206,6 +206,8 @@ def test_a_class_token_may_be_added_by_a_later_layer() -> None:
     )
     for method in (gradient_rollout, relevance):
         assert method(explained, x, resolve_target(0, explained)).shape == (2, 3, 3)
+    earlier = attention(explained, x, resolve_target(0, explained), layer=0)  # of all patches
+    torch.testing.assert_close(earlier.flatten(1).double(), first.mean(1))
 
 
 def test_an_error_inside_a_layer_ends_the_interception(monkeypatch: pytest.MonkeyPatch) -> None:
