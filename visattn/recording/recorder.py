@@ -244,30 +244,24 @@ class _Recorder:
         self.probed = result
         return result
 
-    def _layout(self, call: AttentionCall) -> ObservedTokens | str | None:
-        """Return where the tokens lie; as text why that is unknown; None if it is not selected."""
-        if call.unsupported:
-            return call.unsupported
-        if self.images is None:
-            return _NO_IMAGE
-        result = self.probed or self._probe()
-        layout = layout_of(result.layouts, call.site, call.index)
-        if (queries := result.query_layers.get(call.site)) is not None:
-            layout = ObservedTokens(queries, queries.prefix_tokens)
-        if isinstance(layout, ObservedTokens):
-            return layout if self._wanted(call.site) else None
-        return layout or result.error or "it did not run in the probe run"
-
     def _on_call(self, call: AttentionCall) -> Tensor | None:
         """Record intercepted attention; return the weights that the model continues with."""
-        layout = self._layout(call)
+        layout: ObservedTokens | str | None = call.unsupported or None
+        if layout is None and self.images is None:
+            layout = _NO_IMAGE
+        if layout is None:
+            result = self.probed or self._probe()
+            layout = layout_of(result.layouts, call.site, call.index)
+            if (queries := result.query_layers.get(call.site)) is not None:
+                layout = ObservedTokens(queries, queries.prefix_tokens)
+            layout = layout or result.error or "it did not run in the probe run"
         if isinstance(layout, ObservedTokens):
-            expected = _expected_tokens(layout)
-            if call.shape[2:] == expected:
+            if not self._wanted(call.site):
+                return None
+            if call.shape[2:] == (expected := _expected_tokens(layout)):
                 return self._record(call, layout)
             layout = _OTHER_TOKENS.format(call.shape[3], expected[1])
-        if layout is not None:
-            self.recording_.unsupported.setdefault(call.site, layout)
+        self.recording_.unsupported.setdefault(call.site, layout)
         return None
 
     def _record(self, call: AttentionCall, layout: ObservedTokens) -> Tensor | None:
