@@ -42,7 +42,7 @@ class Mixed(LightningModule):
         self.register_buffer("steps", torch.tensor(0))
 
 
-def averaged(callback: EMA, steps: int) -> tuple[Mixed, Mixed]:
+def averaged(callback: EMA, steps: int) -> tuple[Mixed, Any]:
     """Return a model to which one is added in each step, and its average."""
     model = Mixed()
     callback.setup(SimpleNamespace(), model, "fit")  # type: ignore[arg-type]

@@ -93,6 +93,7 @@ def test_test_scores_every_split_and_control(tiny: Path, copy: Path) -> None:
         {"caption_accuracy", "parsed"},
         {"pointing_game", "correctness", "lift", "gate_auc"},
     )
+    assert scores.pop("chance").startswith("test: 11 of 11 images have the caption")
     by_split: dict[str, set[str]] = {}
     for name in scores:
         by_split.setdefault(name.split("/")[0], set()).add(name.split("/")[1])

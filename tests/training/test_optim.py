@@ -148,9 +148,12 @@ def test_a_schedule_that_is_longer_than_the_run_is_remarked(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     parts = {"head": [nn.Parameter(torch.zeros(1))]}
-    for options, remarked in (
-        ({"warmup_steps": 200}, True), ({"decay_start": 100}, True), ({"warmup_steps": 0.1}, False),
-    ):  # fmt: skip
+    cases: tuple[tuple[dict[str, Any], bool], ...] = (
+        ({"warmup_steps": 200}, True),
+        ({"decay_start": 100}, True),
+        ({"warmup_steps": 0.1}, False),
+    )
+    for options, remarked in cases:
         caplog.clear()
         with caplog.at_level("INFO"):
             OptimConfig(**options).build(parts, total_steps=42, default=SGD)

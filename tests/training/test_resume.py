@@ -94,7 +94,13 @@ SPECIAL = {
 }
 
 
-@pytest.mark.parametrize("words", SPECIAL.values(), ids=SPECIAL)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id=name, marks=() if name in ("by steps", "accumulated") else SLOW)
+        for name, words in SPECIAL.items()
+    ],
+)
 def test_runs_with_other_trainer_options_resume_to_the_bit(
     words: str, fit: Fit, folder: Path
 ) -> None:
@@ -171,7 +177,7 @@ def test_killed_runs_resume_to_the_bit(
 ) -> None:
     """Within an epoch, in a validation, and while a checkpoint is written."""
 
-    def run(name: str, **fault: str) -> list[int]:
+    def run(name: str, **fault: Any) -> list[int]:
         words = ("fit", "--config", f"{task}.yaml", "--run", name, "--ckpt_path", "last")
         return forked.run(folder, *words, "--save_minutes", "1e-9", processes=processes, **fault)[0]
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+# pyright: reportPrivateImportUsage=false
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -199,7 +201,7 @@ class LastCheckpoint(Checkpoint):
         if signal.getsignal(signal.SIGINT) is _end:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: Any) -> None:
         if not trainer.fast_dev_run:
             trainer.save_checkpoint(self.file, weights_only=False)
         self._time = time.monotonic()
@@ -256,7 +258,7 @@ class RunRecorder(Callback):
         """Write the time of the session."""
         self._write_fit(trainer, pl_module)
 
-    def _write_fit(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _write_fit(self, trainer: Trainer, pl_module: Any) -> None:
         past = self._before.get("fit", {})
         wall, cpu = (now - then for now, then in zip(_seconds(), self._started, strict=True))
         device = trainer.strategy.root_device
@@ -293,11 +295,11 @@ class RunRecorder(Callback):
         if trainer.state.fn == "validate":
             self._write_scores(trainer, "validate", ("validation",))
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_end(self, trainer: Any, pl_module: LightningModule) -> None:
         """Write the scores of `test`."""
         self._write_scores(trainer, "test", trainer.datamodule.test_splits)
 
-    def _write_scores(self, trainer: Trainer, command: str, splits: Sequence[Any]) -> None:
+    def _write_scores(self, trainer: Any, command: str, splits: Sequence[Any]) -> None:
         scores = {key: float(value) for key, value in sorted(trainer.callback_metrics.items())}
         record: dict[str, Any] = {
             key: value if math.isfinite(value) else None for key, value in scores.items()
@@ -324,7 +326,7 @@ class RunRecorder(Callback):
         file = self.folder / RUN_RECORD
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
-    def _write(self, trainer: Trainer, name: str, content: Any) -> None:
+    def _write(self, trainer: Any, name: str, content: Any) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:
             return
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -367,7 +367,7 @@ class TrainingCLI(LightningCLI):
 
     @property
     def _writes(self) -> bool:
-        return self.trainer.is_global_zero and not self.trainer.fast_dev_run
+        return self.trainer.is_global_zero and not getattr(self.trainer, "fast_dev_run", 0)
 
 
 def check_monitor(callback: Any, task: Task) -> None:

@@ -142,7 +142,7 @@ def _send(trainer: Trainer, name: str, panel: np.ndarray) -> None:
             image = torch.tensor(panel)  # views of figures are read-only
             logger.experiment.add_image(name, image, trainer.global_step, dataformats="HWC")
         elif hasattr(logger, "log_image"):
-            logger.log_image(name, [panel], step=trainer.global_step)
+            logger.log_image(name, [panel], step=trainer.global_step)  # type: ignore[attr-defined]
 
 
 class ImageLogger(Callback, ABC):

@@ -232,7 +232,8 @@ class Task(LightningModule, ABC):
         own = self.model
         left: set[str] = set()
         if isinstance(own, ImageClassifier) and saved.pop("class_names") != own.class_names:
-            head = {id(weight) for weight in own.head.parameters()}
+            last: Any = own.head
+            head = {id(weight) for weight in last.parameters()}
             left = {f"model.{name}" for name, each in own.named_parameters() if id(each) in head}
             rank_zero_info(f"{checkpoint} has other classes: the last layer begins anew")
         check_same(saved, own, self.saved_names)
@@ -321,7 +322,9 @@ class Task(LightningModule, ABC):
         if (
             "current_model_state" in checkpoint
             and self.fitting
-            and not any(isinstance(each, WeightAveraging) for each in self.trainer.callbacks)
+            and not any(
+                isinstance(each, WeightAveraging) for each in getattr(self.trainer, "callbacks", ())
+            )
         ):
             raise ValueError(
                 "the checkpoint holds averages of the weights: keep the callback EMA of its run, "
