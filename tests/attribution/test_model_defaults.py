@@ -26,8 +26,8 @@ def vit() -> Any:
 
 
 def huggingface_vit() -> Any:
-    options: dict[str, Any] = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.ViTConfig(image_size=48, patch_size=16, num_labels=3, **options)
+    options: dict[str, Any] = {"num_labels": 3, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(image_size=48, patch_size=16, hidden_size=24, **options)
     return transformers.ViTForImageClassification(config).eval()
 
 

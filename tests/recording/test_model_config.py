@@ -100,11 +100,11 @@ def test_the_error_suggests_the_call_and_the_size() -> None:
 class OfBatch(Flat):
     """Takes what a data loader returns."""
 
-    def forward(self, batch: Any) -> Tensor:
-        return super().forward(batch["image"])
+    def forward(self, x: Any) -> Tensor:
+        return super().forward(x["image"])
 
 
-REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
+REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: torch.jit.trace(Flat(), X), "torch.jit made it: pass the original"),
     (lambda: nn.Sequential(torch.jit.script(Flat())), "from Python, but torch.jit made it"),
     (lambda: torch.export.export(Flat(), (X,)).module(), "from Python, but torch.export made it"),

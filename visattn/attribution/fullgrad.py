@@ -99,11 +99,12 @@ def _parts(
 ) -> tuple[Float[Tensor, " b"], list[Tensor], CellStrides]:
     """Return the values of a target, and gradients times input and biases of each layer."""
     strides = CellStrides()
-    with frozen(explained.model), strides.watching(explained.model), _Biases() as biases:
-        inputs = with_grad(images)
-        values = target_values(explained, inputs, target)
-    edges: list[Any] = [inputs, *(edge for edge, _ in biases.found)]
-    gradients = torch.autograd.grad(values.sum(), edges, allow_unused=True)
+    with frozen(explained.model):  # also while checkpointed blocks run once more
+        with strides.watching(explained.model), _Biases() as biases:
+            inputs = with_grad(images)
+            values = target_values(explained, inputs, target)
+        edges: list[Any] = [inputs, *(edge for edge, _ in biases.found)]
+        gradients = torch.autograd.grad(values.sum(), edges, allow_unused=True)
     factors = [images, *(bias for _, bias in biases.found)]
     pairs = zip(factors, gradients, strict=True)
     parts = [(factor * each).detach() for factor, each in pairs if each is not None]
