@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from timm.layers.attention_pool2d import AttentionPool2d, RotAttentionPool2d
-from timm.layers.pos_embed_sincos import apply_rot_embed_cat
+from timm.layers.attention_pool2d import AttentionPool2d
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -88,27 +87,11 @@ class TimmPool(AttentionPool2d):
         return q, k
 
 
-class TimmRotaryPool(RotAttentionPool2d):
-    def __init__(self) -> None:
-        super().__init__(WIDTH, ref_feat_size=GRID, num_heads=HEADS)
-
-    def queries_and_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        cells = x.flatten(2).mT
-        assert self.qkv is not None
-        qkv = self.qkv(torch.cat((mean(cells), cells), 1)).unflatten(-1, (3, HEADS, -1))
-        q, k, _ = qkv.unbind(2)
-        embed: Any = self.pos_embed
-        turned = apply_rot_embed_cat(k[:, 1:].transpose(1, 2), embed.get_embed(GRID))
-        return q.flatten(2), torch.cat((k[:, :1], turned.transpose(1, 2)), 1).flatten(2)
-
-
 class Net(nn.Module):
     def __init__(self, pool: Any) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, WIDTH, 5, 2, 2), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 5, 4, 2), nn.ReLU()
-        )
-        self.pool: Any = pool
+        stem = (nn.Conv2d(3, WIDTH, 5, 2, 2), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 5, 4, 2))
+        self.stem, self.pool = nn.Sequential(*stem, nn.ReLU()), pool
         self.fc = nn.Linear(WIDTH, 5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -116,14 +99,9 @@ class Net(nn.Module):
 
 
 POOLS: dict[str, Callable[[], Any]] = {
-    "function": FunctionPool,
-    "function, one query": lambda: FunctionPool(alone=True),
-    "function, maximum": lambda: FunctionPool(largest),
-    "fused": FusedPool,
-    "fused, norm of the mean": lambda: FusedPool(lambda x: F.layer_norm(mean(x), (WIDTH,))),
-    "timm": TimmPool,
-    "timm, rotary": TimmRotaryPool,
-}
+    "function": FunctionPool, "function, one query": lambda: FunctionPool(alone=True),
+    "fused, maximum": lambda: FusedPool(largest), "timm": TimmPool,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -164,6 +142,5 @@ def test_the_map_is_the_row_of_the_token_that_is_read(name: str) -> None:
             values = METHODS[method].function(explained, x, target)
             assert values.shape == (2, *GRID), method
             assert values.isfinite().all(), method
-    gradient_map = METHODS["hirescam"].function(explained, x, target, signed=True)
-    assert gradient_map.any()
+    assert METHODS["hirescam"].function(explained, x, target, signed=True).any()
     assert "fullgrad" not in supported_methods(explained)

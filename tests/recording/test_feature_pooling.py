@@ -53,6 +53,7 @@ MODELS: dict[str, Built] = {
         serial_depths=(1, 1, 1, 2)), (96, 96), "serial_blocks4.1.norm1", (3, 3)),
     "gates": (timm_model("ghostnetv3_050"), (224, 224), "blocks", (7, 7)),
     "few cells": (timm_model("test_resnet"), (96, 160), "layer4", (3, 5)),
+    "four cells": (timm_model("regnetx_002"), (64, 64), "s4", (2, 2)),
     "Hugging Face": (lambda: transformers.ViTForImageClassification(
         transformers.ViTConfig(**PLAIN)), (48, 80), "vit.layers.1.layernorm_before", (6, 10)),
 }  # fmt: skip

@@ -51,11 +51,8 @@ class PooledFeatures:
 def pooled_features(tracer: ScoreTracer, image: Tensor) -> PooledFeatures:
     """Return the features and the attention that the scores of a model are computed from."""
     with frozen(tracer.model), probing():
-        try:
-            kept = tracer.kept(image)
-            trace = tracer.run(image) if kept.detached else kept
-        except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
-            return PooledFeatures(error=f"its scores are not differentiable ({error})")
+        kept = tracer.kept(image)
+        trace = tracer.run(image) if kept.detached else kept
         reading = confirmed_reading(tracer, image, kept)
         if not trace.scores or not trace.bypassed():
             reason = "its scores have no gradient with respect to the image"

@@ -121,7 +121,10 @@ class Subject:
 
     def _pooled(self, num_classes: int | None) -> PooledFeatures:
         probe = self.probe
-        pooled = pooled_features(self.tracer(num_classes), self.probe_image())
+        try:
+            pooled = pooled_features(self.tracer(num_classes), self.probe_image())
+        except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
+            pooled = PooledFeatures(error=f"its scores are not differentiable ({error})")
         if probe.cut:
             pooled.layers, pooled.error = (), probe.cut
         if pooled.layers:
