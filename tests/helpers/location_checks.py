@@ -88,8 +88,9 @@ def _localize_in_keys(explained: Subject, site: str) -> tuple[int, int]:
         values = keys.transpose(-2, -1).flatten(1, 2)
         layout = explained.probe.layouts[site][0]
         assert isinstance(layout, ObservedTokens)
-        if layout.windows is not None:
-            values = values[..., layout.windows[0].argsort()]
+        if layout.windows is not None:  # from all groups of tokens of an image
+            values = values.unflatten(0, (len(images), -1)).transpose(1, 2).flatten(2)
+            values = values[..., layout.windows.flatten().argsort()]
         values = values[..., -grid[0] * grid[1] :].unflatten(-1, grid)
     else:
         with torch.no_grad(), record(explained.model, layers=[site]) as records:
