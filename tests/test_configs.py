@@ -1,5 +1,6 @@
 """Every config has a head, and is parsed, as are variants; tests/net/test_config_runs.py trains."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,12 @@ def test_each_class_is_trained() -> None:
     """A class that only new configs name, such as a new task, needs a config in TRAINED."""
 
     def class_names(recipe: Recipe) -> set[str]:
-        lines = recipe.config.read_text().splitlines()
-        return {line.split()[-1] for line in lines if "class_path" in line}
+        return set(re.findall(r"class_path: ([\w.]+)", recipe.config.read_text()))
 
     every_class = set[str]().union(*map(class_names, CONFIGS))
     trained = [class_names(recipe) for recipe in CONFIGS if recipe.name in TRAINED]
     elsewhere = {
-        "CocoSegmentationDataModule",
+        "ColorJitter",
         "RelaxedPlaces",
         "SCSTTask",
         "torch.optim.Adam",
@@ -86,7 +86,7 @@ def small_run(recipe: Recipe) -> list[str]:
     if captioner := settings(recipe.config.stem)["model"]["init_args"].get("captioner"):
         changed = dict(word.split("=", 1) for word in recipe.options).get("--model.captioner")
         thin += THIN.get(changed or captioner["class_path"], "").split()
-    if recipe.class_path() == "CaptionDataModule":
+    if recipe.source() == "CaptionFile":
         thin += ["--model.captioner.encoder.img_size=[64,64]"]
         thin += ["--model.captioner.encoder.name=resnet18"] if "coco" in recipe.name else []
     return last_of_each([*small_run_of_net(recipe), *thin])

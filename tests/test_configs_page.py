@@ -3,13 +3,14 @@
 import re
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
+import pytest
 import torchvision.datasets
 import torchvision.transforms.v2
+import yaml
 from classification_data import write_photo_folders
 
-from visattn.training.data_module import InputSpec
+from visattn.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "configs" / "README.md").read_text()
@@ -36,25 +37,32 @@ def test_named_classes_exist() -> None:
     assert named - {*classes, *TORCHVISION} == set()
 
 
-def test_the_data_module_of_the_page_reads_photos(tmp_path: Path) -> None:
+def test_the_function_of_the_page_is_a_source_of_photos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(code, names)
+    (tmp_path / "birds_of_the_page.py").write_text(code)
     write_photo_folders(tmp_path, train=3, val=1)
     for split in ("train", "val"):
         photos = sorted((tmp_path / split).rglob("*.jpg"))
         rows = [f"{photo},{photo.parent.name}\n" for photo in photos]
         (tmp_path / f"{split}.csv").write_text("".join(rows))
-    files = (str(tmp_path / "train.csv"), str(tmp_path / "val.csv"))
-    data = names["CsvDataModule"](*files, batch_size=4, train_transforms=["RandomHorizontalFlip"])
-    data.input_spec = InputSpec((24, 28), (0.5,) * 3, (0.5,) * 3)
-    data.setup("fit")
-    assert data.data_info == {"class_names": ["daisy", "rose", "tulip"]}
-    assert [len(batch.labels) for batch in data.train_dataloader()] == [4, 4]
-    (batch,) = data.val_dataloader()
-    assert batch.labels.tolist() == [0, 1, 2]
-    assert batch.images.shape == (3, 3, 24, 28)
-    assert data.count_targets("train")[1].total() == 9
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "birds_of_the_page")
+    monkeypatch.setattr("sys.argv", ["visattn"])
+    classifier = {"class_path": "AttentionResNet", "init_args": {"depth": 8, "img_size": [24, 28]}}
+    source = "birds_of_the_page.birds"
+    config = {
+        "trainer": {"accelerator": "cpu", "fast_dev_run": 1, "enable_progress_bar": False},
+        "model": {"class_path": "ClassificationTask", "init_args": {"classifier": classifier}},
+        "data": {
+            "class_path": "ClassificationData",
+            "init_args": {"source": source, "batch_size": 4, "train_transforms": ["RandomInvert"]},
+        },
+    }
+    (tmp_path / "birds.yaml").write_text(yaml.safe_dump(config))
+    assert main(["fit", "--config", "birds.yaml"]) == 0
 
 
 def test_named_config_files_exist() -> None:

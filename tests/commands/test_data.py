@@ -12,12 +12,11 @@ from PIL import Image
 from visattn.cli import main
 from visattn.commands import data as command
 from visattn.commands.data import build_parser
-from visattn.data.classification.cluttered_mnist import ClutterSpec
+from visattn.data.classification.cluttered_mnist import ClutteredDigits, ClutterSpec
 from visattn.data.regions.readers import read_coco_images
 from visattn.data.scenes.dataset import SINGLE_OBJECT, Scenes, Split, single_object_scenes
 from visattn.images.reader import read_image
 from visattn.images.sources import find_images
-from visattn.training.classification.data import ClutteredMNISTDataModule
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -151,16 +150,9 @@ def test_boxes_locate_the_digits(root: Path, capsys: pytest.CaptureFixture[str])
     ]
     args = ["data", "digits", "--root", str(root), "--out", str(out), "--count", "7", *words]
     assert main([*args, "--blend", "max", "--split", "validation"]) == 0
-    data = ClutteredMNISTDataModule(
-        root=str(root),
-        canvas_size=(31, 41),
-        num_distractors=3,
-        distractor_size=5,
-        blend="max",
-        seed=2,
-        split_seed=2,
-    ).open_dataset("validation")
-    images, labels = data[[*range(7)]]
+    spec = ClutterSpec((31, 41), 3, 5, "max")
+    data = ClutteredDigits(str(root), spec, seed=2, split_seed=2)("validation")
+    images, labels = data.draw([*range(7)])
     for number, line in enumerate(read_records(out / "digits.jsonl")):
         drawn = pixels(out / line["file"])
         np.testing.assert_array_equal(drawn, images[number].expand(3, -1, -1).numpy())
@@ -212,7 +204,7 @@ def test_shapes_match_the_data_module(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["data", "shapes", "--out", str(tmp_path), *words]) == 0
     things = single_object_scenes(Scenes(5, size=19, seed=3, split="train", config=SINGLE_OBJECT))
     record = read_records(tmp_path / "shapes.jsonl")
-    for line, image, shape in zip(record, things.images, things.shapes.tolist(), strict=True):
+    for line, image, shape in zip(record, things.images, things.labels.tolist(), strict=True):
         np.testing.assert_array_equal(pixels(tmp_path / line["file"]), image.numpy())
         assert line["class"] == line["object"]["shape"] == SINGLE_OBJECT.shapes[shape]
     assert capsys.readouterr().out == f"{tmp_path}\t5 shapes of split train, 19 x 19 pixels\n"

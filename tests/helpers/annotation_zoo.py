@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,7 @@ import numpy as np
 
 from visattn.commands.overlay.map_files import read_map
 from visattn.commands.records import ResultFolder
-from visattn.data.captions.files import read_caption_results, read_captions, read_split_file
-from visattn.data.classification.torchvision_sets import read_idx_shape
-from visattn.data.feature_cache import HEADER, FeatureHeader
+from visattn.data.captions.files import read_caption_results, read_captions
 from visattn.data.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
@@ -99,14 +96,6 @@ MAPS: Any = {
     "gates": [0.5],
     "geometry": to_dict(Geometry.identity((5, 7))),
 }
-FEATURES: Any = {
-    "format": "visattn-features-1",
-    "source": {"encoder": "resnet18"},
-    "shapes": [[5, 3, 2]],
-    "views": ["plain"],
-    "ids": ["a.jpg", "b.jpg"],
-    "complete": True,
-}
 
 
 def npy(values: np.ndarray) -> bytes:
@@ -119,14 +108,6 @@ def npz(**arrays: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
     return file.getvalue()
-
-
-def idx(values: np.ndarray) -> bytes:
-    return (
-        bytes([0, 0, 8, values.ndim])
-        + struct.pack(f">{values.ndim}I", *values.shape)
-        + values.tobytes()
-    )
 
 
 def _captions(path: Path) -> object:
@@ -146,18 +127,16 @@ def _maps(path: Path) -> object:
 
 
 def _instances(path: Path) -> object:
-    images = read_instance_file(path)
+    images, _ = read_instance_file(path)
     try:
         return [
-            segmentation_mask(o.segmentation, image.size) for image in images for o in image.objects
+            segmentation_mask(o.segmentation, image.size)
+            for image in images
+            for o in image.objects
+            if o.segmentation
         ]
     except ValueError as error:  # as LocatedImage.regions does, with the image
         raise ValueError(f"{path}: {error}") from error
-
-
-def _features(path: Path) -> object:
-    path.replace(path.parent / HEADER)
-    return FeatureHeader.read(path.parent)
 
 
 def _record(path: Path) -> object:
@@ -194,7 +173,6 @@ KINDS: dict[str, Kind] = {
         b'{"file": "a.jpg", "id": 5, "captions": ["A", "B"]}\n{"image": "b.jpg", "caption": "C"}\n',
         _captions,
     ),
-    "split": Kind("train.txt", b"a.jpg\nb.jpg\n\nc.jpg\n", read_split_file),
     "coco results": Kind("a.json", written(RESULTS), read_caption_results),
     "result lines": Kind("a.jsonl", b"\n".join(map(written, RESULTS)), read_caption_results),
     "result table": Kind("a.tsv", b"37\ta ring\nb.jpg\t\n", read_caption_results),
@@ -204,12 +182,5 @@ KINDS: dict[str, Kind] = {
     "array": Kind("a.npy", npy(NOISE), _maps),
     "arrays": Kind("a.npz", npz(maps=NOISE, other=np.zeros(3)), _maps),
     "map json": Kind("a.json", written(MAPS), _maps),
-    "idx images": Kind(
-        "a", idx(np.zeros((5, 3, 2), np.uint8)), lambda path: read_idx_shape(path, 3)
-    ),
-    "idx classes": Kind(
-        "a", idx(np.arange(5, dtype=np.uint8)), lambda path: read_idx_shape(path, 1)
-    ),
     "map record": Kind("a.json", written(RECORD), _record),
-    "features": Kind("a.json", written(FEATURES), _features),
 }

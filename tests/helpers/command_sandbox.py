@@ -32,8 +32,14 @@ trainer:
   num_sanity_val_steps: 0
   log_every_n_steps: 1
 data:
-  class_path: ScenesDataModule
-  init_args: {image_size: 24, train: 3, val: 3, test: 2, batch_size: 7, num_workers: 0}
+  class_path: CaptionData
+  init_args:
+    source:
+      class_path: SceneCaptions
+      init_args:
+        {image_size: 24, train: 3, val: 3, test: 2}
+    batch_size: 7
+    num_workers: 0
 """
 )
 CLASSES = ("ant", "bee", "cat")

@@ -40,6 +40,11 @@ class Recipe(NamedTuple):
                 return word.partition("=")[2]
         return yaml.safe_load(self.config.read_text())[part]["class_path"]
 
+    def source(self) -> str:
+        """Return the class of the source of the data."""
+        data = yaml.safe_load(self.config.read_text())["data"]
+        return data["init_args"]["source"]["class_path"]
+
 
 def _variant(command: str) -> Recipe:
     """Return the recipe of a command of the page: its run folder has the name of the variant."""
@@ -57,22 +62,21 @@ _COMMANDS = re.findall(
 )
 VARIANTS = [_variant(command) for command in _COMMANDS]
 SMALL = {
-    "ScenesDataModule": "--data.train=2 --data.val=2 --data.test=2 --data.batch_size=3"
-    " --data.num_workers=0",
-    "CaptionDataModule": "--data.batch_size=2 --data.min_word_freq=1"
-    " --data.feature_cache_dir=features",
-    "TorchvisionDataModule": "--data.batch_size=2 --data.val=3 --data.num_workers=0",
-    "FolderDataModule": "--data.batch_size=2 --data.num_workers=0",
-    "ClutteredMNISTDataModule": "--data.batch_size=2 --data.val=3",
-    "DigitSequenceDataModule": "--data.batch_size=2 --data.val=3",
-    "ScenesDetectionDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
-    "CocoDetectionDataModule": "--data.batch_size=2 --data.num_workers=0",
-    "SceneSegmentationDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
-    "CocoSegmentationDataModule": "--data.batch_size=2 --data.num_workers=0",
-    "SortOfClevrDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2"
-    " --data.questions=2",
-    "VQADataModule": "--data.batch_size=2 --data.num_workers=0",
-    "SingleObjectDataModule": "--data.train=4 --data.val=3 --data.test=3 --data.batch_size=2",
+    "SceneCaptions": "--data.source.train=2 --data.source.val=2 --data.source.test=2"
+    " --data.batch_size=3 --data.num_workers=0",
+    "CaptionFile": "--data.batch_size=2 --data.min_word_freq=1 --data.feature_cache_dir=features",
+    "TorchvisionImages": "--data.batch_size=2 --data.source.val=3 --data.num_workers=0",
+    "ClassFolders": "--data.batch_size=2 --data.num_workers=0",
+    "ClutteredDigits": "--data.batch_size=2 --data.source.val=3",
+    "DigitCanvases": "--data.batch_size=2 --data.source.val=3",
+    "SceneObjects": "--data.source.train=4 --data.source.val=3 --data.source.test=3"
+    " --data.batch_size=2",
+    "CocoInstances": "--data.batch_size=2 --data.num_workers=0",
+    "SortOfClevrImages": "--data.source.train=4 --data.source.val=3 --data.source.test=3"
+    " --data.batch_size=2 --data.source.questions=2",
+    "VQAFiles": "--data.batch_size=2 --data.num_workers=0",
+    "SingleObjects": "--data.source.train=4 --data.source.val=3 --data.source.test=3"
+    " --data.batch_size=2",
 }
 # Further options, so that the tests run on a slow CPU.
 SLOW_CPU = {
@@ -92,7 +96,7 @@ SLOW_CPU = {
     " --model.segmenter.encoder.pretrained=false --model.segmenter.encoder.img_size=[64,64]",
     "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[64,64]",
     "scenes_transformer": "--model.captioner.encoder.channels=16 --model.captioner.embed_dim=24",
-    "scenes_unet": "--model.segmenter.encoder.img_size=[64,64] --data.image_size=64",
+    "scenes_unet": "--model.segmenter.encoder.img_size=[64,64] --data.source.image_size=64",
     "vqa2_cross": "--trainer.accelerator=cpu --trainer.precision=32-true"
     " --model.vqa_model.encoder.pretrained=false --model.vqa_model.encoder.name=resnet18"
     " --model.vqa_model.encoder.img_size=[64,64] --model.vqa_model.dim=32",
@@ -106,7 +110,7 @@ TRAINED = {
     "scenes_transformer", "scenes_unet", "sort_of_clevr_mac", "stn_mnist",
     "vit_cifar10", "vqa2_cross",
 }  # fmt: skip
-BEAM_SEARCH = {"ScenesDataModule", "CaptionDataModule", "SequenceRecognitionTask"}
+BEAM_SEARCH = {"CaptionData", "SequenceRecognitionTask"}
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
 
 
@@ -140,7 +144,7 @@ def write_shared_data(folder: Path) -> None:
 
 def small_run(recipe: Recipe) -> list[str]:
     data, task = recipe.class_path(), recipe.class_path("model")
-    options = f"{SMALL[data]} {SLOW_CPU.get(recipe.name, '')}".split()
+    options = f"{SMALL[recipe.source()]} {SLOW_CPU.get(recipe.name, '')}".split()
     if not BEAM_SEARCH.isdisjoint({data, task}):
         options += ["--model.beam_size=1"]
     return last_of_each([f"--config={recipe.config}", *recipe.options, *options, *QUIET])

@@ -45,10 +45,17 @@ TRANSFORMER = (
 )
 DIGITS = """\
 data:
-  class_path: TorchvisionDataModule
+  class_path: ClassificationData
   init_args:
-    {dataset: MNIST, root: ., val: 7, batch_size: 6, affine: {degrees: 9, scale: [0.9, 1.1]},
-     train_transforms: [{RandomTranslate: {pixels: 3}}, {RandomRotation: {degrees: 20}}]}
+    source:
+      class_path: TorchvisionImages
+      init_args:
+        {dataset: MNIST, root: ., val: 7}
+    batch_size: 6
+    transforms: [{class_path: RandomAffine, init_args: {degrees: [-9, 9], scale: [0.9, 1.1]}}]
+    train_transforms:
+      - {class_path: RandomCrop, init_args: {size: 28, padding: 3}}
+      - {class_path: RandomRotation, init_args: {degrees: [-20, 20]}}
 """
 PHOTOS = (
     CLASSES
@@ -56,19 +63,28 @@ PHOTOS = (
       class_path: AttentionResNet
       init_args: {depth: 8, stem_width: 4, img_size: [24, 24], block: cbam}
 data:
-  class_path: FolderDataModule
+  class_path: ClassificationData
   init_args:
-    root: folders
+    source:
+      class_path: ClassFolders
+      init_args:
+        {root: folders}
     batch_size: 4
-    train_transforms: [{RandomResizedCrop: {size: [24, 24]}}, RandomHorizontalFlip]
+    train_transforms:
+      - {class_path: RandomResizedCrop, init_args: {size: [24, 24]}}
+      - RandomHorizontalFlip
 """
 )
 SHAPES = """\
 data:
-  class_path: SingleObjectDataModule
+  class_path: ClassificationData
   init_args:
-    {image_size: 28, train: 23, val: 7, test: 5, batch_size: 6,
-     train_transforms: [RandomHorizontalFlip]}
+    source:
+      class_path: SingleObjects
+      init_args:
+        {image_size: 28, train: 23, val: 7, test: 5}
+    batch_size: 6
+    train_transforms: [RandomHorizontalFlip]
 """
 CANVASES = """\
   class_path: GlimpseTask
@@ -82,10 +98,14 @@ CANVASES = """\
     baseline: informed
     final_std: 0.1
 data:
-  class_path: ClutteredMNISTDataModule
+  class_path: ClassificationData
   init_args:
-    {root: ., canvas_size: [33, 33], num_distractors: 2, val: 7, batch_size: 6,
-     train_transforms: [RandomTranslate]}
+    source:
+      class_path: ClutteredDigits
+      init_args:
+        {root: ., canvas: {size: [33, 33], num_distractors: 2}, val: 7}
+    batch_size: 6
+    train_transforms: [RandomInvert]
 """
 SOFT = """\
       class_path: ShowAttendTell
@@ -116,10 +136,14 @@ SCENES = (
     CAPTIONER
     + """\
 data:
-  class_path: ScenesDataModule
+  class_path: CaptionData
   init_args:
-    {image_size: 24, train: 7, val: 3, test: 3, batch_size: 7, batches_per_pool: 2,
-     num_workers: 0}
+    source:
+      class_path: SceneCaptions
+      init_args:
+        {image_size: 24, train: 7, val: 3, test: 3}
+    batch_size: 7
+    num_workers: 0
 """
 )
 HARD = """
@@ -130,10 +154,16 @@ CAPTIONS = (
     + """\
     monitor: val/loss
 data:
-  class_path: CaptionDataModule
+  class_path: CaptionData
   init_args:
-    {captions: captions.token.txt, photos: photos, train: train.txt, val: validation.txt,
-     phrases: phrase_boxes.json.gz, min_word_freq: 1, batch_size: 4, hflip: true}
+    source:
+      class_path: CaptionFile
+      init_args:
+        {captions: captions.token.txt, photos: photos, train: train.txt, val: validation.txt}
+    phrases: phrase_boxes.json.gz
+    min_word_freq: 1
+    batch_size: 4
+    hflip: true
 """
 )
 TASKS = {

@@ -37,8 +37,13 @@ TRANSFORMER = """\
 """
 DIGITS = """\
 data:
-  class_path: TorchvisionDataModule
-  init_args: {dataset: MNIST, root: ., val: 11, train_transforms: [{RandomTranslate: {pixels: 2}}]}
+  class_path: ClassificationData
+  init_args:
+    source:
+      class_path: TorchvisionImages
+      init_args:
+        {dataset: MNIST, root: ., val: 11}
+    train_transforms: [{class_path: RandomCrop, init_args: {size: 28, padding: 2}}]
 """
 CAPTIONS = """\
   class_path: %s
@@ -56,10 +61,15 @@ CAPTIONS = """\
 %s"""
 PHOTOS = """\
 data:
-  class_path: CaptionDataModule
+  class_path: CaptionData
   init_args:
-    {captions: captions.jsonl, photos: photos, train: train.txt, val: validation.txt,
-     phrases: phrase_boxes.json.gz, hflip: true, min_word_freq: 1}
+    source:
+      class_path: CaptionFile
+      init_args:
+        {captions: captions.jsonl, photos: photos, train: train.txt, val: validation.txt}
+    phrases: phrase_boxes.json.gz
+    hflip: true
+    min_word_freq: 1
 """
 GUIDED = """\
     doubly_stochastic_weight: 1.0
@@ -102,14 +112,24 @@ SCENES = (
     + """\
     beam_size: 2
 data:
-  class_path: ScenesDataModule
-  init_args: {image_size: 24, train: 3, val: 11, test: 11, batch_size: 7, num_workers: 0}
+  class_path: CaptionData
+  init_args:
+    source:
+      class_path: SceneCaptions
+      init_args:
+        {image_size: 24, train: 3, val: 11, test: 11}
+    batch_size: 7
+    num_workers: 0
 """
 )
 SHAPES = """\
 data:
-  class_path: SingleObjectDataModule
-  init_args: {image_size: 28, train: 13, val: 11, test: 11}
+  class_path: ClassificationData
+  init_args:
+    source:
+      class_path: SingleObjects
+      init_args:
+        {image_size: 28, train: 13, val: 11, test: 11}
 """
 QUESTIONS = """\
   class_path: QuestionTask
@@ -127,8 +147,12 @@ QUESTIONS = """\
 """
 SORT_OF_CLEVR = """\
 data:
-  class_path: SortOfClevrDataModule
-  init_args: {train: 13, val: 11, test: 11, questions: 3}
+  class_path: QuestionData
+  init_args:
+    source:
+      class_path: SortOfClevrImages
+      init_args:
+        {train: 13, val: 11, test: 11, questions: 3}
 """
 MASKS = """\
   class_path: SegmentationTask
@@ -141,8 +165,13 @@ MASKS = """\
     dice_weight: 0.0
     num_panels: 0
 data:
-  class_path: SceneSegmentationDataModule
-  init_args: {image_size: 24, train: 13, val: 3, test: 11, num_workers: 0}
+  class_path: SegmentationData
+  init_args:
+    source:
+      class_path: SceneObjects
+      init_args:
+        {image_size: 24, train: 13, val: 3, test: 11}
+    num_workers: 0
 """
 CONFIGS = {
     "digits": TRAINER + TRANSFORMER % ("[0.1]", "[0.3]") + OPTIMIZER + DIGITS,

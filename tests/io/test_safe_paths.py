@@ -1,13 +1,12 @@
 """Untrusted file names: none leads out of its directory, by itself or through a link."""
 
 import os
-import pickle
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
-from visattn.io.safe_paths import SafeDirectory, check_relative_path
+from visattn.io.safe_paths import file_below, relative_path
 
 PARTS = st.sampled_from(
     ["..", ".", "", "a", "b.jpg", "..b", "a..", "C:", "~", "\\", "\\..", "é", " "]
@@ -43,7 +42,7 @@ PARTS = st.sampled_from(
 )
 def test_unsafe_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"must be a path inside its directory, got '") as caught:
-        check_relative_path(name)
+        relative_path(name)
     assert str(caught.value).isprintable()
 
 
@@ -64,25 +63,23 @@ def test_unsafe_names_are_refused(name: str) -> None:
     ],
 )
 def test_safe_names_are_accepted(name: str, tmp_path: Path) -> None:
-    check_relative_path(name)
-    assert SafeDirectory(tmp_path).path(name) == tmp_path / name
+    relative_path(name)
+    assert file_below(tmp_path, name) == tmp_path / name.replace("\\", "/")
 
 
 @pytest.mark.parametrize(
     "name", ["x" * 256, "é" * 128, "a/" + "x" * 256, "/".join(["x" * 200] * 16)]
 )
 def test_long_names_are_refused(name: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"a path may have 3,000 bytes, and 255 per component, got"
-    ):
-        check_relative_path(name)
+    with pytest.raises(ValueError, match="must be a path inside its directory"):
+        relative_path(name)
 
 
 @given(parts=st.lists(PARTS, min_size=1, max_size=6))
 def test_accepted_names_stay_inside(parts: list[str]) -> None:
     folder = Path("/somewhere/photos")
     try:
-        path = SafeDirectory(folder).path("/".join(parts))
+        path = file_below(folder, "/".join(parts))
     except ValueError:
         return
     assert Path(os.path.normpath(path)).is_relative_to(folder)
@@ -100,12 +97,11 @@ def test_link_to_outside_is_refused(tmp_path: Path) -> None:
     (photos / "gone.jpg").symlink_to("/nowhere/a.jpg")
     (photos / "round.jpg").symlink_to("round.jpg")
     (photos / "inner.jpg").symlink_to("a.jpg")
-    directory = SafeDirectory(photos)
     for name in ("link.jpg", "up.jpg", "deep/a.jpg", "gone.jpg"):
         with pytest.raises(ValueError, match=rf"'{name}' is a link to .*, outside .*photos; copy"):
-            directory.path(name)
+            file_below(photos, name)
     for name in ("a.jpg", "inner.jpg", "round.jpg", "new/folder/a.jpg"):
-        assert directory.path(name) == photos / name
+        assert file_below(photos, name) == photos / name
 
 
 def test_sibling_directory_with_a_longer_name_is_outside(tmp_path: Path) -> None:
@@ -113,12 +109,11 @@ def test_sibling_directory_with_a_longer_name_is_outside(tmp_path: Path) -> None
     (tmp_path / "photos2").mkdir()
     (tmp_path / "photos" / "a.jpg").symlink_to(tmp_path / "photos2" / "a.jpg")
     with pytest.raises(ValueError, match="is a link to"):
-        SafeDirectory(tmp_path / "photos").path("a.jpg")
+        file_below(tmp_path / "photos", "a.jpg")
 
 
 def test_directory_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "here").symlink_to(tmp_path / "there")
     (tmp_path / "there" / "b.jpg").symlink_to("a.jpg")
-    directory = pickle.loads(pickle.dumps(SafeDirectory(tmp_path / "here")))
-    assert directory.path("b.jpg") == tmp_path / "here" / "b.jpg"
+    assert file_below(tmp_path / "here", "b.jpg") == tmp_path / "here" / "b.jpg"

@@ -25,13 +25,13 @@ from visattn.models.saving import load
 
 # Metrics that a test must have, by task or, for captions, by data module.
 TEST_METRICS = {
-    "ScenesDataModule": {
+    "SceneCaptions": {
         "test/caption_accuracy",
         "novel/caption_accuracy",
         "shuffled/caption_accuracy",
         "untrained/caption_accuracy",
     },
-    "CaptionDataModule": {"test/bleu-4", "test/cider-d", "shuffled/cider-d", "teacher_forced/lift"},
+    "CaptionFile": {"test/bleu-4", "test/cider-d", "shuffled/cider-d", "teacher_forced/lift"},
     "ClassificationTask": {
         f"test/{name}"
         for name in ("accuracy", "balanced_accuracy", "worst_class_accuracy", "calibration_error")
@@ -114,6 +114,6 @@ def test_config_is_tested_with_the_arguments_of_its_training(fitted: Fitted) -> 
         assert any(not torch.equal(moving[name], tensor) for name, tensor in weights.items())
     assert main(["test", *arguments, "--ckpt_path", str(last)]) == 0
     scores = yaml.safe_load((run / "test.json").read_text())
-    expected = TEST_METRICS.get(recipe.class_path("model")) or TEST_METRICS[recipe.class_path()]
+    expected = TEST_METRICS.get(recipe.class_path("model")) or TEST_METRICS[recipe.source()]
     without_phrases = {"teacher_forced/lift"} if recipe.name.startswith("coco") else set[str]()
     assert expected - without_phrases <= set(scores)

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from feature_cache_data import Photos, prepare, small_encoder
-from kept_values import Keep
-from named_weights import fill
 from net_cases import outputs
 
 import visattn as va
@@ -52,16 +49,6 @@ def _compare(kept: Any, output: Any, where: str) -> None:
         assert abs(total - kept["sum"]) <= 1e-3 * scale * max(1, output.numel()) ** 0.5, where
     else:
         assert output == kept, where
-
-
-def test_features(keep: Keep, tmp_path: Path) -> None:
-    shutil.copytree(FILES / "features", tmp_path / "features")
-    records = tmp_path / "features" / "features.bin"
-    before = records.stat().st_mtime_ns
-    cache = prepare(tmp_path / "features", fill(small_encoder()), Photos(2))
-    assert records.stat().st_mtime_ns == before  # nothing is computed again
-    grids = {name: cache.read(number) for number, name in enumerate(cache.ids)}
-    keep("files/features", {name: [grid[:, ::3] for grid in each] for name, each in grids.items()})
 
 
 def test_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,13 @@ model:
       class_path: AttentionResNet
       init_args: {depth: 8, stem_width: 4, img_size: [28, 28], mean: [0.1], std: [0.3]}
 data:
-  class_path: TorchvisionDataModule
-  init_args: {dataset: MNIST, root: DIGITS, val: 5, batch_size: 9}
+  class_path: ClassificationData
+  init_args:
+    source:
+      class_path: TorchvisionImages
+      init_args:
+        {dataset: MNIST, root: DIGITS, val: 5}
+    batch_size: 9
 """
 
 
@@ -184,9 +189,12 @@ def test_score_functions_of_recognizers_compared_from_end_to_end(
             "beam_size": 1,
         },
     }
-    data = {"root": str(tmp_path), "canvas_size": [24, 72], "max_digits": 2, "val": 5}
-    data |= {"batch_size": 9}
-    recipe["data"] = {"class_path": "DigitSequenceDataModule", "init_args": data}
+    spec = {"canvas": {"size": [24, 72]}, "max_digits": 2}
+    options = {"root": str(tmp_path), "spec": spec, "val": 5}
+    source = {"class_path": "DigitCanvases", "init_args": options}
+    recipe["data"] = {
+        "class_path": "SequenceData", "init_args": {"source": source, "batch_size": 9},
+    }  # fmt: skip
     config.write_text(yaml.safe_dump(recipe))
     out = tmp_path / "runs.jsonl"
     rows = ["with:score=location", "with:score=dot"]

@@ -22,8 +22,14 @@ trainer:
     - class_path: CaptionPanels
       init_args: {images: 1, width: 480}
 data:
-  class_path: ScenesDataModule
-  init_args: {image_size: 24, train: 3, val: 3, test: 11, batch_size: 7, num_workers: 0}
+  class_path: CaptionData
+  init_args:
+    source:
+      class_path: SceneCaptions
+      init_args:
+        {image_size: 24, train: 3, val: 3, test: 11}
+    batch_size: 7
+    num_workers: 0
 """
 )
 

@@ -80,8 +80,13 @@ model:
       class_path: AttentionResNet
       init_args: {depth: 8, stem_width: 4, img_size: [28, 28], mean: [0.1], std: [0.3]}
 data:
-  class_path: TorchvisionDataModule
-  init_args: {dataset: MNIST, root: DIGITS, val: 5, batch_size: 6}
+  class_path: ClassificationData
+  init_args:
+    source:
+      class_path: TorchvisionImages
+      init_args:
+        {dataset: MNIST, root: DIGITS, val: 5}
+    batch_size: 6
 """
 
 
@@ -156,7 +161,7 @@ def test_nothing_is_downloaded(
         assert "unknown timm model" in refused(over, code=1)
     classifier = {"class_path": "timm:hf-hub:evil/model"}
     over = {"model": {"class_path": "ClassificationTask", "init_args": {"classifier": classifier}}}
-    assert "unknown timm model" in refused(over, "--data", "SingleObjectDataModule", code=1)
+    assert "unknown timm model" in refused(over, "--data", "ClassificationData", code=1)
     assert connected == []
 
 

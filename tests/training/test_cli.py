@@ -21,11 +21,11 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from visattn.cli import main
+from visattn.data.scenes.dataset import Scenes
 from visattn.io.trusted_modules import TRUSTED_MODULES, parse_module_names
 from visattn.models.config import model_config
 from visattn.models.saving import load
 from visattn.pipelines.captioning import caption
-from visattn.training.captioning.data import ScenesDataModule
 from visattn.training.cli import trust_modules
 from visattn.training.command import find_config, with_configs, with_run
 
@@ -69,7 +69,7 @@ def test_export_then_load_then_caption(run: Path, tmp_path: Path, capsys: Capsys
     assert model_config(model) == model_config(trained)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, trained.state_dict()[name])
-    (pixels,) = ScenesDataModule(image_size=24, val=3).examples(1)
+    pixels = Scenes(3, size=24, split="validation").image(0).permute(1, 2, 0).numpy()
     (said,) = caption(model, pixels)
     Image.fromarray(pixels).save(tmp_path / "scene.png")
     capsys.readouterr()
@@ -155,15 +155,15 @@ REFUSALS: list[tuple[str, int, str]] = [
     ("validate --config {tiny}", 2, "without a checkpoint the weights are random"),
     ("test --config {tiny} --ckpt_path nowhere.ckpt", 1, "nowhere.ckpt: No such file"),
     ("predict --config {tiny}", 2, "unknown command 'predict'"),
-    ("fit --config {tiny} --data.image_size large", 2, "large"),
-    ("fit --config {tiny} --data.colors [mauve]", 1, "colors must be chosen from red"),
+    ("fit --config {tiny} --data.source.image_size large", 2, "large"),
+    ("fit --config {tiny} --data.source.colors [mauve]", 1, "colors must be chosen from red"),
     ("fit --config {tiny} --init_from nowhere.ckpt", 1, "no model is named 'nowhere.ckpt'"),
     ("fit --config {tiny} --trainer.accelerator none", 1, "selected an invalid accelerator"),
     ("fit --config {tiny} --model ClassificationTask", 2, "are required: classifier"),
     ("fit --config {tiny} --model CaptionTsk", 2, "CaptionTsk"),
     ("fit --config {tiny} --model.captioner.hiden_size 3", 2, "hiden_size"),
     ("fit --config {tiny} --trainer.max_epoch 3", 2, "--trainer.max_epoch"),
-    ("fit --config {tiny} --data.train ${NOWHERE}", 2, "NOWHERE"),
+    ("fit --config {tiny} --data.source.train ${NOWHERE}", 2, "NOWHERE"),
     ("fit --config {tiny} --model.monitor val/cider", 1, "monitor must name a validation metric"),
     ("fit --config {tiny} --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor x", 1,
      "EarlyStopping: monitor must name a validation metric, got 'x'"),
@@ -171,7 +171,7 @@ REFUSALS: list[tuple[str, int, str]] = [
     ("fit --config {tiny} --run {run}", 1, "{run} already holds a run; choose another --run"),
     (f"fit {COPY} --run {{run}}", 1, "continues to {run}/checkpoints/last.ckpt, which would be"),
     (f"test {COPY} --model.captioner.hidden_size 13", 1, "the checkpoint does not fit the model"),
-    (f"test {COPY} --data.colors [red,pink,cyan]", 1, "was trained with other words"),
+    (f"test {COPY} --data.source.colors [red,pink,cyan]", 1, "was trained with other words"),
 ]  # fmt: skip
 
 
@@ -301,8 +301,9 @@ def test_a_dry_run_writes_and_downloads_nothing(
         assert f"{command} uses {run}/config.yaml and {run}/checkpoints/best.ckpt" in error
     downloads: list[object] = []
     monkeypatch.setattr(torchvision.datasets.MNIST, "download", downloads.append)
-    mnist = ["--data", "TorchvisionDataModule", "--data.dataset", "MNIST", "--data.root", "."]
-    words = ["fit", "--config", str(tiny), *mnist, "--data.download", "true", "--dry-run"]
+    mnist = ["--data", "ClassificationData", "--data.source", "TorchvisionImages"]
+    mnist += ["--data.source.dataset", "MNIST", "--data.source.root", "."]
+    words = ["fit", "--config", str(tiny), *mnist, "--data.source.download", "true", "--dry-run"]
     assert main(words) == 1
     assert downloads == []
     after = {path: path.stat().st_mtime_ns for path in (*tmp_path.rglob("*"), *run.rglob("*"))}
@@ -314,7 +315,7 @@ def test_arguments_are_completed_by_configs_and_runs(run: Path) -> None:
     Path("scenes_demo").touch()  # a file of the working folder goes first
     assert with_configs(["-c", "scenes_demo"]) == ["-c", "scenes_demo"]
     best = str(run / "checkpoints" / "best.ckpt")
-    words = ["--run", str(run), "--data.test", "3"]
+    words = ["--run", str(run), "--data.source.test", "3"]
     config = ["--config", str(run / "config.yaml")]
     assert with_run("test", words) == [*config, *words, "--run", str(run), "--ckpt_path", best]
     assert with_run("test", [f"--ckpt_path={best}"])[-1] == best

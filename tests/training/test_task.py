@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from visattn.data.classification.datasets import LabeledBatch
+from visattn.data.scenes.dataset import SingleObjects
 from visattn.models.base import ImageClassifier
 from visattn.models.resnet import AttentionResNet
-from visattn.training.classification.data import SingleObjectDataModule
-from visattn.training.data_module import DataModule, InputSpec
+from visattn.training.classification.data import ClassificationData
+from visattn.training.data_module import InputSpec
 from visattn.training.metrics import Evaluation, WeightedMean
 from visattn.training.optim import OptimConfig
 from visattn.training.task import Task, connect
@@ -80,12 +81,10 @@ def network(names: list[str]) -> AttentionResNet:
     return AttentionResNet(names, depth=8, stem_width=4, img_size=(24, 24))
 
 
-class TwoTestSets(SingleObjectDataModule):
-    test_splits = ("test", "test")
-
-
-def data() -> TwoTestSets:
-    return TwoTestSets(image_size=24, train=8, val=5, test=7, batch_size=4, num_workers=0)
+def data() -> ClassificationData:
+    module = ClassificationData(SingleObjects(8, 5, 7, image_size=24), batch_size=4)
+    module.test_splits = ("test", "test")
+    return module
 
 
 def trainer(folder: Path, **options: Any) -> Trainer:
@@ -160,13 +159,6 @@ def test_a_task_without_metrics_says_so() -> None:
 
     with pytest.raises(NotImplementedError, match="Blind has no metrics"):
         Blind(network, {}).validation_step(None, 0)
-
-
-def test_data_modules_have_nothing_to_tell_by_default() -> None:
-    samples: DataModule = data()
-    assert DataModule.centers(samples, "test") is None
-    assert samples.references("train") is None
-    assert samples.test_notes() == {}
 
 
 def test_gradients_of_fused_optimizers_are_clipped_in_bfloat16(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ Render scenes of colored shapes. Each scene is DIR/ID.png and a line of DIR/capt
 DIR/instances.json has the boxes in the format of COCO, with the shapes as categories; its outlines
 are those of the boxes."""
 _SHAPES = """\
-Render scenes of one colored shape each, as SingleObjectDataModule provides them. Each scene is
+Render scenes of one colored shape each, as the source SingleObjects provides them. Each scene is
 DIR/ID.png and a line of DIR/shapes.jsonl:
   id, file   the image
   class      the shape
@@ -53,8 +53,8 @@ DIR/instances.json has the boxes in the format of COCO, with the shapes as categ
 are those of the boxes. A model of shapes is scored on them by visattn score maps
 --data DIR/instances.json --images DIR."""
 _DIGITS = """\
-Place MNIST digits on canvases, as ClutteredMNISTDataModule provides them. Each canvas is DIR/ID.png
-and a line of DIR/digits.jsonl:
+Place MNIST digits on canvases, as the source ClutteredDigits provides them. Each canvas is
+DIR/ID.png and a line of DIR/digits.jsonl:
   id, file     the canvas
   class        the digit
   box          box of the digit: left, top, right, bottom in pixels
@@ -320,24 +320,17 @@ def _object_records(world: "World", size: int) -> list[dict[str, Any]]:
 
 
 def _write_digits(args: argparse.Namespace) -> str:
-    from visattn.training.classification.data import ClutteredMNISTDataModule
+    from visattn.data.classification.cluttered_mnist import ClutteredDigits, ClutterSpec
 
     canvas: tuple[int, int] = (args.canvas_size[0], args.canvas_size[1])
     _require_mnist(Path(args.root))
-    data = ClutteredMNISTDataModule(
-        root=args.root,
-        canvas_size=canvas,
-        num_distractors=args.num_distractors,
-        distractor_size=args.distractor_size,
-        blend=args.blend,
-        split_seed=args.seed,
-        seed=args.seed,
-    )
-    canvases = data.open_dataset(args.split)
+    spec = ClutterSpec(canvas, args.num_distractors, args.distractor_size, args.blend)
+    data = ClutteredDigits(args.root, spec, seed=args.seed, split_seed=args.seed)
+    canvases = data(args.split)
     if not 1 <= args.count <= len(canvases):
         raise ValueError(f"count must be 1 to {len(canvases)}, got {args.count}")
     numbers = list(range(args.count))
-    (images, labels), placements = canvases[numbers], canvases.placements(numbers)
+    (images, labels), placements = canvases.draw(numbers), canvases.placements(numbers)
     summary = (
         f"{args.count} of {len(canvases)} canvases of split {args.split}, "
         f"{canvas[0]} x {canvas[1]} pixels, sha256 of all {canvases.digest()}"

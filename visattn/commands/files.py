@@ -183,7 +183,7 @@ def thread_count() -> int:
         >>> 1 <= thread_count() <= 8
         True
     """
-    from visattn.data.loading.loader import available_cores
+    from visattn.data.loading import available_cores
 
     return min(8, available_cores())
 

@@ -1,36 +1,37 @@
-from .augment.images import (
-    Augmentation as Augmentation,
-    RandAugment as RandAugment,
-    RandomErasing as RandomErasing,
-    RandomResizedCrop as RandomResizedCrop,
-)
 from .captions.batch import (
     CaptionBatch as CaptionBatch,
     CaptionSample as CaptionSample,
     Vocabulary as Vocabulary,
     collate_captions as collate_captions,
 )
-from .captions.dataset import (
-    CaptionDataset as CaptionDataset,
-)
 from .captions.files import (
+    CaptionFile as CaptionFile,
     read_captions as read_captions,
 )
 from .classification.cluttered_mnist import (
+    ClutteredDigits as ClutteredDigits,
     ClutterSpec as ClutterSpec,
 )
+from .classification.datasets import (
+    ClassFolders as ClassFolders,
+    TorchvisionImages as TorchvisionImages,
+)
 from .classification.digit_sequences import (
+    DigitCanvases as DigitCanvases,
     DigitSequences as DigitSequences,
     DigitSequenceSpec as DigitSequenceSpec,
 )
 from .feature_cache import (
     FeatureCache as FeatureCache,
 )
-from .loading.samplers import (
-    LengthBucketBatchSampler as LengthBucketBatchSampler,
+from .loading import (
+    EpochBatches as EpochBatches,
 )
-from .photo_tables import (
-    TableSource as TableSource,
+from .questions.sort_of_clevr import (
+    SortOfClevrImages as SortOfClevrImages,
+)
+from .questions.vqa_files import (
+    VQAFiles as VQAFiles,
 )
 from .regions.annotations import (
     AnnotatedImage as AnnotatedImage,
@@ -44,10 +45,19 @@ from .regions.masks import (
 from .regions.readers import (
     read_annotated_images as read_annotated_images,
 )
+from .regions.sources import (
+    CocoInstances as CocoInstances,
+    MaskFolders as MaskFolders,
+    VOCBoxes as VOCBoxes,
+    YOLOBoxes as YOLOBoxes,
+)
 from .scenes.dataset import (
     SINGLE_OBJECT as SINGLE_OBJECT,
+    SceneCaptions as SceneCaptions,
+    SceneObjects as SceneObjects,
     Scenes as Scenes,
     SingleCaptionScenes as SingleCaptionScenes,
+    SingleObjects as SingleObjects,
     single_object_scenes as single_object_scenes,
     single_object_world as single_object_world,
 )
@@ -58,4 +68,13 @@ from .scenes.language import (
 from .scenes.world import (
     WorldConfig as WorldConfig,
     draw_world as draw_world,
+)
+from .source import (
+    Source as Source,
+)
+from .tables import (
+    HubBoxes as HubBoxes,
+    HubCaptions as HubCaptions,
+    HubClasses as HubClasses,
+    HubQuestions as HubQuestions,
 )

@@ -1,10 +1,8 @@
-"""Phrases of captions with boxes (Flickr30k Entities): readers, samples, targets of supervision."""
+"""Phrases of captions with boxes (Flickr30k Entities): reader, scores, targets of supervision."""
 
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -14,21 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from visattn.data.captions.batch import split_words
-from visattn.data.captions.files import read_captions
-from visattn.data.regions.coco_instances import CocoImage, read_instance_file
-from visattn.data.scenes.dataset import Scenes
-from visattn.data.scenes.language import verify_caption
-from visattn.data.scenes.world import object_boxes
 from visattn.geometry.affine import Box, Geometry
-from visattn.images.reader import LoadedImage, read_image
 from visattn.io.safe_text import (
     decode_utf8,
     decompress_gzip,
-    element_text,
     parse_json,
-    parse_xml,
     printable_name,
     read_bytes_bounded,
+    reading,
     short_repr,
 )
 from visattn.metrics.grounding import (
@@ -73,18 +64,14 @@ def read_phrases(
     Source:
         Plummer et al. 2015, arXiv:1505.04870 (Flickr30k Entities), the format of its annotations.
     """
-    source = Path(path)
-    annotations = _load_json(source)
-    if not isinstance(annotations, dict):
-        raise ValueError(  # noqa: TRY004 (a file's fault)
-            f"{source} must hold an object of photos, got a {type(annotations).__name__}"
-        )
-    photos: dict[str, dict[tuple[str, ...], tuple[Phrase, ...]]] = {}
-    for photo, sentences in annotations.items():
-        try:
-            photos[photo] = _parse_sentences(sentences)
-        except ValueError as error:
-            raise ValueError(f"{source}, photo {printable_name(photo)}: {error}") from error
+    with reading(path):
+        content = read_bytes_bounded(Path(path))
+        if content[:2] == b"\x1f\x8b":
+            content = decompress_gzip(content)
+        photos: dict[str, dict[tuple[str, ...], tuple[Phrase, ...]]] = {}
+        for photo, sentences in parse_json(decode_utf8(content)).items():
+            with reading(path, f"photo {printable_name(photo)}"):
+                photos[photo] = _parse_sentences(sentences)
     return photos
 
 
@@ -145,27 +132,10 @@ def match_phrases(words: Sequence[str], annotated: Iterable[Phrase]) -> tuple[Ph
     return tuple(matches)
 
 
-def _load_json(source: Path) -> Any:
-    if not source.is_file():
-        raise FileNotFoundError(f"no phrase annotations at {source}")
-    content = read_bytes_bounded(source)
-    if content[:2] == b"\x1f\x8b":
-        try:
-            content = decompress_gzip(content)
-        except ValueError as error:
-            raise ValueError(
-                f"{source} cannot be decompressed: {error}; download it again"
-            ) from error
-    try:
-        return parse_json(decode_utf8(content))
-    except ValueError as error:
-        raise ValueError(f"{source} is neither JSON nor gzip-compressed JSON: {error}") from error
-
-
-def _parse_sentences(sentences: Any) -> dict[tuple[str, ...], tuple[Phrase, ...]]:
+def _parse_sentences(
+    sentences: Sequence[Mapping[str, Any]],
+) -> dict[tuple[str, ...], tuple[Phrase, ...]]:
     """Return the phrases of each caption of one photo."""
-    if not isinstance(sentences, list):
-        raise ValueError(f"captions must be a list, got a {type(sentences).__name__}")  # noqa: TRY004
     captions: dict[tuple[str, ...], tuple[Phrase, ...]] = {}
     for entry in sentences:
         # Annotations count what stands between spaces, captions count words of `split_words`:
@@ -173,66 +143,41 @@ def _parse_sentences(sentences: Any) -> dict[tuple[str, ...], tuple[Phrase, ...]
         #     parts    A  dog's   bone  ,  two  cats
         #     words    a  dog 's  bone     two  cats
         #     starts   0  1       3     4  4    5     6
-        parts = str(_require_field(entry, "sentence", str)).split()
+        parts = entry["sentence"].split()
         words_of_parts = [split_words(part) for part in parts]
         words = tuple(chain.from_iterable(words_of_parts))
         starts = [0, *accumulate(map(len, words_of_parts))]
-        phrases = [
-            _parse_phrase(phrase, parts, starts, words)
-            for phrase in _require_field(entry, "phrases", list)
-        ]
+        phrases = [_parse_phrase(phrase, parts, starts, words) for phrase in entry["phrases"]]
         kept = (phrase for phrase in phrases if phrase.num_words and phrase.boxes)
         captions[words] = _merge_duplicates((*captions.get(words, ()), *kept))
     return captions
 
 
 def _parse_phrase(
-    entry: Any, parts: Sequence[str], starts: Sequence[int], words: Sequence[str]
+    entry: Mapping[str, Any], parts: Sequence[str], starts: Sequence[int], words: Sequence[str]
 ) -> Phrase:
     """Return a phrase; its position in space-separated parts becomes one in `split_words`."""
-    first = _require_field(entry, "first_word", int)
-    count = _require_field(entry, "words", int)
-    if not 0 <= first < first + count <= len(parts):
+    first, end = entry["first_word"], entry["first_word"] + entry["words"]
+    text = " ".join(parts[first:end])
+    if not 0 <= first < end <= len(parts) or entry.get("phrase", text) != text:
         raise ValueError(
-            f"{count} words from word {first} exceed {short_repr(' '.join(parts))}, "
-            f"which has {len(parts)}"
+            f"{short_repr(entry.get('phrase', ''))}, words {first} to {end} of "
+            f"{short_repr(' '.join(parts))}: words are separated by spaces and counted from 0"
         )
-    text = " ".join(parts[first : first + count])
-    if entry.get("phrase", text) != text:
-        raise ValueError(
-            f"the phrase {short_repr(entry['phrase'])} is not at word {first}, where the caption "
-            f"has {short_repr(text)}; words are separated by spaces and counted from 0"
-        )
-    start = starts[first]
-    end = starts[first + count]
-    boxes = tuple(_parse_box(box, text) for box in _require_field(entry, "boxes", list))
-    types = _require_field(entry, "types", list)
-    if not all(isinstance(name, str) for name in types):
-        raise ValueError(f"types must be strings, got {short_repr(types)} for {short_repr(text)}")
-    return Phrase(start, end - start, boxes, tuple(types), " ".join(words[start:end]))
+    boxes = tuple(_parse_box(box) for box in entry["boxes"])
+    start, stop = starts[first], starts[end]
+    types = tuple(map(str, entry["types"]))
+    return Phrase(start, stop - start, boxes, types, " ".join(words[start:stop]))
 
 
-def _parse_box(value: Any, text: str) -> Box:
-    numbers = value if isinstance(value, list) and len(value) == 4 else [-1]
-    numeric = all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers)
-    if not numeric or not all(0 <= n <= 1 for n in numbers):  # false for NaN
-        numbers = [-1.0] * 4
-    x0, y0, x1, y1 = map(float, numbers)
-    if not (0 <= x0 < x1 and 0 <= y0 < y1):
+def _parse_box(value: Sequence[float]) -> Box:
+    left, top, right, bottom = map(float, value)
+    if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):  # false for NaN
         raise ValueError(
             "a box must be left < right and top < bottom, all between 0 and 1, got "
-            f"{short_repr(value)} for {short_repr(text)}"
+            f"{short_repr(value)}"
         )
-    return x0, y0, x1, y1
-
-
-def _require_field(entry: Any, name: str, kind: type) -> Any:
-    value = entry.get(name) if isinstance(entry, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(  # noqa: TRY004 (a file's fault)
-            f"each entry needs {name!r} of type {kind.__name__}, got {short_repr(entry)}"
-        )
-    return value
+    return left, top, right, bottom
 
 
 def _merge_duplicates(phrases: Iterable[Phrase]) -> tuple[Phrase, ...]:
@@ -248,97 +193,6 @@ def _merge(phrases: Sequence[Phrase]) -> Phrase:
     boxes = dict.fromkeys(box for phrase in phrases for box in phrase.boxes)
     types = dict.fromkeys(name for phrase in phrases for name in phrase.types)
     return phrases[0]._replace(boxes=tuple(boxes), types=tuple(types))
-
-
-# [/EN#7/people Two kids]: a chain of phrases for one thing, its kinds, the words; or a plain word.
-_PARTS = re.compile(r"\[/EN#(\d+)((?:/[a-z]+)+) ([^\]]+)\]|([^\s\[\]]+)")
-
-
-def read_flickr30k_entities(
-    folder: str | os.PathLike[str],
-) -> dict[str, dict[tuple[str, ...], tuple[Phrase, ...]]]:
-    """Read a folder of Flickr30k Entities: for each photo, phrases with boxes by caption.
-
-    Phrases of a chain without boxes (`nobox`, or the whole scene) are dropped.
-
-    Args:
-        folder: Holds `Sentences/NAME.txt`, a caption per line with phrases as
-            `[/EN#283585/people An Asian woman]`, and `Annotations/NAME.xml` with boxes in pixels.
-
-    Returns:
-        As `read_phrases`; photos are named `NAME.jpg`, boxes are relative to the photo.
-
-    Raises:
-        FileNotFoundError: If one of the two folders, or the annotation of a photo is missing.
-        ValueError: If a file is invalid; the message names it.
-
-    Source:
-        Plummer et al. 2015, arXiv:1505.04870.
-    """
-    source = Path(folder)
-    sentences = source / "Sentences"
-    annotations = source / "Annotations"
-    for subfolder in (sentences, annotations):
-        if not subfolder.is_dir():
-            raise FileNotFoundError(
-                f"{source} must hold the folders Sentences and Annotations of Flickr30k Entities; "
-                f"there is no {subfolder.name}"
-            )
-    photos: dict[str, dict[tuple[str, ...], tuple[Phrase, ...]]] = {}
-    for path in sorted(sentences.glob("*.txt")):
-        boxes = _read_boxes(annotations / f"{path.stem}.xml")
-        lines = decode_utf8(read_bytes_bounded(path)).splitlines()
-        parsed = (parse_entity_sentence(line, boxes) for line in lines if line.strip())
-        photos[f"{path.stem}.jpg"] = dict(parsed)
-    if not photos:
-        raise ValueError(f"{sentences} holds no NAME.txt")
-    return photos
-
-
-def parse_entity_sentence(
-    line: str, boxes: Mapping[str, Sequence[Box]]
-) -> tuple[tuple[str, ...], tuple[Phrase, ...]]:
-    """Return the words of a marked sentence, and its phrases whose chains have boxes.
-
-    Example:
-        >>> line = "[/EN#1/people A man] rides [/EN#2/other/vehicles a red bike] ."
-        >>> words, phrases = parse_entity_sentence(line, {"2": [(0.0, 0.5, 1.0, 1.0)]})
-        >>> words, [(phrase.start, phrase.text, phrase.types) for phrase in phrases]
-        (('a', 'man', 'rides', 'a', 'red', 'bike'), [(3, 'a red bike', ('other', 'vehicles'))])
-    """
-    parts = [(match[1], match[2], split_words(match[3] or match[4])) for match in
-             _PARTS.finditer(line)]  # fmt: skip
-    starts = [0, *accumulate(len(words) for *_, words in parts)]
-    phrases = tuple(
-        Phrase(start, len(words), tuple(boxes[entity]), tuple(kinds.split("/")[1:]),
-               " ".join(words))
-        for start, (entity, kinds, words) in zip(starts, parts, strict=False)
-        if entity and words and boxes.get(entity)
-    )  # fmt: skip
-    return tuple(chain.from_iterable(words for *_, words in parts)), phrases
-
-
-def _read_boxes(path: Path) -> dict[str, list[Box]]:
-    """Return the boxes of each chain of a photo, relative to its size."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no annotation {path}")
-    content = read_bytes_bounded(path)
-    try:
-        root = parse_xml(content)
-        width, height = (float(element_text(root, f"size/{side}")) for side in ("width", "height"))
-        boxes: dict[str, list[Box]] = {}
-        for element in root.findall("object"):
-            if (corners := element.find("bndbox")) is None:
-                continue
-            sides = [
-                float(element_text(corners, name)) for name in ("xmin", "ymin", "xmax", "ymax")
-            ]
-            box = (sides[0] / width, sides[1] / height, sides[2] / width, sides[3] / height)
-            for name in element.findall("name"):
-                boxes.setdefault(str(name.text), []).append(box)
-    except (ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"{path} is no annotation of Flickr30k Entities: {error}") from error
-    return boxes
 
 
 class GroundingResult(NamedTuple):
@@ -488,134 +342,3 @@ def supervised_words(
 @lru_cache(2**17)  # the same boxes recur in each caption and each epoch
 def _target(boxes: tuple[Box, ...], grid: tuple[int, int]) -> Float[Tensor, " n"]:
     return box_target(torch.tensor(boxes), grid).flatten()
-
-
-Captions = tuple[tuple[tuple[str, ...], tuple[Phrase, ...]], ...]
-
-
-@dataclass(frozen=True)
-class PhrasedPhoto:
-    """A photo with reference captions whose phrases have boxes.
-
-    Args:
-        captions: Words of each reference caption, and its phrases.
-        match: Returns the phrases of any caption of this photo, such as a generated one; empty for
-            a caption that is known to be wrong.
-    """
-
-    name: str
-    load: Callable[[], LoadedImage]
-    captions: Captions
-    match: Callable[[Sequence[str]], tuple[Phrase, ...]]
-
-
-def scene_photos(scenes: Scenes) -> Iterator[PhrasedPhoto]:
-    """Yield scenes; each visual word is a phrase with the box of its object.
-
-    Example:
-        >>> [photo] = scene_photos(Scenes(1, split="test"))
-        >>> words, phrases = photo.captions[0]
-        >>> [phrase.text for phrase in phrases][:2] == list(words)[1:3]
-        True
-    """
-    for index in range(len(scenes)):
-        match = partial(_scene_phrases, scenes, index)
-        captions = tuple((c.words, match(c.words)) for c in scenes.captions(index))
-        name = f"{scenes.split}-{index}"
-        yield PhrasedPhoto(name, partial(_load_scene, scenes, index, name), captions, match)
-
-
-def _load_scene(scenes: Scenes, index: int, name: str) -> LoadedImage:
-    return LoadedImage(scenes.image(index).permute(1, 2, 0).numpy(), name=name)
-
-
-def _scene_phrases(scenes: Scenes, index: int, words: Sequence[str]) -> tuple[Phrase, ...]:
-    """Return a phrase per visual word of a true caption."""
-    world = scenes.world(index)
-    verdict = verify_caption(" ".join(words), world)
-    if not verdict.true:
-        return ()
-    boxes = [tuple(box) for box in (object_boxes(world, scenes.size) / scenes.size).tolist()]
-    return tuple(
-        Phrase(start, 1, tuple(boxes[thing] for thing in things), (), words[start])
-        for start, things in enumerate(verdict.objects)
-        if things
-    )
-
-
-def annotated_photos(
-    data: str | os.PathLike[str], images: str | os.PathLike[str]
-) -> Iterator[PhrasedPhoto]:
-    """Yield photos with phrases of `read_phrases`, or of `read_flickr30k_entities` for a folder.
-
-    Raises:
-        FileNotFoundError: If no photo of the data is in the folder.
-    """
-    source = Path(data)
-    annotated = read_flickr30k_entities(source) if source.is_dir() else read_phrases(source)
-    present = [name for name in sorted(annotated) if (Path(images) / name).is_file()]
-    if not present:
-        raise FileNotFoundError(f"{images} holds none of the {len(annotated)} photos of {source}")
-    for name in present:
-        captions = tuple(annotated[name].items())
-        known = tuple(phrase for _, phrases in captions for phrase in phrases)
-        match = partial(match_phrases, annotated=known)
-        yield PhrasedPhoto(name, partial(read_image, Path(images) / name), captions, match)
-
-
-def coco_photos(
-    instances: str | os.PathLike[str],
-    captions: str | os.PathLike[str],
-    images: str | os.PathLike[str],
-) -> Iterator[PhrasedPhoto]:
-    """Yield photos of COCO, of `instances_NAME.json` and `captions_NAME.json`.
-
-    A phrase is the name of a category in a caption, with all boxes of the category.
-
-    Only names of categories count, in singular or plural; "man" is no phrase of the category
-    person. Crowd regions have no boxes.
-
-    Raises:
-        ValueError: If a file is not as COCO's.
-        FileNotFoundError: If a file, or all photos are missing.
-    """
-    photos = sorted(read_instance_file(Path(instances)), key=lambda photo: photo.file)
-    entries = {entry.file: entry for entry in read_captions(captions, format="coco")}
-    present = [photo for photo in photos if (Path(images) / photo.file).is_file()]
-    if not present:
-        raise FileNotFoundError(f"{images} holds none of the {len(photos)} photos of {instances}")
-    for photo in present:
-        match = partial(_category_phrases, _category_boxes(photo))
-        sentences = entries[photo.file].captions if photo.file in entries else ()
-        lines = (tuple(split_words(text)) for text in sentences)
-        path = Path(images) / photo.file
-        yield PhrasedPhoto(photo.file, partial(read_image, path),
-                           tuple((words, match(words)) for words in lines), match)  # fmt: skip
-
-
-def _category_boxes(photo: CocoImage) -> dict[str, tuple[Box, ...]]:
-    """Return the boxes of each category relative to the photo, without crowds."""
-    height, width = photo.size
-    boxes: dict[str, tuple[Box, ...]] = {}
-    for annotated in photo.objects:
-        if annotated.box is not None and not annotated.crowd:
-            left, top, right, bottom = annotated.box
-            box = (left / width, top / height, right / width, bottom / height)
-            boxes[annotated.category] = (*boxes.get(annotated.category, ()), box)
-    return boxes
-
-
-def _category_phrases(
-    boxes: Mapping[str, tuple[Box, ...]], words: Sequence[str]
-) -> tuple[Phrase, ...]:
-    """Return the names of categories in a caption, the longest first."""
-    text = " ".join(words)
-    phrases = list[Phrase]()
-    for name in sorted(boxes, key=len, reverse=True):
-        for match in re.finditer(rf"(?<!\S){re.escape(name)}(?:s|es)?(?!\S)", text):
-            start = len(text[: match.start()].split())
-            count = len(match[0].split())
-            taken = any(p.start < start + count and start < p.start + p.num_words for p in phrases)
-            if not taken:
-                phrases.append(Phrase(start, count, boxes[name], (name,), match[0]))
-    return tuple(sorted(phrases))

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +109,11 @@ def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
 
 
 def read_image(
-    source: ImageLike, *, channels: int | None = None, max_pixels: int = MAX_PIXELS
+    source: ImageLike,
+    *,
+    channels: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+    value_range: tuple[float, float] | None = None,
 ) -> LoadedImage:
     """Return an image as upright 8-bit RGB, or with the values of all its channels.
 
@@ -125,6 +129,8 @@ def read_image(
         channels: Channels of the model that takes the image: arrays that are no photos, and for
             other numbers than 1 and 3 all images, then have `values` (multispectral, depth).
         max_pixels: Largest image that is decoded.
+        value_range: The values of files of floats and 32-bit integers that become black and white,
+            as `visattn.images.rgb.to_rgb` takes it, instead of their own range.
 
     Raises:
         ImageError: If the image cannot be read, for any reason; the cause is chained.
@@ -148,7 +154,7 @@ def read_image(
             source = read_array(Path(source))  # pyright: ignore[reportArgumentType]
         values = None if channels is None else _values_of(source, channels, max_pixels)
         if values is None:
-            return LoadedImage(np.array(_read_rgb(source, max_pixels)), name)
+            return LoadedImage(np.array(_read_rgb(source, max_pixels, value_range)), name)
         pixels, display = draw_channels(values)
         return LoadedImage(pixels, name, values, display)
 
@@ -164,30 +170,6 @@ def _values_of(
         colors = image.convert("RGB") if image.mode in ("P", "1") else image
         source = np.asarray(_upright(image, colors))
     return channel_values(source)
-
-
-def read_rgb(
-    source: ImageLike, *, reduction: Callable[[tuple[int, int]], int] | None = None
-) -> Image.Image:
-    """Return an image as an upright RGB image of PIL.
-
-    Args:
-        reduction: Maps height and width of a JPEG to 1, 2, 4 or 8, the factor by which its sides
-            are reduced in decoding (DCT scaling), several times faster. None decodes all pixels.
-
-    Raises:
-        ImageError: If the image cannot be read, for any reason; the cause is chained.
-
-    Example:
-        >>> file = io.BytesIO()
-        >>> Image.new("RGB", (70, 50)).save(file, "jpeg")
-        >>> read_rgb(file.getvalue(), reduction=lambda size: 2).size
-        (35, 25)
-    """
-    if isinstance(source, LoadedImage):
-        return Image.fromarray(source.pixels)
-    with _explained_errors(_name_of(source)):
-        return _read_rgb(source, MAX_PIXELS, reduction)
 
 
 def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
@@ -263,17 +245,11 @@ def _is_npy(source: object) -> bool:
 
 
 def _read_rgb(
-    source: ImageLike,
-    max_pixels: int,
-    reduction: Callable[[tuple[int, int]], int] | None = None,
+    source: ImageLike, max_pixels: int, value_range: tuple[float, float] | None
 ) -> Image.Image:
     image = _open_image(source, max_pixels)
-    if reduction is not None and image.format in ("JPEG", "MPO"):
-        # `draft` decodes at 1, 1/2, 1/4 or 1/8 of the size: the smallest that is at least as large.
-        factor = reduction(_upright_size(image))
-        image.draft(None, (max(1, image.width // factor), max(1, image.height // factor)))
     image.load()  # now, so that a damaged file raises here
-    return _upright(image, to_rgb(image))
+    return _upright(image, to_rgb(image, value_range))
 
 
 def _open_image(source: ImageLike, max_pixels: int) -> Image.Image:

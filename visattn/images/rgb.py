@@ -4,12 +4,23 @@ import numpy as np
 from jaxtyping import Shaped, UInt8
 from PIL import Image
 
+_UNIT = (0.0, 1.0)
 
-def to_rgb(image: Image.Image) -> Image.Image:
+
+def to_rgb(image: Image.Image, value_range: tuple[float, float] | None = None) -> Image.Image:
     """Return a PIL image in 8-bit RGB, with transparent pixels composited on white.
 
     16-bit grays are scaled by 255/65535; wider integers and floats by their own range, with NaN
     as black. The input is not modified; an RGB image is returned as it is.
+
+    Args:
+        image: The image.
+        value_range: The values of integers wider than 8 bits and of floats that become black and
+            white, instead; values beyond are clipped. (0, 1) keeps 16 bits as they are and refuses
+            others beyond.
+
+    Raises:
+        ValueError: If values are not between 0 and 1, and `value_range` says so.
 
     Example:
         >>> half_black = Image.new("LA", (1, 1), (0, 128))
@@ -17,7 +28,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
         (127, 127, 127)
     """
     if image.mode.startswith(("I", "F")):
-        return _gray(np.asarray(image), image.info.get("transparency")).convert("RGB")
+        values, transparent = np.asarray(image), image.info.get("transparency")
+        return _gray(values, transparent, value_range).convert("RGB")
     if image.has_transparency_data:
         straight = {"La": "LA", "RGBa": "RGBA"}.get(image.mode, image.mode)  # undo premultiplying
         colors = image.convert(straight).convert("RGBA")
@@ -63,16 +75,27 @@ def _to_uint8(array: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
     return np.rint(array * 255.0).astype(np.uint8)
 
 
-def _gray(values: Shaped[np.ndarray, "y x"], transparent: object) -> Image.Image:
+def _gray(
+    values: Shaped[np.ndarray, "y x"],
+    transparent: object,
+    value_range: tuple[float, float] | None,
+) -> Image.Image:
     # Pillow opens a PGM of 16 bits as 32-bit integers; only the range tells it from a 32-bit TIFF.
-    if values.dtype.kind in "iu" and values.min() >= 0 and values.max() <= 65535:
+    wide = values.dtype.kind == "f" or values.min() < 0 or values.max() > 65535
+    if not wide and value_range in (None, _UNIT):
         gray = _uint16_to_uint8(values)
         # Compared before scaling, which turns up to 257 neighboring values into one gray.
         return Image.fromarray(np.where(values == transparent, np.uint8(255), gray))
     with np.errstate(invalid="ignore"):  # copying a signaling NaN warns
         values = values.astype(np.float64)
     finite = values[np.isfinite(values)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    ends = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    if value_range == _UNIT and not 0 <= ends[0] <= ends[1] <= 1:
+        raise ValueError(
+            f"its values lie between {ends[0]:g} and {ends[1]:g}: set value_range=[LOW, HIGH], the "
+            "values that become black and white in all photos alike"
+        )
+    low, high = value_range or ends
     shares = (np.clip(np.nan_to_num(values, nan=low), low, high) - low) / ((high - low) or 1.0)
     return Image.fromarray(np.rint(shares * 255).astype(np.uint8))
 

@@ -1,7 +1,9 @@
 """Directory walks and file names that cannot lead out of a directory."""
 
 import os
+import unicodedata
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from visattn.io.safe_text import CONTROL_CHARACTERS, short_repr
@@ -9,6 +11,18 @@ from visattn.io.safe_text import CONTROL_CHARACTERS, short_repr
 PathLike = str | os.PathLike[str]
 _MAX_COMPONENT_BYTES = 255  # limit of most file systems
 _MAX_PATH_BYTES = 3000  # Linux allows 4096 bytes including the directory
+# Thumbnails and bins of file servers, and what macOS adds to archives.
+_NO_DATA = frozenset({"@eaDir", "__MACOSX", "#recycle", "@Recycle", "$RECYCLE.BIN"})
+
+
+def is_ignored(name: str) -> bool:
+    """Return whether a file or folder of this name is none of the user's: hidden, or of a server.
+
+    Example:
+        >>> is_ignored("@eaDir"), is_ignored("dogs")
+        (True, False)
+    """
+    return name.startswith(".") or name in _NO_DATA
 
 
 def walk_files(
@@ -20,9 +34,9 @@ def walk_files(
 ) -> Iterator[Path]:
     """Yield the files below a directory: its own in alphabetical order, then those below.
 
-    Hidden files and directories are skipped. Links to directories are not followed, so that the
-    walk ends and stays inside. Everything that is not a directory counts as a file, including
-    dangling links, pipes, sockets and devices; readers refuse those and report them.
+    What `is_ignored` names is skipped. Links to directories are followed, unless they lead back to
+    one on the way. Everything that is not a directory counts as a file, including dangling links,
+    pipes, sockets and devices; readers refuse those and report them.
 
     Args:
         folder: Directory; it may itself be a link.
@@ -42,14 +56,14 @@ def walk_files(
         >>> [path.name for path in walk_files(folder, exclude=folder / "results")]
         ['a.jpg']
     """
-    excluded = _file_id(exclude) if exclude is not None else None
-    pending = [Path(folder)]
+    start = frozenset() if exclude is None else frozenset({_file_id(exclude)} - {None})
+    pending = [(Path(folder), start)]
     while pending:
-        parent = pending.pop()
+        parent, closed = pending.pop()
         try:
             with os.scandir(parent) as listing:
                 entries = sorted(
-                    (entry for entry in listing if not entry.name.startswith(".")),
+                    (entry for entry in listing if not is_ignored(entry.name)),
                     key=lambda entry: entry.name,
                 )
         except OSError as error:
@@ -57,14 +71,13 @@ def walk_files(
                 raise
             onerror(error)
             continue
+        closed |= {_file_id(parent)}
         folders = [parent / entry.name for entry in entries if _is_directory(entry)]
         yield from (parent / entry.name for entry in entries if not _is_directory(entry))
         pending += [
-            path
+            (path, closed)
             for path in reversed(folders)
-            if not path.is_symlink()
-            and (excluded is None or _file_id(path) != excluded)
-            and not (skip and skip(path))
+            if _file_id(path) not in closed and not (skip and skip(path))
         ]
 
 
@@ -76,7 +89,6 @@ def _is_directory(entry: "os.DirEntry[str]") -> bool:
 
 
 def _file_id(path: PathLike) -> tuple[int, int] | None:
-    """Return device and inode of a file, or None if it does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116 (takes strings too)
     except OSError:
@@ -84,72 +96,56 @@ def _file_id(path: PathLike) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def check_relative_path(name: str) -> None:
-    r"""Refuse a file name that is not a relative path inside its directory, on any platform.
+def relative_path(name: str) -> str:
+    r"""Return a file name of an annotation with `/`; refuse one that leads out of its directory.
 
     Raises:
-        ValueError: If the name is empty or absolute, contains `..` or control characters, or is
-            longer than file systems allow.
+        ValueError: If it is absolute, has `..` or control characters, or is too long for a file.
 
     Example:
-        >>> check_relative_path("train/a.jpg")
-        >>> check_relative_path("../a.jpg")
+        >>> relative_path("cats\1.jpg")
+        'cats/1.jpg'
+        >>> relative_path("../secret")
         Traceback (most recent call last):
-        ValueError: a file name must be a path inside its directory, got '../a.jpg'
+        ValueError: a file name must be a path inside its directory, got '../secret'
     """
     # Names may come from Windows: a backslash separates folders there, and C: is a drive.
-    parts = PurePosixPath(name.replace("\\", "/")).parts
+    path = PurePosixPath(name.replace("\\", "/"))
+    parts = path.parts
     outside = not parts or parts[0].startswith("/") or ".." in parts or parts[0][1:2] == ":"
-    if outside or CONTROL_CHARACTERS.search(name):
+    sizes = [len(part.encode("utf-8", "surrogatepass")) for part in parts]
+    too_long = max(sizes, default=0) > _MAX_COMPONENT_BYTES or sum(sizes) > _MAX_PATH_BYTES
+    if outside or too_long or CONTROL_CHARACTERS.search(name):
         raise ValueError(f"a file name must be a path inside its directory, got {short_repr(name)}")
-    longest = max(len(component.encode()) for component in parts)
-    if longest > _MAX_COMPONENT_BYTES or len(name.encode()) > _MAX_PATH_BYTES:
-        raise ValueError(
-            f"a path may have {_MAX_PATH_BYTES:,} bytes, and {_MAX_COMPONENT_BYTES} per component, "
-            f"got {len(name.encode()):,} and {longest:,}: {short_repr(name)}"
-        )
+    return str(path)
 
 
-class SafeDirectory:
-    """A directory from which neither a name nor a link can lead out.
+def file_below(folder: PathLike, name: str) -> Path:
+    """Return the path of a file of a directory, from which neither its name nor a link leads out.
 
-    The directory itself may be a link and lie anywhere, since the user chose it.
+    The file need not exist. Letters with accents are found as one or as two characters: archives of
+    macOS have two.
+
+    Raises:
+        ValueError: If the name, or a link, leads out of the directory.
 
     Example:
-        >>> folder = SafeDirectory(getfixture("tmp_path"))
-        >>> folder.path("train/a.jpg").relative_to(folder.folder).as_posix()
-        'train/a.jpg'
-        >>> folder.path("/etc/passwd")
-        Traceback (most recent call last):
-        ValueError: a file name must be a path inside its directory, got '/etc/passwd'
+        >>> file_below("photos", "a.jpg")
+        PosixPath('photos/a.jpg')
     """
+    name = relative_path(name)
+    spellings = (name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD")))
+    paths = [Path(folder, spelling) for spelling in spellings]
+    path = next(filter(os.path.lexists, paths), paths[0])
+    target = Path(os.path.realpath(path)) if path.is_symlink() else _real(path.parent)
+    if not target.is_relative_to(_real(Path(folder))):
+        raise ValueError(
+            f"{name!r} is a link to {target}, outside {folder}; copy the file there, or pass the "
+            "directory that contains it"
+        )
+    return path
 
-    def __init__(self, folder: PathLike) -> None:
-        self.folder = Path(folder)
-        self._checked_parents: set[Path] = set()  # known to lie inside
 
-    def path(self, name: str) -> Path:
-        """Return the path of a file, which need not exist.
-
-        Raises:
-            ValueError: If `check_relative_path` refuses the name, or if the path leads through a
-                link to outside.
-        """
-        check_relative_path(name)
-        path = self.folder / name
-        # Folders are resolved once, since data sets have many files in few of them. A file itself
-        # may still be a link.
-        if path.parent not in self._checked_parents:
-            self._check_inside(path.parent, name)
-            self._checked_parents.add(path.parent)
-        if path.is_symlink():
-            self._check_inside(path, name)
-        return path
-
-    def _check_inside(self, path: Path, name: str) -> None:
-        target = Path(os.path.realpath(path))
-        if not target.is_relative_to(os.path.realpath(self.folder)):
-            raise ValueError(
-                f"{name!r} is a link to {target}, outside {self.folder}; "
-                "copy the file there, or pass the directory that contains it"
-            )
+@lru_cache(4096)  # data sets have many files in few folders
+def _real(folder: Path) -> Path:
+    return Path(os.path.realpath(folder))

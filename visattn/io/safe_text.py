@@ -232,22 +232,33 @@ def parse_xml(content: bytes) -> ET.Element:
         raise ValueError(f"no XML: {error}") from None
 
 
-def element_text(element: ET.Element, path: str) -> str:
-    """Return the text of an element below another one.
+@contextmanager
+def reading(path: object, entry: str = "") -> Iterator[None]:
+    """Say where in a file an error is that Python raises while it is read.
 
-    The path has the names of elements with `/`, from the outer to the inner one.
+    Args:
+        path: The file.
+        entry: The entry in it, such as `annotations[3]`.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: For any error of a value, a missing key, or another type.
 
     Example:
-        >>> element_text(parse_xml(b"<a><b>7</b></a>"), "b")
-        '7'
+        >>> with reading("boxes.json", "annotations[3]"):
+        ...     {"id": 7}["bbox"]
+        Traceback (most recent call last):
+        ValueError: boxes.json, annotations[3]: no 'bbox'
     """
-    text = element.findtext(path)
-    if text is None:
-        raise ValueError(f"an element {short_repr(element.tag)} has no {path}")
-    return text
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError,
+            RecursionError) as error:  # fmt: skip
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        where = f"{path}, {entry}" if entry else str(path)
+        if reason.startswith(str(path)):  # of an entry inside
+            raise
+        reason = terminal_text(reason or type(error).__name__)[:1000]
+        raise ValueError(f"{where}: {reason}") from error
 
 
 def short_repr(value: object) -> str:

@@ -6,6 +6,7 @@ TRUSTED_MODULES = (
     "visattn",
     "torch.optim",
     "torch.nn",
+    "torchvision.transforms",
     "lightning.pytorch",
     "pytorch_lightning",
     "torchmetrics",

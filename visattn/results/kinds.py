@@ -10,9 +10,6 @@ MapKind = Literal[
 Split = Literal["train", "validation", "test", "novel"]
 """Parts of a dataset; `novel` tests what training never combined, for data that know it."""
 
-CaptionFormat = Literal["flickr", "csv", "karpathy", "coco", "jsonl"]
-"""Formats of caption files; `visattn.data.captions.formats` reads them."""
-
 SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
 
 PAD, START, END, UNKNOWN = range(4)

@@ -2,10 +2,7 @@ from .callbacks import (
     EMA as EMA,
 )
 from .captioning.data import (
-    CaptionDataModule as CaptionDataModule,
-    CaptionedImagesDataModule as CaptionedImagesDataModule,
-    HubCaptionDataModule as HubCaptionDataModule,
-    ScenesDataModule as ScenesDataModule,
+    CaptionData as CaptionData,
 )
 from .captioning.hard import (
     HardAttentionTask as HardAttentionTask,
@@ -20,12 +17,7 @@ from .captioning.task import (
     CaptioningTask as CaptioningTask,
 )
 from .classification.data import (
-    ClassificationDataModule as ClassificationDataModule,
-    ClutteredMNISTDataModule as ClutteredMNISTDataModule,
-    FolderDataModule as FolderDataModule,
-    HubClassificationDataModule as HubClassificationDataModule,
-    SingleObjectDataModule as SingleObjectDataModule,
-    TorchvisionDataModule as TorchvisionDataModule,
+    ClassificationData as ClassificationData,
 )
 from .classification.task import (
     ClassificationTask as ClassificationTask,
@@ -34,10 +26,7 @@ from .data_module import (
     DataModule as DataModule,
 )
 from .detection.data import (
-    CocoDetectionDataModule as CocoDetectionDataModule,
-    DetectionDataModule as DetectionDataModule,
-    HubDetectionDataModule as HubDetectionDataModule,
-    ScenesDetectionDataModule as ScenesDetectionDataModule,
+    DetectionData as DetectionData,
 )
 from .detection.task import (
     DetectionTask as DetectionTask,
@@ -57,25 +46,19 @@ from .panels import (
     SegmentationPanels as SegmentationPanels,
 )
 from .questions.data import (
-    HubVQADataModule as HubVQADataModule,
-    QuestionDataModule as QuestionDataModule,
-    SortOfClevrDataModule as SortOfClevrDataModule,
-    VQADataModule as VQADataModule,
+    QuestionData as QuestionData,
 )
 from .questions.task import (
     QuestionTask as QuestionTask,
 )
 from .segmentation.data import (
-    CocoSegmentationDataModule as CocoSegmentationDataModule,
-    MaskFolderDataModule as MaskFolderDataModule,
-    SceneSegmentationDataModule as SceneSegmentationDataModule,
-    SegmentationDataModule as SegmentationDataModule,
+    SegmentationData as SegmentationData,
 )
 from .segmentation.task import (
     SegmentationTask as SegmentationTask,
 )
 from .sequences.data import (
-    DigitSequenceDataModule as DigitSequenceDataModule,
+    SequenceData as SequenceData,
 )
 from .sequences.task import (
     SequenceRecognitionTask as SequenceRecognitionTask,

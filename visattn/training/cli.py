@@ -233,9 +233,13 @@ class TrainingCLI(LightningCLI):
         if config.trainer.fast_dev_run:
             self.save_config_callback = None
             data = config.data.get("init_args") or {}
-            for name, value in (("download", False), ("feature_cache_dir", None)):
-                if name in data:
-                    data[name] = value
+            source = getattr(data.get("source"), "init_args", None) or {}
+            for options, name, value in (
+                (source, "download", False),
+                (data, "feature_cache_dir", None),
+            ):
+                if name in options:
+                    options[name] = value
 
     def _choose_run(self, config: Any, checkpoint: str | None) -> None:
         """Choose the folder of a run, and what it is resumed from; refuse to overwrite another."""

@@ -36,13 +36,13 @@ def main(argv: Sequence[str]) -> int:
       --dry-run          build everything, process one batch of each split, write nothing
       --print_config     print the whole config with all defaults, and exit
       --model.help CLASS options of a task, such as CaptioningTask; --data.help CLASS those of a
-                         data module, such as ScenesDataModule
+                         data module, such as CaptionData
       --help-all         all options, including those of Lightning's trainer
 
     Command-line arguments override the config:
       --model.optim.optimizer.lr 1e-3  --data.batch_size 64
       --trainer.max_steps 500  --trainer.devices 2
-      --data.captions '{train: captions_train2017.json, val: captions_val2017.json}'
+      --data.source.captions '{train: train2017.json, val: val2017.json}'
 
     For example:
       visattn fit --config scenes_demo --run runs/mine

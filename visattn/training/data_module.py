@@ -1,41 +1,43 @@
-"""Data modules: loaders, samplers and resizing once; a source opens its data sets."""
+"""A data module: loaders, samplers, resizing and the report, for the samples of any source."""
 
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
+from torchvision.transforms import v2
 
-from visattn.data.augment.images import AugmentationSpec, build_augmentation
-from visattn.data.augment.joint import JointTransforms
-from visattn.data.classification.torchvision_sets import TorchvisionSplits
-from visattn.data.loading.loader import (
+from visattn import data
+from visattn.data.loading import (
+    DistributedEvalSampler,
+    EpochBatches,
     OnError,
+    Prepared,
     ReadFallback,
     StatefulDataLoader,
     default_num_workers,
     loader_options,
 )
-from visattn.data.loading.samplers import (
-    DistributedEvalSampler,
-    EpochIndexSampler,
-    LengthBucketBatchSampler,
-)
-from visattn.data.scenes.dataset import Scenes
-from visattn.data.scenes.world import COLORS, SHAPES, TEXTURES, WorldConfig
+from visattn.data.sides import says_side
+from visattn.data.source import AnySource, photo_of
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.io.messages import format_names
 from visattn.models.base import ImageEncoder
 from visattn.results.kinds import Split
 
-_MAX_LISTED = 3  # files that a warning names
+for _name in dir(data):
+    getattr(data, _name)  # a source that is imported needs no module in a config
+_EVAL_SEEDS = {"validation": 1, "test": 2, "novel": 3}  # the same in every run
 
 
 @dataclass(frozen=True)
@@ -57,145 +59,138 @@ class InputSpec:
 
 
 class DataModule(LightningDataModule, ABC):
-    """Training, validation and test data; a source adds `open_dataset`.
+    """Training, validation and test data of a task, from any source.
 
-    A data set may take one index (`collate_fn` then makes a batch) or the list of indices of a
-    batch. Indices of training samples exceed its length: sample i of epoch e has the index
-    i + e · length, from which its random augmentations follow. If the data set has a method
-    `length(index)`, a training batch is sorted by it. Only the test opens the test splits.
+        source(split)   samples: photos with classes, captions, questions, objects
+        prepare(split)  sample, seed -> what a batch has of it: read, augmented, resized
+        collate(split)  these -> batch
+
+    Sample i of training epoch e has the index i + e · length; its random augmentation follows from
+    the seed and this index. Only the test opens the test splits.
 
     Args:
+        source: Returns the samples of a split, `train`, `validation` or `test`: a function, or a
+            `Source` with options.
         batch_size: Images per training batch and process.
         num_workers: Worker processes that load batches; 0 loads them in this process. By default
             as many as there are cores but one, up to 16; none for fewer than 1,000 images.
         seed: Seed of the order of the training images, and of their augmentation.
-
-    Raises:
-        ValueError: If the batch size is below 1.
-
-    Example:
-        >>> from visattn.data.classification.datasets import LabeledBatch
-        >>> class Gray:
-        ...     def __init__(self, count):
-        ...         self.count = count
-        ...     def __len__(self):
-        ...         return self.count
-        ...     def __getitem__(self, indices):
-        ...         rows = torch.tensor(indices) % self.count
-        ...         return LabeledBatch(torch.full((len(rows), 3, 8, 8), 128).byte(), rows % 2)
-        >>> class GrayDataModule(DataModule):
-        ...     class_names = ("even", "odd")
-        ...     def open_dataset(self, split):
-        ...         return Gray(7 if split == "train" else 3)
-        >>> data = GrayDataModule(batch_size=2)
-        >>> [len(batch.labels) for batch in data.train_dataloader()]
-        [2, 2, 2]
-        >>> [batch.labels.tolist() for batch in data.val_dataloader()]
-        [[0, 1, 0]]
+        resize_mode: How a photo is resized to the input of the network: `crop` takes the center
+            crop, `pad` adds margins, `squash` ignores the aspect ratio. By default `pad` for masks
+            and boxes, `squash` for questions, else `crop`.
+        value_range: The values of float and 32-bit images that become black and white, the same
+            for all; by default these must be floats from 0 to 1.
+        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
+            by the same other photo, with a warning (`substitute`).
     """
 
-    test_splits: tuple[Split, ...] = ("test",)
-    """The splits that the test reads."""
     eval_batch_size: int | None = 64
     """Images per batch of validation and test; None for `batch_size`."""
     group_size = 1
     """Number of consecutive validation and test images that stay in one batch on one process: with
     2, a control may show a model the image of its partner. It divides `eval_batch_size`."""
-    batches_per_pool = 1
-    """Number of training batches that are sorted by length together."""
+    pin_memory = False
+    """Whether batches are tensors only, which are pinned to be copied to a GPU faster."""
+    default_resize: ResizeMode = "crop"
     class_names: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers."""
     input_spec: InputSpec | None = None
     """The input that the model expects; `connect` sets it before `setup`."""
-    needs_encoder = False
-    """Whether only captioners train on the data, whose `input_spec` has an encoder."""
     needed_task = "whose input_spec has the size of its images"
     """The task that trains on the data, for messages."""
-    resize_mode: ResizeMode = "crop"
-    """How an image is resized to the input of the model."""
-    on_error: OnError = "raise"
-    """Whether an unreadable training image is an error, or is replaced (`substitute`)."""
-    _fallback: ReadFallback | None = None
-    _file_name: Callable[[int], object] = str
-    _num_reported = 0
+    train_transforms: Sequence[v2.Transform] = ()
+    """Random transforms of training images."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # a copy of a task, such as that of averaged weights, shares its data
 
     def __init__(
-        self, *, batch_size: int = 32, num_workers: int | None = None, seed: int = 0
+        self,
+        source: AnySource,
+        *,
+        batch_size: int = 32,
+        num_workers: int | None = None,
+        seed: int = 0,
+        resize_mode: ResizeMode | None = None,
+        value_range: tuple[float, float] | None = None,
+        on_error: OnError = "raise",
     ) -> None:
         super().__init__()
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.source = source
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.seed = seed
-        self.datasets: dict[Split, Any] = {}
+        self.resize_mode: ResizeMode = resize_mode or self.default_resize
+        self.value_range = value_range
+        self.on_error = on_error
+        self.test_splits: tuple[Split, ...] = getattr(source, "test_splits", ("test",))
+        self.datasets: dict[Split, Prepared] = {}
+        self._samples: dict[Split, Sequence[Any]] = {}
+        self._fallback: ReadFallback | None = None
+        self._num_reported = 0
+
+    @abstractmethod
+    def prepare(self, split: Split) -> Callable[[Any, int], Any]:
+        """Return what makes an input of a sample and a seed, once `input_spec` is known."""
+
+    @abstractmethod
+    def collate(self, split: Split) -> Callable[[list[Any]], Any]:
+        """Return what makes a batch of inputs."""
 
     @property
     def data_info(self) -> dict[str, Any]:
         """Plain values from which a task builds its model; by default the names of the classes."""
         return {"class_names": list(self.class_names)}
 
-    @abstractmethod
-    def open_dataset(self, split: Split) -> Any:
-        """Return the images of a split, once `input_spec` is known."""
+    def samples(self, split: Split) -> Sequence[Any]:
+        """Return the samples of a split, which the source makes once."""
+        if split not in self._samples:
+            self._samples[split] = self.source(split)
+        return self._samples[split]
 
-    def get_dataset(self, split: Split) -> Any:
-        """Return the images of a split, which is opened on first use."""
+    def dataset(self, split: Split) -> Prepared:
+        """Return the inputs of a split, which is opened on first use."""
         if split not in self.datasets:
-            self.datasets[split] = self.open_dataset(split)
+            samples = self.samples(split)
+            seed = self.seed if split == "train" else _EVAL_SEEDS[split]
+            fallback = None
+            if split == "train" and self.on_error == "substitute":
+                # Validation and test never replace an image: the score would be another one.
+                fallback = self._fallback = ReadFallback(len(samples), seed=self.seed)
+            self.datasets[split] = Prepared(
+                samples, self.prepare(split), seed=seed, fallback=fallback
+            )
         return self.datasets[split]
 
-    def stage_splits(self, stage: str) -> tuple[Split, ...]:
-        """Return the splits that a stage of Lightning reads from `get_dataset`."""
-        stages: dict[str, tuple[Split, ...]] = {
+    def setup(self, stage: str) -> None:
+        """Open the splits of a stage of Lightning."""
+        splits: dict[str, tuple[Split, ...]] = {
             "fit": ("train", "validation"),
             "test": self.test_splits,
         }
-        return stages.get(stage, ("validation",))
-
-    def setup(self, stage: str) -> None:
-        """Open the splits of a stage."""
-        for split in self.stage_splits(stage):
-            self.get_dataset(split)
-
-    def collate_fn(self, split: Split) -> Callable[[list[Any]], Any] | None:
-        """Return the function that makes a batch of samples; None for data sets of batches."""
-        return None
-
-    def train_samples(self) -> Any:
-        """Return the data set that training batches are read from."""
-        return self.get_dataset("train")
-
-    def train_sampler(self, samples: Any) -> EpochIndexSampler:
-        """Return the batches of indices of the training samples of this process."""
-        return EpochIndexSampler(
-            LengthBucketBatchSampler(
-                len(samples),
-                getattr(samples, "length", lambda _: 0),
-                batch_size=self.batch_size,
-                batches_per_pool=self.batches_per_pool,
-                seed=self.seed,
-                rank=self.rank,
-                num_replicas=self.world_size,
-            )
-        )
+        for split in splits.get(stage, ("validation",)):
+            if not len(self.dataset(split)) and (stage, split) != ("fit", "validation"):
+                raise ValueError(f"the data have no {split} samples")
 
     def train_dataloader(self) -> Any:
         """Return random batches of training images."""
-        samples = self.train_samples()
-        return StatefulDataLoader(
-            samples,
-            self.train_sampler(samples),
-            collate_fn=self.collate_fn("train"),
-            num_workers=self.num_workers_for(len(samples)),
+        samples = self.dataset("train")
+        order = EpochBatches(
+            len(samples),
+            batch_size=self.batch_size,
+            seed=self.seed,
+            weights=self.weights(),
+            **self._share,
         )
+        return StatefulDataLoader(samples, order, **self._loading("train"))
+
+    def weights(self) -> Float[Tensor, " n"] | None:
+        """Return how often each training sample is drawn; None for each once an epoch."""
+        return None
 
     def val_dataloader(self) -> Any:
-        """Return the validation images, each once."""
-        return self.eval_dataloader("validation")
+        """Return the validation images, each once; none if the data have none."""
+        return self.eval_dataloader("validation") if len(self.dataset("validation")) else []
 
     def test_dataloader(self) -> list[DataLoader[Any]]:
         """Return the images of each test split, each once."""
@@ -203,22 +198,34 @@ class DataModule(LightningDataModule, ABC):
 
     def eval_dataloader(self, split: Split) -> DataLoader[Any]:
         """Return the images of a split in order, each once, this process its share of them."""
-        images = self.get_dataset(split)
-        sampler = DistributedEvalSampler(
-            len(images), rank=self.rank, num_replicas=self.world_size, group_size=self.group_size
-        )
-        batches: Any = BatchSampler(
-            sampler, self.eval_batch_size or self.batch_size, drop_last=False
-        )
-        workers = self.num_workers_for(len(images))
-        return DataLoader(images, **loader_options(batches, self.collate_fn(split), workers))
+        images = self.dataset(split)
+        sampler = DistributedEvalSampler(len(images), group_size=self.group_size, **self._share)
+        size = self.eval_batch_size or self.batch_size
+        batches: Any = BatchSampler(sampler, size, drop_last=False)
+        return DataLoader(images, **loader_options(batches, **self._loading(split)))
+
+    def _loading(self, split: Split) -> dict[str, Any]:
+        """Return the options of the loader of a split."""
+        workers = self.num_workers
+        if workers is None:
+            workers = getattr(self.source, "num_workers", None)
+        if workers is None:
+            shared = getattr(self.trainer, "num_devices", 1)
+            workers = default_num_workers(len(self.dataset(split)), num_processes=shared)
+        collate = self.collate(split)
+        return {"collate_fn": collate, "num_workers": workers, "pin_memory": self.pin_memory}
+
+    @property
+    def _share(self) -> dict[str, int]:
+        trainer = self.trainer
+        rank, count = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+        return {"rank": rank, "num_replicas": count}
 
     def example_batch(self, count: int) -> Any:
         """Return the first validation images as a batch."""
-        dataset = self.get_dataset("validation")
-        collate = self.collate_fn("validation")
-        indices = list(range(min(count, len(dataset))))
-        return collate([dataset[index] for index in indices]) if collate else dataset[indices]
+        dataset = self.dataset("validation")
+        rows = range(min(count, len(dataset)))
+        return self.collate("validation")([dataset[row] for row in rows])
 
     def examples(self, count: int) -> list[Any]:
         """Return the first validation images, as `read_image` accepts them."""
@@ -227,84 +234,74 @@ class DataModule(LightningDataModule, ABC):
 
     def centers(self, split: Split) -> Float[Tensor, "n 2"] | None:
         """Return x and y, from -1 to 1, of the object in each image; None if they are unknown."""
-        return None
+        return getattr(self.samples(split), "centers", None)
 
     def references(self, split: Split) -> Mapping[str, Sequence[str]] | None:
         """Return the reference captions of each photo of a split by its id; None without any."""
         return None
 
+    @property
+    def resize(self) -> ResizeSpec:
+        """The resizing of an image to the input of the model."""
+        if self.input_spec is None:
+            raise TypeError(f"{type(self).__name__} needs a task {self.needed_task}")
+        return ResizeSpec(self.input_spec.image_size, mode=self.resize_mode)
+
     def count_targets(self, split: Split) -> tuple[str, Counter[str]] | None:
         """Return what the loss reads of a split, such as `objects`, and how many of each class.
 
-        Args:
-            split: `train` or `validation`, which is open; None if it cannot be counted beforehand.
+        None if it cannot be counted before it is drawn.
         """
-        labels = getattr(self.datasets.get(split), "labels", None)
-        if not isinstance(labels, Tensor) or labels.ndim != 1:
-            return None
-        counts = labels.bincount(minlength=len(self.class_names)).tolist()
-        if len(counts) > len(self.class_names):  # the loss says it
-            return None
-        return "images", Counter(dict(zip(self.class_names, counts, strict=True)))
+        return None
 
-    def test_notes(self) -> dict[str, Any]:
-        """Return facts about the test images that are written beside the test results."""
-        return {}
-
-    @property
-    def resize(self) -> ResizeSpec:
-        """The resizing of an image to the input of the model; refuses tasks of other models."""
-        spec = self.input_spec
-        if spec is None or (spec.encoder is not None) != self.needs_encoder:
-            raise TypeError(f"{type(self).__name__} needs a task {self.needed_task}")
-        return ResizeSpec(spec.image_size, mode=self.resize_mode)
-
-    def check_image_size(self, size: tuple[int, int]) -> None:
-        """Refuse images whose size is not that of the model's input, if it is known."""
-        if self.input_spec is not None and self.resize.size != size:
-            raise ValueError(
-                f"the model reads images of {self.resize.size} pixels (height, width), the data "
-                f"have {size}: set image_size, or the img_size of the encoder"
+    def remarks(self) -> Iterator[str]:
+        """Yield what contradicts itself in the data, each with the option that cures it."""
+        sided = [name for name in self.class_names if says_side(name.replace("_", " "))]
+        flips = (v2.RandomHorizontalFlip, v2.RandomRotation)
+        if sided and any(isinstance(each, flips) for each in self.train_transforms):
+            yield (
+                f"the classes {format_names(sided)} say left or right, but a mirrored photo keeps "
+                "its class: remove RandomHorizontalFlip from train_transforms"
             )
 
-    @property
-    def rank(self) -> int:
-        """The rank of this process."""
-        return self.trainer.global_rank if self.trainer else 0
+    def report(self) -> Iterator[str]:
+        """Yield what the splits have, and what contradicts itself, before the first step.
 
-    @property
-    def world_size(self) -> int:
-        """The number of processes."""
-        return self.trainer.world_size if self.trainer else 1
-
-    def num_workers_for(self, count: int) -> int:
-        """Return the number of worker processes that load a dataset of `count` samples."""
-        if self.num_workers is not None:
-            return self.num_workers
-        shared = getattr(self.trainer, "num_devices", 1)
-        return default_num_workers(count, num_processes=shared)
+        Raises:
+            ValueError: If a split has no targets, classes that training lacks, or photos of it.
+        """
+        yield from getattr(self.source, "notes", ())
+        known: Counter[str] = Counter()
+        for split in ("train", "validation"):
+            samples = self.samples(split)
+            if (found := self.count_targets(split) if len(samples) else None) is None:
+                yield f"{split}: {len(samples):,} samples"
+                continue
+            unit, counts = found
+            if not counts.total():
+                raise ValueError(f"the {split} split has no {unit}")
+            known = known or counts
+            if unknown := [name for name in counts if name not in known]:
+                raise ValueError(
+                    f"the {split} split has classes that training lacks: {format_names(unknown)}"
+                )
+            counts = Counter({name: counts[name] for name in known})
+            (most, many), *_, (least, few) = [*counts.most_common(), *counts.most_common()[-1:]]
+            spread = f", of {len(counts):,} classes from {least} ({few:,}) to {most} ({many:,})"
+            yield f"{split}: {counts.total():,} {unit}{spread if len(counts) > 1 else ''}"
+        shared = [*_names(self.samples("train")).keys() & _names(self.samples("validation")).keys()]
+        if shared:
+            raise ValueError(
+                f"{len(shared):,} photos are in the training and in the validation split: "
+                f"{format_names(sorted(shared))}; give each photo to one of them"
+            )
+        yield from self.remarks()
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
         """Move the tensors of a batch to a device."""
         return batch.to(device)
-
-    def read_fallback(
-        self, split: Split, count: int, file_name: Callable[[int], object]
-    ) -> ReadFallback | None:
-        """Return the replacement of unreadable images of a split; None if they raise an error.
-
-        The data module warns after the batch of the first unreadable image, whenever their number
-        has doubled, and at the end. Validation and test never replace an image, since the score
-        would be another one. `count` is the number of images; `file_name` returns the file of one.
-        """
-        if self.on_error == "raise" or split != "train":
-            return None
-        self._fallback = ReadFallback(count, seed=self.seed)
-        self._file_name = file_name
-        self._num_reported = 0
-        return self._fallback
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Warn if there are twice as many unreadable images as in the last warning."""
@@ -321,7 +318,8 @@ class DataModule(LightningDataModule, ABC):
         if not unreadable or len(unreadable) < minimum:
             return
         self._num_reported = len(unreadable)
-        names = format_names([str(self._file_name(index)) for index in unreadable], _MAX_LISTED)
+        samples = self.samples("train")
+        names = format_names([str(photo_of(samples[index])) for index in unreadable])
         warnings.warn(
             f"{len(unreadable):,} training images could not be read so far and were replaced by "
             f"others: {names}",
@@ -330,160 +328,19 @@ class DataModule(LightningDataModule, ABC):
         )
 
 
-class DenseDataModule(DataModule):
-    """Images with masks or boxes in splits.
-
-    Args:
-        transforms: Random transforms of training images with their masks and boxes; None for none.
-        options: Options of `DataModule`.
-    """
-
-    eval_batch_size = None
-    resize_mode = "pad"
-    needed_task = (
-        "that trains a dense model, such as SegmentationTask or DetectionTask, whose input_spec "
-        "has the size of its images"
-    )
-
-    def __init__(self, transforms: JointTransforms | None, **options: Any) -> None:
-        super().__init__(**options)
-        self.train_transforms = transforms
-
-    def transforms_of(self, split: Split) -> JointTransforms | None:
-        """Return the random transforms of a split; None for all but the training split."""
-        return self.train_transforms if split == "train" else None
-
-
-class DrawnScenesDataModule(DataModule):
-    """Rendered scenes of colored, textured shapes; no files are needed.
-
-    Args:
-        train: Number of training scenes.
-        val: Number of validation scenes.
-        test: Number of scenes of each test split.
-        image_size: Height and width in pixels.
-        colors: Colors of the objects.
-        shapes: Shapes of the objects.
-        textures: Textures of the objects.
-        min_objects: Minimum number of objects in a scene.
-        max_objects: Maximum number of objects in a scene.
-        num_workers: Worker processes that render scenes; 0 renders them in this process.
-        options: Further options of the data module.
-
-    Raises:
-        ValueError: If a number is out of range, or a color, shape or texture is unknown.
-    """
-
-    def __init__(
-        self,
-        *,
-        train: int,
-        val: int,
-        test: int,
-        image_size: int = 64,
-        colors: list[str] = list(COLORS),  # noqa: B006 (the command line shows it)
-        shapes: list[str] = list(SHAPES),  # noqa: B006
-        textures: list[str] = list(TEXTURES),  # noqa: B006
-        min_objects: int = 2,
-        max_objects: int = 4,
-        num_workers: int = 0,
-        **options: Any,
-    ) -> None:
-        super().__init__(num_workers=num_workers, **options)
-        if val < 1:
-            raise ValueError(
-                f"val must be at least 1, got {val}; to train without validation, use "
-                "--trainer.limit_val_batches 0"
-            )
-        self.counts: dict[Split, int] = {
-            "train": train,
-            "validation": val,
-            "test": test,
-            "novel": test,
-        }
-        self.image_size = image_size
-        num_objects = (min_objects, max_objects)
-        self.config = WorldConfig(tuple(colors), tuple(shapes), tuple(textures), num_objects)
-        for split in self.counts:
-            self.scenes(split)  # refuses numbers out of range now
-
-    def scenes(self, split: Split) -> Scenes:
-        """Return the scenes of a split; `novel` has held-out pairs of color and shape."""
-        count = self.counts[split]
-        size = self.image_size
-        return Scenes(count, size=size, split=split, seed=self.seed, config=self.config)
-
-
-class CanvasDataModule(DataModule):
-    """MNIST digits on canvases, which are drawn when they are read.
-
-    Training canvases are new in each epoch; validation and test canvases are always the same. The
-    distractors of all splits are cut from training digits. The test results have the SHA-256 of
-    the test canvases, so that one can check whether two scores belong to the same images.
-
-    Args:
-        spec: What is drawn.
-        root: The folder of the files, as torchvision expects it.
-        download: Download the files if they are missing.
-        val: Number of training digits that are used for validation.
-        train_transforms: Augmentations in the training, in this order, each with its options if it
-            has any, as in `ClassificationDataModule`.
-        batch_size: Canvases per training batch and process.
-        num_workers: Worker processes that draw canvases; 0 draws them in this process.
-        split_seed: Seed of the choice of validation digits, and of the canvases of validation and
-            test.
-        seed: Seed of the order and of the training canvases; at least 0.
-    """
-
-    eval_batch_size = 256
-
-    def __init__(
-        self,
-        spec: Any,
-        *,
-        root: str,
-        download: bool = False,
-        val: int = 5000,
-        train_transforms: list[AugmentationSpec] | None = None,
-        batch_size: int = 128,
-        num_workers: int = 0,
-        split_seed: int = 0,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(batch_size=batch_size, num_workers=num_workers, seed=seed)
-        self.spec = spec
-        self.split_seed = split_seed
-        self.splits = TorchvisionSplits(
-            "MNIST", root, val=val, split_seed=split_seed, download=download
-        )
-        self.class_names = self.splits.class_names
-        self.train_transforms = tuple(map(build_augmentation, train_transforms or []))
-        self.open_dataset("train")  # checks the sizes now
-
-    @staticmethod
-    @abstractmethod
-    def draw(*arguments: Any, **options: Any) -> Any:
-        """Return the data set of canvases; a subclass names its class."""
-
-    def open_dataset(self, split: Split) -> Any:
-        """Return the canvases of a split."""
-        train_digits, train_labels = self.splits.images("train")
-        if split == "train":
-            return self.draw(
-                train_digits,
-                train_labels,
-                self.spec,
-                seed=3 * self.seed,
-                augmentations=self.train_transforms,
-            )
-        # Training, validation and test have the residues 0, 1 and 2 modulo 3: no two of them share
-        # a seed, whatever `seed` and `split_seed` are.
-        seed = 3 * self.split_seed + (1 if split == "validation" else 2)
-        return self.draw(
-            *self.splits.images(split), self.spec, seed=seed, distractor_source=train_digits
-        )
-
-    def test_notes(self) -> dict[str, Any]:
-        """Return the SHA-256 of the test canvases."""
-        dataset = self.datasets.get("test")
-        return {"test_canvases": f"sha256 {dataset.digest()}"} if dataset else {}
+def _names(samples: Sequence[Any]) -> dict[str, None]:
+    """Return the paths of the photos of samples; nothing for those that are drawn or in memory."""
+    photos = getattr(samples, "images", None)
+    if photos is None:
+        photos = map(photo_of, samples) if isinstance(samples, list) else ()
+    if isinstance(photos, (Tensor, np.ndarray)):
+        return {}
+    real = lru_cache(None)(os.path.realpath)  # many photos lie in few folders, some behind a link
+    names: dict[str, None] = {}
+    for photo in photos:
+        if isinstance(photo, (str, os.PathLike)):
+            folder, name = os.path.split(os.fspath(photo))
+            names[f"{real(folder)}/{name}"] = None
+        elif hasattr(photo, "address"):
+            names[photo.address] = None
+    return names

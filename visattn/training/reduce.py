@@ -8,7 +8,7 @@ from jaxtyping import Float, Shaped
 from lightning import LightningModule
 from torch import Tensor, distributed
 
-from visattn.data.loading.samplers import mix_seed
+from visattn.data.loading import mix_seed
 
 T = TypeVar("T")
 _SAMPLE_STREAM = 2**32  # in place of the rank, so that these numbers differ from those of dropout

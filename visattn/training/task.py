@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import GradClipAlgorithmType, rank_zero_info
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from visattn.data.loading.loader import StatefulDataLoader
+from visattn.data.loading import StatefulDataLoader
 from visattn.models.base import ImageClassifier
 from visattn.models.config import model_config
 from visattn.models.saving import load
@@ -242,26 +242,11 @@ class Task(LightningModule, ABC):
         rest = {k: v for k, v in self.state_dict().items() if not k.startswith("model.")}
         self.load_state_dict(rest | weights)
 
-    def report_targets(self) -> None:
-        """Print how many targets the splits have.
-
-        Raises:
-            ValueError: If one has none.
-        """
-        for split in ("train", "validation"):
-            if self.data is None or (counted := self.data.count_targets(split)) is None:
-                continue
-            unit, counts = counted
-            if not counts.total():
-                raise ValueError(f"the {split} split has no {unit}")
-            (most, many), *_, (least, few) = [*counts.most_common(), *counts.most_common()[-1:]]
-            spread = f", of {len(counts):,} classes from {least} ({few:,}) to {most} ({many:,})"
-            rank_zero_info(f"{split}: {counts.total():,} {unit}{spread if len(counts) > 1 else ''}")
-
     def on_fit_start(self) -> None:
-        """Report the targets, and check the model."""
+        """Report what the data have, and check the model."""
         self.check_training()
-        self.report_targets()
+        for line in self.data.report() if self.data else ():
+            rank_zero_info(line)
         self._report_frozen()
         self.seed = torch.initial_seed() if self.seed is None else self.seed
 
@@ -291,11 +276,6 @@ class Task(LightningModule, ABC):
         # The x axis of the logs, which Lightning resumes a step too early or too late.
         loop.epoch_loop._batches_that_stepped = self.global_step  # noqa: SLF001
         seed_step(self.seed or 0, step, self.global_rank, self.device)
-
-    def on_test_start(self) -> None:
-        """Add what the data module reports about the test images to the results."""
-        if self.data is not None:
-            self.notes |= self.data.test_notes()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the model's description, the seed and the exact position in the run.
@@ -360,8 +340,9 @@ def connect(task: Task, data: DataModule | None) -> None:
 
     Example:
         >>> from visattn.models import AttentionResNet
-        >>> from visattn.training import ClassificationTask, SingleObjectDataModule
-        >>> data = SingleObjectDataModule(image_size=40)
+        >>> from visattn.data import SingleObjects
+        >>> from visattn.training import ClassificationData, ClassificationTask
+        >>> data = ClassificationData(SingleObjects(train=3))
         >>> task = ClassificationTask(lambda names: AttentionResNet(names, depth=8), data.data_info)
         >>> connect(task, data)
         >>> data.input_spec.image_size

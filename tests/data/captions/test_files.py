@@ -1,207 +1,187 @@
-"""Splits of caption files: assigned in the file or listed in another."""
+"""Caption files: every format is read alike; splits; what is dropped, and what refused."""
 
 import json
+import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
+from caption_data import write_caption_data
+from hypothesis import given, strategies as st
 
 from visattn.data.captions.files import (
     CaptionEntry,
-    SplitFractions,
-    check_disjoint_splits,
-    check_unique_ids,
-    divide_photos,
+    CaptionFile,
     entries_of_split,
-    read_caption_splits,
-    read_split_file,
-    select_listed,
+    read_caption_results,
+    read_captions,
 )
 
-ENTRIES = [CaptionEntry(name, f"{name}.jpg", ("A dog .",), split) for name, split in zip(
-    "abc", ("train", "val", "train"), strict=True)]  # fmt: skip
+PLAIN = [("a/1.jpg", "a dog"), ("a/1.jpg", "one dog"), ("b/2.jpg", 'a "big" cat, black')]
+GROUPED = {"a/1.jpg": ("a dog", "one dog"), "b/2.jpg": ('a "big" cat, black',)}
+ROWS = [{"image": file, "caption": text} for file, text in PLAIN]
+LISTS = [{"file": file, "captions": [*texts]} for file, texts in GROUPED.items()]
+QUOTED = '"a ""big"" cat, black"'
+FILES = {
+    "flickr": "a/1.jpg#0\ta dog\na/1.jpg#1\tone dog\nb/2.jpg#0\ta \"big\" cat, black\n",
+    "csv": f"image,caption\r\na/1.jpg,a dog\r\na/1.jpg,one dog\r\nb/2.jpg,{QUOTED}\r\n",
+    "csv with a mark and blanks": f'\ufeffcaption , "Image" \na dog,a/1.jpg\n\none dog,a/1.jpg\n'
+    f"{QUOTED},b/2.jpg\n",
+    "semicolons": f"image_path;text\na/1.jpg;a dog\na/1.jpg;one dog\nb/2.jpg;{QUOTED}\n",
+    "bars": 'image_name| comment_number| comment\na/1.jpg| 0| a dog\na/1.jpg| 1| one dog\n'
+    'b/2.jpg| 0| a "big" cat, black\n',
+    "tabs": 'file\tcaption\na/1.jpg\ta dog\na/1.jpg\tone dog\nb/2.jpg\ta "big" cat, black\n',
+    "tabs, quoted": 'file\tcaption\na/1.jpg\t"a\ndog"\na/1.jpg\tone dog\n'
+    f"b/2.jpg\t{QUOTED}\n",
+    "backslashes": f"image,caption\na\\1.jpg,a dog\na\\1.jpg,one dog\nb\\2.jpg,{QUOTED}\n",
+    "list of objects": json.dumps(ROWS),
+    "JSON lines": "\n".join(map(json.dumps, ROWS)),
+    "JSON lines with lists": "\n".join(map(json.dumps, LISTS)),
+    "indented list": json.dumps(LISTS, indent=1),
+    "COCO": json.dumps({
+        "images": [{"id": file, "file_name": file} for file in GROUPED],
+        "annotations": [{"image_id": file, "caption": text} for file, text in PLAIN],
+    }),
+}  # fmt: skip
 
 
-def test_splits_of_the_caption_file_take_precedence(tmp_path: Path) -> None:
-    assert [entry.id for entry in entries_of_split(ENTRIES, "train")] == ["a", "c"]
-    (tmp_path / "list.txt").write_text("c\nb\n")
-    assert [entry.id for entry in entries_of_split(ENTRIES, str(tmp_path / "list.txt"))] == [
-        "c",
-        "b",
+@pytest.mark.parametrize("form", FILES)
+def test_every_format_gives_the_same_captions(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "captions"
+    file.write_text(FILES[form])
+    assert read_captions(file) == [CaptionEntry(name, name, t) for name, t in GROUPED.items()]
+
+
+def test_karpathy_assigns_splits_and_restval_is_for_training(tmp_path: Path) -> None:
+    images = [
+        {
+            "filename": f"{n}.jpg",
+            "filepath": "val2014",
+            "split": split,
+            "sentences": [{"raw": "A ."}],
+        }
+        for n, split in enumerate(("train", "restval", "val", "test"))
     ]
+    (tmp_path / "k.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
+    entries = read_captions(tmp_path / "k.json")
+    assert [entry.split for entry in entries] == ["train", "train", "val", "test"]
+    assert entries[1][:2] == ("1.jpg", "val2014/1.jpg")
 
 
-def test_unknown_split_error_lists_the_splits() -> None:
-    with pytest.raises(ValueError, match=r"neither a split .*; it assigns"):
-        entries_of_split(ENTRIES, "test")
-    with pytest.raises(ValueError, match="it assigns no splits"):
-        entries_of_split([CaptionEntry("a", "a.jpg", ("A .",))], "test")
+def test_cells_without_a_caption_are_dropped_with_a_count(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("image,caption\n1.jpg,nan\n1.jpg,a dog\n2.jpg,NaN\n3.jpg,\n4.jpg,None\n")
+    with pytest.warns(UserWarning, match="dropped") as said:
+        assert [entry.captions for entry in read_captions(file)] == [("a dog",)]
+    texts = [str(each.message).partition(": ")[2] for each in said]
+    assert texts == ["dropped 4 empty captions (line 2, line 4, line 5, ...)",
+                     "dropped 3 photos without a caption (2.jpg, 3.jpg, 4.jpg)"]  # fmt: skip
 
 
-def table(folder: Path, *rows: str) -> str:
-    """Write a table of captions; return its path."""
-    path = folder / "captions.csv"
-    path.write_text("\n".join(rows))
-    return str(path)
+REFUSED = [
+    ("", "the file is empty"),
+    ("just words\n", "line 1: none of the formats of captions"),
+    ("image,caption\n../a.jpg,a dog\n", "line 2: a file name must be a path inside"),
+    ("image,caption\na.jpg,a dog,black\n", "line 2: not 2 cells"),
+    ('image,caption\na.jpg,"a dog\n', "unexpected end of data; quote captions"),
+    ("image,caption\na.jpg,nan\n", "holds no caption"),
+    ("image,caption,split\na.jpg,a dog,train\na.jpg,a cat,val\n", "line 3: a.jpg .split val. has"),
+    ('{"id": 1, "file": "a.jpg", "caption": "a"}\n{"id": 1, "file": "b.jpg", "caption": "b"}',
+     "line 2: b.jpg .* has the id of a.jpg"),
+    ('{"file": "a.jpg"}', "entry 1: no 'caption or captions"),
+    ('{"file": "a.jpg", "caption": 5}', "entry 1: 'int' object"),
+    ('{"file": "a.jpg", "caption": "\\ud800"}', "surrogates not allowed"),
+    ('{"images": [], "annotations": [{"image_id": 1, "caption": "a"}]}', "no '1'"),
+]  # fmt: skip
 
 
-def test_fractions_divide_photos_by_their_names_alone(tmp_path: Path) -> None:
-    rows = [f"{number}.jpg,Caption {row} ." for number in range(41) for row in range(3)]
-    parts = []
-    for order in (rows, sorted(rows, key=lambda row: row[::-1])):
-        file = table(tmp_path, "image,caption", *order)
-        splits = read_caption_splits(file, "photos", fractions=SplitFractions(0.2, 0.1))
-        parts.append({name: {e.file for e in split.entries} for name, split in splits.items()})
-        assert all(len(e.captions) == 3 for split in splits.values() for e in split.entries)
-    assert parts[0] == parts[1]
-    assert {name: len(files) for name, files in parts[0].items()} == {
-        "train": 29, "validation": 8, "test": 4}  # fmt: skip
-    assert len(set.union(*parts[0].values())) == 41
-    alone = read_caption_splits(file, "photos", fractions=SplitFractions(0.2))
-    assert alone["test"] is alone["validation"]
-    assert {entry.file for entry in alone["test"].entries} == parts[0]["validation"]
-    other = read_caption_splits(file, "photos", fractions=SplitFractions(0.2, seed=1))
-    assert {entry.file for entry in other["test"].entries} != parts[0]["validation"]
+@pytest.mark.filterwarnings("ignore:.*dropped")
+@pytest.mark.parametrize(("content", "message"), REFUSED)
+def test_other_files_are_refused_with_the_entry(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(content)
+    with pytest.raises(ValueError, match=rf"a\.txt.*{message}"):
+        read_captions(tmp_path / "a.txt")
 
 
-@pytest.mark.parametrize(
-    ("fractions", "reason"),
-    [
-        ((0.5, 0.5), "leave none of 3 photos for training; lower them"),
-        ((1.0, 0.0), r"must lie in \[0, 1\) and not both be 0, got 1.0 and 0.0"),
-        ((0.0, 0.0), "not both be 0"),
-    ],
-)
-def test_fractions_that_leave_a_split_empty_are_refused(
-    fractions: tuple[float, float], reason: str
-) -> None:
-    with pytest.raises(ValueError, match=reason):
-        divide_photos(ENTRIES, SplitFractions(*fractions))
+def test_results_have_one_caption_per_image(tmp_path: Path) -> None:
+    file = tmp_path / "results"
+    for content in (
+        '[{"image_id": 37, "caption": "a dog"}, {"image_id": 37, "caption": "a  dog"}]',
+        '{"id": 37, "caption": "a dog"}\n{"id": "37", "caption": "a dog "}',
+        "37\ta dog\n37\ta dog\n", "37#0\ta dog\n37#1\ta dog\n",
+    ):  # fmt: skip
+        file.write_text(content)
+        results = read_caption_results(file)
+        assert results.captions == {"37": "a dog"}
+        assert results.duplicates == ("37",)
+    file.write_text("37\ta dog\n37\ta cat\n")
+    with pytest.raises(ValueError, match="line 2: 37 has another caption before"):
+        read_caption_results(file)
 
 
-def test_fractions_exclude_splits_of_any_other_kind(tmp_path: Path) -> None:
-    half = SplitFractions(0.5)
-    file = table(tmp_path, "image,caption,split", "a.jpg,A .,train", "b.jpg,B .,val")
-    with pytest.raises(ValueError, match="the captions file assigns the splits train, val; leave"):
-        read_caption_splits(file, "photos", fractions=half)
-    with pytest.raises(ValueError, match="name their splits, got train, list.txt and None; leave"):
-        read_caption_splits(file, "photos", ("train", "list.txt", None), fractions=half)
-    with pytest.raises(ValueError, match="single captions file, but there is one per split; leave"):
-        read_caption_splits({"train": file}, "photos", fractions=half)
+def data_set(folder: Path, **options: Any) -> CaptionFile:
+    paths = write_caption_data(folder)
+    return CaptionFile(str(paths.captions), str(paths.photos), **options)
 
 
-def test_a_column_of_a_table_assigns_splits(tmp_path: Path) -> None:
-    rows = ["a.jpg,train,A .", "b.jpg,val,B .", "a.jpg,train,C .", "c.jpg,,D ."]
-    splits = read_caption_splits(table(tmp_path, "image,Split,caption", *rows), "photos")
-    files = {name: [entry.file for entry in split.entries] for name, split in splits.items()}
-    assert files == {"train": ["a.jpg"], "validation": ["b.jpg"], "test": ["b.jpg"]}
-    reason = r"line 6: b.jpg is in the split train, and in val at line 3; all captions of a photo"
-    with pytest.raises(ValueError, match=reason):
-        read_caption_splits(
-            table(tmp_path, "image,Split,caption", *rows, "b.jpg,train,E ."), "photos"
-        )
-    with pytest.raises(ValueError, match="assigns no splits: set val_fraction"):
-        read_caption_splits(table(tmp_path, "image,caption", "a.jpg,A ."), "photos")
+def files_of(source: CaptionFile) -> dict[str, list[str]]:
+    splits: Any = ("train", "validation", "test")
+    return {split: [sample.id for sample in source(split)] for split in splits}
 
 
-def coco(folder: Path, split: str, numbers: range) -> str:
-    """Write a COCO caption file; return its path."""
-    images = [{"id": number, "file_name": f"{number:012d}.jpg"} for number in numbers]
-    said = [{"id": 2 * n, "image_id": n, "caption": f"A dog in {split} ."} for n in numbers]
-    path = folder / f"captions_{split}.json"
-    path.write_text(json.dumps({"images": images, "annotations": said}))
-    return str(path)
+def test_lists_may_lack_suffixes_and_must_have_captions(tmp_path: Path) -> None:
+    for name, content in (("train", "1000_00.jpg\n1037_01\n\n"), ("val", "1074_02.jpg")):
+        (tmp_path / name).write_text(content)
+    lists: Any = {name: str(tmp_path / name) for name in ("train", "val")}
+    assert files_of(data_set(tmp_path / "d", **lists)) == {
+        "train": ["1000_00.jpg", "1037_01.jpg"], "validation": ["1074_02.jpg"],
+        "test": ["1074_02.jpg"],
+    }  # fmt: skip
+    entries = [CaptionEntry("a.jpg", "a.jpg", ("a",)), CaptionEntry("b/a.png", "b/a.png", ("b",))]
+    (tmp_path / "train").write_text("a\n")  # which of both?
+    with pytest.raises(ValueError, match="1 names .a. without captions; remove them"):
+        entries_of_split(entries, str(tmp_path / "train"))
+    with pytest.raises(ValueError, match="which assigns none, nor a list of photos"):
+        entries_of_split(entries, "nowhere.txt")
 
 
-def test_splits_may_have_their_own_files_and_folders(tmp_path: Path) -> None:
-    files = {
-        "train": coco(tmp_path, "train2017", range(3, 8)),
-        "val": coco(tmp_path, "val2017", range(11, 14)),
-    }
-    folders = {"train": "train2017", "val": "val2017"}
-    splits = read_caption_splits(files, folders)
-    content = {split: (len(result.entries), str(result.folder)) for split, result in splits.items()}
-    assert content == {
-        "train": (5, "train2017"),
-        "validation": (3, "val2017"),
-        "test": (3, "val2017"),
-    }
-    [(train, _), (val, _), _] = splits.values()
-    assert {entry.captions for entry in train} == {("A dog in train2017 .",)}
-    assert [entry.file for entry in val] == [f"{n:012d}.jpg" for n in (11, 12, 13)]
-    (tmp_path / "few.txt").write_text("000000000005.jpg\n")
-    few = read_caption_splits(files, folders, (str(tmp_path / "few.txt"), "val", None))
-    assert [entry.id for entry in few["train"].entries] == ["5"]
-    alone = read_caption_splits({"train": files["train"]}, "photos")
-    assert list(alone) == ["train"]
-    again = coco(tmp_path, "again", range(3, 5))
-    splits = read_caption_splits(
-        {"train": files["train"], "test": again}, {**folders, "test": "other"}
-    )
-    assert [len(result.entries) for result in splits.values()] == [5, 2]  # other photos, by folder
-    with pytest.raises(ValueError, match=r"train2017/.*3.jpg and other/.*3.jpg have the same id"):
-        check_unique_ids(splits)
+def test_a_file_without_splits_is_divided_with_a_line_that_says_so(tmp_path: Path) -> None:
+    source = data_set(tmp_path, val_fraction=0.3, test_fraction=0.15)
+    splits = files_of(source)
+    assert [len(files) for files in splits.values()] == [4, 2, 1]
+    assert len({file for files in splits.values() for file in files}) == 7
+    assert "assigns no splits: 30% of the photos are for validation" in source.notes[0]
+    with pytest.raises(ValueError, match="leave none of 7 photos"):
+        CaptionFile(source.captions, source.photos, val_fraction=0.99)
 
 
-def test_invalid_splits_are_refused(tmp_path: Path) -> None:
-    train = coco(tmp_path, "train2017", range(3, 8))
-    wrong = (
-        ({"train": train, "dev": train}, "photos", r"captions accepts train, val, test; got dev"),
-        ({"val": train}, "photos", r"captions must include a train split, got validation"),
-        ({"train": train, "val": train}, "photos", r"train and validation share 5 photos"),
-        ({"train": train, "test": train}, {"train": "photos"}, r"the folder of the test split"),
-        (train, "photos", r"assigns no splits: set val_fraction .* or a captions file for each"),
-    )
-    for captions, photos, said in wrong:
-        with pytest.raises(ValueError, match=said):
-            read_caption_splits(captions, photos)
+@given(seed=st.integers(0, 9), count=st.integers(20, 40))
+def test_a_photo_keeps_its_side_when_photos_are_added(seed: int, count: int) -> None:
+    source: Any = object.__new__(CaptionFile)
+    source.captions, source.val_fraction, source.test_fraction = "a.csv", 0.2, 0.0
+    source.split_seed = seed
+    entries = [CaptionEntry(f"{n}.jpg", f"{n}.jpg", ("a",)) for n in range(count + 5)]
+    before, after = ({e.id for e in source._divide(entries[:n])["val"]} for n in (count, count + 5))
+    assert len(before ^ after) <= 8  # at most those at the edge
 
 
-def entry(name: str, *captions: str, split: str | None = None) -> CaptionEntry:
-    return CaptionEntry(name, name, captions or ("A dog .",), split)
+def test_a_file_for_each_split_and_folders_of_their_own(tmp_path: Path) -> None:
+    captions, photos = {}, {}
+    for key in ("train", "val"):
+        paths = write_caption_data(tmp_path / key)
+        captions[key], photos[key] = str(paths.captions), str(paths.photos)
+    assert [len(files) for files in files_of(CaptionFile(captions, photos)).values()] == [7, 7, 7]
+    only = CaptionFile({"train": captions["train"]}, photos["train"])
+    assert [len(files) for files in files_of(only).values()] == [7, 0, 0]
 
 
-def test_split_has_the_order_of_its_list(tmp_path: Path) -> None:
-    path = tmp_path / "train.txt"
-    path.write_bytes(b"\xef\xbb\xbfb.jpg\r\n\r\n  a.jpg  \r\n")
-    assert read_split_file(path) == ["b.jpg", "a.jpg"]
-    entries = [entry("a.jpg", "A"), entry("x.jpg", "X"), entry("b.jpg", "B")]
-    assert select_listed(entries, read_split_file(path)) == [entries[2], entries[0]]
-
-
-def test_duplicate_or_empty_split_names_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "train.txt"
-    path.write_text("a.jpg\n\nb.jpg\na.jpg\n")
-    with pytest.raises(ValueError, match=r"train\.txt, line 4: a\.jpg is already on line 1"):
-        read_split_file(path)
-    path.write_text("\n")
-    with pytest.raises(ValueError, match=r"train\.txt is empty"):
-        read_split_file(path)
-
-
-def test_split_photos_are_matched_by_name_stem_or_id() -> None:
-    photo, other = CaptionEntry("7", "x/a.jpg", ("A",)), CaptionEntry("8", "x/b.jpg", ("B",))
-    for name in ("7", "x/a.jpg", "a"):
-        assert select_listed([photo, other], [name]) == [photo]
-    with pytest.raises(ValueError, match=r"1 photo \(7\) more than once in the split"):
-        select_listed([photo, other], ["a", "b", "7"])
-
-
-def test_ambiguous_names_match_no_photo() -> None:
-    entries = [entry("a.jpg"), entry("a.png")]
-    assert select_listed(entries, ["a.png"]) == [entries[1]]
-    with pytest.raises(ValueError, match=r"1 name \(a\) of the split without captions"):
-        select_listed(entries, ["a"])
-
-
-def test_names_without_captions_are_counted() -> None:
-    reason = r"5,000 names \(0, 1, 2, \.\.\.\) of the split without captions"
-    with pytest.raises(ValueError, match=reason):
-        select_listed([entry("a")], ["a", *map(str, range(5000))])
-
-
-def test_overlapping_splits_are_refused() -> None:
-    a, b, c, d = map(entry, "abcd")
-    check_disjoint_splits({"train": [a, b], "validation": [c], "test": [d]})
-    reason = r"train and validation share 2 photos \(a, b\), train and test share 1 photo \(c\); a"
-    with pytest.raises(ValueError, match=reason):
-        check_disjoint_splits({"train": [a, b, c], "validation": [d, a, b], "test": [c]})
+def test_missing_photos_are_refused_and_accents_are_found_in_either_form(tmp_path: Path) -> None:
+    composed, decomposed = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
+    (tmp_path / f"{decomposed}.jpg").write_bytes(b"photo")
+    captions = tmp_path / "a.csv"
+    captions.write_text(f"image,caption,split\n{composed}.jpg,a cup,train\n")
+    (sample,) = CaptionFile(str(captions), str(tmp_path), val=None)("train")
+    assert Path(sample.image).is_file()
+    (tmp_path / f"{decomposed}.jpg").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match="1 photos .* are missing or empty in"):
+        CaptionFile(str(captions), str(tmp_path), val=None)

@@ -175,8 +175,8 @@ def test_a_limit_without_remaining_words_is_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ((), "must start with <pad>, <start>, <end>, <unknown>"),
-        (("a", *SPECIAL_TOKENS), "Vocabulary.from_captions builds one"),
+        ((), "must begin with <pad>, <start>, <end>, <unknown>"),
+        (("a", *SPECIAL_TOKENS), "visattn.data.Vocabulary creates such a list"),
         ((*SPECIAL_TOKENS, "a", "b", "a"), r"duplicates: \['a'\]"),
         ((*SPECIAL_TOKENS, "<end>"), "duplicates"),
     ],

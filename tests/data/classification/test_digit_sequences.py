@@ -48,7 +48,7 @@ def pixel_by_hand(digit: np.ndarray, y: float, x: float, scale: float) -> float:
 def test_canvases_are_those_made_by_hand(spec: DigitSequenceSpec) -> None:
     data = sequences(spec)
     indices = [0, 3, 13]
-    placed, batch = data.placements(indices), data[indices]
+    placed, batch = data.placements(indices), data.draw(indices)
     height, width = spec.canvas.size
     for row, image in enumerate(batch.images[:, 0].numpy()):
         expected = np.zeros((height, width))
@@ -70,7 +70,7 @@ def test_canvases_are_those_made_by_hand(spec: DigitSequenceSpec) -> None:
 def test_digits_lie_in_their_boxes_in_order_without_overlap(seed: int, start: int) -> None:
     for spec in (ROW, SCATTERED):
         data = sequences(spec, seed=seed)
-        batch = data[list(range(start, start + 17))]
+        batch = data.draw(list(range(start, start + 17)))
         height, width = spec.canvas.size
         for image, labels, length, boxes, count in zip(*batch, strict=True):
             assert count == length
@@ -102,7 +102,7 @@ def test_digits_lie_in_their_boxes_in_order_without_overlap(seed: int, start: in
 def test_digits_at_their_own_size_are_copied() -> None:
     spec = DigitSequenceSpec(canvas=ClutterSpec((11, 41)), max_digits=3)
     data = sequences(spec)
-    batch, placed = data[[*range(17)]], data.placements(range(17))
+    batch, placed = data.draw([*range(17)]), data.placements(range(17))
     for row in range(17):
         for slot in range(int(batch.num_digits[row])):
             left, top, right, bottom = batch.boxes[row, slot].int().tolist()
@@ -132,12 +132,12 @@ def test_every_digit_number_and_place_occurs() -> None:
 
 def test_a_canvas_depends_on_seed_and_index_only() -> None:
     for spec in (ROW, SCATTERED):
-        together = sequences(spec, seed=7)[[5, 29, 2]]
+        together = sequences(spec, seed=7).draw([5, 29, 2])
         for row, index in enumerate((5, 29, 2)):
-            alone = sequences(spec, seed=7)[[index]]
+            alone = sequences(spec, seed=7).draw([index])
             for many, single in zip(together, alone, strict=True):
                 assert torch.equal(many[row], single[0])
-        images = [sequences(spec, seed=s)[[i]].images for s in (7, 8) for i in (5, 16)]
+        images = [sequences(spec, seed=s).draw([i]).images for s in (7, 8) for i in (5, 16)]
         assert len({image.numpy().tobytes() for image in images}) == 4
 
 
@@ -151,7 +151,7 @@ def test_addition_has_one_label_the_sum() -> None:
     data, digits = (
         sequences(s) for s in (spec, DigitSequenceSpec(canvas=spec.canvas, max_digits=3))
     )
-    sums, batch = data[[*range(17)]], digits[[*range(17)]]
+    sums, batch = data.draw([*range(17)]), digits.draw([*range(17)])
     assert sums.lengths.tolist() == [1] * 17
     assert torch.equal(sums.num_digits, batch.num_digits)
     assert sums.labels[:, 0].tolist() == batch.labels.clamp(min=0).sum(1).tolist()
@@ -159,7 +159,7 @@ def test_addition_has_one_label_the_sum() -> None:
 
 
 def test_centers_are_the_middles_of_the_boxes() -> None:
-    batch = sequences(SCATTERED)[[*range(17)]]
+    batch = sequences(SCATTERED).draw([*range(17)])
     assert {2, 3} == set(batch.num_digits.tolist())
     for centers, boxes, count in zip(batch.centers, batch.boxes, batch.num_digits, strict=True):
         for (x, y), (left, top, right, bottom) in zip(
@@ -175,9 +175,9 @@ def test_distractors_are_cropped_from_their_source() -> None:
         canvas=ClutterSpec((31, 43), 2, 3), min_digits=1, max_digits=2, layout="scattered"
     )
     gray = torch.full((3, 1, 5, 5), 10, dtype=torch.uint8)
-    with_distractors = sequences(spec, distractor_source=gray)[[*range(17)]].images.int()
+    with_distractors = sequences(spec, distractor_source=gray).draw([*range(17)]).images.int()
     plain_spec = DigitSequenceSpec("scattered", ClutterSpec((31, 43)), 1, 2)
-    added = with_distractors - sequences(plain_spec)[[*range(17)]].images
+    added = with_distractors - sequences(plain_spec).draw([*range(17)]).images
     assert set(added.unique().tolist()) <= set(range(21))
     full = added.sum((1, 2, 3)) == 2 * 9 * 10
     assert full.float().mean() > 0.5  # the others lie on bright digits
@@ -190,20 +190,9 @@ def test_ink_of_a_blank_digit_is_the_whole_image() -> None:
     assert ink_boxes(digits).tolist() == [[0, 0, 5, 7], [2, 3, 3, 6]]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"min_digits": 0}, "min_digits must be at least 1"),
-        ({"min_digits": 3, "max_digits": 2}, "at most max_digits, got min_digits=3"),
-        ({"scale": (0.4, 1.0)}, "scale must be a smallest factor of at least 0.5"),
-        ({"scale": (1.5, 1.0)}, "scale must be a smallest factor"),
-        ({"gap": (3, 1)}, "gap must be a smallest gap"),
-        ({"min_offset": -1}, "min_offset at least 0"),
-    ],
-)
-def test_invalid_spec_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        DigitSequenceSpec(**options)
+def test_scales_that_would_skip_pixels_are_refused() -> None:
+    with pytest.raises(ValueError, match="scale must be at least 0.5"):
+        DigitSequenceSpec(scale=(0.4, 1.0))
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -213,5 +202,3 @@ def test_what_does_not_fit_is_refused() -> None:
         sequences(DigitSequenceSpec("scattered", ClutterSpec((7, 7)), 2, 2))
     with pytest.raises(ValueError, match="distractors of 6 pixels must fit"):
         sequences(DigitSequenceSpec(canvas=ClutterSpec((13, 61), 1, 6)))
-    with pytest.raises(ValueError, match="seed must be at least 0"):
-        sequences(ROW, seed=-1)

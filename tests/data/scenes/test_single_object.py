@@ -28,7 +28,7 @@ def test_image_shows_its_shape_at_the_center_only() -> None:
     assert things.images.shape == (97, 3, 37, 37)
     for index in range(0, 97, 7):
         world = single_object_world(SCENES, index)
-        assert SHAPES[int(things.shapes[index])] == world.objects[0].shape
+        assert SHAPES[int(things.labels[index])] == world.objects[0].shape
         (mask,) = torch.from_numpy(object_masks(world, 37))
         empty = torch.from_numpy(draw_world(replace(world, objects=()), 37)).permute(2, 0, 1)
         changed = (things.images[index] != empty).any(0)

@@ -19,10 +19,15 @@ trainer:
   {accelerator: cpu, max_epochs: -1, max_steps: 2, enable_progress_bar: false, logger: false,
    enable_model_summary: false, num_sanity_val_steps: 0, limit_val_batches: 0}
 data:
-  class_path: CaptionDataModule
+  class_path: CaptionData
   init_args:
-    {captions: captions.csv, photos: photos, val_fraction: 0.2, min_word_freq: 1, batch_size: 5,
-     num_workers: 0}
+    source:
+      class_path: CaptionFile
+      init_args:
+        {captions: captions.csv, photos: photos, val_fraction: 0.2}
+    min_word_freq: 1
+    batch_size: 5
+    num_workers: 0
 """
 )
 

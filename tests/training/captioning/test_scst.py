@@ -10,12 +10,13 @@ from lightning import Callback, Trainer
 from torch import nn
 
 from visattn.data.captions.batch import CaptionSample, collate_captions, split_words
+from visattn.data.captions.files import CaptionFile
 from visattn.functional.captions import SampledCaptions
 from visattn.metrics.ngrams import idf_table, ngram_counts, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.results.kinds import END, START
-from visattn.training.captioning.data import CaptionDataModule
+from visattn.training.captioning.data import CaptionData
 from visattn.training.captioning.scst import BANNED_TOKENS, SCSTTask
 from visattn.training.captioning.task import CaptioningTask
 from visattn.training.optim import OptimConfig
@@ -133,14 +134,10 @@ class Rewards(Callback):
 
 def test_training_raises_the_reward(tmp_path: Path) -> None:
     paths = write_caption_data(tmp_path, photos=9)
-    data = CaptionDataModule(
-        str(paths.captions),
-        str(paths.photos),
-        train=str(paths.train),
-        val=str(paths.validation),
-        min_word_freq=1,
-        batch_size=5,
+    files = CaptionFile(
+        str(paths.captions), str(paths.photos), train=str(paths.train), val=str(paths.validation)
     )
+    data = CaptionData(files, min_word_freq=1, batch_size=5)
     torch.manual_seed(0)
     rewards = Rewards()
     task = SCSTTask(

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from visattn.data.captions.batch import CaptionBatch, collate_captions
+from visattn.data.scenes.dataset import SceneCaptions
 from visattn.functional.captions import doubly_stochastic_penalty
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import ImageEncoder, SmallEncoder
@@ -25,9 +26,10 @@ from visattn.models.config import build_model, model_config
 from visattn.models.saving import load
 from visattn.results.kinds import UNKNOWN
 from visattn.training.captioning import task as captioning
-from visattn.training.captioning.data import ScenesDataModule
+from visattn.training.captioning.data import CaptionData
 from visattn.training.captioning.evaluation import reference_captions, teacher_force_batch
 from visattn.training.captioning.task import CaptioningTask
+from visattn.training.data_module import InputSpec
 from visattn.training.optim import OptimConfig
 
 SMALL = partial(SmallEncoder, (24, 24), channels=8)
@@ -40,16 +42,11 @@ def captioner(encoder: Callable[[], ImageEncoder] = SMALL) -> Callable[[list[str
     return build
 
 
-def data(**changes: Any) -> ScenesDataModule:
-    sizes = {
-        "image_size": 24,
-        "train": 3,
-        "val": 11,
-        "test": 11,
-        "batch_size": 5,
-        "num_workers": 0,
-    }
-    return ScenesDataModule(**{**sizes, **changes})
+def data(**changes: Any) -> CaptionData:
+    sizes = {"image_size": 24, "train": 3, "val": 11, "test": 11}
+    module = CaptionData(SceneCaptions(**{**sizes, **changes}), batch_size=5, num_workers=0)
+    module.input_spec = InputSpec((24, 24), (0.5,) * 3, (0.5,) * 3)
+    return module
 
 
 def trainer(folder: Path, *callbacks: Callback, **changes: Any) -> Trainer:
@@ -155,21 +152,9 @@ def test_each_validation_scene_counts_once(tmp_path: Path, count: int) -> None:
         task, scenes, verbose=False
     )
     assert sorted(recorder.val_ids) == sorted(f"validation-{i}" for i in range(count))
-    captions = [c for i in range(count) for c in scenes.scenes("validation").captions(i)]
+    captions = [c for i in range(count) for c in scenes.samples("validation").captions(i)]
     assert recorder.counts == (count, sum(len(caption.words) + 1 for caption in captions))
     assert scores[0]["val/loss"] == pytest.approx(3.5, abs=0.5)  # about log 35
-
-
-def test_two_processes_share_the_samples() -> None:
-    scenes = data()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ScenesDataModule, "world_size", 2)
-        ids: list[str] = []
-        for rank in (0, 1):
-            patch.setattr(ScenesDataModule, "rank", rank)
-            for batch in scenes.val_dataloader():
-                ids += [sample.id for sample in batch.samples]  # type: ignore[attr-defined]
-    assert sorted(ids) == sorted(f"validation-{i}" for i in range(11))
 
 
 def losses(**settings: Any) -> tuple[CaptioningTask, CaptionBatch, float]:

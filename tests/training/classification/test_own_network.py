@@ -9,9 +9,10 @@ import torch
 import yaml
 
 from visattn.cli import main
+from visattn.data import Scenes, SingleObjects
 from visattn.models import ModuleClassifier
 from visattn.models.saving import load
-from visattn.training import ClassificationTask, SingleObjectDataModule
+from visattn.training import ClassificationData, ClassificationTask
 
 NETWORK = """\
 from torch import nn
@@ -31,11 +32,15 @@ class MyNet(nn.Module):
 def config(classifier: Any, **data: Any) -> str:
     quiet = {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "logger": False}
     task = {"classifier": classifier, "class_weights": "balanced"}
-    sizes = {"train": 24, "val": 8, "test": 8, "image_size": 32, "batch_size": 8, **data}
+    sizes = {"train": 24, "val": 8, "test": 8, "image_size": 32}
+    source = {"class_path": "SingleObjects", "init_args": sizes}
     return yaml.safe_dump({
         "trainer": quiet,
         "model": {"class_path": "ClassificationTask", "init_args": task},
-        "data": {"class_path": "SingleObjectDataModule", "init_args": sizes},
+        "data": {
+            "class_path": "ClassificationData",
+            "init_args": {"source": source, "batch_size": 8, **data},
+        },
     })  # fmt: skip
 
 
@@ -62,13 +67,13 @@ def test_a_network_of_ones_own_is_trained_scored_explained_and_exported(
     photo = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     best = load("run/checkpoints/best.ckpt")
     assert torch.equal(model(photo), best(photo))
-    (pixels,) = SingleObjectDataModule(image_size=32, val=3).examples(1)
+    pixels = Scenes(3, size=32).image(0).permute(1, 2, 0).numpy()
     from PIL import Image
 
     Image.fromarray(pixels).save("photo.png")
     assert main(["overlay", "photo.png", "--run", "run", "--method", "gradcam", "--out", "o"]) == 0
     # Fewer classes: the layers before the last one are those of the first run.
-    shapes = ["--data.shapes", "[circle,square]", "--init_from", "run/checkpoints/last.ckpt"]
+    shapes = ["--data.source.shapes", "[circle,square]", "--init_from", "run/checkpoints/last.ckpt"]
     frozen = ["--model.optim.lr_mults", "{backbone: 0, blocks: 0}"]
     assert main(["fit", "--config", "own.yaml", "--run", "next", *shapes, *frozen]) == 0
     first, second = (load(f"{name}/checkpoints/last.ckpt").state_dict() for name in ("run", "next"))
@@ -93,7 +98,7 @@ def test_code_of_others_does_not_run(network: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_balanced_weights_are_inverse_to_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = SingleObjectDataModule(image_size=32, train=24, val=8)
+    data = ClassificationData(SingleObjects(24, 8, image_size=32))
     data.setup("fit")
     build = lambda names: ModuleClassifier(names, "timm:test_resnet", img_size=(32, 32))  # noqa: E731
     task = ClassificationTask(build, data.data_info, class_weights="balanced")

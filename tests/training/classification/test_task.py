@@ -34,7 +34,7 @@ trainer:
   log_every_n_steps: 1
   callbacks:
     - class_path: CropPanels
-      init_args: {images: 3, height: 28}
+      init_args: {images: 3}
     - class_path: EMA
 model:
   class_path: ClassificationTask
@@ -46,10 +46,14 @@ model:
     mixup: 0.2
     cutmix: 1.0
 data:
-  class_path: TorchvisionDataModule
+  class_path: ClassificationData
   init_args:
-    {dataset: MNIST, root: DIGITS, val: 5, batch_size: 6,
-      train_transforms: [{RandomTranslate: {pixels: 1}}]}
+    source:
+      class_path: TorchvisionImages
+      init_args:
+        {dataset: MNIST, root: DIGITS, val: 5}
+    batch_size: 6
+    train_transforms: [{class_path: RandomCrop, init_args: {size: 28, padding: 1}}]
 """
 
 

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from visattn.data.regions.detection import DetectionSample
-from visattn.data.regions.sample import RegionSample
 from visattn.geometry.affine import Geometry
 from visattn.models.detr import PredictedObjects
 from visattn.training.detection.metrics import DetectionScores
@@ -20,12 +19,13 @@ def sample(
     geometry = Geometry.identity((64, 128)).resized(SIZE)
     true = torch.tensor(boxes, dtype=torch.float64).view(-1, 4)
     masks = torch.zeros(len(boxes), *SIZE, dtype=torch.bool)
-    region = RegionSample(
-        torch.zeros(3, *SIZE, dtype=torch.uint8), masks, true.float() / 2, geometry
-    )
+    image = torch.zeros(3, *SIZE, dtype=torch.uint8)
     areas = (true[:, 2] - true[:, 0]) * (true[:, 3] - true[:, 1])
     is_crowd = torch.arange(len(boxes)) == crowd
-    return DetectionSample(name, region, torch.tensor(labels).long(), is_crowd, true.float(), areas)
+    return DetectionSample(
+        name, image, true.float() / 2, masks, geometry, torch.tensor(labels).long(), is_crowd,
+        true.float(), areas,
+    )  # fmt: skip
 
 
 def predicted_boxes(

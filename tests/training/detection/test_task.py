@@ -7,19 +7,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from visattn.data.regions.detection import DetectionBatch, SceneObjects, collate_detections
-from visattn.data.scenes.dataset import Scenes
+from visattn.data.regions.detection import DetectionBatch
+from visattn.data.scenes.dataset import SceneObjects
 from visattn.data.scenes.world import SHAPES
 from visattn.models.base import SmallEncoder
 from visattn.models.detr import DETR, BoxPrediction
 from visattn.pipelines.detection import DetectorAttention
+from visattn.training.data_module import InputSpec
 from visattn.training.detection import task as detection
+from visattn.training.detection.data import DetectionData
 from visattn.training.detection.task import DetectionTask
 
 
 def scene_batch(count: int = 5) -> DetectionBatch:
-    dataset = SceneObjects(Scenes(count, size=32))
-    return collate_detections([dataset[index] for index in range(count)])
+    data = DetectionData(SceneObjects(val=count, image_size=32))
+    data.input_spec = InputSpec((32, 32), (0.5,) * 3, (0.5,) * 3)
+    data.setup("validate")
+    return data.example_batch(count)
 
 
 def set_stage(task: DetectionTask, stage: str) -> DetectionTask:
@@ -95,8 +99,8 @@ def test_maps_are_scored_on_the_pixels_of_their_object(
     task, batch = detection_task(), scene_batch(7)
     maps = torch.zeros(7, 6, 32, 32)
     for image, sample in enumerate(batch.samples):
-        assert sample.region.masks is not None
-        masks = sample.region.masks.float()
+        assert sample.masks is not None
+        masks = sample.masks.float()
         maps[image, : len(masks)] = masks.roll(-1, 0) if shifted else masks
     layers = perfect_output(batch)
     prediction = BoxPrediction(layers.logits[0], layers.boxes[0])

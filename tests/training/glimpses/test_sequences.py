@@ -11,8 +11,13 @@ from classification_data import write_digits
 from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from visattn.data.classification.cluttered_mnist import ClutterSpec
 from visattn.data.classification.datasets import LabeledBatch
-from visattn.data.classification.digit_sequences import DigitSequenceBatch
+from visattn.data.classification.digit_sequences import (
+    DigitCanvases,
+    DigitSequenceBatch,
+    DigitSequenceSpec,
+)
 from visattn.models.glimpses.dram import DRAM
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.saving import load
@@ -21,7 +26,7 @@ from visattn.training.glimpses.evaluation import GlimpseErrors, digit_scanpaths
 from visattn.training.glimpses.losses import label_targets
 from visattn.training.glimpses.task import GlimpseTask
 from visattn.training.optim import OptimConfig
-from visattn.training.sequences.data import DigitSequenceDataModule
+from visattn.training.sequences.data import SequenceData
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +36,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def digits(root: Path, **options: Any) -> DigitSequenceDataModule:
-    settings = {
-        "layout": "scattered", "canvas_size": (47, 79), "max_digits": 2, "val": 11,
-        "batch_size": 5, **options,
-    }  # fmt: skip
-    return DigitSequenceDataModule(root=str(root), **settings)
+def digits(root: Path, size: tuple[int, int] = (47, 79), **options: Any) -> SequenceData:
+    canvas = ClutterSpec(size)
+    spec = DigitSequenceSpec("scattered", canvas, **{"max_digits": 2, **options})
+    return SequenceData(DigitCanvases(str(root), spec, val=11), batch_size=5, num_workers=0)
 
 
 def build_task(
-    data: DigitSequenceDataModule, model: dict[str, Any] | None = None, **options: Any
+    data: SequenceData, model: dict[str, Any] | None = None, **options: Any
 ) -> GlimpseTask:
     def build(class_names: list[str]) -> DRAM:
         settings = {
@@ -97,7 +100,7 @@ def test_targets_end_with_the_end_class(root: Path) -> None:
 
 def test_model_and_data_must_have_as_many_labels(root: Path) -> None:
     with pytest.raises(ValueError, match=r"up to 3 labels per image.*reads 2: use DRAM with max"):
-        build_task(digits(root, max_digits=3, canvas_size=(60, 100)))
+        build_task(digits(root, (60, 100), max_digits=3))
     with pytest.raises(ValueError, match=r"up to 1 label per image.*reads 2.*max_objects=1"):
         build_task(digits(root, target="addition"))
     with pytest.raises(ValueError, match="reads 1: use DRAM with max_objects=2"):
@@ -114,7 +117,7 @@ def test_errors_are_those_of_whole_sequences(root: Path, target: Any, tmp_path: 
     model = {} if target == "sequence" else {"max_objects": 1, "end_class": None}
     task = build_task(data, model, num_eval_samples=2)
     (scores,) = trainer(tmp_path).test(task, data, verbose=False)
-    batch = data.open_dataset("test")[list(range(13))]
+    batch = data.samples("test").draw(list(range(13)))
     labels, logits = label_targets(task.model, batch.labels), task.model.eval()(batch.images)
     logits = logits.detach().view(13, labels.shape[1], -1)
     wrong = (logits.argmax(-1) != labels) & (labels != IGNORE_LABEL)
@@ -139,7 +142,7 @@ def test_errors_are_those_of_whole_sequences(root: Path, target: Any, tmp_path: 
 
 
 def test_scanpaths_over_digits(root: Path) -> None:
-    batch: DigitSequenceBatch = digits(root).open_dataset("test")[list(range(13))]
+    batch: DigitSequenceBatch = digits(root).samples("test").draw(list(range(13)))
     path, centers = digit_scanpaths(build_task(digits(root)).model, batch), batch.centers
     for image, count in enumerate(batch.num_digits.tolist()):
         digit_of_glimpse = [0, 0, count - 1, count - 1, count - 1, count - 1]
@@ -163,14 +166,14 @@ class Rollouts(Callback):
 def test_supervised_epochs_look_around_the_digits_and_teach_the_policy(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = digits(root, num_workers=0)
+    data = digits(root)
     task = build_task(
         data,
         supervised_location_epochs=1,
         optim=OptimConfig(schedule="cosine", lr_mults={"policy": 10.0}),
     )
     rollouts = Rollouts(task, monkeypatch)
-    batch = data.open_dataset("train")[list(range(30))]
+    batch = data.samples("train").draw(list(range(30)))
     path = digit_scanpaths(task.model, batch)
 
     def distance() -> float:
@@ -193,7 +196,7 @@ def test_supervised_epochs_look_around_the_digits_and_teach_the_policy(
 def test_supervised_policy_loss_is_the_density_of_the_centers(root: Path) -> None:
     data = digits(root)
     task = build_task(data, {"policy_std": 0.3})
-    batch = data.open_dataset("train")[list(range(7))]
+    batch = data.samples("train").draw(list(range(7)))
     path = digit_scanpaths(task.model, batch)
     rollout, losses = task.supervised_losses(
         task.model.normalize(batch.images), batch, torch.zeros(7, 1, 6, 2)
@@ -248,7 +251,7 @@ def test_resumed_run_is_bit_identical(root: Path, tmp_path: Path) -> None:
     expected, actual = whole.state_dict(), again.state_dict()
     assert again.trainer.global_step == whole.trainer.global_step == 12
     assert [name for name, value in expected.items() if not torch.equal(value, actual[name])] == []
-    images = digits(root).open_dataset("test")[[0, 1, 2]].images
+    images = digits(root).samples("test").draw([0, 1, 2]).images
     restored = load(tmp_path / "last.ckpt")
     assert isinstance(restored, DRAM)
     assert restored(images).shape == (3, 3, 11)

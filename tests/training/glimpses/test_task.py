@@ -12,51 +12,58 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
-from visattn.data.classification.datasets import InMemoryImages, LabeledBatch, LabeledImages
+from visattn.data.classification.datasets import LabeledBatch
+from visattn.data.source import Source
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.results.kinds import Split
-from visattn.training.classification.data import ClassificationDataModule
+from visattn.training.classification.data import ClassificationData
 from visattn.training.glimpses.task import GlimpseTask
 from visattn.training.optim import OptimConfig
 
 SIZES = {"train": 20, "validation": 7, "test": 11}
 
 
-class RecordingImages(InMemoryImages):
-    """Small images that record which of them were read."""
+class Recorded(list[Any]):
+    """A list that records what is read."""
 
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        super().__init__(images, labels)
+    def __init__(self, items: list[Any]) -> None:
+        super().__init__(items)
         self.read: list[int] = []
 
-    def __getitem__(self, numbers: list[int]) -> LabeledBatch:
-        self.read += numbers
-        return super().__getitem__(numbers)
+    def __getitem__(self, number: Any) -> Any:
+        self.read.append(number)
+        return super().__getitem__(number)
 
 
-class BrightRows(ClassificationDataModule):
+class Rows(Source):
     """Noise images in three classes; the brightest row is the class."""
 
-    eval_batch_size = 5
+    class_names = ("low", "middle", "high")
 
-    def __init__(self, batch_size: int = 5, train_transforms: Any = None) -> None:
-        super().__init__(train_transforms, batch_size=batch_size, num_workers=0, seed=3)
+    def __init__(self) -> None:
         self.opened: list[Split] = []
 
-    @property
-    def data_info(self) -> dict[str, Any]:
-        return {"class_names": ["low", "middle", "high"]}
-
-    def open_dataset(self, split: Split) -> LabeledImages:
+    def __call__(self, split: Split) -> Recorded:
         self.opened.append(split)
         count, random = SIZES[split], torch.Generator().manual_seed(len(split))
         images = torch.randint(128, (count, 1, 9, 7), dtype=torch.uint8, generator=random)
-        labels = torch.arange(count) % 3
-        for image, label in zip(images, labels.tolist(), strict=True):
-            image[0, 3 * label] = 255
-        dataset = RecordingImages(images, labels)
-        dataset.augmentations = self.train_transforms if split == "train" else ()
-        return dataset
+        for number, image in enumerate(images):
+            image[0, 3 * (number % 3)] = 255
+        return Recorded([(image, number % 3) for number, image in enumerate(images)])
+
+
+class BrightRows(ClassificationData):
+    """The images of `Rows`."""
+
+    eval_batch_size = 5
+    source: Rows
+
+    def __init__(self, batch_size: int = 5, train_transforms: Any = None) -> None:
+        options = {"batch_size": batch_size, "num_workers": 0, "seed": 3}
+        super().__init__(Rows(), train_transforms=train_transforms, **options)
+
+    def images(self, split: Split) -> LabeledBatch:
+        return self.collate(split)([*self.dataset(split)])
 
 
 def build_task(model: dict[str, Any] | None = None, **options: Any) -> GlimpseTask:
@@ -211,9 +218,8 @@ def test_test_is_deterministic_and_reads_each_image_once(tmp_path: Path) -> None
         seed_everything(seed)
         data = BrightRows()
         (scores,) = trainer(tmp_path).test(task, data, verbose=False)
-        assert data.opened == ["test"]
-        images = data.datasets["test"]
-        assert isinstance(images, RecordingImages)
+        assert data.source.opened == ["test"]
+        images: Any = data.samples("test")
         assert sorted(images.read) == list(range(11))
         results.append(scores)
         notes.append(task.notes)
@@ -228,7 +234,7 @@ def test_test_is_deterministic_and_reads_each_image_once(tmp_path: Path) -> None
 def test_training_does_not_open_the_test_split(tmp_path: Path) -> None:
     data = BrightRows()
     trainer(tmp_path).fit(build_task(), data)
-    assert sorted(data.opened) == ["train", "validation"]
+    assert sorted(data.source.opened) == ["train", "validation"]
 
 
 def test_errors_per_glimpse_are_reported(tmp_path: Path) -> None:
@@ -249,7 +255,7 @@ def test_error_is_that_of_the_greedy_policy(tmp_path: Path) -> None:
     task.model.random_start = False  # type: ignore[misc] (as that of DRAM)
     data = BrightRows()
     (scores,) = trainer(tmp_path).test(task, data, verbose=False)
-    batch = data.open_dataset("test")[list(range(11))]
+    batch = data.images("test")
     logits = task.model.eval()(batch.images)
     wrong = (logits.argmax(1) != batch.labels).float().mean()
     assert scores["test/error"] == pytest.approx(wrong.item())

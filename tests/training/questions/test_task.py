@@ -12,13 +12,15 @@ from torch.nn.functional import cross_entropy, one_hot
 from visattn.cli import main
 from visattn.data.captions.batch import Vocabulary
 from visattn.data.questions.batch import QuestionBatch
+from visattn.data.questions.sort_of_clevr import SortOfClevrImages
 from visattn.metrics.grounding import box_coverage
 from visattn.models.base import SmallEncoder
 from visattn.models.vqa.cross_attention import CrossAttentionVQA
 from visattn.models.vqa.mac import MAC
 from visattn.models.vqa.model import AnswerOutput, VQAModel
 from visattn.pipelines.answering import check_question
-from visattn.training.questions.data import SortOfClevrDataModule
+from visattn.training.data_module import InputSpec
+from visattn.training.questions.data import QuestionData
 from visattn.training.questions.task import QuestionTask, answer_loss, hop_targets
 
 CONFIG = """\
@@ -42,8 +44,13 @@ model:
     hop_loss_weight: 0.5
     num_panels: 2
 data:
-  class_path: SortOfClevrDataModule
-  init_args: {train: 4, val: 3, test: 5, batch_size: 2, questions: 2}
+  class_path: QuestionData
+  init_args:
+    source:
+      class_path: SortOfClevrImages
+      init_args:
+        {train: 4, val: 3, test: 5, questions: 2}
+    batch_size: 2
 """
 
 
@@ -72,8 +79,10 @@ def train(task: QuestionTask, batch: QuestionBatch, steps: int) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def clevr() -> SortOfClevrDataModule:
-    return SortOfClevrDataModule(train=8, val=5, test=5, questions=3, batch_size=2)
+def clevr() -> QuestionData:
+    data = QuestionData(SortOfClevrImages(8, 5, 5, questions=3), batch_size=2)
+    data.input_spec = InputSpec((80, 80), (0.5,) * 3, (0.5,) * 3)
+    return data
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +117,7 @@ def test_testing_twice_gives_equal_scores(run: Path) -> None:
     assert (run / "test.json").read_text() == first
 
 
-def test_weights_of_other_words_or_answers_are_refused(clevr: SortOfClevrDataModule) -> None:
+def test_weights_of_other_words_or_answers_are_refused(clevr: QuestionData) -> None:
     task = build_task(clevr)
     for name in ("words", "answers"):
         values = list(reversed(getattr(task.model, name)))
@@ -118,12 +127,12 @@ def test_weights_of_other_words_or_answers_are_refused(clevr: SortOfClevrDataMod
 
 
 @pytest.mark.parametrize("kind", [CrossAttentionVQA, MAC])
-def test_the_loss_of_each_model_falls(clevr: SortOfClevrDataModule, kind: Any) -> None:
+def test_the_loss_of_each_model_falls(clevr: QuestionData, kind: Any) -> None:
     losses = train(build_task(clevr, kind=kind), clevr.example_batch(2), 12)
     assert losses[-1] < 0.85 * losses[0]
 
 
-def test_supervised_hops_move_onto_their_referents(clevr: SortOfClevrDataModule) -> None:
+def test_supervised_hops_move_onto_their_referents(clevr: QuestionData) -> None:
     batch = clevr.example_batch(2)
     targets = hop_targets(batch, (10, 10), 3)
     mass = []
@@ -136,7 +145,7 @@ def test_supervised_hops_move_onto_their_referents(clevr: SortOfClevrDataModule)
     assert mass[1] > 2 * mass[0]
 
 
-def test_hops_beyond_the_last_step_get_the_last_step(clevr: SortOfClevrDataModule) -> None:
+def test_hops_beyond_the_last_step_get_the_last_step(clevr: QuestionData) -> None:
     """Against the coverage of each referent alone, one question at a time."""
     batch = clevr.example_batch(3)
     assert batch.boxes is not None
@@ -150,7 +159,7 @@ def test_hops_beyond_the_last_step_get_the_last_step(clevr: SortOfClevrDataModul
 
 
 def test_soft_labels_are_the_vqa_accuracies_divided_by_their_sum(
-    clevr: SortOfClevrDataModule,
+    clevr: QuestionData,
 ) -> None:
     batch = clevr.example_batch(1)
     logits = torch.randn(len(batch.answers), 10, generator=torch.Generator().manual_seed(0))
@@ -168,7 +177,7 @@ def test_soft_labels_are_the_vqa_accuracies_divided_by_their_sum(
 
 
 def test_questions_with_unknown_answers_are_left_out_of_the_loss(
-    clevr: SortOfClevrDataModule,
+    clevr: QuestionData,
 ) -> None:
     batch = clevr.example_batch(1)
     logits = torch.randn(len(batch.answers), 10, generator=torch.Generator().manual_seed(0))
@@ -182,7 +191,7 @@ def test_questions_with_unknown_answers_are_left_out_of_the_loss(
 
 
 def test_the_validation_loss_is_the_mean_over_known_answers(
-    clevr: SortOfClevrDataModule, monkeypatch: pytest.MonkeyPatch
+    clevr: QuestionData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = build_task(clevr).eval()
     monkeypatch.setattr(QuestionTask, "fitting", True)
@@ -201,7 +210,7 @@ def test_the_validation_loss_is_the_mean_over_known_answers(
 
 
 def test_the_first_steps_learn_from_the_first_types_alone(
-    clevr: SortOfClevrDataModule, monkeypatch: pytest.MonkeyPatch
+    clevr: QuestionData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words that only other questions have, get no gradient until the first steps are over."""
     task = build_task(clevr, first_types=["shape"], first_steps=3)
@@ -217,7 +226,7 @@ def test_the_first_steps_learn_from_the_first_types_alone(
 
 
 def test_the_first_steps_end_when_their_types_are_learned(
-    clevr: SortOfClevrDataModule, monkeypatch: pytest.MonkeyPatch
+    clevr: QuestionData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Right answers end them, also in a run that goes on from a checkpoint, and for good."""
     task = build_task(clevr, first_types=["shape"], first_steps=50, first_accuracy=0.9)
@@ -247,7 +256,7 @@ def test_the_first_steps_end_when_their_types_are_learned(
 
 
 def test_the_model_remembers_how_the_questions_of_its_training_begin(
-    clevr: SortOfClevrDataModule,
+    clevr: QuestionData,
 ) -> None:
     model = build_task(clevr).model
     assert set(model.question_beginnings) == {"how many", "is the", "what is"}
@@ -257,7 +266,7 @@ def test_the_model_remembers_how_the_questions_of_its_training_begin(
     assert note.startswith("no question of the training begins with 'red object', and the answer")
 
 
-def test_wrong_options_are_refused(clevr: SortOfClevrDataModule) -> None:
+def test_wrong_options_are_refused(clevr: QuestionData) -> None:
     with pytest.raises(ValueError, match="first_types must be of shape, left, top.*; got .*size"):
         build_task(clevr, first_types=["size"], first_steps=3)
     info = {**clevr.data_info, "num_steps": 0}
@@ -266,7 +275,7 @@ def test_wrong_options_are_refused(clevr: SortOfClevrDataModule) -> None:
 
 
 def test_images_of_another_size_than_the_model_reads_are_refused() -> None:
-    data = SortOfClevrDataModule(train=4, val=2, test=2)
+    data = QuestionData(SortOfClevrImages(4, 2, 2))
     data.input_spec = build_task(data, size=32).input_spec
     with pytest.raises(ValueError, match=r"reads images of \(32, 32\) pixels"):
-        data.val_dataloader()
+        list(data.val_dataloader())

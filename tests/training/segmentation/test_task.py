@@ -11,13 +11,15 @@ from PIL import Image
 from torch import Tensor
 
 from visattn.cli import main
-from visattn.data.regions.segmentation import SceneSegmentation
-from visattn.data.scenes.dataset import Scenes
+from visattn.data.regions.segmentation import SegmentationBatch
+from visattn.data.scenes.dataset import SceneObjects
 from visattn.models.base import SmallEncoder
 from visattn.models.saving import load
 from visattn.models.unet import UNet
 from visattn.training.checkpoint import read_checkpoint
+from visattn.training.data_module import InputSpec
 from visattn.training.optim import OptimConfig
+from visattn.training.segmentation.data import SegmentationData
 from visattn.training.segmentation.task import SegmentationTask
 
 NAMES = ["background", "circle", "square", "triangle", "cross", "ring", "star"]
@@ -47,11 +49,21 @@ model:
     focal_weight: 0.5
     num_panels: 3
 data:
-  class_path: SceneSegmentationDataModule
+  class_path: SegmentationData
   init_args:
-    {train: 8, val: 3, test: 5, image_size: 24, batch_size: 2,
-      train_transforms: [RandomHorizontalFlip]}
+    source:
+      class_path: SceneObjects
+      init_args:
+        {train: 8, val: 3, test: 5, image_size: 24}
+    batch_size: 2
+    train_transforms: [RandomHorizontalFlip]
 """
+
+
+def scenes(count: int) -> SegmentationBatch:
+    data = SegmentationData(SceneObjects(train=count, image_size=48))
+    data.input_spec = InputSpec((48, 48), (0.5,) * 3, (0.5,) * 3)
+    return data.collate("train")([data.dataset("train")[row] for row in range(count)])
 
 
 def build_task(block: str | None = None, **options: Any) -> SegmentationTask:
@@ -63,7 +75,7 @@ def build_task(block: str | None = None, **options: Any) -> SegmentationTask:
 
 
 def loss_after_training(task: SegmentationTask, steps: int) -> list[float]:
-    batch = SceneSegmentation(Scenes(8, size=48))[list(range(8))]
+    batch = scenes(8)
     optimizer = torch.optim.AdamW(task.parameters(), lr=1e-2)
     task.log = lambda *_, **__: None  # type: ignore[method-assign]
     losses: list[float] = []
@@ -92,7 +104,7 @@ def test_each_loss_falls(weights: dict[str, Any]) -> None:
 def test_supervised_gates_open_on_objects() -> None:
     task = build_task("gate", gate_loss_weight=1.0, ce_weight=0.01)
     loss_after_training(task, 40)
-    batch = SceneSegmentation(Scenes(8, size=48))[list(range(8))]
+    batch = scenes(8)
     with torch.no_grad():
         gates = task.model.eval().segment(batch.images).gates
     objects = batch.labels > 0
@@ -113,7 +125,7 @@ def test_groups_have_their_learning_rates_and_decay() -> None:
 
 
 def test_dice_includes_class_0_only_without_a_background() -> None:
-    batch = SceneSegmentation(Scenes(2, size=48))[[0, 1]]
+    batch = scenes(2)
     logits = torch.randn(2, 7, 48, 48, generator=torch.Generator().manual_seed(0))
     losses: list[Tensor] = []
     for first in ("background", "sky"):

@@ -25,7 +25,7 @@ from visattn.training.sequences.task import SEQUENCE_METRICS, SequenceRecognitio
 def digit_batch(target: DigitTarget = "sequence") -> DigitSequenceBatch:
     digits = torch.full((11, 1, 9, 7), 200, dtype=torch.uint8)
     spec = DigitSequenceSpec(canvas=ClutterSpec((16, 56)), max_digits=3, gap=(2, 5), target=target)
-    return DigitSequences(digits, torch.arange(11) % 10, spec, seed=3)[[*range(13)]]
+    return DigitSequences(digits, torch.arange(11) % 10, spec, seed=3).draw([*range(13)])
 
 
 def sequence_task(num_classes: int = 10, **options: Any) -> SequenceRecognitionTask:

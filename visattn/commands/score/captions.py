@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
 from visattn.commands.files import create_folder
 from visattn.commands.options import OUTPUT, RUN, CommandParser
@@ -15,7 +15,6 @@ from visattn.commands.records import PROVENANCE, record_files
 from visattn.commands.streams import activity, print_lines, print_where
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import print_message, read_json
-from visattn.results.kinds import CaptionFormat
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
     from visattn.data.captions.files import CaptionEntry
@@ -61,11 +60,6 @@ def build_parser() -> CommandParser:
         "--split",
         metavar="FILE_OR_NAME",
         help="score these references only: a list of images, or a split named in REFERENCES",
-    )
-    matching.add_argument(
-        "--format",
-        choices=get_args(CaptionFormat),
-        help="format of REFERENCES (default: detected)",
     )
     matching.add_argument(
         "--intersection",
@@ -127,7 +121,7 @@ def _read_pairs(args: argparse.Namespace) -> "tuple[CaptionPairs, list[str]]":
         results = read_caption_results(args.results)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        entries = read_captions(args.references, format=args.format)
+        entries = read_captions(args.references)
     if args.split is not None:
         entries = entries_of_split(entries, args.split)
     pairs = match_captions(results.captions, entries, intersection=args.intersection)

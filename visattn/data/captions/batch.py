@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -14,7 +14,7 @@ from visattn.data.scenes.world import World
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.metrics.ptb_tokenizer import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN, join_words
 from visattn.results.captions import Phrase
-from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
+from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN, checked_words
 
 _CLITIC = r"(?:n't|'(?:s|m|d|re|ve|ll))(?!\w)"  # clitics that the Penn Treebank splits off
 _CLITIC_PATTERN = re.compile(_CLITIC)
@@ -84,12 +84,7 @@ class Vocabulary:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        if tuple(words[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
-            raise ValueError(
-                f"a vocabulary must start with {', '.join(SPECIAL_TOKENS)}, got {list(words[:4])}; "
-                "Vocabulary.from_captions builds one"
-            )
-        self.words = tuple(words)
+        self.words = checked_words(words)
         self._index = {word: index for index, word in enumerate(self.words)}
         if len(self._index) < len(self.words):
             duplicates = [word for word, count in Counter(words).items() if count > 1]
@@ -152,8 +147,8 @@ class CaptionSample(NamedTuple):
     """An image with its captions and annotations."""
 
     id: str
-    image: UInt8[Tensor, "3 y x"] | None
-    """Input of the network; None if `grids` replaces it."""
+    image: Any
+    """The photo; then the input of the network `[3, y, x]`, or None if `grids` replaces it."""
     captions: tuple[str, ...]
     world: World | None = None
     """Ground truth of a rendered scene."""
@@ -163,6 +158,20 @@ class CaptionSample(NamedTuple):
     """For each caption, its phrases with boxes relative to the network's input."""
     references: tuple[str, ...] = ()
     """Reference captions for scoring, as they were written; empty if unknown."""
+
+    @classmethod
+    def of(cls, sample: Any) -> Self:
+        """Return a sample of a source: as it is, or a photo with its captions.
+
+        Example:
+            >>> CaptionSample.of(("photos/a.jpg", ["a dog", "one dog"])).id
+            'photos/a.jpg'
+        """
+        if isinstance(sample, cls):
+            return sample
+        photo, captions = sample
+        texts = (captions,) if isinstance(captions, str) else tuple(captions)
+        return cls(str(photo), photo, texts, references=texts)
 
 
 class CaptionBatch(NamedTuple):

@@ -1,535 +1,380 @@
-"""Caption annotations: reading files in common formats, and dividing them into splits."""
+r"""Caption files: every common format as photos with their captions, and the splits of a data set.
 
+Flickr token file    a.jpg#0<TAB>a dog                        a line for each caption
+table                image,caption[,split]                    with a header; also ; | or tabs
+JSON, JSON lines     {"image": "a.jpg", "caption": "a dog"}   or "captions": [...]
+COCO                 {"images": [...], "annotations": [...]}
+Karpathy             {"images": [{"filename", "split", "sentences": [{"raw"}]}]}
+results              a.jpg<TAB>a dog                          as visattn caption prints them
+"""
+
+import csv
 import hashlib
+import io
 import os
 import re
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from visattn.data.captions.formats import (
-    RESULT_FORMATS,
-    CaptionRecord,
-    detect_format,
-    parse_captions,
-    parse_results,
+from visattn.data.captions.batch import CaptionSample
+from visattn.data.source import Source
+from visattn.io.safe_paths import file_below, relative_path
+from visattn.io.safe_text import (
+    decode_utf8,
+    parse_json,
+    printable_name,
+    read_bytes_bounded,
+    reading,
 )
-from visattn.io.safe_text import decode_utf8, printable_name, read_bytes_bounded
-from visattn.results.kinds import CaptionFormat, Split
+from visattn.results.kinds import Split
 
 PathLike = str | os.PathLike[str]
-_SURROGATE = re.compile("[\ud800-\udfff]")  # unpaired, it cannot be encoded as UTF-8
+_PHOTO_KEYS = (
+    "file", "image", "file_name", "filename", "image_name", "image_path", "path", "photo", "id",
+    "image_id",
+)  # fmt: skip
+_CAPTION_KEYS = ("caption", "captions", "comment", "text")
+_NUMBERED = re.compile(r"(?P<name>[^\t]+)#[0-9]{1,9}")
+_NO_CAPTION = {"", "nan", "none", "null"}  # what programs write for a missing text
 
 
 class CaptionEntry(NamedTuple):
     """A photo with its captions.
 
-    Example:
-        >>> CaptionEntry("a.jpg", "train/a.jpg", ("A dog .",)).split is None
-        True
+    `id` is the name of the photo for predictions and scores, `file` its path relative to the folder
+    of the photos, `split` the split that the file assigns.
     """
 
     id: str
-    """Unique name of the photo; for COCO its id."""
     file: str
-    """Path relative to the folder of photos."""
     captions: tuple[str, ...]
-    """As they were written, but with single spaces."""
     split: str | None = None
-    """The split that the captions' file assigns."""
 
 
-def read_captions(path: PathLike, *, format: CaptionFormat | None = None) -> list[CaptionEntry]:  # noqa: A002
+def read_captions(path: PathLike) -> list[CaptionEntry]:
     r"""Read a captions file: photos in the order of the file, each with its captions.
 
-    Photos without captions and empty captions are dropped, with a warning that counts them.
+    The format follows from the content. Captions that are empty, `nan` or `None` are dropped, and
+    photos without any, with a warning.
 
     Args:
-        path: UTF-8 text.
-        format: `flickr`: lines `name#number<TAB>caption`; `csv`: a header with `image`,
-            `caption` and perhaps `split`, separated by commas, semicolons, bars or tabs;
-            `karpathy`: JSON with `sentences` under `images`, where the split `restval` counts as
-            `train`; `coco`: JSON with `images` and `annotations`; `jsonl`: on each line a JSON
-            object with `file` and `captions`, or `image` and `caption`. Detected from the content
-            by default.
+        path: UTF-8, up to a gibibyte.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it does not have the format, a path leads outside of the folder of photos,
-            or it has duplicates or no captions; the message names the line or key. If it is not
-            text, or is longer than a gibibyte.
+        ValueError: If it has another format; the message names the line or entry. If two photos
+            have one id, or one photo two splits, or a name leads out of the folder of the photos.
 
     Example:
-        >>> folder = getfixture("tmp_path")
-        >>> _ = (folder / "a.txt").write_text("a.jpg#0\tA dog .\na.jpg#1\tIt runs .\n")
-        >>> read_captions(folder / "a.txt")
-        [CaptionEntry(id='a.jpg', file='a.jpg', captions=('A dog .', 'It runs .'), split=None)]
+        >>> file = getfixture("tmp_path") / "captions.csv"
+        >>> _ = file.write_text("image,caption\na.jpg,a dog\na.jpg,one dog\n")
+        >>> read_captions(file)
+        [CaptionEntry(id='a.jpg', file='a.jpg', captions=('a dog', 'one dog'), split=None)]
     """
-    text = _read_text(Path(path))
-    try:
-        format = format or detect_format(text)  # noqa: A001
-        entries, uncaptioned, empty = _group_by_photo(parse_captions(text, format))
-    except ValueError as error:
-        raise ValueError(f"{path}{f' (read as {format})' if format else ''}, {error}") from None
-    if not entries:
-        raise ValueError(f"{path} (read as {format}) holds no caption")
-    if empty:
-        _warn(f"{path}: dropped {_summarize(empty, 'empty caption')}")
-    if uncaptioned:
-        _warn(f"{path}: dropped {_summarize(uncaptioned, 'photo')} without a caption")
-    return entries
+    photos: dict[str, CaptionEntry] = {}
+    dropped: list[str] = []
+    for where, entry in _read_entries(Path(path)):
+        with reading(path, where):
+            first = photos.setdefault(entry.id, entry._replace(captions=()))
+            if (entry.file, entry.split) != (first.file, first.split):
+                raise ValueError(
+                    f"{printable_name(entry.file)} (split {entry.split}) has the id of "
+                    f"{printable_name(first.file)} (split {first.split}); each photo needs its own "
+                    "name, and one split"
+                )
+            texts = [" ".join((text or "").split()) for text in entry.captions]
+            kept = [text for text in texts if text.lower() not in _NO_CAPTION]
+            " ".join((entry.id, *kept)).encode()  # an unpaired surrogate raises
+        dropped += [where] * (len(texts) - len(kept))
+        photos[entry.id] = first._replace(captions=(*first.captions, *kept))
+    bare = [name for name, entry in photos.items() if not entry.captions]
+    if len(bare) == len(photos):
+        raise ValueError(f"{path} holds no caption")
+    for left, what in ((dropped, "empty captions"), (bare, "photos without a caption")):
+        if left:
+            warnings.warn(f"{path}: dropped {_summary(left, what)}", UserWarning, stacklevel=2)
+    return [entry for entry in photos.values() if entry.captions]
 
 
 class CaptionResults(NamedTuple):
-    """Generated captions, one per image.
-
-    Example:
-        >>> CaptionResults({"a.jpg": "a dog"}).duplicates
-        ()
-    """
+    """Generated captions, one per image."""
 
     captions: dict[str, str]
-    """Captions by image id or file name, as in the file."""
+    """Captions by image id, in the order of the file."""
     duplicates: tuple[str, ...] = ()
-    """Images that occur more than once with the same caption."""
+    """Images that occur more than once, with the same caption."""
 
 
 def read_caption_results(path: PathLike) -> CaptionResults:
-    r"""Return the captions of a results file; its format is detected.
-
-    Args:
-        path: UTF-8 text: a JSON list of objects with `image_id` and `caption` (the COCO results
-            format); a JSON object with `id` and `caption` on each line; lines `name<TAB>caption`,
-            as `visattn caption` prints them; or lines `name#0<TAB>caption`.
+    r"""Return the captions of a results file, in the formats of `read_captions`.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it has none of these formats, holds no caption, or has two different captions
-            for one image; the message names the location.
+        ValueError: If it has another format, or two different captions of an image.
 
     Example:
-        >>> folder = getfixture("tmp_path")
-        >>> _ = (folder / "predictions.tsv").write_text("a.jpg\ta dog\nb.jpg\ta cat\n")
-        >>> read_caption_results(folder / "predictions.tsv").captions
+        >>> file = getfixture("tmp_path") / "results.txt"
+        >>> _ = file.write_text("a.jpg\ta dog\nb.jpg\ta cat\n")
+        >>> read_caption_results(file).captions
         {'a.jpg': 'a dog', 'b.jpg': 'a cat'}
     """
-    first: dict[str, CaptionRecord] = {}
+    captions: dict[str, str] = {}
     duplicates: dict[str, None] = {}
-    text = _read_text(Path(path))
-    try:
-        for record in parse_results(text):
-            same = first.setdefault(record.id, record)
-            _check_record(record, same)
-            if str(same.caption).split() != str(record.caption).split():
-                raise ValueError(
-                    f"{record.location}: {printable_name(record.id)} has another caption at "
-                    f"{same.location}; results have one caption per image"
-                )
-            if same is not record:
-                duplicates[record.id] = None
-    except ValueError as error:
-        raise ValueError(f"{path}, {error}") from None
-    if not first:
-        raise ValueError(f"{path} holds no caption; supported formats: {RESULT_FORMATS}")
-    captions = {image: str(record.caption) for image, record in first.items()}
+    for where, entry in _read_entries(Path(path)):
+        with reading(path, where):
+            [caption] = entry.captions
+            if captions.setdefault(entry.id, caption).split() != caption.split():
+                raise ValueError(f"{printable_name(entry.id)} has another caption before")
+            f"{entry.id} {caption}".encode()  # an unpaired surrogate raises
+        if captions[entry.id] is not caption:
+            duplicates[entry.id] = None
     return CaptionResults(captions, tuple(duplicates))
 
 
-def read_split_file(path: PathLike) -> list[str]:
-    """Read a split file: a list of photos, one name per line.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is empty, not text, or has duplicates.
-    """
-    lines: dict[str, int] = {}
-    for number, line in enumerate(_read_text(Path(path)).split("\n"), 1):
-        name = line.strip()
-        if name in lines:
-            raise ValueError(
-                f"{path}, line {number}: {printable_name(name)} is already on line {lines[name]}"
-            )
-        if name:
-            lines[name] = number
-    return list(lines)
-
-
-def select_listed(entries: Iterable[CaptionEntry], names: Sequence[str]) -> list[CaptionEntry]:
-    """Return the entries of the listed photos, in the order of the list.
-
-    Args:
-        entries: Entries of all splits.
-        names: Ids, files, or file stems where these are unique.
-
-    Raises:
-        ValueError: If a name has no captions, or two names refer to the same photo.
-
-    Example:
-        >>> entries = [CaptionEntry(name, name, ("A dog .",)) for name in ("a.jpg", "b.jpg")]
-        >>> [entry.id for entry in select_listed(entries, ["b.jpg"])]
-        ['b.jpg']
-    """
-    by_name: dict[str, CaptionEntry] = {}
-    stems: dict[str, list[CaptionEntry]] = {}
-    for entry in entries:
-        by_name[entry.file] = by_name[entry.id] = entry
-        stems.setdefault(PurePosixPath(entry.file).stem, []).append(entry)
-    # Lists often lack the suffix. Without it a name must still mean a single photo.
-    by_name |= {
-        stem: same_stem[0]
-        for stem, same_stem in stems.items()
-        if len(same_stem) == 1 and stem not in by_name
-    }
-    if missing := [name for name in names if name not in by_name]:
-        raise ValueError(
-            f"{_summarize(missing, 'name')} of the split without captions; "
-            "add their captions, or remove the names"
-        )
-    selected = [by_name[name] for name in names]
-    counts = Counter(entry.id for entry in selected)
-    if duplicates := [photo for photo, count in counts.items() if count > 1]:
-        raise ValueError(
-            f"{_summarize(duplicates, 'photo')} more than once in the split; list each photo once"
-        )
-    return selected
-
-
-def check_disjoint_splits(splits: Mapping[str, Sequence[CaptionEntry]]) -> None:
-    """Raise if splits share a photo, which would leak training data into the scores.
-
-    Raises:
-        ValueError: If a photo is in two of them.
-
-    Example:
-        >>> check_disjoint_splits({"train": [CaptionEntry("a", "a.jpg", ("A dog .",))], "test": []})
-    """
-    first_split: dict[str, str] = {}
-    shared: dict[tuple[str, str], list[str]] = {}
-    for split, entries in splits.items():
-        for entry in entries:
-            first = first_split.setdefault(entry.file, split)
-            if first != split:
-                shared.setdefault((first, split), []).append(entry.id)
-    if shared:
-        overlaps = ", ".join(
-            f"{first} and {second} share {_summarize(ids, 'photo')}"
-            for (first, second), ids in shared.items()
-        )
-        raise ValueError(f"{overlaps}; a photo may be in one split only")
-
-
-def _read_text(path: Path) -> str:
-    """Return the text of a file with normalized line endings."""
+def _read_entries(path: Path) -> Iterator[tuple[str, CaptionEntry]]:
+    """Yield where in the file each entry is, and the entry."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file")
-    content = read_bytes_bounded(path)
+    with reading(path):
+        text = decode_utf8(read_bytes_bounded(path)).replace("\r\n", "\n").replace("\r", "\n")
+        if not text.strip():
+            raise ValueError("the file is empty")
+        rows = _json_rows(text) if text.lstrip()[0] in "[{" else _table_rows(text)
+        for where, row in rows:
+            with reading(path, where):
+                entry = _entry(row)
+            yield where, entry
+
+
+def _json_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
-        text = decode_utf8(content)
-    except ValueError as error:
-        raise ValueError(f"{path}, {error}") from None
-    if not text.strip():
-        raise ValueError(f"{path} is empty")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+        document = parse_json(text)
+    except ValueError:
+        lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+        parse_json(lines[0][1], lines[0][0])  # raises unless each line is a document
+        yield from ((f"line {number}", parse_json(line, number)) for number, line in lines)
+        return
+    if isinstance(document, dict) and "annotations" in document:
+        photos = {str(image["id"]): image["file_name"] for image in document["images"]}
+        for number, annotation in enumerate(document["annotations"]):
+            name = str(annotation["image_id"])
+            row = {"file": photos[name], "id": name, "caption": annotation["caption"]}
+            yield f"annotations[{number}]", row
+    elif isinstance(document, dict) and "images" in document:
+        for number, image in enumerate(document["images"]):
+            # Karpathy's name for the rest of COCO's validation photos, with which models are
+            # trained, is restval.
+            yield (
+                f"images[{number}]",
+                {
+                    "id": image["filename"],
+                    "file": str(PurePosixPath(image.get("filepath") or "", image["filename"])),
+                    "captions": [sentence["raw"] for sentence in image["sentences"]],
+                    "split": "train" if image["split"] == "restval" else image["split"],
+                },
+            )
+    else:
+        entries = document if isinstance(document, list) else [document]
+        yield from ((f"entry {number}", entry) for number, entry in enumerate(entries, 1))
 
 
-def _group_by_photo(
-    records: Iterable[CaptionRecord],
-) -> tuple[list[CaptionEntry], list[str], list[str]]:
-    """Return entries, photos without captions, and locations of empty captions."""
-    photos: dict[str, CaptionRecord] = {}
-    captions: dict[str, list[str]] = {}
-    empty: list[str] = []
-    for record in records:
-        first = photos.setdefault(record.id, record)
-        _check_record(record, first)
-        photo_captions = captions.setdefault(record.id, [])
-        caption = " ".join((record.caption or "").split())
-        if caption:
-            photo_captions.append(caption)
-        elif record.caption is not None:
-            empty.append(record.location)
-    entries = [
-        CaptionEntry(photo.id, photo.file, tuple(captions[photo.id]), photo.split)
-        for photo in photos.values()
-        if captions[photo.id]
+def _table_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    lines = text.split("\n")
+    header = lines[0].lower()
+    delimiter = max(",|\t;", key=header.count)
+    names = [cell.strip(' "') for cell in header.split(delimiter)]
+    fault = ""
+    if {*names} & {*_PHOTO_KEYS} and {*names} & {*_CAPTION_KEYS}:
+        # In tabs and bars a quotation mark is a letter, unless cells are quoted throughout.
+        quotings = (
+            (csv.QUOTE_MINIMAL, csv.QUOTE_NONE) if delimiter in "\t|" else (csv.QUOTE_MINIMAL,)
+        )
+        for quoting in quotings:
+            reader = csv.reader(
+                io.StringIO(text), delimiter=delimiter, quoting=quoting, strict=True
+            )
+            try:
+                rows = [(f"line {reader.line_num}", [c.strip() for c in row]) for row in reader]
+            except csv.Error as error:
+                fault = f"line {reader.line_num}: {error}"
+                continue
+            wrong = [where for where, row in rows if any(row) and len(row) != len(names)]
+            fault = f"{wrong[0]}: not {len(names)} cells, as the header has" if wrong else ""
+            if not fault:
+                filled = ((where, row) for where, row in rows[1:] if any(row))
+                yield from ((where, dict(zip(names, row, strict=True))) for where, row in filled)
+                return
+        raise ValueError(f"{fault}; quote captions that contain the delimiter or quotation marks")
+    pairs = [
+        (f"line {n}", *line.partition("\t")) for n, line in enumerate(lines, 1) if line.strip()
     ]
-    return entries, [photo for photo in captions if not captions[photo]], empty
+    # A file name may end in #1; only if all names do, it is the number of the caption.
+    numbered = all(_NUMBERED.fullmatch(name) for _, name, _, _ in pairs)
+    for where, name, tab, caption in pairs:
+        if not tab:
+            raise ValueError(
+                f"{where}: none of the formats of captions: a header with image and caption, "
+                "JSON, or lines NAME<TAB>CAPTION"
+            )
+        yield where, {"file": name.rpartition("#")[0] if numbered else name, "caption": caption}
 
 
-def _check_record(record: CaptionRecord, first: CaptionRecord) -> None:
-    """Raise for a photo without a name, two photos with one name, or unencodable text."""
-    if not record.id.strip():
-        raise ValueError(f"{record.location}: a photo must have a name, got {record.id!r}")
-    if record.file != first.file:
-        raise ValueError(
-            f"{record.location}: {printable_name(record.file)} has the same name as "
-            f"{printable_name(first.file)} ({first.location}); each photo needs a unique name"
-        )
-    if record.split != first.split:
-        raise ValueError(
-            f"{record.location}: {printable_name(record.file)} is in the split "
-            f"{record.split or 'without a name'}, and in {first.split or 'that without a name'} at "
-            f"{first.location}; all captions of a photo must have the same split"
-        )
-    if _SURROGATE.search(f"{record.id} {record.file} {record.caption}"):
-        raise ValueError(f"{record.location}: an unpaired surrogate character")
+def _entry(row: Mapping[str, Any]) -> CaptionEntry:
+    file = relative_path(str(_first(row, _PHOTO_KEYS)).strip())
+    name = str(row.get("id", row.get("image_id", file))).strip()
+    captions = _first(row, _CAPTION_KEYS)
+    captions = captions if isinstance(captions, list) else [captions]
+    return CaptionEntry(name or file, file, tuple(captions), row.get("split") or None)
 
 
-def _summarize(items: Sequence[str], noun: str) -> str:
-    """Return the number of items and the first of them, for a message."""
-    count = f"{len(items):,} {noun}{'' if len(items) == 1 else 's'}"
-    return (
-        f"{count} ({', '.join(map(printable_name, items[:3]))}{', ...' if len(items) > 3 else ''})"
-    )
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=3)
-
-
-SplitPaths = Mapping[str, str] | str
-"""One path for all splits, or one per split: `train`, `val`, `test`."""
-_SPLITS: dict[str, Split] = {"train": "train", "val": "validation", "test": "test"}
-_DEFAULT_NAMES = ("train", "val", None)
-
-
-class SplitFractions(NamedTuple):
-    """Fractions of the photos that are chosen at random for validation and test.
-
-    Example:
-        >>> SplitFractions(0.2).test
-        0.0
-    """
-
-    validation: float = 0.0
-    test: float = 0.0
-    seed: int = 0
-    """Seed of the choice."""
-
-
-class CaptionSplit(NamedTuple):
-    """The entries of a split, and the folder that their files are relative to."""
-
-    entries: list[CaptionEntry]
-    folder: Path
-
-
-def read_caption_splits(
-    captions: SplitPaths,
-    photos: SplitPaths,
-    names: Sequence[str | None] = _DEFAULT_NAMES,
-    *,
-    format: CaptionFormat | None = None,  # noqa: A002 (as read_captions calls it)
-    fractions: SplitFractions | None = None,
-) -> dict[Split, CaptionSplit]:
-    r"""Return the splits of a caption dataset; none shares a photo with training.
-
-    Without a test split, the validation photos are used for the test. Without either there is only
-    a training split.
-
-    Args:
-        captions: The captions file, or one per split, as in COCO.
-        photos: The folder of the photos, or one per split.
-        names: For training, validation and test: a split name in the captions file, or a file with
-            a list of photos. With the default names, a split with its own captions file is the
-            whole file if that file assigns no splits.
-        format: Format of the captions files; detected if None.
-        fractions: Divides the photos of a single captions file that assigns no splits, instead of
-            `names`; see `divide_photos`.
-
-    Raises:
-        FileNotFoundError: If a captions file is missing.
-        ValueError: If a split is unknown, there is no training split, a training photo is in
-            another split, or there are both fractions and splits.
-
-    Example:
-        >>> folder = getfixture("tmp_path")
-        >>> for name in ("train", "val"):
-        ...     _ = (folder / name).write_text(f"{name}.jpg#0\tA dog .")
-        >>> files = {"train": str(folder / "train"), "val": str(folder / "val")}
-        >>> splits = read_caption_splits(files, str(folder))
-        >>> {name: [entry.file for entry in split.entries] for name, split in splits.items()}
-        {'train': ['train.jpg'], 'validation': ['val.jpg'], 'test': ['val.jpg']}
-    """
-    files = _paths_by_split(captions, "captions")
-    folders = _paths_by_split(photos, "photos")
-    if "train" not in files or names[0] is None:
-        raise ValueError(f"captions must include a train split, got {', '.join(files)}")
-    entries_of = {
-        file: read_captions(file, format=format) for file in dict.fromkeys(files.values())
-    }
-    splits: dict[Split, CaptionSplit] = {}
-    separate_files = not isinstance(captions, str)
-    if fractions:
-        _check_without_splits(captions, photos, names, entries_of[files["train"]])
-        parts = divide_photos(entries_of[files["train"]], fractions)
-        splits = {
-            split: CaptionSplit(entries, Path(folders["train"])) for split, entries in parts.items()
-        }
-        return splits if "test" in splits else {**splits, "test": splits["validation"]}
-    if isinstance(captions, str):
-        _check_divisible(captions, names[0], entries_of[captions])
-    for split, name, default in zip(_SPLITS.values(), names, _DEFAULT_NAMES, strict=True):
-        if split not in files or (name is None and not separate_files):
-            continue
-        if split not in folders:
-            raise ValueError(f"photos must include the folder of the {split} split")
-        entries = entries_of[files[split]]
-        # A file of its own belongs to the split as a whole, unless it assigns this split itself, as
-        # one of Karpathy's does, or the user has named another list.
-        assigned = name is not None and any(entry.split == name for entry in entries)
-        if assigned or not separate_files or name not in (default, None):
-            entries = entries_of_split(entries, str(name))
-        splits[split] = CaptionSplit(entries, Path(folders[split]))
-    if "test" not in splits and "validation" in splits:
-        splits["test"] = splits["validation"]
-    _check_disjoint_from_train(splits)
-    return splits
-
-
-def divide_photos(
-    entries: Sequence[CaptionEntry], fractions: SplitFractions
-) -> dict[Split, list[CaptionEntry]]:
-    """Divide photos at random into splits; all captions of a photo are in the same one.
-
-    The names of the files and the seed decide, and not the order of the photos. Validation photos
-    do not depend on the fraction of the test.
-
-    Raises:
-        ValueError: If a fraction lies outside of [0, 1), both are 0, or no photo is left for
-            training.
-
-    Example:
-        >>> entries = [CaptionEntry(name, name, ("A dog .",)) for name in "abcde"]
-        >>> parts = divide_photos(entries, SplitFractions(0.2, 0.4))
-        >>> {split: [entry.file for entry in part] for split, part in parts.items()}
-        {'train': ['c', 'd'], 'validation': ['e'], 'test': ['a', 'b']}
-    """
-    chosen: dict[Split, float] = {"validation": fractions.validation, "test": fractions.test}
-    if not all(0 <= fraction < 1 for fraction in chosen.values()) or not any(chosen.values()):
-        raise ValueError(
-            "val_fraction and test_fraction must lie in [0, 1) and not both be 0, got "
-            f"{fractions.validation} and {fractions.test}"
-        )
-    order = sorted(entries, key=lambda entry: _random_rank(entry.file, fractions.seed))
-    splits: dict[str, Split] = {}
-    start = 0
-    for split, fraction in chosen.items():
-        stop = start + (max(1, round(fraction * len(order))) if fraction else 0)
-        splits |= {entry.file: split for entry in order[start:stop]}
-        start = stop
-    if start >= len(order):
-        raise ValueError(
-            f"val_fraction {fractions.validation} and test_fraction {fractions.test} leave none of "
-            f"{len(order)} photos for training; lower them"
-        )
-    parts: dict[Split, list[CaptionEntry]] = {"train": []}
-    parts |= {split: [] for split in dict.fromkeys(splits.values())}
-    for entry in entries:
-        parts[splits.get(entry.file, "train")].append(entry)
-    return parts
-
-
-def _random_rank(file: str, seed: int) -> str:
-    """Return a key that sorts files at random, the same on every machine."""
-    return hashlib.sha256(f"{seed} {file}".encode()).hexdigest()
-
-
-def _check_without_splits(
-    captions: SplitPaths,
-    photos: SplitPaths,
-    names: Sequence[str | None],
-    entries: Sequence[CaptionEntry],
-) -> None:
-    """Raise if photos that are to be divided at random have splits already."""
-    cure = "leave out val_fraction and test_fraction, or"
-    if isinstance(captions, Mapping) or isinstance(photos, Mapping):
-        raise ValueError(  # noqa: TRY004 (each is of a type that the parameter accepts)
-            "val_fraction and test_fraction divide the photos of a single captions file, but there "
-            f"is one per split; {cure} give a single file and folder"
-        )
-    train, val, test = names
-    if train != "train" or val not in ("val", None) or test is not None:
-        raise ValueError(
-            "val_fraction and test_fraction divide the photos at random, but train, val and test "
-            f"name their splits, got {train}, {val} and {test}; {cure} leave these out"
-        )
-    if assigned := sorted({entry.split for entry in entries if entry.split}):
-        raise ValueError(
-            "val_fraction and test_fraction divide the photos at random, but the captions file "
-            f"assigns the splits {', '.join(assigned)}; {cure} remove these from the file"
-        )
-
-
-def _check_divisible(path: str, train: str, entries: Sequence[CaptionEntry]) -> None:
-    """Raise if neither the captions file nor the user says which photos are for training."""
-    if train == "train" and not Path(train).is_file() and not any(e.split for e in entries):
-        raise ValueError(
-            f"{path} assigns no splits: set val_fraction to choose validation photos at random; or "
-            "give a table with a column split, lists of photos as train and val, or a captions "
-            "file for each split"
-        )
-
-
-def check_unique_ids(splits: Mapping[Split, CaptionSplit]) -> None:
-    """Raise if two photos have the same id, which identifies cached features.
-
-    Raises:
-        ValueError: If there are such photos.
-    """
-    files: dict[str, Path] = {}
-    for entries, folder in splits.values():
-        for entry in entries:
-            file = folder / entry.file
-            if files.setdefault(entry.id, file) != file:
-                raise ValueError(
-                    f"{files[entry.id]} and {file} have the same id, {entry.id}, in the captions "
-                    "files: a feature cache needs unique ids; rename them, or disable the cache"
-                )
-
-
-def _paths_by_split(paths: SplitPaths, argument: str) -> dict[Split, str]:
-    """Return the path of each split."""
-    if isinstance(paths, str):
-        return dict.fromkeys(_SPLITS.values(), paths)
-    if unknown := [name for name in paths if name not in _SPLITS]:
-        raise ValueError(f"{argument} accepts {', '.join(_SPLITS)}; got {', '.join(unknown)}")
-    return {split: paths[key] for key, split in _SPLITS.items() if paths.get(key)}
-
-
-def _check_disjoint_from_train(splits: Mapping[Split, CaptionSplit]) -> None:
-    """Raise if a split shares a photo with training, comparing full paths."""
-    resolved = {
-        split: [entry._replace(file=str(folder / entry.file)) for entry in entries]
-        for split, (entries, folder) in splits.items()
-    }
-    for split in resolved:
-        if split != "train":
-            check_disjoint_splits({name: resolved[name] for name in ("train", split)})
+def _first(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    for key in keys:
+        if key in row:
+            return row[key]
+    raise KeyError(" or ".join(keys))
 
 
 def entries_of_split(entries: Sequence[CaptionEntry], name: str) -> list[CaptionEntry]:
     """Return the entries of a split: one that the captions file assigns, or the path of a list.
 
-    Raises:
-        ValueError: If it is neither, or the list does not match the captions.
+    A list has one name per line; the suffix may be missing.
 
-    Example:
-        >>> entries = [CaptionEntry("a", "a.jpg", ("A dog .",), "val")]
-        >>> [entry.id for entry in entries_of_split(entries, "val")]
-        ['a']
+    Raises:
+        ValueError: If it is neither, or the list names a photo without captions.
     """
     if selected := [entry for entry in entries if entry.split == name]:
         return selected
-    if Path(name).is_file():
-        return select_listed(entries, read_split_file(name))
-    assigned = sorted({entry.split for entry in entries if entry.split})
-    hint = (
-        f"it assigns {', '.join(assigned)}"
-        if assigned
-        else "it assigns no splits: give a list of photos, a captions file for each split, or a "
-        "table with a column split"
-    )
-    raise ValueError(f"{name} is neither a split in the captions file nor a list of photos; {hint}")
+    if not Path(name).is_file():
+        assigned = sorted({entry.split for entry in entries if entry.split})
+        raise ValueError(
+            f"{name} is neither a split of the captions file, which assigns "
+            f"{', '.join(assigned) or 'none'}, nor a list of photos"
+        )
+    with reading(name):
+        lines = decode_utf8(read_bytes_bounded(Path(name))).splitlines()
+    listed = dict.fromkeys(line.strip() for line in lines if line.strip())
+    stems: dict[str, CaptionEntry | None] = {}
+    for entry in entries:  # without the suffix a name must still mean a single photo
+        stem = PurePosixPath(entry.file).stem
+        stems[stem] = None if stem in stems else entry
+    by_name = stems | {key: entry for entry in entries for key in (entry.id, entry.file)}
+    found = [by_name.get(photo) for photo in listed]
+    if missing := [photo for photo, entry in zip(listed, found, strict=True) if entry is None]:
+        raise ValueError(f"{name}: {_summary(missing, 'names')} without captions; remove them")
+    return [entry for entry in found if entry is not None]
+
+
+def _summary(items: Sequence[str], noun: str) -> str:
+    shown = ", ".join(map(printable_name, items[:3]))
+    return f"{len(items):,} {noun} ({shown}{', ...' if len(items) > 3 else ''})"
+
+
+@dataclass
+class CaptionFile(Source):
+    """Photos with several captions each, from caption files of any format of `read_captions`.
+
+    A single file that assigns no splits is divided at random, unless `train` and `val` name lists
+    of photos. All captions of a photo are in the same split.
+
+    Args:
+        captions: A captions file; or a mapping from `train`, `val` and `test` to one each.
+        photos: Folder of the photos; or such a mapping.
+        train: The training photos: a split that the file assigns, or a file with a list.
+        val: The validation photos; null for none.
+        test: The test photos; by default the validation photos.
+        val_fraction: Fraction of the photos for validation, if there are no splits.
+        test_fraction: Fraction of the photos for test, if there are no splits.
+        split_seed: Seed of that choice, which stays the same when photos are added.
+
+    Raises:
+        FileNotFoundError: If a file, or photos are missing.
+        ValueError: If a file is invalid.
+    """
+
+    captions: str | dict[str, str]
+    photos: str | dict[str, str]
+    train: str = "train"
+    val: str | None = "val"
+    test: str | None = None
+    val_fraction: float = 0.1
+    test_fraction: float = 0.0
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        names: dict[str, str | None] = {"train": self.train, "val": self.val, "test": self.test}
+        files = (
+            self.captions
+            if isinstance(self.captions, dict)
+            else dict.fromkeys(names, self.captions)
+        )
+        folders = (
+            self.photos if isinstance(self.photos, dict) else dict.fromkeys(names, self.photos)
+        )
+        read = {file: read_captions(file) for file in dict.fromkeys(files.values())}
+        parts: dict[str, Sequence[CaptionEntry]] = {}
+        undivided = isinstance(self.captions, str) and self.train == "train"
+        if undivided and not any(entry.split for entry in read[str(self.captions)]):
+            parts = self._divide(read[str(self.captions)])
+        else:
+            for key, file in files.items():
+                name = names[key]
+                # A file of its own belongs to the split as a whole, unless it assigns this split
+                # itself, as one of Karpathy's does, or the user names a list.
+                own = isinstance(self.captions, dict) and name in (key, None)
+                if own and not any(entry.split == name for entry in read[file]):
+                    parts[key] = read[file]
+                elif name is not None:
+                    parts[key] = entries_of_split(read[file], name)
+        self._splits = {key: _samples(part, folders[key]) for key, part in parts.items()}
+
+    def __call__(self, split: Split) -> list[CaptionSample]:
+        """Return the photos of a split."""
+        validation = self._splits.get("val", [])
+        return {"validation": validation, "test": self._splits.get("test", validation)}.get(
+            split, self._splits["train"]
+        )
+
+    def _divide(self, entries: Sequence[CaptionEntry]) -> dict[str, Sequence[CaptionEntry]]:
+        """Divide photos by a random number that follows from the name of each."""
+        content = {e.file: f"{self.split_seed} {e.file}".encode() for e in entries}
+        order = sorted(entries, key=lambda e: hashlib.sha256(content[e.file]).hexdigest())
+        counts = [
+            max(1, round(fraction * len(order))) if fraction else 0
+            for fraction in (self.val_fraction, self.test_fraction)
+        ]
+        if not 0 < sum(counts) < len(order):
+            raise ValueError(
+                f"val_fraction {self.val_fraction} and test_fraction {self.test_fraction} leave "
+                f"none of {len(order)} photos for training or validation"
+            )
+        ends = {"val": order[: counts[0]], "test": order[counts[0] : sum(counts)]}
+        chosen = {entry.file for part in ends.values() for entry in part}
+        self.notes = (
+            f"{self.captions} assigns no splits: {self.val_fraction:.0%} of the photos are for "
+            "validation (val_fraction)",
+        )
+        parts = {"train": [entry for entry in entries if entry.file not in chosen], **ends}
+        return {key: part for key, part in parts.items() if part}
+
+
+def _samples(entries: Iterable[CaptionEntry], folder: str) -> list[CaptionSample]:
+    """Return the photos of a folder with their captions; refuse missing and empty ones."""
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder; give the folder of the photos")
+    samples: list[CaptionSample] = []
+    missing: list[str] = []
+    for entry in entries:
+        path = file_below(folder, entry.file)
+        missing += [] if path.is_file() and path.stat().st_size else [entry.file]
+        samples.append(
+            CaptionSample(entry.id, str(path), entry.captions, references=entry.captions)
+        )
+    if missing:
+        raise FileNotFoundError(
+            f"{_summary(missing, 'photos')} are missing or empty in {folder}; add them, or remove "
+            "their captions"
+        )
+    return samples

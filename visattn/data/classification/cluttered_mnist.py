@@ -2,17 +2,18 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from visattn.data.augment.images import Augmentation
-from visattn.data.classification.datasets import LabeledBatch, LabeledImages
-from visattn.data.loading.samplers import per_sample_uniforms
+from visattn.data.classification.datasets import TorchvisionImages
+from visattn.data.loading import per_sample_uniforms
+from visattn.data.source import Source
+from visattn.results.kinds import Split
 
 
 def ink_boxes(digits: UInt8[Tensor, "n 1 y x"]) -> Int[Tensor, "n 4"]:
@@ -72,9 +73,6 @@ class ClutterSpec:
         blend: How a distractor combines with the pixels below: their `sum`, at most 255; their
             maximum (`max`); the distractor alone, black where it is black (`overwrite`); or white
             composited with the distractor as alpha channel (`alpha`).
-
-    Raises:
-        ValueError: If the blend mode is unknown or a number is out of range.
     """
 
     size: tuple[int, int] = (60, 60)
@@ -82,15 +80,15 @@ class ClutterSpec:
     distractor_size: int = 8
     blend: BlendMode = "sum"
 
-    def __post_init__(self) -> None:
-        if self.blend not in get_args(BlendMode):
-            known = ", ".join(get_args(BlendMode))
-            raise ValueError(f"blend must be one of {known}; got {self.blend!r}")
-        if min(self.size) < 1 or self.num_distractors < 0 or self.distractor_size < 1:
+    def check_fit(self, digits: Tensor, sources: Tensor) -> None:
+        """Refuse digits or distractors that are larger than the canvas."""
+        size = self.distractor_size if self.num_distractors else 1
+        if any(d > c for d, c in zip(digits.shape[2:], self.size, strict=True)) or size > min(
+            *sources.shape[2:], *self.size
+        ):
             raise ValueError(
-                "size and distractor_size must be at least 1 pixel, num_distractors at least 0; "
-                f"got size={self.size}, distractor_size={self.distractor_size}, "
-                f"num_distractors={self.num_distractors}"
+                f"digits of {tuple(digits.shape[2:])} and distractors of {size} pixels must fit on "
+                f"a canvas of {self.size}, distractors into digits of {tuple(sources.shape[2:])}"
             )
 
 
@@ -111,7 +109,7 @@ class Placements:
     distractors: Int[Tensor, "b p 2"]
 
 
-class ClutteredMNIST(LabeledImages):
+class ClutteredMNIST(Sequence[tuple[Tensor, int]]):
     """Digits at random positions on black canvases, overlaid with crops of other digits.
 
     The digit is pasted first, then one distractor after the other. All positions inside of the
@@ -124,23 +122,22 @@ class ClutteredMNIST(LabeledImages):
         seed: Seed of the positions; at least 0.
         distractor_source: Digits that distractors are cropped from. If None, `digits`, but never
             the same digit.
-        augmentations: Applied to the digits of a batch before they are pasted. They must keep the
-            size.
 
     Raises:
-        ValueError: If a digit does not fit on the canvas, a distractor does not fit into digit and
-            canvas, or there is no other digit to crop from.
+        ValueError: If a digit does not fit on the canvas, or a distractor into digit and canvas.
 
     Example:
         >>> digits = torch.full((3, 1, 5, 5), 200, dtype=torch.uint8)
         >>> dataset = ClutteredMNIST(digits, torch.arange(3), ClutterSpec((7, 11)))
-        >>> images, labels = dataset[[2, 0]]
+        >>> images, labels = dataset.draw([2, 0])
         >>> tuple(images.shape), labels.tolist(), int((images > 0).sum())
         ((2, 1, 7, 11), [2, 0], 50)
 
     Source:
         Mnih et al. 2014, arXiv:1406.6247, section 4.1, which does not specify the blend mode.
     """
+
+    endless = True  # indices beyond the length give other canvases
 
     def __init__(
         self,
@@ -150,41 +147,30 @@ class ClutteredMNIST(LabeledImages):
         *,
         seed: int = 0,
         distractor_source: UInt8[Tensor, "m c y2 x2"] | None = None,
-        augmentations: Sequence[Augmentation] = (),
     ) -> None:
-        super().__init__(labels, augmentations, seed=seed)
         self.digits = digits
+        self.labels = labels
         self.spec = spec
+        self.seed = seed
         self.exclude_self = distractor_source is None
         self.distractor_source = digits if distractor_source is None else distractor_source
-        if seed < 0:
-            raise ValueError(f"seed must be at least 0, got {seed}")
-        height, width = digits.shape[2:]
-        if height > spec.size[0] or width > spec.size[1]:
-            raise ValueError(
-                f"a digit of {(height, width)} pixels must fit on the canvas; got a canvas of "
-                f"{spec.size}"
-            )
-        num_sources = len(self.distractor_source) - self.exclude_self
-        source_size = tuple(self.distractor_source.shape[2:])
-        if spec.num_distractors and (
-            num_sources < 1 or spec.distractor_size > min(*source_size, *spec.size)
-        ):
-            raise ValueError(
-                f"distractors of {spec.distractor_size} x {spec.distractor_size} pixels must fit "
-                f"into other digits and the canvas; got {num_sources} other digits of "
-                f"{source_size} and a canvas of {spec.size}"
-            )
+        spec.check_fit(digits, self.distractor_source)
 
-    def __getitem__(self, indices: list[int]) -> LabeledBatch:
-        """Return the batch of canvases with these indices."""
-        rows = self.image_indices(indices)
-        digits = self.augment(self.digits[rows], indices)
-        if digits.shape[2:] != self.digits.shape[2:]:
-            raise ValueError(
-                "augmentations of digits must keep their size, "
-                f"{tuple(self.digits.shape[2:])}; got {tuple(digits.shape[2:])}"
-            )
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int]]:
+        """Return several canvases with their classes."""
+        images, labels = self.draw(indices)
+        return list(zip(images, labels.tolist(), strict=True))
+
+    def draw(self, indices: Sequence[int]) -> tuple[UInt8[Tensor, "b c y x"], Int[Tensor, " b"]]:
+        """Return the canvases with these indices and their classes."""
+        rows = torch.tensor(indices) % len(self)
+        digits = self.digits[rows]
         placements = self.placements(indices)
         canvases = digits.new_zeros((*digits.shape[:2], *self.spec.size))
         paste(canvases, digits, placements.digits, "overwrite")
@@ -198,7 +184,7 @@ class ClutteredMNIST(LabeledImages):
             )
             for patches, corner in zip(crops, corners, strict=True):
                 paste(canvases, patches, corner, self.spec.blend)
-        return LabeledBatch(canvases, self.labels[rows])
+        return canvases, self.labels[rows]
 
     def placements(self, indices: Sequence[int]) -> Placements:
         """Return the positions of digits and distractors on the canvases with these indices."""
@@ -213,7 +199,7 @@ class ClutteredMNIST(LabeledImages):
         sources = (distractors[..., 0] * num_sources).long()
         if self.exclude_self:
             # From the digit itself on, the numbers move up by one: it is not its own distractor.
-            sources += sources >= self.image_indices(indices)[:, None]
+            sources += sources >= (torch.tensor(indices) % len(self))[:, None]
         return Placements(
             (uniforms[:, :2] * (canvas_size - digit_size + 1)).long(),
             sources,
@@ -237,7 +223,7 @@ def canvas_digest(canvases: Any, size: tuple[int, int]) -> str:
     """Return the SHA-256 of the first canvases of a dataset and their labels, in hexadecimal."""
     digest = hashlib.sha256(repr((len(canvases), *size)).encode())
     for chunk in torch.arange(len(canvases)).split(512):
-        images, labels, *_ = canvases[chunk.tolist()]
+        images, labels, *_ = canvases.draw(chunk.tolist())
         digest.update(images.numpy().tobytes())
         digest.update(labels.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
@@ -296,3 +282,48 @@ def _blend(
     if blend == "sum":
         return below + torch.minimum(headroom, above)
     return below + ((headroom.int() * above + 127) // 255).to(torch.uint8)
+
+
+@dataclass
+class ClutteredDigits(Source):
+    """MNIST digits at random places of a larger canvas, with distractors cut from other digits.
+
+    Every epoch has its own canvases; those of validation and test are the same in every run.
+
+    Args:
+        root: Folder with `MNIST/raw`.
+        canvas: Canvas and distractors.
+        val: Number of training digits that are for validation.
+        seed: Seed of the training canvases.
+        split_seed: Seed of the choice of validation digits, and of the other canvases.
+        download: Download missing files.
+    """
+
+    root: str
+    canvas: ClutterSpec = field(default_factory=ClutterSpec)
+    val: int = 5000
+    seed: int = 0
+    split_seed: int = 0
+    download: bool = False
+    class_names = tuple(map(str, range(10)))
+    num_workers = 0
+
+    def __call__(self, split: Split) -> ClutteredMNIST:
+        """Return the canvases of a split."""
+        return ClutteredMNIST(**digits_of(self, split), spec=self.canvas)
+
+
+def digits_of(source: Any, split: Split) -> dict[str, Any]:
+    """Return the digits of a split, their seed, and the digits that distractors are cut from.
+
+    Training, validation and test have the residues 0, 1 and 2 modulo 3: no two of them share a
+    seed, whatever `seed` and `split_seed` are.
+    """
+    mnist = TorchvisionImages("MNIST", source.root, source.val, source.split_seed, source.download)
+    part, number = mnist(split), ("train", "validation", "test").index(split)
+    return {
+        "digits": part.images,
+        "labels": part.labels,
+        "seed": 3 * (source.split_seed if number else source.seed) + number,
+        "distractor_source": mnist("train").images if number else None,
+    }

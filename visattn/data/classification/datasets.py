@@ -1,33 +1,33 @@
-"""Labeled image datasets that return whole batches."""
+"""Images with one class each: batches, folders of classes, data sets of torchvision, scenes."""
 
-from abc import abstractmethod
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
-import numpy as np
 import torch
-from jaxtyping import Float64, Int, UInt8
+import torchvision.datasets
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset
+from torchvision.transforms import v2
 
-from visattn.data.augment.images import Augmentation, RandomResizedCrop
-from visattn.data.loading.loader import PathList, ReadFallback
-from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
-from visattn.images.reader import LoadedImage, read_rgb
+from visattn.data.augment import augment
+from visattn.data.source import Source, held_out, read_photo
+from visattn.images.formats import IMAGE_SUFFIXES
 from visattn.images.resize import ResizeSpec, resize_rgb
-from visattn.images.sources import find_images
-from visattn.io.messages import format_names
-from visattn.io.sources import Source
-
-_SEED_STREAM, _BATCH_SEED_STREAM = 1, 3  # separate random numbers with the same seed
+from visattn.io.safe_paths import is_ignored, walk_files
+from visattn.io.safe_text import reading
+from visattn.results.kinds import Split
 
 
 class LabeledBatch(NamedTuple):
-    """Images of one size and their class indices."""
+    """Images of one size with their class indices."""
 
     images: UInt8[Tensor, "b c y x"]
+    """Unnormalized, RGB or gray."""
     labels: Int[Tensor, " b"]
 
     def to(self, device: torch.device | str) -> Self:
@@ -35,265 +35,209 @@ class LabeledBatch(NamedTuple):
         return type(self)(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
-class LabeledImages(Dataset[LabeledBatch]):
-    """Base class of labeled images; an item is a whole batch.
-
-    Indices may exceed the length: with n images, i + n is image i with new random augmentations,
-    which is how every epoch differs.
+@dataclass
+class Labeled(Sequence[tuple[Any, int]]):
+    """Images with class indices.
 
     Args:
-        labels: Class index of each image.
-        augmentations: Applied in order; usually for training images only.
-        seed: Seed of the augmentations.
+        images: Photos, or tensors `[n, c, y, x]` of bytes.
+        labels: The class of each.
+        centers: x and y, from -1 to 1, of the object in each image, if they are known.
     """
 
-    def __init__(
-        self,
-        labels: Int[Tensor, " n"],
-        augmentations: Sequence[Augmentation] = (),
-        *,
-        seed: int = 0,
-    ) -> None:
-        self.labels = labels
-        self.augmentations = tuple(augmentations)
-        self.seed = seed
+    images: Sequence[Any] | UInt8[Tensor, "n c y x"]
+    labels: Int[Tensor, " n"]
+    centers: Float[Tensor, "n 2"] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    @abstractmethod
-    def __getitem__(self, indices: list[int]) -> LabeledBatch:
-        """Return the batch of images with these indices."""
-
-    def image_indices(self, indices: Sequence[int]) -> Int[Tensor, " b"]:
-        """Return the index of each image, without the epoch."""
-        return torch.tensor(indices, dtype=torch.long) % len(self)
-
-    def augment(
-        self, images: UInt8[Tensor, "b c y x"], indices: Sequence[int]
-    ) -> UInt8[Tensor, "b c y2 x2"]:
-        """Return images of this dataset, augmented by random numbers of their indices."""
-        seed = mix_seed(self.seed, _SEED_STREAM)
-        return augment_images(images, indices, self.augmentations, seed=seed)
+    def __getitem__(self, index: Any) -> Any:
+        return self.images[index], int(self.labels[index])
 
 
-def augment_images(
-    images: UInt8[Tensor, "b c y x"],
-    indices: Sequence[int],
-    augmentations: Sequence[Augmentation],
-    *,
+def labeled_input(
+    sample: tuple[Any, int | str],
     seed: int,
-) -> UInt8[Tensor, "b c y2 x2"]:
-    """Return images after augmentations, whose random numbers depend on seed and index alone."""
-    for augmentation, uniforms in zip(
-        augmentations, augmentation_uniforms(indices, augmentations, seed=seed), strict=True
-    ):
-        images = augmentation(images, uniforms)
-    return images
-
-
-def augmentation_uniforms(
-    indices: Sequence[int], augmentations: Sequence[Augmentation], *, seed: int
-) -> Sequence[Float64[Tensor, "b _n"]]:
-    """Return the random numbers of each augmentation, which depend on seed and index alone."""
-    counts = [augmentation.num_uniforms for augmentation in augmentations]
-    return per_sample_uniforms(seed, indices, sum(counts)).split(counts, 1) if counts else ()
-
-
-class UntransformedBatch(NamedTuple):
-    """A batch and the random numbers of the transforms that its device will apply."""
-
-    batch: LabeledBatch
-    uniforms: Float64[Tensor, "b n"]
-    """On the CPU, so that nothing waits for a GPU."""
-
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch on another device."""
-        return self._replace(batch=self.batch.to(device))
-
-    def transform(self, transforms: Sequence[Augmentation]) -> LabeledBatch:
-        """Return the batch after the transforms of its dataset, in their order."""
-        images = self.batch.images
-        counts = [transform.num_uniforms for transform in transforms]
-        for transform, uniforms in zip(transforms, self.uniforms.split(counts, 1), strict=True):
-            images = transform(images, uniforms)
-        return self.batch._replace(images=images)
-
-
-class WithUniforms(Dataset[UntransformedBatch]):
-    """Labeled images with the random numbers of transforms that are applied to a batch later.
-
-    Workers draw the numbers, which depend on the seed and the index of an image alone, and the
-    training process transforms the batch on its device.
+    *,
+    numbers: Mapping[str, int],
+    resize: ResizeSpec | None,
+    transforms: Sequence[v2.Transform] = (),
+    value_range: tuple[float, float] | None = None,
+) -> tuple[UInt8[Tensor, "c y x"], int]:
+    """Return an image after random transforms, at the input size of a network, and its class.
 
     Args:
-        transforms: Transforms of a batch, in their order.
-
-    Example:
-        >>> from visattn.data.augment.images import RandomHorizontalFlip
-        >>> dark = InMemoryImages(torch.zeros(7, 1, 5, 3, dtype=torch.uint8), torch.arange(7))
-        >>> batch = WithUniforms(dark, [RandomHorizontalFlip()], seed=0)[[6, 2]]
-        >>> batch.uniforms.shape, batch.transform([RandomHorizontalFlip()]).images.shape
-        (torch.Size([2, 1]), torch.Size([2, 1, 5, 3]))
+        sample: A photo and its class, by number or name. A tensor is not resized.
+        seed: Seed of the transforms.
+        numbers: The number of each class name.
+        resize: Resizing of photos; None for none.
+        transforms: Random transforms, before the resizing.
+        value_range: As `read_photo` takes it.
     """
-
-    def __init__(
-        self, images: LabeledImages, transforms: Sequence[Augmentation], *, seed: int
-    ) -> None:
-        self.images = images
-        self.seed = seed
-        self.count = sum(transform.num_uniforms for transform in transforms)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, indices: list[int]) -> UntransformedBatch:
-        """Return the batch of images with these indices and their random numbers."""
-        seed = mix_seed(self.seed, _BATCH_SEED_STREAM)
-        uniforms = per_sample_uniforms(seed, indices, self.count)
-        return UntransformedBatch(self.images[indices], uniforms)
+    image, label = sample
+    number = label if isinstance(label, int) else numbers[str(label)]
+    if isinstance(image, Tensor):
+        return augment(transforms, seed, image)[0], number
+    pixels = read_photo(image, value_range).pixels
+    resize = resize or ResizeSpec((pixels.shape[0], pixels.shape[1]))
+    if transforms:
+        moved = augment(transforms, seed, torch.from_numpy(pixels).permute(2, 0, 1))[0]
+        if tuple(moved.shape[1:]) == resize.size:
+            return moved.contiguous(), number
+        pixels = moved.permute(1, 2, 0).contiguous().numpy()
+    return resize_rgb(Image.fromarray(pixels), resize), number
 
 
-class InMemoryImages(LabeledImages):
-    """Small images of one size held in memory; arguments as for `LabeledImages`.
-
-    Example:
-        >>> dataset = InMemoryImages(torch.zeros(7, 1, 5, 3, dtype=torch.uint8), torch.arange(7))
-        >>> dataset[[6, 2]].labels
-        tensor([6, 2])
-    """
-
-    def __init__(
-        self,
-        images: UInt8[Tensor, "n c y x"],
-        labels: Int[Tensor, " n"],
-        augmentations: Sequence[Augmentation] = (),
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(labels, augmentations, seed=seed)
-        self.images = images
-
-    def __getitem__(self, indices: list[int]) -> LabeledBatch:
-        """Return the batch of images with these indices, augmented."""
-        rows = self.image_indices(indices)
-        return LabeledBatch(self.augment(self.images[rows], indices), self.labels[rows])
+def collate_labeled(samples: Sequence[tuple[Tensor, int]]) -> LabeledBatch:
+    """Return samples of one size as a batch."""
+    images, labels = zip(*samples, strict=True)
+    return LabeledBatch(torch.stack(images), torch.tensor(labels))
 
 
-class ImageFiles(LabeledImages):
-    """Image files of any size, read on access and resized.
+_VALIDATION_FOLDERS = ("val", "valid", "validation", "dev")
+
+
+@dataclass
+class ClassFolders(Source):
+    """Photos in `root/SPLIT/CLASS/`, as torchvision's `ImageFolder` reads them.
+
+    Without split folders, the photos in `root/CLASS/` are divided at random.
 
     Args:
-        files: Paths of the images, or a sequence of images that are read on access.
-        resize: Resizing to the network's input.
-        augmentations: Applied in order to each image at its own size. Results of another size than
-            the network's input are then resized.
-        fallback: Replaces images that cannot be read, with their labels; None raises.
-    """
-
-    def __init__(
-        self,
-        files: Sequence[Source | LoadedImage],
-        labels: Int[Tensor, " n"],
-        resize: ResizeSpec,
-        augmentations: Sequence[Augmentation] = (),
-        *,
-        seed: int = 0,
-        fallback: ReadFallback | None = None,
-    ) -> None:
-        super().__init__(labels, augmentations, seed=seed)
-        self.files = files
-        self.resize = resize
-        self.fallback = fallback
-
-    def __getitem__(self, indices: list[int]) -> LabeledBatch:
-        """Return the batch of images with these indices, augmented and resized.
-
-        Raises:
-            ImageError: If an image cannot be read, and there is no fallback.
-        """
-        rows = self.image_indices(indices).tolist()
-        loaded = [self._load(row, index) for row, index in zip(rows, indices, strict=True)]
-        images, loaded_rows = zip(*loaded, strict=True)
-        return LabeledBatch(torch.stack(images), self.labels[list(loaded_rows)])
-
-    def _load(self, row: int, index: int) -> tuple[UInt8[Tensor, "3 y x"], int]:
-        """Return an image, or its replacement, and its row."""
-
-        def read(row: int) -> tuple[UInt8[Tensor, "3 y x"], int]:
-            return self._load_input(self.files[row], index), row
-
-        return read(row) if self.fallback is None else self.fallback.read(row, read)
-
-    def _load_input(self, file: Source | LoadedImage, index: int) -> UInt8[Tensor, "3 y x"]:
-        if not self.augmentations:
-            return resize_rgb(read_rgb(file), self.resize)
-        first, *others = self.augmentations
-        seed = mix_seed(self.seed, _SEED_STREAM)
-        uniforms, *other_uniforms = augmentation_uniforms([index], self.augmentations, seed=seed)
-        if isinstance(first, RandomResizedCrop):
-            pixels = first.read(file, uniforms[0])[None]
-        else:
-            image = np.array(read_rgb(file)).transpose(2, 0, 1)
-            pixels = first(torch.from_numpy(np.ascontiguousarray(image))[None], uniforms)
-        for augmentation, own_uniforms in zip(others, other_uniforms, strict=True):
-            pixels = augmentation(pixels, own_uniforms)
-        if tuple(pixels.shape[2:]) == self.resize.size:
-            return pixels[0]
-        image = Image.fromarray(pixels[0].permute(1, 2, 0).contiguous().numpy())
-        return resize_rgb(image, self.resize)
-
-
-def find_classes(folder: Path) -> list[str]:
-    """Return the class names of a folder with one subfolder per class.
+        root: The folder.
+        train: Subfolder of the training photos; "." for `root` itself.
+        val: Subfolder of the validation photos, of which `valid`, `validation` and `dev` are found
+            too; null divides the training photos.
+        test: Subfolder of the test photos; by default the validation photos.
+        val_fraction: Fraction of each class for validation if `val` is null.
+        split_seed: Seed of that choice.
 
     Raises:
-        FileNotFoundError: If the folder does not exist or has no subfolders.
-
-    Example:
-        >>> folder = getfixture("tmp_path")
-        >>> for name in ("tulip", "rose"):
-        ...     (folder / name).mkdir()
-        >>> find_classes(folder)
-        ['rose', 'tulip']
+        FileNotFoundError: If there are no class folders.
+        ValueError: If a split has a class that the training photos lack.
     """
+
+    root: str
+    train: str = "train"
+    val: str | None = "val"
+    test: str | None = None
+    val_fraction: float = 0.1
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        root = Path(self.root)
+        self._folders = {"train": root / self.train, "validation": self.val and root / self.val}
+        if self.train == "train" and not (root / "train").is_dir() and _class_folders(root):
+            self._folders = {"train": root, "validation": None}
+            self.notes = (
+                f"{root} has no folder train: {self.val_fraction:.0%} of the photos of each class "
+                "are for validation (val_fraction)",
+            )
+        elif self.val == "val":
+            folders = [root / name for name in _VALIDATION_FOLDERS]
+            self._folders["validation"] = next(filter(Path.is_dir, folders), folders[0])
+        self._folders["test"] = root / self.test if self.test else self._folders["validation"]
+        self.class_names = tuple(sorted(_class_folders(self._folders["train"])))
+        if not self.class_names:
+            raise FileNotFoundError(
+                f"{self._folders['train']} has no class folders; photos are expected as "
+                f"{self._folders['train']}/CLASS/PHOTO"
+            )
+
+    def __call__(self, split: Split) -> Labeled:
+        """Return the photos of a split."""
+        photos = self._listed(self._folders[split] or self._folders["train"])
+        if self._folders["validation"] is not None or (split == "test" and self.test):
+            return photos
+        chosen = held_out(photos.labels, self.val_fraction, self.split_seed) ^ (split == "train")
+        files = [file for file, keep in zip(photos.images, chosen.tolist(), strict=True) if keep]
+        return Labeled(files, photos.labels[chosen])
+
+    def _listed(self, folder: Path) -> Labeled:
+        found = _class_folders(folder)
+        if unknown := sorted(set(found) - set(self.class_names)):
+            raise ValueError(
+                f"{folder} has classes that the training split lacks: {', '.join(unknown[:5])}"
+            )
+        files: list[str] = []
+        labels: list[int] = []
+        for name, path in found.items():
+            photos = [
+                str(file) for file in walk_files(path) if file.suffix.lower() in IMAGE_SUFFIXES
+            ]
+            files += photos
+            labels += [self.class_names.index(name)] * len(photos)
+        if not files:
+            raise FileNotFoundError(f"{folder} has no photos in its class folders")
+        return Labeled(files, torch.tensor(labels))
+
+
+def _class_folders(folder: Path) -> dict[str, Path]:
+    """Return the class folders by name; macOS writes é as two letters, other systems as one."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    classes = [path.name for path in paths if path.is_dir() and not path.name.startswith(".")]
-    if not classes:
-        raise FileNotFoundError(
-            f"{folder} has no class folders; photos are expected as {folder}/CLASS/PHOTO"
-        )
-    return classes
+    return {
+        unicodedata.normalize("NFC", path.name): path
+        for path in paths
+        if path.is_dir() and not is_ignored(path.name)
+    }
 
 
-def list_labeled_files(
-    folder: Path, classes: Sequence[str], *, allow_missing: bool = False
-) -> tuple[PathList, Int[Tensor, " n"]]:
-    """Return the image files of a folder with one subfolder per class, and their class indices.
+@dataclass
+class TorchvisionImages(Source):
+    """A small data set of torchvision in memory.
 
-    With `allow_missing`, classes may have no folder or no photos.
+    Args:
+        dataset: Which.
+        root: Folder in which torchvision looks for the files: `root/MNIST/raw`.
+        val: Number of training images that are for validation.
+        split_seed: Seed of their choice.
+        download: Download missing files.
 
     Raises:
-        FileNotFoundError: If a class has no folder or no photos.
-        ValueError: If there is a folder of an unknown class.
+        FileNotFoundError: If the files are missing.
+        ValueError: If they are damaged.
     """
-    if unknown := sorted(set(find_classes(folder)) - set(classes)):
-        raise ValueError(
-            f"{folder} has classes that the training split lacks: {', '.join(unknown[:5])}"
-        )
-    per_class: list[PathList] = []
-    missing: list[str] = []
-    for name in classes:
+
+    dataset: Literal["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"]
+    root: str
+    val: int = 5000
+    split_seed: int = 0
+    download: bool = False
+    num_workers = 0
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The names of the classes; torchvision calls a digit "7 - seven"."""
+        return tuple(name.split(" - ")[0] for name in self._files(train=True).classes)
+
+    def __call__(self, split: Split) -> Labeled:
+        """Return the images of a split."""
+        data = self._files(train=split != "test")
+        images = torch.as_tensor(data.data)
+        images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+        labels = torch.as_tensor(data.targets)
+        if len(images) != len(labels) or int(labels.max()) >= len(self.class_names):
+            raise ValueError(
+                f"{self.dataset} in {self.root} has {len(images):,} images and {len(labels):,} "
+                f"labels up to {int(labels.max())}: it is damaged, download it again"
+            )
+        if split == "test":
+            return Labeled(images, labels)
+        if not 1 <= self.val < len(images):
+            raise ValueError(f"val must be 1 to {len(images) - 1:,}, got {self.val}")
+        generator = torch.Generator().manual_seed(self.split_seed)
+        order = torch.randperm(len(images), generator=generator)
+        rows = order[self.val :] if split == "train" else order[: self.val]
+        return Labeled(images[rows], labels[rows])
+
+    def _files(self, *, train: bool) -> Any:
+        reader = getattr(torchvision.datasets, self.dataset)
         try:
-            per_class.append(PathList(find_images(folder / name)))
-        except FileNotFoundError:
-            per_class.append(PathList(()))
-            missing.append(name)
-    if missing and not (allow_missing and any(per_class)):
-        raise FileNotFoundError(
-            f"{folder} has no photos of {format_names(missing, 5)}; photos are expected as "
-            f"{folder / missing[0]}/PHOTO. For validation and test, allow_missing_classes: true "
-            "leaves out such classes"
-        )
-    labels = [torch.full((len(files),), index) for index, files in enumerate(per_class)]
-    return PathList(file for files in per_class for file in files), torch.cat(labels)
+            with reading(f"{self.dataset} in {self.root}"):
+                return reader(self.root, train=train, download=self.download)
+        except RuntimeError as error:
+            raise FileNotFoundError(
+                f"{self.root} does not hold {self.dataset} as torchvision stores it: {error}; set "
+                "another root, or download: true"
+            ) from error

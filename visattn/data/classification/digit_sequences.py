@@ -2,25 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from visattn.data.augment.images import Augmentation
 from visattn.data.classification.cluttered_mnist import (
     ClutterSpec,
     canvas_digest,
     crop_patches,
+    digits_of,
     ink_boxes,
     paste,
     resize_weights,
 )
-from visattn.data.classification.datasets import augment_images
-from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
-from visattn.results.kinds import IGNORE_LABEL
+from visattn.data.loading import mix_seed, per_sample_uniforms
+from visattn.data.source import Source
+from visattn.results.kinds import IGNORE_LABEL, Split
 
 DigitLayout = Literal["row", "scattered"]
 DigitTarget = Literal["sequence", "addition"]
@@ -29,7 +28,6 @@ DigitTarget = Literal["sequence", "addition"]
 # Separate random numbers from others with the same seed.
 _CLUTTER_STREAM = 1
 _TRIES_STREAM = 2
-_AUGMENTATION_STREAM = 3
 _TRIES, _ROUNDS = 32, 64  # placements drawn at once, and how often before giving up
 
 
@@ -49,8 +47,6 @@ class DigitSequenceSpec:
             so that their order from left to right is visible.
         target: The labels: the digits from left to right (`sequence`) or their sum (`addition`).
 
-    Raises:
-        ValueError: If the layout or target is unknown, or a number is out of range.
     """
 
     layout: DigitLayout = "row"
@@ -63,26 +59,9 @@ class DigitSequenceSpec:
     target: DigitTarget = "sequence"
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("layout", self.layout, get_args(DigitLayout)),
-            ("target", self.target, get_args(DigitTarget)),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
-        if not 1 <= self.min_digits <= self.max_digits:
-            raise ValueError(
-                "min_digits must be at least 1 and at most max_digits, got "
-                f"min_digits={self.min_digits}, max_digits={self.max_digits}"
-            )
-        if not 0.5 <= self.scale[0] <= self.scale[1]:
-            raise ValueError(
-                f"scale must be a smallest factor of at least 0.5 and a largest, got {self.scale}"
-            )
-        if not 0 <= self.gap[0] <= self.gap[1] or self.min_offset < 0:
-            raise ValueError(
-                "gap must be a smallest gap of at least 0 pixels and a largest, min_offset at "
-                f"least 0; got gap={self.gap}, min_offset={self.min_offset}"
-            )
+        """Refuse scales at which resizing would skip pixels."""
+        if self.scale[0] < 0.5:
+            raise ValueError(f"scale must be at least 0.5, got {self.scale}")
 
     @property
     def num_classes(self) -> int:
@@ -124,6 +103,11 @@ class DigitSequenceBatch(NamedTuple):
         return type(self)(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
+def collate_sequences(samples: Sequence[tuple[Tensor, ...]]) -> DigitSequenceBatch:
+    """Return canvases as a batch."""
+    return DigitSequenceBatch(*map(torch.stack, zip(*samples, strict=True)))
+
+
 class DigitPlacements(NamedTuple):
     """Digits of each canvas from left to right; entries from `num_digits` on are padding.
 
@@ -138,8 +122,8 @@ class DigitPlacements(NamedTuple):
     sizes: Float[Tensor, "b n 2"]
 
 
-class DigitSequences(Dataset[DigitSequenceBatch]):
-    """Canvases with several digits; an item is a whole batch.
+class DigitSequences(Sequence[tuple[Tensor, ...]]):
+    """Canvases with several digits.
 
     Each digit is cut to its ink, resized, and placed. Canvas i depends on the seed and on i alone.
     There are as many canvases as digits; indices may exceed the length, which is how every epoch
@@ -150,8 +134,6 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
         labels: Class index of each digit, 0 to 9.
         seed: Seed of the canvases; at least 0.
         distractor_source: Digits that distractors are cropped from; `digits` if None.
-        augmentations: Applied in order to the canvases of a batch. They must not move pixels,
-            since the boxes would not follow.
 
     Raises:
         ValueError: If the digits or distractors do not fit on the canvas.
@@ -159,7 +141,7 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
     Example:
         >>> digits = torch.full((3, 1, 5, 5), 200, dtype=torch.uint8)
         >>> spec = DigitSequenceSpec(canvas=ClutterSpec((7, 23)), max_digits=2)
-        >>> batch = DigitSequences(digits, torch.tensor([3, 1, 7]), spec, seed=2)[[0, 1]]
+        >>> batch = DigitSequences(digits, torch.tensor([3, 1, 7]), spec, seed=2).draw([0, 1])
         >>> batch.labels.tolist(), batch.lengths.tolist()
         ([[1, -100], [3, 1]], [1, 2])
         >>> [int(image.count_nonzero()) for image in batch.images]
@@ -169,6 +151,8 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
         Ba et al. 2015, arXiv:1412.7755, section 4.1, for pairs and their sum.
     """
 
+    endless = True  # indices beyond the length give other canvases
+
     def __init__(
         self,
         digits: UInt8[Tensor, "n 1 y x"],
@@ -177,34 +161,30 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
         *,
         seed: int = 0,
         distractor_source: UInt8[Tensor, "m 1 y2 x2"] | None = None,
-        augmentations: Sequence[Augmentation] = (),
     ) -> None:
-        if seed < 0:
-            raise ValueError(f"seed must be at least 0, got {seed}")
         self.digits = digits
         self.labels = labels
         self.spec = spec
         self.seed = seed
         self.distractor_source = digits if distractor_source is None else distractor_source
-        self.augmentations = tuple(augmentations)
         self.ink_boxes = ink_boxes(digits)
         largest = (self.ink_boxes[:, 2:] - self.ink_boxes[:, :2]).amax(0).double() * spec.scale[1]
         self.patch_size = int(largest.max().ceil()) + 1
         _check_fit(spec, *largest.tolist())
-        source_size = tuple(self.distractor_source.shape[2:])
-        if spec.canvas.num_distractors and spec.canvas.distractor_size > min(
-            *source_size, *spec.canvas.size
-        ):
-            raise ValueError(
-                f"distractors of {spec.canvas.distractor_size} pixels must fit into digits of "
-                f"{source_size} and a canvas of {spec.canvas.size}"
-            )
+        spec.canvas.check_fit(digits[..., :1, :1], self.distractor_source)
         self.placements(range(min(len(self), 64)))  # raises if they cannot be scattered
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, indices: list[int]) -> DigitSequenceBatch:
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, ...]]:
+        """Return several canvases with what a batch has of each."""
+        return list(zip(*self.draw(indices), strict=True))
+
+    def draw(self, indices: Sequence[int]) -> DigitSequenceBatch:
         """Return the batch of canvases with these indices."""
         placed = self.placements(indices)
         height, width = self.spec.canvas.size
@@ -217,8 +197,6 @@ class DigitSequences(Dataset[DigitSequenceBatch]):
             paste(canvases, patch, corners, "max")
         canvases = canvases[..., :height, :width].contiguous()
         self._add_distractors(canvases, indices)
-        augment_seed = mix_seed(self.seed, _AUGMENTATION_STREAM)
-        canvases = augment_images(canvases, indices, self.augmentations, seed=augment_seed)
         corners = placed.corners.float()
         boxes = torch.cat((corners, corners + placed.sizes), -1)[..., [1, 0, 3, 2]].float()
         labels, lengths = self._labels(placed)
@@ -385,3 +363,34 @@ def _check_fit(spec: DigitSequenceSpec, height: float, width: float) -> None:
             f"{spec.layout!r}, got {spec.canvas.size}; use a larger canvas, a smaller scale, "
             "smaller gaps or fewer digits"
         )
+
+
+@dataclass
+class DigitCanvases(Source):
+    """Several MNIST digits on one canvas, labeled from left to right.
+
+    Each split has as many canvases as digits; every epoch has its own canvases.
+
+    Args:
+        root: Folder with `MNIST/raw`.
+        spec: Canvas, number, size and places of the digits.
+        val: Number of training digits that are for validation.
+        seed: Seed of the training canvases.
+        split_seed: Seed of the choice of validation digits, and of the other canvases.
+        download: Download missing files.
+    """
+
+    root: str
+    spec: DigitSequenceSpec = field(default_factory=DigitSequenceSpec)
+    val: int = 5000
+    seed: int = 0
+    split_seed: int = 0
+    download: bool = False
+    num_workers = 0
+
+    def __post_init__(self) -> None:
+        self.class_names = tuple(map(str, range(self.spec.num_classes)))
+
+    def __call__(self, split: Split) -> DigitSequences:
+        """Return the canvases of a split."""
+        return DigitSequences(**digits_of(self, split), spec=self.spec)

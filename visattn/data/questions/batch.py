@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from visattn.data.captions.batch import Vocabulary, image_partners
+from visattn.data.source import read_photo
+from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.results.kinds import PAD
 
 _BLANK = 127  # value of the pixels of an image that shows nothing: gray
@@ -34,10 +36,48 @@ class QuestionSample(NamedTuple):
     """An image with questions about it."""
 
     id: str
-    image: UInt8[Tensor, "3 y x"]
+    image: Any
+    """The photo; then the input of the network `[3, y, x]`."""
     questions: tuple[Question, ...]
     boxes: Float[Tensor, "o 4"] | None = None
     """Left, top, right and bottom of each object in pixels of `image`; None if unknown."""
+
+    @classmethod
+    def of(cls, sample: Any) -> Self:
+        """Return a sample of a source: as it is, or a photo with (question, answer) pairs.
+
+        Example:
+            >>> QuestionSample.of(("a.jpg", [("what color is it ?", "red")])).questions[0].answer
+            'red'
+        """
+        if isinstance(sample, cls):
+            return sample
+        photo, pairs = sample
+        questions = (
+            pair if isinstance(pair, Question) else Question(pair[0], pair[1], "other")
+            for pair in pairs
+        )
+        return cls(str(photo), photo, tuple(questions))
+
+
+def question_input(
+    sample: Any,
+    seed: int,  # noqa: ARG001 (nothing is random)
+    *,
+    resize: ResizeSpec,
+    value_range: tuple[float, float] | None = None,
+) -> QuestionSample:
+    """Return a sample with the pixels of its photo at the input size of a network."""
+    sample = QuestionSample.of(sample)
+    if isinstance(sample.image, Tensor):
+        if sample.image.shape[1:] != resize.size:
+            raise ValueError(
+                f"the model reads images of {resize.size} pixels (height, width), the data have "
+                f"{tuple(sample.image.shape[1:])}: set image_size, or img_size of the encoder"
+            )
+        return sample
+    photo = read_photo(sample.image, value_range)
+    return sample._replace(image=resize_to_input(photo, resize)[0])
 
 
 class BatchedSample(NamedTuple):

@@ -1,17 +1,19 @@
 """Sort-of-CLEVR: images of six objects, drawn on the fly; what is in them and where."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from visattn.data.loading.samplers import mix_seed, per_sample_uniforms
+from visattn.data.loading import mix_seed, per_sample_uniforms
 from visattn.data.questions.batch import Question, QuestionSample
+from visattn.data.source import Source
 from visattn.results.kinds import Split
 
 SORT_OF_CLEVR_COLORS = {
@@ -202,7 +204,7 @@ class SortOfClevr(Dataset[QuestionSample]):
         size: Height and width in pixels, at least 75; larger images have white margins.
 
     Raises:
-        ValueError: If the split is unknown, or a number is out of range.
+        ValueError: If the size is below 75.
 
     Example:
         >>> sample = SortOfClevr(10, split="test")[3]
@@ -214,6 +216,8 @@ class SortOfClevr(Dataset[QuestionSample]):
         https://github.com/kimhc6028/relational-networks, with questions in words.
     """
 
+    endless = True  # indices beyond the length give other images
+
     def __init__(
         self,
         num_images: int,
@@ -224,13 +228,6 @@ class SortOfClevr(Dataset[QuestionSample]):
         original: bool = False,
         size: int = SORT_OF_CLEVR_SIZE,
     ) -> None:
-        if split not in _SPLITS:
-            raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
-        if num_images < 1 or questions < 1 or seed < 0:
-            raise ValueError(
-                "num_images and questions must be at least 1 and seed at least 0, got "
-                f"{num_images}, {questions} and {seed}"
-            )
         left_margin(size)
         self.num_images = num_images
         self.split = split
@@ -238,7 +235,6 @@ class SortOfClevr(Dataset[QuestionSample]):
         self.num_questions = questions
         self.original = original
         self.seed = mix_seed(seed, _SPLITS.index(split))
-        self.answers = SORT_OF_CLEVR_ANSWERS
 
     def __len__(self) -> int:
         return self.num_images
@@ -308,3 +304,49 @@ def _question(type_: str, color: int, answer: str, second_step: tuple[int, ...] 
     referents = ((color,), second_step) if second_step else ((color,),)
     group = next(name for name, types in SORT_OF_CLEVR_GROUPS.items() if type_ in types)
     return Question(TEMPLATES[type_].format(_NAMES[color]), answer, type_, group, referents)
+
+
+@dataclass
+class SortOfClevrImages(Source):
+    """Sort-of-CLEVR: six colored rectangles and circles, with questions in words; no files needed.
+
+    Args:
+        train: Number of training images in an epoch; every epoch has its own.
+        val: Number of validation images.
+        test: Number of test images.
+        image_size: Height and width in pixels, at least 75.
+        questions: Questions per image of each group.
+        original: Whether answers have the faults of the original generator, as in `SortOfClevr`.
+        seed: Seed of images and questions.
+    """
+
+    train: int = 9800
+    val: int = 300
+    test: int = 2000
+    image_size: int = 80
+    questions: int = 10
+    original: bool = False
+    seed: int = 0
+    answers = SORT_OF_CLEVR_ANSWERS
+    types: ClassVar = {
+        kind: group for group, kinds in SORT_OF_CLEVR_GROUPS.items() for kind in kinds
+    }
+    num_steps = 2
+    num_workers = 0
+
+    @property
+    def texts(self) -> list[str]:
+        """All questions."""
+        return sort_of_clevr_texts()
+
+    def __call__(self, split: Split) -> SortOfClevr:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the images of a split."""
+        counts = {"train": self.train, "validation": self.val, "test": self.test}
+        return SortOfClevr(
+            counts[split],
+            split=split,
+            seed=self.seed,
+            questions=self.questions,
+            original=self.original,
+            size=self.image_size,
+        )

@@ -1,38 +1,28 @@
-"""Readers of the question files of VQA v2 and GQA."""
+"""Reader of the question files of VQA v2."""
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from torch.utils.data import Dataset
+from typing import Any
 
 from visattn.data.captions.batch import split_words
-from visattn.data.loading.loader import ReadFallback
 from visattn.data.questions.batch import Question, QuestionSample
-from visattn.images.reader import read_image
-from visattn.images.resize import ResizeSpec, resize_to_input
-from visattn.io.safe_paths import check_relative_path
-from visattn.io.safe_text import read_json_object, short_repr
-from visattn.io.sources import Source
+from visattn.data.source import Source
+from visattn.io.safe_paths import file_below
+from visattn.io.safe_text import read_json_object, reading
+from visattn.results.kinds import Split
 
-_MAX_BYTES = 4 << 30  # the questions of GQA are over a gigabyte
-_TEMPLATE_FIELD = re.compile(r"\{id(?::0?\d{1,2})?\}")  # a width of at most 99
+_MAX_BYTES = 4 << 30
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _DIGITS = {"zero": "0", **{word: str(number) for number, word in enumerate(_NUMBERS)}}
 
 
-class QuestionPhoto(NamedTuple):
-    """A photo with the questions about it."""
-
-    file: str
-    """Path relative to the folder of photos."""
-    questions: tuple[Question, ...]
-
-
-def read_vqa(questions: Path, annotations: Path, image_name: str) -> list[QuestionPhoto]:
+def read_vqa(
+    questions: Path, annotations: Path, images: Path, image_name: str
+) -> list[QuestionSample]:
     """Read questions and answers in the format of VQA (v1 and v2), photo by photo.
 
     The type of a question is its answer type: yes/no, number or other. The ten answers are
@@ -40,8 +30,9 @@ def read_vqa(questions: Path, annotations: Path, image_name: str) -> list[Questi
 
     Args:
         questions: JSON with `questions`: `image_id`, `question`, `question_id`.
-        annotations: JSON with `annotations`: `question_id`, `answer_type`, `answers` and
-            `multiple_choice_answer`.
+        annotations: JSON with `annotations`: `question_id`, `image_id`, `answer_type`, `answers`
+            and `multiple_choice_answer`.
+        images: Folder of the photos.
         image_name: Name of the photo of an image id, such as `COCO_train2014_{id:012}.jpg`.
 
     Raises:
@@ -52,67 +43,27 @@ def read_vqa(questions: Path, annotations: Path, image_name: str) -> list[Questi
         Goyal et al. 2017, arXiv:1612.00837; the format of https://visualqa.org/download.html.
     """
     answered: dict[Any, dict[str, Any]] = {}
-    for location, entry in _entries(annotations, "annotations"):
-        number = _field(entry, "question_id", (int, str), location)
-        _check_new(number, answered, location)
-        answered[number] = entry
+    with reading(annotations):
+        for entry in read_json_object(annotations, _MAX_BYTES)["annotations"]:
+            answered[entry["question_id"]] = entry
     photos: dict[str, list[Question]] = {}
-    read_ids: set[int | str] = set()
-    for location, entry in _entries(questions, "questions"):
-        text = _field(entry, "question", (str,), location)
-        number = _field(entry, "question_id", (int, str), location)
-        if number not in answered:
-            raise ValueError(f"{location}: {annotations} has no answers to question {number}")
-        _check_new(number, read_ids, location)
-        read_ids.add(number)
-        image = _field(entry, "image_id", (int, str), location)
-        file = _file_name(image_name, image, location)
-        other = answered[number].get("image_id", image)
-        if other != image:
-            raise ValueError(
-                f"{location}: question {short_repr(number)} is about image {short_repr(image)}, "
-                f"but in {annotations} about {short_repr(other)}"
-            )
-        _check_words(text, location)
-        question = _vqa_question(text, answered[number], f"answers to question {number}")
-        photos.setdefault(file, []).append(question)
-    return [QuestionPhoto(file, tuple(group)) for file, group in photos.items()]
-
-
-def read_gqa(questions: Path, image_name: str) -> list[QuestionPhoto]:
-    """Read questions and answers in the format of GQA, photo by photo.
-
-    The type of a question is its structural type: verify, query, choose, logical or compare.
-
-    Args:
-        questions: JSON object of questions by id: `question`, `answer`, `imageId` and `types`.
-        image_name: Name of the photo of an image id, such as `{id}.jpg`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the content is invalid; the message names the question.
-
-    Source:
-        Hudson and Manning 2019, arXiv:1902.09506; the format of
-        https://cs.stanford.edu/people/dorarad/gqa/download.html.
-    """
-    photos: dict[str, list[Question]] = {}
-    for number, entry in _read_object(questions).items():
-        location = f"{questions}, question {short_repr(number)}"
-        if not isinstance(entry, dict):
-            raise ValueError(f"{location} must be an object, got {short_repr(entry)}")  # noqa: TRY004
-        types = entry.get("types")
-        type_ = types.get("structural") if isinstance(types, dict) else None
-        text = _field(entry, "question", (str,), location)
-        _check_words(text, location)
-        question = Question(
-            text,
-            _field(entry, "answer", (str,), location).lower().strip(),
-            type_ if isinstance(type_, str) else "other",
-        )
-        file = _file_name(image_name, _field(entry, "imageId", (int, str), location), location)
-        photos.setdefault(file, []).append(question)
-    return [QuestionPhoto(file, tuple(group)) for file, group in photos.items()]
+    with reading(questions):
+        for number, entry in enumerate(read_json_object(questions, _MAX_BYTES)["questions"]):
+            with reading(questions, f"questions[{number}]"):
+                answer = answered[entry["question_id"]]
+                if answer.get("image_id", entry["image_id"]) != entry["image_id"]:
+                    raise ValueError(f"{annotations} has answers about image {answer['image_id']}")
+                if not split_words(entry["question"]):
+                    raise ValueError(f"no words in {entry['question']!r}")
+                image_id = entry["image_id"]
+                file = image_name.format(id=image_id)
+                photos.setdefault(file, []).append(_question(entry["question"], answer))
+        if "{id" not in image_name:
+            raise ValueError(f"image_name must contain {{id}} or {{id:012}}, got {image_name}")
+        return [
+            QuestionSample(file, str(file_below(images, file)), tuple(group))
+            for file, group in photos.items()
+        ]
 
 
 def normalize_answer(answer: str) -> str:
@@ -141,7 +92,7 @@ def normalize_answer(answer: str) -> str:
     return " ".join(word for word in words if word not in ("a", "an", "the"))
 
 
-def frequent_answers(photos: Iterable[QuestionPhoto], max_answers: int) -> tuple[str, ...]:
+def frequent_answers(samples: Iterable[QuestionSample], max_answers: int) -> tuple[str, ...]:
     """Return the most frequent answers to the training questions, ties in alphabetical order.
 
     An answer of which nothing is left after normalization, such as the letter a, is none of them.
@@ -151,10 +102,10 @@ def frequent_answers(photos: Iterable[QuestionPhoto], max_answers: int) -> tuple
 
     Example:
         >>> questions = [Question("?", answer, "other") for answer in ("red", "2", "red")]
-        >>> frequent_answers([QuestionPhoto("a.jpg", tuple(questions))], 5)
+        >>> frequent_answers([QuestionSample("a", "a.jpg", tuple(questions))], 5)
         ('red', '2')
     """
-    counts = Counter(question.answer for photo in photos for question in photo.questions)
+    counts = Counter(question.answer for sample in samples for question in sample.questions)
     del counts[""]
     if max_answers < 2 or len(counts) < 2:
         raise ValueError(
@@ -164,55 +115,12 @@ def frequent_answers(photos: Iterable[QuestionPhoto], max_answers: int) -> tuple
     return tuple(sorted(counts, key=lambda answer: (-counts[answer], answer))[:max_answers])
 
 
-class QuestionPhotos(Dataset[QuestionSample]):
-    """Photos with questions, resized to the input of a network.
-
-    Indices beyond the length begin again, so that `EpochIndexSampler` can number epochs.
-
-    Args:
-        photos: The questions of each photo.
-        sources: The photos.
-        resize: Resizing to the network's input.
-        fallback: Replaces photos that cannot be read; None raises.
-    """
-
-    def __init__(
-        self,
-        photos: Sequence[QuestionPhoto],
-        sources: Sequence[Source],
-        resize: ResizeSpec,
-        *,
-        fallback: ReadFallback | None = None,
-    ) -> None:
-        self.photos = photos
-        self.sources = sources
-        self.resize = resize
-        self.fallback = fallback
-
-    def __len__(self) -> int:
-        return len(self.photos)
-
-    def __getitem__(self, index: int) -> QuestionSample:
-        number = index % len(self.photos)
-        return self.fallback.read(number, self._load) if self.fallback else self._load(number)
-
-    def _load(self, number: int) -> QuestionSample:
-        photo = self.photos[number]
-        image, _ = resize_to_input(read_image(self.sources[number]), self.resize)
-        return QuestionSample(photo.file, image, photo.questions)
-
-
-def _vqa_question(text: str, entry: dict[str, Any], location: str) -> Question:
+def _question(text: str, answer: dict[str, Any]) -> Question:
     """Return a question with the answers of an annotation."""
-    raw = _field(entry, "answers", (list,), location)
-    answers = [answer.get("answer") for answer in raw if isinstance(answer, dict)]
-    texts = [answer for answer in answers if isinstance(answer, str)]
-    if not texts or len(texts) < len(raw):
-        raise ValueError(f"{location} must be a list of objects with an answer: {short_repr(raw)}")
-    type_ = entry.get("answer_type")
-    best = entry.get("multiple_choice_answer")
-    question = answered_question(text, texts, type_ if isinstance(type_, str) else "other")
-    return question._replace(answer=normalize_answer(best)) if isinstance(best, str) else question
+    texts = [each["answer"] for each in answer["answers"]]
+    question = answered_question(text, texts, answer.get("answer_type", "other"))
+    best = answer.get("multiple_choice_answer")
+    return question if best is None else question._replace(answer=normalize_answer(best))
 
 
 def answered_question(text: str, answers: Sequence[str], type_: str = "other") -> Question:
@@ -227,62 +135,29 @@ def answered_question(text: str, answers: Sequence[str], type_: str = "other") -
     return Question(text, most_frequent, type_, answers=normalized)
 
 
-def _check_new(number: int | str, known: Collection[int | str], location: str) -> None:
-    if number in known:
-        raise ValueError(f"{location}: question_id {short_repr(number)} is there already")
+@dataclass
+class VQAFiles(Source):
+    """Photos with questions in the format of VQA (v1 and v2).
 
+    `{split}` in a path becomes `train` or `val`; the test photos are those of validation.
 
-def _check_words(text: str, location: str) -> None:
-    if not split_words(text):
-        raise ValueError(f"{location}: a question must have a word, got {short_repr(text)}")
+    Args:
+        questions: File of the questions, with `{split}`.
+        annotations: File of the answers.
+        images: Folder of the photos.
+        image_name: Name of the photo of an image id.
+    """
 
+    questions: str
+    annotations: str
+    images: str
+    image_name: str = "COCO_{split}2014_{id:012}.jpg"
 
-def _file_name(template: str, number: int | str, location: str) -> str:
-    """Return the name of the photo of an image id."""
-    rest, count = _TEMPLATE_FIELD.subn("", template)
-    if not count or "{" in rest or "}" in rest:
-        raise ValueError(
-            "the name of photos must contain {id} or {id:012} and no other field, got "
-            f"{short_repr(template)}"
+    def __call__(self, split: Split) -> list[QuestionSample]:
+        """Return the photos of a split with their questions."""
+        name = "train" if split == "train" else "val"
+        questions, annotations, images, image_name = (
+            text.replace("{split}", name)
+            for text in (self.questions, self.annotations, self.images, self.image_name)
         )
-    padded = "{id:" in template
-    value = int(number) if padded and isinstance(number, str) and number.isdecimal() else number
-    try:
-        name = template.format(id=value)
-    except (ValueError, KeyError, IndexError):
-        name = ""
-    if not name or name == template or (padded and not isinstance(value, int)):
-        raise ValueError(
-            "the name of photos must contain the id, as in COCO_train2014_{id:012}.jpg; "
-            f"{template!r} does not fit the id {short_repr(number)} ({location})"
-        )
-    check_relative_path(name)
-    return name
-
-
-def _entries(path: Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location and the content of each entry of a list in a JSON file."""
-    document = _read_object(path)
-    entries = document.get(key)
-    if not isinstance(entries, list):
-        raise ValueError(f"{path} must have a list of {key}, got {short_repr(entries)}")  # noqa: TRY004
-    for index, entry in enumerate(entries):
-        location = f"{path}, {key}[{index}]"
-        if not isinstance(entry, dict):
-            raise ValueError(f"{location} must be an object, got {short_repr(entry)}")  # noqa: TRY004
-        yield location, entry
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"no question file at {path}")
-    return read_json_object(path, _MAX_BYTES)
-
-
-def _field(entry: dict[str, Any], key: str, kinds: tuple[type, ...], location: str) -> Any:
-    """Return a field of an entry, of one of some types."""
-    value = entry.get(key)
-    if not isinstance(value, kinds) or isinstance(value, bool) or value == "":
-        names = " or ".join(kind.__name__ for kind in kinds)
-        raise ValueError(f"{location}: {key} must be a {names}, got {short_repr(value)}")
-    return value
+        return read_vqa(Path(questions), Path(annotations), Path(images), image_name)

@@ -1,9 +1,9 @@
 """Images with annotated objects: their masks and boxes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,11 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from visattn.data.regions.masks import boxes_mask, mask_boxes, segmentation_mask
-from visattn.data.regions.sample import RegionSample, sample_nearest
+from visattn.data.source import read_photo
 from visattn.geometry.affine import Box
-from visattn.images.reader import LoadedImage, read_image
-from visattn.images.resize import ResizeSpec
-from visattn.io.sources import Source
+from visattn.images.reader import ImageLike, LoadedImage, read_image, read_size
 
 
 @dataclass(frozen=True)
@@ -24,8 +22,9 @@ class AnnotatedObject:
 
     Args:
         category: Category name; "" if unknown.
-        segmentation: COCO polygons or RLE, or the path of a mask image, whose foreground is
-            brighter than half of its maximum; None without a mask: the region is the box.
+        segmentation: COCO polygons or RLE, the pixels of a mask, or the path of a mask image, whose
+            foreground is brighter than half of its maximum; None without a mask: the region is the
+            box.
         box: Left, top, right, bottom in pixels; None for the bounding box of the mask.
         crowd: Whether it is a group of objects, as COCO annotates them.
         area: Area in pixels as annotated; None for that of the mask.
@@ -44,13 +43,13 @@ class AnnotatedImage:
 
     Args:
         name: Unique name: the path relative to the folder of images, with `/`.
-        path: The file: of a folder, or a row of a table.
+        path: The photo: a file of a folder, a row of a table, an array.
         size: Height and width of the upright image, in whose pixels the annotations are.
         objects: Annotated objects.
     """
 
     name: str
-    path: Source
+    path: ImageLike
     size: tuple[int, int]
     objects: tuple[AnnotatedObject, ...]
 
@@ -82,41 +81,14 @@ class AnnotatedImage:
             boxes |= boxes_mask([box] if box is not None else [], self.size)
         return mask, boxes
 
-    def load(self, resize: ResizeSpec | None = None, *, masks: bool = True) -> RegionSample:
-        """Return the image with the mask and the box of each object, in the order of `objects`.
-
-        The mask of an object without one is its box.
-
-        Args:
-            resize: Resizing of the result; None for the size of the image. With it, only one mask
-                at a time is held at the size of the image.
-            masks: Whether to return masks.
-
-        Raises:
-            ImageError: If the image cannot be read.
-            ValueError: If the image has another size than the annotations say, or a segmentation is
-                invalid; the message names the file.
-        """
-        sample = RegionSample.from_image(self.read(), None, self.boxes())
-        if resize is not None:
-            sample = sample.resize(resize)
-        if not masks:
-            return sample
-        geometry = sample.geometry
-        # Only one mask at a time has the size of the photo, which may be far above the input's.
-        stacked = torch.zeros(len(self.objects), *geometry.input_size, dtype=torch.bool)
-        for row, mask in zip(stacked, self.masks(), strict=True):
-            row.copy_(mask if resize is None else sample_nearest(mask, geometry, fill=0))
-        return replace(sample, masks=stacked)
-
-    def read(self) -> LoadedImage:
+    def read(self, value_range: tuple[float, float] | None = None) -> LoadedImage:
         """Return the image.
 
         Raises:
             ImageError: If it cannot be read.
             ValueError: If its size is not that of the annotations.
         """
-        image = read_image(self.path)
+        image = read_photo(self.path, value_range)
         if image.size != self.size:
             raise ValueError(
                 f"{self.path} is {image.size[1]} x {image.size[0]} pixels (width x height), but "
@@ -124,6 +96,22 @@ class AnnotatedImage:
                 "of the upright image, after its EXIF orientation"
             )
         return image
+
+    @classmethod
+    def of(cls, sample: Any) -> Self:
+        """Return a sample of a source: as it is, or a photo with (class, box) of each object.
+
+        Example:
+            >>> photo = np.zeros((4, 6, 3), np.uint8)
+            >>> AnnotatedImage.of((photo, [("cat", (0, 0, 3, 2))])).objects[0].box
+            (0, 0, 3, 2)
+        """
+        if isinstance(sample, cls):
+            return sample
+        photo, objects = sample
+        size = photo.shape[:2] if isinstance(photo, np.ndarray) else read_size(photo)
+        named = tuple(AnnotatedObject(name, None, tuple(box)) for name, box in objects)
+        return cls("array" if isinstance(photo, np.ndarray) else str(photo), photo, size, named)
 
     def masks(self) -> Iterator[Bool[Tensor, "y x"]]:
         """Yield the mask of each object at the size of the image, one at a time."""
@@ -153,15 +141,16 @@ class AnnotatedImage:
 
 
 def _load_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
+    if isinstance(segmentation, np.ndarray):
+        return segmentation
     if not isinstance(segmentation, Path):
         return segmentation_mask(segmentation, size)
     brightness = read_image(segmentation).pixels.max(2)
-    mask = brightness > brightness.max() / 2
-    if mask.shape != tuple(size):
+    if brightness.shape != tuple(size):
         raise ValueError(
-            f"the mask {segmentation} is {mask.shape}, the upright image {tuple(size)}"
+            f"the mask {segmentation} is {brightness.shape}, the upright image {tuple(size)}"
         )
-    return mask
+    return brightness > brightness.max() / 2
 
 
 def _bounding_box(mask: Bool[np.ndarray, "y x"]) -> Box | None:

@@ -1,25 +1,21 @@
-"""COCO instance annotations, with every field validated."""
+"""Files of boxes and masks: COCO instances, Pascal VOC, YOLO."""
 
 import math
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from visattn.data.regions.annotations import AnnotatedObject
 from visattn.data.regions.masks import check_polygons, check_rle
 from visattn.geometry.affine import Box
-from visattn.io.safe_paths import check_relative_path
-from visattn.io.safe_text import (
-    CONTROL_CHARACTERS,
-    paused_garbage_collection,
-    read_json_object,
-    short_repr,
-)
+from visattn.io.safe_paths import relative_path
+from visattn.io.safe_text import paused_garbage_collection, read_json_object, reading, short_repr
 from visattn.results.map_boxes import MapBoxes
 
 MAX_PIXELS = 64_000_000  # of an image whose masks are rasterized
-_BOX_TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to rounding
+_TOLERANCE = 1.0  # pixels by which a box may exceed its image, due to rounding
 _MAX_CLIPPED = 0.01  # share of boxes beyond it; more of them are boxes of another format
 
 
@@ -30,270 +26,157 @@ class CocoImage(NamedTuple):
     """Path relative to the folder of images."""
     size: tuple[int, int]
     """Height and width in pixels."""
-    objects: tuple[AnnotatedObject, ...]
+    objects: list[AnnotatedObject]
     """Segmentations are polygons or run-length encodings (RLE), as in the file."""
 
 
-def read_instance_file(path: Path) -> list[CocoImage]:
-    """Read a COCO instances file: all images in its order, also those without objects.
+def read_instance_file(path: Path) -> tuple[list[CocoImage], list[str]]:
+    """Read a COCO instances file: all images in its order, and the names of the categories.
 
-    Everything is checked here, the polygons too, so that no annotation ends a training later. A
-    segmentation may be missing: absent, null, `[]` or `{}`. Single points and lines beside a
-    polygon are left out and boxes are clipped at the image.
+    A segmentation may be missing: absent, null, `[]` or `{}`. Single points and lines beside a
+    polygon are left out and boxes are clipped at the image. Of a rectangle that is turned by
+    `attributes.rotation`, as CVAT writes it, the bounding box is taken.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If its content is invalid; the message names the key. If more than 1 % of the
-            boxes exceed their images.
+        ValueError: If its content is invalid; the message names the entry. If two categories have
+            one name, or the boxes are in another format: if more than 1 % of them exceed their
+            images, or all lie between 0 and 1.
 
     Example:
         >>> file = getfixture("tmp_path") / "instances.json"
         >>> images = '{"images": [{"id": 1, "file_name": "a.jpg", "height": 3, "width": 4}], '
         >>> _ = file.write_text(images + '"annotations": [], "categories": []}')
         >>> read_instance_file(file)
-        [CocoImage(file='a.jpg', size=(3, 4), objects=())]
+        ([CocoImage(file='a.jpg', size=(3, 4), objects=[])], [])
 
     Source:
         Lin et al. 2014, arXiv:1405.0312 (COCO), the format of its annotations.
     """
-    document = _read_document(path)
-    try:
-        with paused_garbage_collection():
-            categories = _parse_categories(document)
-            result = _attach_objects(_parse_images(document), categories, document)
-    except ValueError as error:
-        raise ValueError(f"{path} is not a COCO instances file: {error}") from None
-    return result
-
-
-def read_category_names(path: Path) -> list[str]:
-    """Return the names of the categories of a COCO instances file, in its order.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If its content is invalid, or two categories have the same name.
-    """
-    try:
-        names = list(_parse_categories(_read_document(path)).values())
-    except ValueError as error:
-        raise ValueError(f"{path} is not a COCO instances file: {error}") from None
-    if len(set(names)) < len(names) or not names:
-        raise ValueError(f"{path} must have categories with distinct names, got {names[:5]} ...")
-    return names
-
-
-def _read_document(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"no instances file at {path}")
-    return read_json_object(path)
-
-
-def _parse_images(document: dict[str, Any]) -> dict[int | str, CocoImage]:
-    images: dict[int | str, CocoImage] = {}
-    files: set[str] = set()
-    for location, entry in _list_entries(document, "images"):
-        image_id = _parse_id(entry, "id", location)
-        file = _parse_text(entry, "file_name", location)
-        _check_unique(image_id, images, location)
-        _check_unique(file, files, location)
-        files.add(file)
-        try:
-            check_relative_path(file)
-        except ValueError as error:
-            raise ValueError(f"{location}: {error}") from None
-        images[image_id] = CocoImage(file, _parse_size(entry, location), ())
-    return images
-
-
-def _parse_categories(document: dict[str, Any]) -> dict[int | str, str]:
-    names: dict[int | str, str] = {}
-    for location, entry in _list_entries(document, "categories"):
-        category_id = _parse_id(entry, "id", location)
-        _check_unique(category_id, names, location)
-        names[category_id] = _parse_text(entry, "name", location)
-    return names
-
-
-def _attach_objects(
-    images: dict[int | str, CocoImage],
-    categories: dict[int | str, str],
-    document: dict[str, Any],
-) -> list[CocoImage]:
-    objects: dict[int | str, list[AnnotatedObject]] = {image_id: [] for image_id in images}
-    ids: set[int | str] = set()
-    faults: list[str] = []
-    entries = _list_entries(document, "annotations")
-    for location, entry in entries:
-        image_id = _reference(entry, "image_id", images, location)
-        category = categories[_reference(entry, "category_id", categories, location)]
-        if "id" in entry:
-            object_id = _parse_id(entry, "id", location)
-            _check_unique(object_id, ids, location)
-            ids.add(object_id)
-        size = images[image_id].size
-        box, fault = parse_box(entry.get("bbox"), location, size)
-        faults += [fault] if fault else []
-        try:
-            segmentation = _parse_segmentation(entry.get("segmentation"), size, box)
-        except ValueError as error:
-            raise ValueError(f"{location}: {error}") from None
-        crowd = _parse_crowd(entry, location)
-        area = _parse_area(entry, location)
-        objects[image_id].append(AnnotatedObject(category, segmentation, box, crowd, area))
-    check_clipped(faults, len(entries))
-    return [image._replace(objects=tuple(objects[image_id])) for image_id, image in images.items()]
-
-
-def _parse_segmentation(value: Any, size: tuple[int, int], box: Box) -> Any:
-    """Return polygons or RLE, or None if there is neither."""
-    if value is None or value in ([], {}):
-        return None
-    if not isinstance(value, list):
-        check_rle(value, size)
-        return value
-    polygons, around = check_polygons(value, size)
-    if around is not None and not _overlap(around, box):
-        raise ValueError(
-            f"the segmentation lies outside of bbox: x from {around[0]:g} to {around[2]:g} and y "
-            f"from {around[1]:g} to {around[3]:g}, got the box {short_repr(list(box))} (left, top, "
-            "right, bottom)"
+    with reading(path), paused_garbage_collection():
+        document = read_json_object(path)
+        categories: dict[Any, str] = {}
+        for number, entry in enumerate(document["categories"]):
+            with reading(path, f"categories[{number}]"):
+                if entry["name"] in categories.values():
+                    raise ValueError(
+                        f"the name {entry['name']!r} occurs twice: rename one of the categories"
+                    )
+                categories[entry["id"]] = " ".join(entry["name"].split())
+        images: dict[Any, CocoImage] = {}
+        for number, entry in enumerate(document["images"]):
+            with reading(path, f"images[{number}]"):
+                size = (int(entry["height"]), int(entry["width"]))
+                if min(size) < 1 or math.prod(size) > MAX_PIXELS:
+                    raise ValueError(f"{size[0]} x {size[1]} are no pixels of an image")
+                if entry["id"] in images:
+                    raise ValueError(f"the id {entry['id']} occurs twice")
+                images[entry["id"]] = CocoImage(relative_path(entry["file_name"]), size, [])
+        boxes: list[tuple[Box, tuple[int, int]]] = []
+        rotated = 0
+        for number, entry in enumerate(document["annotations"]):
+            with reading(path, f"annotations[{number}]"):
+                _, size, objects = images[entry["image_id"]]
+                x, y, width, height = map(float, entry["bbox"])
+                box = (x, y, x + width, y + height)
+                if angle := float((entry.get("attributes") or {}).get("rotation") or 0):
+                    box = _turned(box, math.radians(angle))
+                    rotated += 1
+                clipped = clip_box(box, size)
+                area = entry.get("area")
+                objects.append(
+                    AnnotatedObject(
+                        categories[entry["category_id"]],
+                        _checked_segmentation(entry.get("segmentation"), size, clipped),
+                        clipped,
+                        bool(entry.get("iscrowd")),
+                        None if area is None else float(area),
+                    )
+                )
+                boxes.append((box, size))
+        check_boxes(boxes)
+    if rotated:
+        warnings.warn(
+            f"{path}: {rotated:,} rectangles are rotated; their bounding boxes are used",
+            stacklevel=2,
         )
-    return value if len(polygons) == len(value) else polygons
+    return list(images.values()), list(categories.values())
 
 
-def _overlap(first: Box, second: Box) -> bool:
-    """Return whether two boxes have a point in common, with the tolerance of rounding."""
-    return all(
-        max(first[side], second[side]) <= min(first[side + 2], second[side + 2]) + _BOX_TOLERANCE
-        for side in (0, 1)
-    )
+def clip_box(box: Box, size: tuple[int, int]) -> Box:
+    """Return left, top, right, bottom, clipped at an image of this height and width.
 
-
-def parse_box(value: Any, location: str, size: tuple[int, int]) -> tuple[Box, str]:
-    """Return left, top, right, bottom from left, top, width, height, and why it was clipped.
-
-    Args:
-        value: The box of an annotation.
-        location: The annotation, for messages.
-        size: Height and width of its image.
+    A box beyond it by less than a pixel stays as it is.
 
     Raises:
         ValueError: If it is no box, or lies outside of the image.
 
     Example:
-        >>> parse_box([1, 2, 3, 4], "here", (30, 40))
-        ((1.0, 2.0, 4.0, 6.0), '')
+        >>> clip_box((1, 2, 44, 6), (30, 40))
+        (1, 2, 40, 6)
     """
-    numbers = value if isinstance(value, list) and len(value) == 4 else [math.nan]
-    if not all(map(_is_number, numbers)):
-        raise ValueError(f"{location}: bbox must be four finite numbers, got {short_repr(value)}")
-    x, y, width, height = map(float, numbers)
-    right = x + width
-    bottom = y + height
-    excess = max(-x, -y, right - size[1], bottom - size[0])
-    if excess <= _BOX_TOLERANCE and min(width, height) >= 0:
-        return (x, y, right, bottom), ""
-    fault = (
-        f"{location}: bbox must be left, top, width, height inside of an image of {size[1]} x "
-        f"{size[0]} pixels, got {short_repr(value)}"
+    left, top, right, bottom = box
+    height, width = size
+    if not (left <= right and top <= bottom and right >= 0 <= bottom and left <= width
+            and top <= height) or math.isinf(right + bottom):  # fmt: skip
+        raise ValueError(
+            f"no box inside of an image of {width} x {height} pixels: {short_repr(list(box))} "
+            "(left, top, right, bottom)"
+        )
+    if not _exceeds(box, size):
+        return box
+    return max(left, 0.0), max(top, 0.0), min(right, width), min(bottom, height)
+
+
+def check_boxes(boxes: Sequence[tuple[Box, tuple[int, int]]]) -> None:
+    """Raise if boxes, each with the size of its image, must be meant otherwise."""
+    outside = [box for box, size in boxes if _exceeds(box, size)]
+    if len(outside) > _MAX_CLIPPED * len(boxes):
+        raise ValueError(
+            f"{len(outside):,} of {len(boxes):,} boxes exceed their images, such as "
+            f"{short_repr(list(outside[0]))}: are they in another format, or of another image size?"
+        )
+    if len(boxes) > 2 and all(max(box) <= 1 for box, _ in boxes):
+        raise ValueError(
+            "all boxes lie between 0 and 1: they are fractions of the image, but must be pixels; "
+            "multiply them by its width and height"
+        )
+
+
+def _exceeds(box: Box, size: tuple[int, int]) -> bool:
+    return max(-box[0], -box[1], box[2] - size[1], box[3] - size[0]) > _TOLERANCE
+
+
+def _turned(box: Box, angle: float) -> Box:
+    """Return the bounding box of a rectangle that is turned around its center."""
+    (x, y), (a, b) = _center(box), ((box[2] - box[0]) / 2, (box[3] - box[1]) / 2)
+    cosine, sine = abs(math.cos(angle)), abs(math.sin(angle))
+    half_width, half_height = a * cosine + b * sine, a * sine + b * cosine
+    return x - half_width, y - half_height, x + half_width, y + half_height
+
+
+def _center(box: Box) -> tuple[float, float]:
+    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+
+
+def _checked_segmentation(value: Any, size: tuple[int, int], box: Box) -> Any:
+    """Return polygons or RLE, or None if there is neither."""
+    if not value:
+        return None
+    if isinstance(value, dict):
+        check_rle(value, size)
+        return value
+    polygons, around = check_polygons(value, size)
+    apart = around and any(
+        max(around[side], box[side]) > min(around[side + 2], box[side + 2]) + _TOLERANCE
+        for side in (0, 1)
     )
-    if min(width, height, right, bottom) < 0 or x > size[1] or y > size[0]:
-        raise ValueError(fault)
-    return (max(x, 0.0), max(y, 0.0), min(right, size[1]), min(bottom, size[0])), fault
-
-
-def check_clipped(faults: Sequence[str], total: int) -> None:
-    """Raise if boxes exceed their images so often that they must be meant otherwise.
-
-    Args:
-        faults: What is wrong with each box that was clipped.
-        total: Number of all boxes.
-
-    Raises:
-        ValueError: If they are more than 1 %.
-    """
-    if len(faults) > _MAX_CLIPPED * total:
+    if apart:
         raise ValueError(
-            f"{faults[0]}; {len(faults):,} of {total:,} boxes exceed their images: are they "
-            "corners, relative coordinates, or those of another image size?"
+            f"the segmentation lies outside of bbox: {short_repr(around)} and the box "
+            f"{short_repr(list(box))} (left, top, right, bottom)"
         )
-
-
-def _parse_crowd(entry: dict[str, Any], location: str) -> bool:
-    value = entry.get("iscrowd")
-    if value not in (None, 0, 1):
-        raise ValueError(f"{location}: iscrowd must be 0 or 1, got {short_repr(value)}")
-    return bool(value)
-
-
-def _parse_area(entry: dict[str, Any], location: str) -> float | None:
-    value = entry.get("area")
-    if value is not None and not (_is_number(value) and value >= 0):
-        raise ValueError(
-            f"{location}: area must be a number of at least 0, got {short_repr(value)}"
-        )
-    return value if value is None else float(value)
-
-
-def _parse_size(entry: dict[str, Any], location: str) -> tuple[int, int]:
-    height, width = (_as_integer(entry.get(side)) for side in ("height", "width"))
-    integers = type(height) is int and type(width) is int  # bool is a subclass of int
-    if not integers or min(height, width) < 1 or height * width > MAX_PIXELS:
-        raise ValueError(
-            f"{location}: height and width must be positive integers, with at most "
-            f"{MAX_PIXELS:,} pixels in total, got {short_repr(height)} and {short_repr(width)}"
-        )
-    return height, width
-
-
-def _list_entries(document: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the entries of a list, each with its location."""
-    entries = document.get(key)
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError(f"{key} must be a list of objects, got {short_repr(entries)}")
-    return [(f"{key}[{index}]", entry) for index, entry in enumerate(entries)]
-
-
-def _parse_id(entry: dict[str, Any], key: str, location: str) -> int | str:
-    value = _as_integer(entry.get(key))
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(  # noqa: TRY004 (a file's fault)
-            f"{location}: {key} must be an integer or a string, got {short_repr(value)}"
-        )
-    return value
-
-
-def _parse_text(entry: dict[str, Any], key: str, location: str) -> str:
-    value = entry.get(key)
-    if not isinstance(value, str) or not value.strip() or CONTROL_CHARACTERS.search(value):
-        raise ValueError(
-            f"{location}: {key} must be a nonempty string on one line, got {short_repr(value)}"
-        )
-    return value
-
-
-def _reference(
-    entry: dict[str, Any], key: str, defined: Collection[int | str], location: str
-) -> int | str:
-    number = _parse_id(entry, key, location)
-    if number not in defined:
-        raise ValueError(f"{location}: {key} {short_repr(number)} is not defined in the file")
-    return number
-
-
-def _check_unique(value: int | str, previous: Collection[int | str], location: str) -> None:
-    if value in previous:
-        raise ValueError(f"{location}: duplicate {short_repr(value)}")
-
-
-def _as_integer(value: Any) -> Any:
-    """Return 7 for 7.0, as some tools write whole numbers; anything else as it is."""
-    return int(value) if type(value) is float and value.is_integer() else value
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether this is a finite number in the range of image coordinates."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
+    return polygons
 
 
 DESCRIPTION = "boxes of attention maps"

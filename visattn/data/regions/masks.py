@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
-from visattn.geometry.affine import Box
+from visattn.geometry.affine import Box, Geometry
 from visattn.io.safe_text import short_repr
 from visattn.results.attention_map import AttentionMap
-
-_MAX_COORDINATE = 10_000_000  # pixels
 
 
 class CocoRLE(TypedDict):
@@ -40,7 +40,6 @@ def polygon_mask(
     """
     mask = np.zeros(size, dtype=bool)
     for polygon in polygons:
-        _check_corners(polygon)
         mask |= _fill_polygon(np.asarray(polygon, dtype=float).reshape(-1, 2), size)
     return mask
 
@@ -167,55 +166,40 @@ def check_polygons(
 ) -> tuple[list[Sequence[float]], Box | None]:
     """Return the polygons of a COCO segmentation that have corners, and the box around them.
 
-    Annotation tools leave single points and lines beside a polygon; these have no area.
-
-    Returns:
-        The polygons of at least three corners; and left, top, right, bottom around them, None
-        without a polygon.
+    Points and lines beside a polygon are left out.
 
     Raises:
-        ValueError: If none of them has three corners, or one is not on the image.
+        ValueError: If a polygon has fewer than three corners, or lies outside of the image.
 
     Example:
-        >>> check_polygons([[7, 5], [0, 0, 3, 0, 0, 2]], (5, 7))
-        ([[0, 0, 3, 0, 0, 2]], (0, 0, 3, 2))
+        >>> check_polygons([[1, 1, 5, 1, 5, 4], [2, 2]], (9, 9))
+        ([[1, 1, 5, 1, 5, 4]], (1, 1, 5, 4))
     """
-    kept = [polygon for polygon in polygons if not _is_point_or_line(polygon)]
-    if not kept and polygons:
-        _check_corners(polygons[0])
+    kept = [polygon for polygon in polygons if len(polygon) not in (2, 4)] or polygons[:1]
+    if not kept:
+        return [], None
     edges = [_polygon_box(polygon, size) for polygon in kept]
-    if not edges:
-        return kept, None
     left, top, right, bottom = zip(*edges, strict=True)
-    return kept, (min(left), min(top), max(right), max(bottom))
+    return list(kept), (min(left), min(top), max(right), max(bottom))
 
 
 def check_rle(segmentation: Any, size: tuple[int, int]) -> list[int] | str:
-    """Return the counts of a COCO segmentation as RLE after checking everything.
+    """Return the counts of a COCO segmentation as RLE.
 
     Raises:
-        ValueError: If it is no RLE, or belongs to an image of another size.
+        ValueError: If they do not fill an image of this size.
 
     Example:
         >>> check_rle({"size": [2, 3], "counts": [1, 2, 3]}, (2, 3))
         [1, 2, 3]
     """
-    if not isinstance(segmentation, dict) or not {"size", "counts"} <= set(segmentation):
-        raise ValueError(
-            "a segmentation must be a list of polygons or an object with size and counts, "
-            f"got {short_repr(segmentation)}"
-        )
-    rle_size = segmentation["size"]
     counts = segmentation["counts"]
-    if not isinstance(rle_size, (list, tuple)) or list(rle_size) != list(size):
-        raise ValueError(
-            f"RLE of size {short_repr(rle_size)} does not match an image of {list(size)} (height, "
-            "width)"
-        )
     counts = counts.decode() if isinstance(counts, bytes) else counts
-    integers = isinstance(counts, list) and set(map(type, counts)) <= {int}
-    if not integers and not isinstance(counts, str):
-        raise ValueError(f"RLE counts must be integers or a string, got {short_repr(counts)}")
+    if list(segmentation["size"]) != list(size):
+        raise ValueError(
+            f"RLE of size {short_repr(segmentation['size'])} does not match an image of "
+            f"{list(size)} (height, width)"
+        )
     _run_lengths(counts, size)
     return counts
 
@@ -235,44 +219,44 @@ def boxes_mask(boxes: Sequence[Box], size: tuple[int, int]) -> Bool[np.ndarray, 
     return mask
 
 
-def _is_point_or_line(polygon: Any) -> bool:
-    return isinstance(polygon, (list, tuple)) and len(polygon) in (2, 4)
+def sample_nearest(values: Tensor, step: Geometry, *, fill: int) -> Tensor:
+    """Return, at each pixel center after a step, the pixel of the values that contains it.
+
+    Args:
+        values: Masks or label maps, [..., y, x].
+        step: Maps the pixels after the step to those of the values.
+        fill: Value of pixels that lie outside of the values.
+
+    Example:
+        >>> step = Geometry.identity((1, 2)).padded(0, 1, (1, 4))
+        >>> sample_nearest(torch.tensor([[3, 7]]), step, fill=255)
+        tensor([[255,   3,   7, 255]])
+    """
+    length = max(step.input_size)
+    centers = torch.arange(length, dtype=torch.float64)[:, None].expand(length, 2) + 0.5
+    cells = step.to_image(centers).floor().long()  # x and y are independent of each other
+    columns = cells[: step.input_size[1], 0]
+    rows = cells[: step.input_size[0], 1]
+    left, top, right, bottom = step.region
+    inside_x = (columns >= left) & (columns < right)
+    inside_y = (rows >= top) & (rows < bottom)
+    height, width = values.shape[-2:]
+    sampled = values[..., rows.clamp(0, height - 1), :][..., columns.clamp(0, width - 1)]
+    return sampled.masked_fill(~(inside_y[:, None] & inside_x), fill)
 
 
-def _check_corners(polygon: Any) -> None:
-    """Raise if this is not a list of the coordinates of at least three corners."""
-    if not isinstance(polygon, (list, tuple)) or len(polygon) < 6 or len(polygon) % 2:
-        raise ValueError(
-            f"a polygon must be a list of x, y of at least three corners, got {short_repr(polygon)}"
-        )
-    if not (
-        set(map(type, polygon)) <= {int, float}
-        and -_MAX_COORDINATE < min(polygon) <= max(polygon) < _MAX_COORDINATE
-        and math.isfinite(sum(polygon))  # comparisons do not find NaN
-    ):
-        raise ValueError(
-            f"polygon coordinates must be finite numbers below {_MAX_COORDINATE:,}, "
-            f"got {short_repr(polygon)}"
-        )
-
-
-def _polygon_box(polygon: Any, size: tuple[int, int]) -> Box:
-    """Return the box around a polygon after checking that it is one, and on the image."""
-    _check_corners(polygon)
-    x = polygon[::2]
-    y = polygon[1::2]
-    left = min(x)
-    top = min(y)
-    right = max(x)
-    bottom = max(y)
+def _polygon_box(polygon: Sequence[float], size: tuple[int, int]) -> Box:
+    left, right = min(polygon[::2]), max(polygon[::2])
+    top, bottom = min(polygon[1::2]), max(polygon[1::2])
     height, width = size
-    overlaps = left <= width and right >= 0 and top <= height and bottom >= 0
     # Run lengths that a tool has written as a polygon have coordinates far outside.
-    near = -width <= left and right <= 2 * width and -height <= top and bottom <= 2 * height
-    if not (overlaps and near):
+    x_fits = -width <= left <= width and 0 <= right <= 2 * width
+    y_fits = -height <= top <= height and 0 <= bottom <= 2 * height
+    corners = len(polygon) >= 6 and len(polygon) % 2 == 0 and math.isfinite(sum(polygon))
+    if not (corners and x_fits and y_fits):
         raise ValueError(
-            f"a polygon must lie on its image of {width} x {height} pixels, got x from {left:g} to "
-            f"{right:g} and y from {top:g} to {bottom:g} in {short_repr(polygon)}"
+            f"a polygon must be x, y of at least three corners on an image of {width} x {height} "
+            f"pixels, got {short_repr(polygon)}"
         )
     return left, top, right, bottom
 
@@ -314,38 +298,29 @@ def _compress_count(number: int) -> str:
             return text
 
 
-def _run_lengths(counts: Sequence[int] | str, size: tuple[int, int]) -> Int[np.ndarray, " n"]:
-    """Return the run lengths of RLE after checking that they fill the image exactly."""
-    is_text = isinstance(counts, str)
-    lengths = _decompress_counts(counts) if is_text else np.array(counts, dtype=object)
-    total = int(lengths.sum()) if len(lengths) else 0
-    if total == size[0] * size[1] and lengths.min() >= 0:
-        return lengths.astype(np.int64)
-    raise ValueError(f"RLE counts must sum to {size[0]} x {size[1]} pixels, got {total}")
+def _run_lengths(counts: Sequence[int] | str, size: tuple[int, int]) -> list[int]:
+    lengths = _decompress_counts(counts) if isinstance(counts, str) else [*map(int, counts)]
+    if sum(lengths) != size[0] * size[1] or min(lengths) < 0:
+        raise ValueError(f"RLE counts must sum to {size[0]} x {size[1]} pixels, got {sum(lengths)}")
+    return lengths
 
 
-def _decompress_counts(text: str) -> Int[np.ndarray, " n"]:
-    """Decompress COCO's RLE string: 5 bits per character, differences from the fourth count on."""
-    bits = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.int64) - 48
-    if not len(bits):
-        return bits
-    if len(wrong := np.flatnonzero((bits < 0) | (bits > 63))):
-        raise ValueError(f"characters of an RLE string must be 0 to o, got {text[wrong[0]]!r}")
-    (ends,) = np.nonzero(bits < 32)  # the bit 32 says that more characters follow
-    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else np.zeros(1, np.int64)
-    if np.diff(starts, append=len(bits)).max() > 8:  # no image is so large
-        raise ValueError("counts of an RLE string must be below 2^40")
-    if not len(ends) or ends[-1] < len(bits) - 1:
+def _decompress_counts(text: str) -> list[int]:
+    """Return the run lengths of an RLE string, as COCO's `rleFrString` reads them."""
+    lengths: list[int] = []
+    value = shift = 0
+    for letter in text:
+        bits = ord(letter) - 48
+        if not 0 <= bits < 64 or shift > 40:  # no image is so large
+            raise ValueError(f"no RLE string: {short_repr(text)}")
+        value |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:  # the bit 32 says that more characters follow
+            value -= (bits & 16) << (shift - 4)  # two's complement
+            # From the fourth on, a run is the difference from the run two before, as runs of
+            # neighboring columns are alike.
+            lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
+            value = shift = 0
+    if shift:
         raise ValueError("the RLE string ends in the middle of a number: it is truncated")
-    places = np.arange(len(bits)) - np.repeat(starts, ends - starts + 1)
-    values = np.add.reduceat((bits & 31) << (5 * places), starts)
-    values -= np.where(bits[ends] & 16, 1 << (5 * (ends - starts + 1)), 0)  # two's complement
-    # Runs 1 3 2 4 2 2 6 are written as 1 3 2 1 0 -2 4: from the fourth on, as the difference from
-    # the run two before, as runs of neighboring columns are alike. Every second number is summed
-    # up, from the second and from the third on; the first stands alone.
-    lengths = values.astype(np.float64)  # exact below 2^53, and does not wrap around
-    for first in (1, 2):
-        lengths[first::2] = lengths[first::2].cumsum()
-    if np.abs(lengths).max() >= 2**40:
-        raise ValueError("counts of an RLE string must be below 2^40")
-    return lengths.astype(np.int64)
+    return lengths

@@ -10,7 +10,8 @@ from visattn.data.regions.coco_instances import read_instance_file
 from visattn.images.reader import ImageError, read_size
 from visattn.images.sources import find_images
 from visattn.io.messages import format_names
-from visattn.io.safe_paths import SafeDirectory
+from visattn.io.safe_paths import file_below
+from visattn.io.safe_text import reading
 
 _RANGES: dict[str, tuple[int | tuple[int, int], ...]] = {
     "airplane": (404, 895),
@@ -214,18 +215,14 @@ def read_coco_images(
         Lin et al. 2014, arXiv:1405.0312 (COCO), the format of its annotations.
     """
     path = Path(file)
-    coco_images = [image for image in read_instance_file(path) if image.objects or keep_empty]
+    coco_images = [image for image in read_instance_file(path)[0] if image.objects or keep_empty]
     if not any(image.objects for image in coco_images):
         raise ValueError(f"{path} has no objects on any image")
     folder = Path(images) if images is not None else _default_image_folder(path)
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder of images at {folder}; name it")
-    directory = SafeDirectory(folder)
-    try:
-        files = [directory.path(image.file) for image in coco_images]
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    pairs = [*zip(coco_images, files, strict=True)]
+    with reading(path):
+        pairs = [(image, file_below(folder, image.file)) for image in coco_images]
     missing = {image.file: file for image, file in pairs if not file.is_file()}
     if missing:
         error = FileNotFoundError(f"no image {format_names([*missing], 1)} in {folder}")
@@ -233,7 +230,7 @@ def read_coco_images(
             raise error
         onerror(error)
     annotated = [
-        AnnotatedImage(each.file, file, each.size, each.objects)
+        AnnotatedImage(each.file, file, each.size, tuple(each.objects))
         for each, file in pairs
         if each.file not in missing
     ]
@@ -283,20 +280,15 @@ def pair_masks(
 ) -> list[tuple[Path, Path]]:
     """Return the image files of a folder, each with the mask of the same name in another folder.
 
-    Both folders are searched recursively; suffixes may differ.
-
     Args:
-        images: Folder of the images.
-        masks: Folder of the masks, with the same relative paths; it may lie in that of the images.
+        images: Folder of images, searched recursively.
+        masks: Folder of masks, which may be below that of the images.
         omit: A folder that is not searched for images.
-        onerror: Called with the error of each folder that cannot be listed; raised by default.
+        onerror: Called with the error of each folder that cannot be searched; raised by default.
 
     Raises:
-        FileNotFoundError: If a folder does not exist, or an image has no mask.
+        FileNotFoundError: If there is no such folder, or an image has no mask.
     """
-    for folder, content in ((images, "images"), (masks, "masks")):
-        if not Path(folder).is_dir():
-            raise FileNotFoundError(f"no folder of {content} at {folder}")
     by_name = {file.relative_to(masks).with_suffix(""): file for file in find_images(masks)}
     files = find_images(
         images, exclude=omit, skip=lambda path: path.samefile(masks), onerror=onerror

@@ -1,18 +1,30 @@
 """Scenes: deterministic data sets of captions and of single objects, rendered on access."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import CaptionSample
-from visattn.data.scenes.language import SceneCaption, describe_world
-from visattn.data.scenes.world import World, WorldConfig, draw_world, object_masks, sample_world
+from visattn.data.classification.datasets import Labeled
+from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
+from visattn.data.scenes.language import SceneCaption, describe_world, grammar_words
+from visattn.data.scenes.world import (
+    COLORS,
+    SHAPES,
+    TEXTURES,
+    World,
+    WorldConfig,
+    draw_world,
+    object_masks,
+    sample_world,
+)
+from visattn.data.source import Source
+from visattn.images.reader import LoadedImage
 from visattn.results.kinds import Split
 
 
@@ -93,8 +105,6 @@ class Scenes(Dataset[CaptionSample]):
 class SingleCaptionScenes(Dataset[CaptionSample]):
     """Each scene five times, once with each of its captions, for training.
 
-    Indices may exceed the length: with n captions, i + n is caption i again.
-
     Example:
         >>> len(SingleCaptionScenes(Scenes(3)))
         15
@@ -106,36 +116,37 @@ class SingleCaptionScenes(Dataset[CaptionSample]):
     def __len__(self) -> int:
         return 5 * len(self.scenes)
 
-    def __iter__(self) -> Iterator[CaptionSample]:
-        # Without this, iteration would not end: __getitem__ never raises IndexError.
-        return (self[index] for index in range(len(self)))
-
     def __getitem__(self, index: int) -> CaptionSample:
-        return self.scenes.single_caption_sample(*divmod(index % len(self), 5))
+        return self.scenes.single_caption_sample(*divmod(index, 5))
 
-    def length(self, index: int) -> int:
-        """Return the number of words of a caption, without rendering its scene."""
-        scene, caption = divmod(index, 5)
-        return len(self.scenes.captions(scene)[caption].words)
+
+class SceneRegions(Dataset[AnnotatedImage]):
+    """Rendered scenes with the mask of each object; its category is its shape.
+
+    Example:
+        >>> SceneRegions(Scenes(3))[1].categories
+        ('square', 'triangle')
+    """
+
+    def __init__(self, scenes: Scenes) -> None:
+        self.scenes = scenes
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def __getitem__(self, index: int) -> AnnotatedImage:
+        scenes = self.scenes
+        world = scenes.world(index)
+        image = LoadedImage(draw_world(world, scenes.size))
+        objects = tuple(
+            AnnotatedObject(item.shape, mask)
+            for item, mask in zip(world.objects, object_masks(world, scenes.size), strict=True)
+        )
+        return AnnotatedImage(f"{scenes.split}-{index}", image, image.size, objects)
 
 
 SINGLE_OBJECT = WorldConfig(num_objects=(2, 2))
 """Config of the worlds that are reduced to one object; two is the minimum of a world."""
-
-
-@dataclass(frozen=True)
-class SingleObjectScenes:
-    """Rendered scenes with one object each.
-
-    Args:
-        images: RGB images.
-        shapes: Index of each object's shape in the shapes of the config.
-        centers: Center of each object: x and y, from -1 to 1 across the image.
-    """
-
-    images: UInt8[Tensor, "n 3 y x"]
-    shapes: Int[Tensor, " n"]
-    centers: Float[Tensor, "n 2"]
 
 
 def single_object_world(scenes: Scenes, index: int) -> World:
@@ -154,19 +165,105 @@ def single_object_world(scenes: Scenes, index: int) -> World:
     return replace(world, objects=(world.objects[chosen],))
 
 
-def single_object_scenes(scenes: Scenes) -> SingleObjectScenes:
+def single_object_scenes(scenes: Scenes) -> Labeled:
     """Render all scenes with a single object each.
 
     Example:
         >>> single = single_object_scenes(Scenes(5, size=16))
-        >>> tuple(single.images.shape), len(single.shapes)
+        >>> tuple(single.images.shape), len(single.labels)
         ((5, 3, 16, 16), 5)
     """
     worlds = [single_object_world(scenes, index) for index in range(len(scenes))]
     images = np.stack([draw_world(world, scenes.size) for world in worlds])
     objects = [world.objects[0] for world in worlds]
-    return SingleObjectScenes(
+    return Labeled(
         torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))),
         torch.tensor([scenes.config.shapes.index(obj.shape) for obj in objects]),
         2 * torch.tensor([(obj.x, obj.y) for obj in objects]) - 1,
     )
+
+
+@dataclass
+class RenderedScenes(Source):
+    """Base class of rendered scenes of colored, textured shapes; no files are needed.
+
+    The objects of a scene do not overlap. In the split `novel`, which is as large as the test, the
+    largest object combines color and shape as no training scene does.
+
+    Args:
+        train: Number of training scenes.
+        val: Number of validation scenes.
+        test: Number of test scenes.
+        image_size: Height and width of the images in pixels.
+        colors: Colors of the objects.
+        shapes: Shapes of the objects.
+        textures: Textures of the objects.
+        min_objects: Smallest number of objects in a scene, at least 2.
+        max_objects: Largest number of objects in a scene, at most 5.
+        seed: Seed of the scenes.
+    """
+
+    train: int = 200_000
+    val: int = 500
+    test: int = 1000
+    image_size: int = 64
+    colors: list[str] = field(default_factory=lambda: list(COLORS))
+    shapes: list[str] = field(default_factory=lambda: list(SHAPES))
+    textures: list[str] = field(default_factory=lambda: list(TEXTURES))
+    min_objects: int = 2
+    max_objects: int = 4
+    seed: int = 0
+    test_splits = ("test", "novel")
+    num_workers = 0
+
+    def __post_init__(self) -> None:
+        counts = (self.min_objects, self.max_objects)
+        self.config = WorldConfig(
+            tuple(self.colors), tuple(self.shapes), tuple(self.textures), counts
+        )
+        self.class_names = tuple(self.shapes)
+
+    def scenes(self, split: Split) -> Scenes:
+        """Return the scenes of a split."""
+        count = {"train": self.train, "validation": self.val}.get(split, self.test)
+        return Scenes(count, size=self.image_size, split=split, seed=self.seed, config=self.config)
+
+
+@dataclass
+class SceneCaptions(RenderedScenes):
+    """Rendered scenes with captions that a grammar can verify; options of `RenderedScenes`."""
+
+    num_workers = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.words = grammar_words(self.config)
+
+    def __call__(self, split: Split) -> Dataset[CaptionSample]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the scenes of a split; in training each caption is a sample."""
+        scenes = self.scenes(split)
+        return SingleCaptionScenes(scenes) if split == "train" else scenes
+
+
+@dataclass
+class SceneObjects(RenderedScenes):
+    """Rendered scenes with boxes and masks, whose classes are the shapes; as `RenderedScenes`."""
+
+    def __call__(self, split: Split) -> Dataset[AnnotatedImage]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the scenes of a split."""
+        return SceneRegions(self.scenes(split))
+
+
+@dataclass
+class SingleObjects(RenderedScenes):
+    """Images of one colored, textured object; its shape is the class; as `RenderedScenes`."""
+
+    train: int = 10_000
+    val: int = 1000
+    test: int = 2000
+    max_objects: int = 2
+    test_splits = ("test",)
+
+    def __call__(self, split: Split) -> Labeled:
+        """Return the scenes of a split, rendered."""
+        return single_object_scenes(self.scenes(split))

@@ -73,7 +73,7 @@ class SCSTTask(CaptioningTask):
         references = self.data and self.data.references("train")
         if references is None:
             raise TypeError(
-                "SCSTTask needs photos with reference captions: use CaptionDataModule, got "
+                "SCSTTask needs photos with reference captions: use CaptionData, got "
                 f"{type(self.data).__name__}"
             )
         end = SPECIAL_TOKENS[END]

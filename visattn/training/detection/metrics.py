@@ -24,9 +24,12 @@ class DetectionScores(Metric):
     All detections are kept until the end, as rows of a table that processes can gather.
 
     Example:
-        >>> from visattn.data.regions.detection import SceneObjects
-        >>> from visattn.data.scenes.dataset import Scenes
-        >>> [sample] = samples = [SceneObjects(Scenes(3))[1]]
+        >>> from visattn.data.regions.detection import detection_input
+        >>> from visattn.images.resize import ResizeSpec
+        >>> photo = np.zeros((64, 64, 3), np.uint8)
+        >>> cats = photo, [("cat", (3, 5, 20, 30)), ("cat", (9, 9, 50, 60))]
+        >>> sample = detection_input(cats, 0, numbers={"cat": 0}, resize=ResizeSpec((32, 32)))
+        >>> samples = [sample]
         >>> boxes = sample.true_boxes[None] / 64
         >>> rank = torch.arange(boxes.shape[1])[None]
         >>> scores = DetectionScores()
@@ -50,7 +53,7 @@ class DetectionScores(Metric):
         for index, sample in enumerate(samples):
             # The same on all processes, and 52 bits: float64 holds all integers up to 2^53.
             image = int.from_bytes(sha256(sample.id.encode()).digest()[:8], "big") >> 12
-            boxes = sample.region.geometry.boxes_to_image(detections.boxes[index].cpu().double())
+            boxes = sample.geometry.boxes_to_image(detections.boxes[index].cpu().double())
             predicted = (detections.labels[index], detections.scores[index])
             self.detected.append(_table(image, *predicted, *boxes.unbind(1)))
             annotated = (sample.labels, sample.crowd, sample.areas)

@@ -102,7 +102,7 @@ class DetectionTask(Task):
         for index, sample in enumerate(batch.samples):
             own = matches.image == index
             objects = batch.objects[index, matches.object[own]].cpu()
-            masks = sample.region.masks
+            masks = sample.masks
             if masks is None or not len(objects) or not bool(masks[objects].any((1, 2)).all()):
                 continue
             maps = attention.maps[index, matches.query[own]].cpu()

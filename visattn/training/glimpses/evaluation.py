@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.data.loading.samplers import per_sample_uniforms
+from visattn.data.loading import per_sample_uniforms
 from visattn.functional.reinforce import gaussian_log_prob
 from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
 from visattn.pipelines.scanpath import raster_scanpaths
@@ -52,7 +52,7 @@ def supervised_rollout(
     if not isinstance(batch, DigitSequenceBatch):
         raise TypeError(
             "supervised_location_epochs needs data that know the centers of the objects, such as "
-            f"DigitSequenceDataModule; got a batch of type {type(batch).__name__}"
+            f"SequenceData; got a batch of type {type(batch).__name__}"
         )
     path = digit_scanpaths(model, batch).to(images)
     samples = path.unsqueeze(1) + model.policy.std.detach() * noise

@@ -73,7 +73,7 @@ class GlimpseTask(Task):
             logarithm from that of the model; by default it does not change.
         supervised_location_epochs: First epochs, in which the glimpses lie around the centers of
             the objects and the policy learns these by maximum likelihood, without REINFORCE; the
-            data must know the centers, as `DigitSequenceDataModule` does.
+            data must know the centers, as those of `DigitCanvases` do.
         optim: The optimizer, by default Adam with a learning rate of 1e-3; `lr_mults` for the
             `core`, the `policy` and the `baseline`.
         num_eval_starts: Initial locations per image in `validate` and `test`.

@@ -4,22 +4,27 @@ Rows are read from an Arrow file that is mapped into memory, so that any order a
 worker processes is as with files, and a run resumes in the middle of an epoch to the sample.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, ClassVar, Literal, overload
 
-from visattn.data.captions.files import CaptionEntry
-from visattn.data.questions.vqa_files import QuestionPhoto, answered_question
+import torch
+
+from visattn.data.captions.batch import CaptionSample
+from visattn.data.classification.datasets import Labeled
+from visattn.data.questions.batch import Question, QuestionSample
+from visattn.data.questions.vqa_files import answered_question
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
-from visattn.data.regions.coco_instances import check_clipped, parse_box
+from visattn.data.regions.coco_instances import check_boxes, clip_box
+from visattn.data.source import Source
+from visattn.geometry.affine import Box
 from visattn.images.reader import read_size
+from visattn.io.safe_text import reading
 from visattn.io.sources import Location, check_length
 from visattn.results.kinds import Split
 
-T = TypeVar("T")
-BoxFormat = Literal["xywh", "xyxy"]
 COLUMNS = {
     "image": "image", "captions": "captions", "label": "label", "question": "question",
     "answers": "answers", "type": "answer_type", "boxes": "objects.bbox",
@@ -30,62 +35,163 @@ COLUMNS = {
 _OPTIONAL = ("type", "crowds", "areas", "id")
 
 
-@dataclass(frozen=True)
-class TableSource:
-    """A data set in tables, and how its splits and columns are named.
+@dataclass
+class HubTable(Source):
+    """Base class of data sets in tables, whose splits and columns may have any name.
 
     Args:
         data: A folder of parquet files or of `save_to_disk`; the name of a data set on the hub,
             OWNER/NAME; or a `DatasetDict` in memory. A stream is written to the cache of `datasets`
             once, since an epoch of random order needs rows by index.
         train: Name of the training split.
-        val: Name of the validation split; None for none.
-        test: Name of the test split; None for the validation split.
+        val: Name of the validation split; null for none.
+        test: Name of the test split; null for the validation split.
         columns: Names of columns, by what they hold, that are not those of `COLUMNS`.
         revision: Commit or tag of a data set on the hub, which may change otherwise.
         subset: Subset of a data set on the hub that has several.
+
+    Raises:
+        ImportError: If `datasets` is not installed.
+        ValueError: If there is no such split or column, or a row holds no photo.
     """
 
     data: Any
     train: str = "train"
     val: str | None = "validation"
     test: str | None = None
-    columns: Mapping[str, str] | None = None
+    columns: dict[str, str] | None = None
     revision: str | None = None
     subset: str | None = None
+    roles: ClassVar[tuple[str, ...]] = ()
+    """What is read beside the photos."""
 
-    def open(self, *roles: str) -> "dict[Split, PhotoTable]":
-        """Return the table of each split; splits of one name share it.
-
-        Args:
-            roles: What is read beside the photos.
-
-        Raises:
-            ImportError: If `datasets` is not installed.
-            ValueError: If there is no such split or column, or a row holds no photo.
-        """
+    def __post_init__(self) -> None:
         import datasets  # pyright: ignore[reportMissingImports]
 
-        columns = {**COLUMNS, **(self.columns or {})}
-        if unknown := columns.keys() - COLUMNS.keys():
+        if unknown := [role for role in self.columns or () if role not in COLUMNS]:
             raise ValueError(f"columns are {', '.join(COLUMNS)}; got {', '.join(unknown)}")
         data: Any = self.data
         if isinstance(data, (str, Path)):
-            saved = Path(data, "dataset_dict.json").is_file()
             data = (
                 datasets.load_from_disk(str(data))
-                if saved
+                if Path(data, "dataset_dict.json").is_file()
                 else datasets.load_dataset(str(data), self.subset, revision=self.revision)
             )
         names = {"train": self.train, "validation": self.val, "test": self.test or self.val}
-        splits: dict[Any, str] = {split: name for split, name in names.items() if name}
-        if unknown := [name for name in splits.values() if name not in data]:
+        used = [name for name in dict.fromkeys(names.values()) if name]
+        if unknown := [name for name in used if name not in data]:
             raise ValueError(f"no split {unknown[0]!r}; there are {', '.join(data)}")
-        tables = {
-            name: PhotoTable(data[name], {role: columns[role] for role in ("image", *roles)}, name)
-            for name in dict.fromkeys(splits.values())
-        }
-        return {split: tables[name] for split, name in splits.items()}
+        columns = {role: (self.columns or {}).get(role, COLUMNS[role]) for role in self.roles}
+        columns["image"] = (self.columns or {}).get("image", COLUMNS["image"])
+        tables = {name: PhotoTable(data[name], columns, name) for name in used}
+        self.tables = {split: tables[name] for split, name in names.items() if name}
+
+
+@dataclass
+class HubClasses(HubTable):
+    """Photos with a class each in a column `label`; options of `HubTable`."""
+
+    roles = ("label",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        train = self.tables["train"]
+        names = train.class_names("label") or sorted(set(map(str, train.values("label"))))
+        self.class_names = tuple(names)
+
+    def __call__(self, split: Split) -> Sequence[Any]:
+        """Return the photos of a split with their classes."""
+        if split not in self.tables:
+            return []
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        labels = [numbers[str(name)] for name in self.tables[split].values("label")]
+        return Labeled(self.tables[split], torch.tensor(labels))
+
+
+@dataclass
+class HubCaptions(HubTable):
+    """Photos with a list of captions each in a column `captions`; options of `HubTable`."""
+
+    roles = ("captions", "id")
+
+    def __call__(self, split: Split) -> list[CaptionSample]:
+        """Return the photos of a split with their captions."""
+        table = self.tables.get(split, ())
+        texts = table.values("captions") if table else ()
+        return [
+            CaptionSample.of((photo, cell))._replace(id=name)
+            for photo, name, cell in zip(table, table.ids() if table else (), texts, strict=True)
+        ]
+
+
+@dataclass
+class HubQuestions(HubTable):
+    """Photos with a question and its answers, or a list of both; options of `HubTable`.
+
+    Columns are `question`, `answers` and, if there is one, `answer_type`.
+    """
+
+    roles = ("question", "answers", "type", "id")
+
+    def __call__(self, split: Split) -> list[QuestionSample]:
+        """Return the photos of a split with their questions."""
+        table = self.tables[split]
+        rows = zip(*map(table.values, ("question", "answers", "type")), strict=True)
+        return [
+            QuestionSample(name, photo, _questions(*row))
+            for photo, name, row in zip(table, table.ids(), rows, strict=True)
+        ]
+
+
+def _questions(asked: Any, replies: Any, kinds: Any) -> tuple[Question, ...]:
+    one = isinstance(asked, str)
+    texts, answers = ([asked], [replies]) if one else (asked, replies)
+    types = [kinds or "other"] * len(texts) if one or kinds is None else kinds
+    return tuple(
+        answered_question(text, [said], kind)._replace(answers=())
+        if isinstance(said, str)
+        else answered_question(text, said, kind)
+        for text, said, kind in zip(texts, answers, types, strict=True)
+    )
+
+
+@dataclass
+class HubBoxes(HubTable):
+    """Photos with boxes: the fields `bbox` and `category` of a column `objects`.
+
+    Args:
+        box_format: The numbers of a box, in pixels of the photo: left, top, width, height
+            (`xywh`), as COCO has them; or left, top, right, bottom (`xyxy`).
+    """
+
+    box_format: Literal["xywh", "xyxy"] = "xywh"
+    roles = ("boxes", "categories", "crowds", "areas", "id")
+
+    def __call__(self, split: Split) -> list[AnnotatedImage]:
+        """Return the photos of a split with their objects."""
+        table = self.tables[split]
+        rows = zip(*map(table.values, self.roles[:-1]), strict=True)
+        checked: list[tuple[Box, tuple[int, int]]] = []
+        images: list[AnnotatedImage] = []
+        for photo, name, (boxes, kinds, crowds, areas) in zip(
+            table, table.ids(), rows, strict=True
+        ):
+            size = read_size(photo)
+            objects: list[AnnotatedObject] = []
+            for index, ((x, y, *rest), kind) in enumerate(zip(boxes, kinds, strict=True)):
+                with reading(photo.address, f"box {index}"):
+                    right, bottom = (
+                        rest if self.box_format == "xyxy" else (x + rest[0], y + rest[1])
+                    )
+                    checked.append(((x, y, right, bottom), size))
+                    box = clip_box((x, y, right, bottom), size)
+                crowd = bool(crowds and crowds[index])
+                area = None if areas is None else float(areas[index])
+                objects.append(AnnotatedObject(str(kind), None, box, crowd, area))
+            images.append(AnnotatedImage(name, photo, size, tuple(objects)))
+        with reading(table.name):
+            check_boxes(checked)
+        return images
 
 
 class PhotoTable(Sequence[Location]):
@@ -230,70 +336,3 @@ class _TablePhoto(Location):
 
     def read_bytes(self, max_bytes: int) -> bytes:
         return check_length(self._table.content(self._number), max_bytes)
-
-
-def read_tables(
-    tables: Mapping[Split, PhotoTable], read: Callable[[PhotoTable], T]
-) -> dict[Split, T]:
-    """Return what a function reads of each table; a table of several splits is read once."""
-    made = {table: read(table) for table in dict.fromkeys(tables.values())}
-    return {split: made[table] for split, table in tables.items()}
-
-
-def caption_entries(table: PhotoTable) -> list[CaptionEntry]:
-    """Return the captions of each photo: a text, or a list of texts."""
-    cells = [[cell] if isinstance(cell, str) else cell for cell in table.values("captions")]
-    return [
-        CaptionEntry(name, name, tuple(" ".join(text.split()) for text in texts))
-        for name, texts in zip(table.ids(), cells, strict=True)
-    ]
-
-
-def question_photos(table: PhotoTable) -> list[QuestionPhoto]:
-    """Return the questions about each photo: one with its answers, or a list of both.
-
-    The answers of several people to a question are a list.
-    """
-    photos: list[QuestionPhoto] = []
-    rows = zip(*map(table.values, ("question", "answers", "type")), strict=True)
-    for name, (asked, replies, kinds) in zip(table.ids(), rows, strict=True):
-        one = isinstance(asked, str)
-        texts, answers = ([asked], [replies]) if one else (asked, replies)
-        types = [kinds or "other"] * len(texts) if one or kinds is None else kinds
-        questions = [
-            answered_question(text, [said], type_)._replace(answers=())
-            if isinstance(said, str)
-            else answered_question(text, said, type_)
-            for text, said, type_ in zip(texts, answers, types, strict=True)
-        ]
-        photos.append(QuestionPhoto(name, tuple(questions)))
-    return photos
-
-
-def annotated_images(table: PhotoTable, box_format: BoxFormat) -> list[AnnotatedImage]:
-    """Return the photos with their objects: a list of boxes, and one of categories.
-
-    Raises:
-        ValueError: If more than 1 % of the boxes exceed their photos, as those of another format
-            do; the message names the row.
-    """
-    rows = zip(*map(table.values, ("boxes", "categories", "crowds", "areas")), strict=True)
-    faults: list[str] = []
-    total = 0
-    images: list[AnnotatedImage] = []
-    for photo, name, (boxes, kinds, crowds, areas) in zip(table, table.ids(), rows, strict=True):
-        size = read_size(photo)
-        objects: list[AnnotatedObject] = []
-        for index, (box, kind) in enumerate(zip(boxes, kinds, strict=True)):
-            x, y, *rest = box
-            place = f"{photo.address}, box {index}"
-            own = [x, y, rest[0] - x, rest[1] - y] if box_format == "xyxy" else box
-            corners, fault = parse_box(own, place, size)
-            faults += [fault] if fault else []
-            crowd = bool(crowds and crowds[index])
-            area = None if areas is None else float(areas[index])
-            objects.append(AnnotatedObject(str(kind), None, corners, crowd, area))
-        total += len(objects)
-        images.append(AnnotatedImage(name, photo, size, tuple(objects)))
-    check_clipped(faults, total)
-    return images

@@ -1,0 +1,462 @@
+"""Order and loading of samples: their random numbers, samplers, a loader that resumes exactly."""
+
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, Self, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt64
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from visattn.images.reader import ImageError
+
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, made odd
+_MASK_64 = 2**64 - 1
+
+
+def mix_seed(*numbers: int) -> int:
+    """Return a seed, 0 to 2^63 - 1, derived from several integers in their order.
+
+    It is the same on every machine and in every process, unlike Python's `hash`.
+
+    Example:
+        >>> mix_seed(3, 5) == mix_seed(3, 5), mix_seed(3, 5) == mix_seed(5, 3)
+        (True, False)
+
+    Source:
+        The mixing constants of SplitMix64: Steele, Lea, Flood 2014, section 4.
+    """
+    state = 0
+    for number in numbers:
+        state = (state + number + int(_GOLDEN_GAMMA)) & _MASK_64
+        state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _MASK_64
+        state = ((state ^ state >> 27) * 0x94D049BB133111EB) & _MASK_64
+        state ^= state >> 31
+    return state >> 1
+
+
+def per_sample_uniforms(
+    seed: int, indices: Sequence[int], count: int
+) -> Float[Tensor, "n {count}"]:
+    """Return `count` float64 random numbers for each sample, uniform in [0, 1).
+
+    They depend on the seed and the index of the sample alone: not on its batch, on the worker
+    process, or on earlier draws. There is no generator state to save. Indices are below 2^63.
+
+    Example:
+        >>> uniforms = per_sample_uniforms(0, [7, 3], 2)
+        >>> bool((uniforms[1] == per_sample_uniforms(0, [3, 5, 11], 2)[0]).all())
+        True
+
+    Source:
+        Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", section 4 and
+        the mixing constants of SplitMix64. Each sample has its own stream, whose start is mixed
+        from the seed and the index.
+    """
+    start = _mix_bits(_mix_bits(np.array([seed], np.uint64)) + np.array(indices, np.uint64))
+    steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN_GAMMA
+    bits = _mix_bits(start[:, None] + steps)
+    # A float64 holds 53 bits: the upper ones of 64 give multiples of 2^-53, never rounded up to 1.
+    return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def _mix_bits(values: UInt64[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
+    """Apply the finalizer of SplitMix64: each output bit depends on every input bit."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+class EpochBatches(Sampler[list[int]]):
+    """Random batches for one process, in an order that follows from the seed and the epoch alone.
+
+    Sample i of epoch e has the index i + e · num_samples, from which its random augmentation
+    follows in any worker process. Of several processes each takes its part of the order; the tail
+    that would give them different numbers of batches is dropped.
+
+    Args:
+        num_samples: Size of the data set.
+        batch_size: Samples per batch and process.
+        seed: Seed of the order.
+        rank: Rank of this process.
+        num_replicas: Number of processes.
+        weights: For each sample how often it is drawn, relative to the others; None for each
+            sample once.
+
+    Raises:
+        ValueError: If there is no whole batch for each process.
+
+    Example:
+        >>> batches = EpochBatches(3, batch_size=3)
+        >>> batches.set_epoch(2)
+        >>> [sorted(batch) for batch in batches]
+        [[6, 7, 8]]
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        num_replicas: int = 1,
+        weights: Float[Tensor, " n"] | None = None,
+    ) -> None:
+        self.global_batch_size = batch_size * num_replicas
+        if not 1 <= batch_size <= self.global_batch_size <= num_samples:
+            raise ValueError(
+                f"{num_replicas} processes with {batch_size} samples each need "
+                f"{self.global_batch_size} samples, got {num_samples}; lower the batch size"
+            )
+        self.num_samples = num_samples
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.num_replicas = num_replicas
+        self.weights = weights
+        self.epoch = 0
+        self.start_batch = 0
+
+    def __len__(self) -> int:
+        return self.num_samples // self.global_batch_size
+
+    @property
+    def sampler(self) -> Self:
+        """The sampler itself: Lightning calls `set_epoch` on the `sampler` of a batch sampler."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Select the order of an epoch; a new epoch starts with its first batch."""
+        if epoch != self.epoch:
+            self.resume(epoch, 0)
+
+    def resume(self, epoch: int, batches_done: int) -> None:
+        """Skip the first batches of an epoch, in the next iteration only."""
+        self.epoch = epoch
+        self.start_batch = batches_done
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # The start is for one iteration: the epoch after a resumed one begins with its first batch.
+        start_batch, self.start_batch = self.start_batch, 0
+        # The large factor keeps the epochs of one seed apart from those of the next.
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        if self.weights is None:
+            order = torch.randperm(self.num_samples, generator=generator)
+        else:
+            order = torch.multinomial(
+                self.weights, self.num_samples, replacement=True, generator=generator
+            )
+        # The tail is cut before the processes take every n-th, so that all have as many batches.
+        order = order[: len(self) * self.global_batch_size][self.rank :: self.num_replicas]
+        for batch in (order + self.epoch * self.num_samples).split(self.batch_size)[start_batch:]:
+            yield batch.tolist()
+
+
+class DistributedEvalSampler(Sampler[int]):
+    """Every sample exactly once, in order, split over processes without padding or repeats.
+
+    Unlike `torch.utils.data.DistributedSampler` it never repeats samples, so that scores are exact.
+
+    Args:
+        group_size: Number of consecutive samples that stay on one process. With 2, samples 0 and
+            1, 2 and 3, and so on form pairs, so that a control can show a model the image of its
+            partner, whatever the number of processes; batches must then hold an even number of
+            samples. The last group may be smaller.
+
+    Raises:
+        ValueError: If a process would get no samples: the others would wait for it forever.
+
+    Example:
+        >>> list(DistributedEvalSampler(5, rank=1, num_replicas=2))
+        [1, 3]
+        >>> list(DistributedEvalSampler(7, rank=1, num_replicas=2, group_size=2))
+        [2, 3, 6]
+    """
+
+    def __init__(
+        self, num_samples: int, *, rank: int = 0, num_replicas: int = 1, group_size: int = 1
+    ) -> None:
+        num_groups = -(-num_samples // group_size)
+        if num_groups < num_replicas:
+            group = "sample" if group_size == 1 else f"group of {group_size} samples"
+            raise ValueError(
+                f"each of {num_replicas} processes needs a {group} to evaluate, got {num_samples} "
+                "samples; use fewer processes (--trainer.devices), or more samples"
+            )
+        self.indices = [
+            index
+            for group in range(rank, num_groups, num_replicas)
+            for index in range(group * group_size, min((group + 1) * group_size, num_samples))
+        ]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)
+
+
+OnError = Literal["raise", "substitute"]
+Sample = TypeVar("Sample")
+_MAX_ATTEMPTS = 32
+_SEED_STREAM = 2  # separates these random numbers from others with the same seed
+
+
+class ReadFallback:
+    """Replaces each sample whose image cannot be read, and records the unreadable ones.
+
+    The replacement depends on the seed and on the index of the sample: not on the epoch, the
+    worker process, or what was read before. All worker processes share one record.
+
+    Example:
+        >>> def load(index):
+        ...     if index == 1:
+        ...         raise ImageError("b.jpg: truncated")
+        ...     return "abc"[index]
+        >>> fallback = ReadFallback(3)
+        >>> fallback.read(0, load), fallback.read(1, load) in ("a", "c")
+        ('a', True)
+        >>> fallback.unreadable
+        [1]
+    """
+
+    def __init__(self, num_samples: int, *, seed: int = 0) -> None:
+        self.num_samples = num_samples
+        self.seed = seed
+        self._unreadable = torch.zeros(num_samples, dtype=torch.uint8).share_memory_()
+
+    def read(self, index: int, load: Callable[[int], Sample]) -> Sample:
+        """Return the sample that `load` returns, or a replacement if its image is unreadable.
+
+        Raises:
+            ImageError: If no replacement can be read either.
+        """
+        try:
+            return load(index)
+        except ImageError as error:
+            self._unreadable[index] = 1
+            return self._load_replacement(index, load, error)
+
+    @property
+    def unreadable(self) -> list[int]:
+        """Indices of the samples that could not be read so far."""
+        return self._unreadable.nonzero().flatten().tolist()
+
+    def candidates(self, index: int) -> Iterator[int]:
+        """Yield the indices of the replacements of a sample, in the order of preference."""
+        uniforms = per_sample_uniforms(mix_seed(self.seed, _SEED_STREAM), [index], _MAX_ATTEMPTS)
+        for uniform in uniforms[0].tolist():
+            other = int(uniform * (self.num_samples - 1))
+            yield other + (other >= index)  # never the sample itself
+
+    def _load_replacement(
+        self, index: int, load: Callable[[int], Sample], first_error: ImageError
+    ) -> Sample:
+        for other in self.candidates(index) if self.num_samples > 1 else ():
+            try:
+                return load(other)
+            except ImageError:
+                self._unreadable[other] = 1
+        raise ImageError(
+            f"{first_error}; none of the {min(_MAX_ATTEMPTS, self.num_samples - 1)} images that "
+            "could replace it can be read either"
+        ) from first_error
+
+
+class Prepared(Dataset[Any]):
+    """The samples of a source as a task reads them.
+
+    Args:
+        samples: What a source returned for a split. If it has an attribute `endless`, it draws
+            another sample for each index; else indices beyond its length begin again.
+        prepare: Makes an input of the network of a sample and of a seed, which differs for each
+            sample and epoch.
+        seed: Seed of the split.
+        fallback: Replaces samples whose image cannot be read; None raises.
+
+    Example:
+        >>> dataset = Prepared(["a", "b"], lambda sample, seed: (sample, seed % 2), seed=0)
+        >>> dataset[3] == dataset[1], dataset[3][0]
+        (False, 'b')
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[Any],
+        prepare: Callable[[Any, int], Any],
+        *,
+        seed: int,
+        fallback: "ReadFallback | None" = None,
+    ) -> None:
+        self.samples = samples
+        self.prepare = prepare
+        self.seed = seed
+        self.fallback = fallback
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __iter__(self) -> Iterator[Any]:
+        # Without this, iteration would not end: __getitem__ never raises IndexError.
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> Any:
+        def read(row: int) -> Any:
+            return self.prepare(self.samples[row], mix_seed(self.seed, index))
+
+        row = self._row(index)
+        return read(row) if self.fallback is None else self.fallback.read(row, read)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """Return several samples, which some sources draw faster together."""
+        if not hasattr(self.samples, "__getitems__"):
+            return [self[index] for index in indices]
+        drawn: Any = self.samples
+        samples = drawn.__getitems__([self._row(index) for index in indices])
+        seeds = [mix_seed(self.seed, index) for index in indices]
+        return [self.prepare(*pair) for pair in zip(samples, seeds, strict=True)]
+
+    def _row(self, index: int) -> int:
+        return index if getattr(self.samples, "endless", False) else index % len(self.samples)
+
+
+_FEW_SAMPLES, _MAX_WORKERS = 1000, 16
+
+
+class StatefulDataLoader(DataLoader[Any]):
+    """Training batches in an order that can resume at any batch, with any number of workers.
+
+    There is no random state to save: the order depends on the sampler's seed and the epoch, and
+    the random numbers of a sample on its index alone, which `EpochBatches` makes different in each
+    epoch. Nothing is read before the first batch is requested, so that the epoch may be set until
+    then.
+
+    Args:
+        dataset: The samples, with indices as `EpochBatches` numbers them.
+        batch_sampler: The batches of indices of each epoch.
+        options: Options of `loader_options`.
+
+    Example:
+        >>> def loader():
+        ...     batches = EpochBatches(6, batch_size=2)
+        ...     return StatefulDataLoader("abcdef", batches, collate_fn="".join)
+        >>> complete, interrupted, resumed = loader(), loader(), loader()
+        >>> first = next(iter(interrupted))
+        >>> resumed.load_state_dict(interrupted.state_dict())
+        >>> [first, *resumed] == list(complete)
+        True
+    """
+
+    # The loader of torchdata (0.11) saves the state of each worker process and resumes with the
+    # same number of workers only; here the position in the epoch says it all.
+
+    def __init__(self, dataset: Any, batch_sampler: EpochBatches, **options: Any) -> None:
+        super().__init__(
+            dataset,
+            **loader_options(batch_sampler, **options),
+            generator=torch.Generator(),  # else each epoch would advance the global generator
+        )
+        self.epoch_sampler = batch_sampler
+        self._epoch = -1
+        self._batches_done = 0
+
+    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._epoch = self.epoch_sampler.epoch
+        self._batches_done = self.epoch_sampler.start_batch
+        for batch in super().__iter__():
+            self._batches_done += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the epoch, the number of its batches done, and the global batch size."""
+        sampler = self.epoch_sampler
+        # The sampler's start is where the next iteration begins; it is 0 once that has begun.
+        #
+        #     resumed, not begun      start 7, epoch -1        7, as loaded
+        #     in the epoch            start 0, same epoch      batches that training took: workers
+        #                                                      have drawn more from the sampler
+        #     next one, not begun     start 0, other epoch     0
+        started = self._epoch == sampler.epoch and not sampler.start_batch
+        return {
+            "epoch": sampler.epoch,
+            "batches_done": self._batches_done if started else sampler.start_batch,
+            "global_batch_size": sampler.global_batch_size,
+            "num_samples": sampler.num_samples,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Resume after the batches that another loader has done; may leave none of that epoch."""
+        sampler = self.epoch_sampler
+        for name, cure in (
+            ("global_batch_size", "keep the batch size times the number of processes"),
+            ("num_samples", "resume with the same training data, or begin with --init_from"),
+        ):
+            before, now = state.get(name), getattr(sampler, name)
+            if before not in (None, now):
+                warnings.warn(
+                    f"{name.replace('_', ' ')} was {before:,} and is now {now:,}: this epoch "
+                    f"differs from that of an uninterrupted run; {cure} to reproduce it",
+                    stacklevel=2,
+                )
+        sampler.resume(state["epoch"], state["batches_done"])
+        self._epoch = -1
+
+
+def default_num_workers(count: int, *, num_processes: int = 1) -> int:
+    """Return how many processes read batches from files unless the user says so.
+
+    All cores of a training process but one, up to 16, where `num_processes` share those of this
+    host; none for few samples, which are read before the workers have started.
+
+    Example:
+        >>> default_num_workers(100)
+        0
+    """
+    if count < _FEW_SAMPLES:
+        return 0
+    cores = available_cores() // max(1, num_processes)
+    return max(0, min(_MAX_WORKERS, cores - 1))
+
+
+def loader_options(
+    batches: Iterable[list[int]],
+    *,
+    collate_fn: Callable[[list[Any]], Any],
+    num_workers: int = 0,
+    pin_memory: bool = False,
+) -> dict[str, Any]:
+    """Return the options of a `DataLoader` for training or evaluation."""
+    return {
+        "batch_sampler": batches,
+        "collate_fn": collate_fn,
+        "num_workers": num_workers,
+        "persistent_workers": num_workers > 0,
+        "worker_init_fn": _leave_signals_to_trainer,
+        "pin_memory": pin_memory and torch.cuda.is_available(),
+    }
+
+
+def _leave_signals_to_trainer(_: int) -> None:
+    """Ignore the first stop signal in a worker: the training process decides when to stop.
+
+    Ctrl-C reaches the whole process group. A worker that exits would break the step that is still
+    running. A second SIGTERM ends the worker.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use, which a container may limit.
+
+    Example:
+        >>> available_cores() >= 1
+        True
+    """
+    affinity = getattr(os, "sched_getaffinity", None)  # missing on macOS
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,1 +1,0 @@
-"""Samplers and loaders that resume exactly."""
