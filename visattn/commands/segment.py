@@ -33,8 +33,7 @@ _NO_MODEL = """\
 _EPILOG = """\
 Prints a row per image: its name, a tab, and the share of each class in percent. With --out it also
 writes
-  DIR/NAME.png           a figure: image, prediction, and attention gates if the model has them; in
-                         another format with --format
+  DIR/NAME.png           a figure: image, prediction, and attention gates if the model has them
   DIR/NAME.json          class names, shares and geometry
   DIR/masks/NAME.png     the class number of each pixel of the image; 255 outside of the crop
   DIR/overlays/NAME.png  the classes over the image

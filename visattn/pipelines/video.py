@@ -14,7 +14,7 @@ from visattn.images.video import frame_rate, read_frames, write_mp4
 from visattn.pipelines.explainer import Explainer
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import map_scale
-from visattn.viz.figures import Tile, in_rows, png, sheet
+from visattn.viz.figures import Tile, png, sheet
 from visattn.viz.heatmap import DrawOptions
 from visattn.viz.maps import method_title, target_line
 
@@ -75,7 +75,6 @@ def overlay_video(
             yield frame
 
     write_mp4(out.with_name(f"{out.name}.mp4"), drawn(), rate)
-    rows = in_rows(tiles, tiles[0].photo.shape[:2], None)
     note = f"{method_title(maps[0])}, {len(maps)} frames"
-    out.with_name(f"{out.name}.png").write_bytes(png(sheet(rows, drawing, notes=(note,))))
+    out.with_name(f"{out.name}.png").write_bytes(png(sheet([tiles], drawing, notes=(note,))))
     return len(maps)

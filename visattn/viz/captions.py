@@ -27,7 +27,6 @@ from visattn.viz.figures import (
     Tile,
     color_bar,
     halo,
-    in_rows,
     inches,
     sheet,
     show,
@@ -96,10 +95,9 @@ def caption_figure(
         own = [] if boxes is None else boxes.per_map()[index]
         tiles.append(Tile(pixels, caption.maps[index], scale, word, chance, boxes=own))
     geometry = caption.maps.geometry or Geometry.identity((pixels.shape[0], pixels.shape[1]))
-    left, top, right, bottom = geometry.region if crop else (0, 0, pixels.shape[1], pixels.shape[0])
     gated = caption.has_gates
     result = sheet(
-        in_rows(tiles, (round(bottom - top), round(right - left)), width),
+        [tiles],
         drawing,
         notes=(join_notes(note, geometry.seen_text),),
         below=gated * LINE * (2.0 if scales == "own" else 0.8),

@@ -15,7 +15,6 @@ from visattn.results.values import DetectedObject, Detections
 from visattn.viz.figures import (
     Figure,
     Tile,
-    in_rows,
     inches,
     outline,
     rgb,
@@ -163,9 +162,7 @@ def detection_figure(
     heads = info.more.get("heads") or "mean"
     mean = "mean over heads" if heads == "mean" else f"heads {', '.join(map(str, heads))}"
     notes = [f"cross-attention of decoder layer {info.layer}, {mean}", geometry.seen_text]
-    left, top, right, bottom = geometry.region if crop else (0, 0, *photo.size[::-1])
-    rows = in_rows(tiles, (round(bottom - top), round(right - left)), width)
-    drawn = sheet(rows, drawing, notes=notes, crop=crop, width=width, rc=rc)
+    drawn = sheet([tiles], drawing, notes=notes, crop=crop, width=width, rc=rc)
     with style(rc):
         draw_boxes(drawn.axes[0], result.objects)
         for ax, each in zip(drawn.axes[1:], shown, strict=False):

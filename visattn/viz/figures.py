@@ -264,7 +264,7 @@ def sheet(
     Maps on one scale have one color bar below all of them; others have one each.
 
     Args:
-        rows: Tiles of equal photos in a row; rows may be shorter than the first.
+        rows: Tiles of equal photos in a row; a single row goes on in as many as it needs.
         drawing: How maps are drawn.
         notes: What is said below all tiles.
         spare: Lines of room between the tiles and the notes.
@@ -273,6 +273,8 @@ def sheet(
         width: Width in inches; by default up to 7.
         rc: See `Figure`.
     """
+    if len(rows) == 1:
+        rows = _in_rows(rows[0], _region(rows[0], crop=crop), width or WIDTH)
     tiles = [tile for row in rows for tile in row]
     scaled = [tile for tile in tiles if tile.scale is not None and not _reason(tile.map)]
     shared = len({tile.scale for tile in scaled}) == 1 and len(scaled) > 1
@@ -361,18 +363,11 @@ def axes_in_rows(
     return figure, axes
 
 
-def in_rows(
-    tiles: Sequence[Tile], size: tuple[int, int], width: float | None
-) -> list[Sequence[Tile]]:
-    """Return tiles of one photo in as many rows as they need.
-
-    Args:
-        tiles: The tiles.
-        size: Height and width of what they show.
-        width: Width of the figure in inches.
-    """
-    cell = min(1.5, max(0.8, 2.0 * size[1] / size[0]))  # inches, at least
-    columns = max(1, int(((width or WIDTH) - 2 * MARGIN + GAP) / (cell + GAP)))
+def _in_rows(tiles: Sequence[Tile], region: Box, width: float) -> list[Sequence[Tile]]:
+    """Return tiles of one photo in as many rows as they need, of which a region is shown."""
+    left, top, right, bottom = region
+    cell = min(1.5, max(0.8, 2.0 * (right - left) / (bottom - top)))  # inches, at least
+    columns = max(1, int((width - 2 * MARGIN + GAP) / (cell + GAP)))
     columns = -(-len(tiles) // -(-len(tiles) // columns))  # balances the rows
     return [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
 
@@ -609,9 +604,6 @@ def figure(
             resized, region = partial(resize_image, tile.photo), _region([tile], crop=crop)
             _draw_tile(axes, tile, drawing, region, resized, bar=True)
         return np.ravel(ax)[0].figure
-    if len(tiles) == 1:
-        left, top, right, bottom = _region(tiles[0], crop=crop)
-        tiles = in_rows(tiles[0], (round(bottom - top), round(right - left)), width)
     notes = [text for each, scale in zip(flat, per_map, strict=True)
              for text in (*map_notes(each), scale.note)]  # fmt: skip
     return sheet(tiles, drawing, notes=notes, crop=crop, width=width, rc=rc)

@@ -27,7 +27,6 @@ from visattn.viz.figures import (
     Tile,
     axes_in_rows,
     halo,
-    in_rows,
     inches,
     outline,
     png,
@@ -495,8 +494,7 @@ class Coverage:
             tiles.append(Tile(photo, shown, MapScale("global", 0.0, top), title))
         images = f"{self.count:,} image{'' if self.count == 1 else 's'}"
         note = "mean resolution at which pixels were seen (1: that of the input, on every image)"
-        rows = in_rows(tiles, (photo.shape[0], photo.shape[1]), options.get("width"))
-        figure = sheet(rows, DrawOptions(), notes=(f"{images}; {note}",), **options)
+        figure = sheet([tiles], DrawOptions(), notes=(f"{images}; {note}",), **options)
         half = mean.new_tensor([maps.shape[2], maps.shape[1]]) / 2  # from [-1, 1] to pixels
         boxes = torch.cat([(mean - std + 1) * half, (mean + std + 1) * half], -1)
         with style(options.get("rc")):

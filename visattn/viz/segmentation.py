@@ -13,7 +13,7 @@ from visattn.images.reader import ImageLike, read_image
 from visattn.results.kinds import IGNORE_CLASS
 from visattn.results.scale import MapScale
 from visattn.results.values import Segmentation
-from visattn.viz.figures import LINE, MARGIN, Figure, Tile, in_rows, sheet, style
+from visattn.viz.figures import LINE, MARGIN, Figure, Tile, sheet, style
 from visattn.viz.heatmap import DrawOptions
 from visattn.viz.text import fit_text
 
@@ -178,7 +178,6 @@ def segmentation_figure(
         wrong = (truth != labels) & (truth != IGNORE_CLASS)
         share = wrong.sum() / max(1, (truth != IGNORE_CLASS).sum())
         drawn[f"errors {100 * share:.1f} %"] = draw_errors(pixels, truth, labels)
-    left, top, right, bottom = geometry.region if crop else (0, 0, pixels.shape[1], pixels.shape[0])
     tiles = [Tile(each, title=name) for name, each in drawn.items()]
     for gate in segmentation.gates:
         rows, columns = gate.values.shape
@@ -196,7 +195,7 @@ def segmentation_figure(
     ]
     per_row = max(1, int((width or 7.0) / 1.2))
     result = sheet(
-        in_rows(tiles, (round(bottom - top), round(right - left)), width),
+        [tiles],
         DrawOptions(smooth=False),
         notes=(geometry.seen_text,),
         spare=-(-len(patches) // per_row),
