@@ -48,7 +48,8 @@ def test_rollout_rows_match_the_full_matrix_product_and_heads_are_fused() -> Non
         torch.testing.assert_close(whole, product)
         row = attention_rollout(layers, identity[:, 2:3], residual=residual)
         torch.testing.assert_close(row, whole[:, 2:3])
-    for name, fused in (("max", heads[0].max(1).values), ("min", heads[0].min(1).values)):
+    ends: dict[Any, Tensor] = {"max": heads[0].max(1).values, "min": heads[0].min(1).values}
+    for name, fused in ends.items():
         assert torch.equal(fuse_heads(heads[0], name), fused)
     torch.testing.assert_close(fuse_heads(heads[0]), heads[0].sum(1) / 3)
     layer = torch.eye(3)[None] * torch.tensor([1.0, 0.0, 1.0])[:, None]

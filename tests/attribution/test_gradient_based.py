@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from small_models import images, linear_model, small_cnn
-from torch import nn
+from torch import Tensor, nn
 
 from visattn.attribution.gradient import (
     input_gradient,
@@ -42,7 +42,7 @@ def test_attributions_of_a_linear_model_are_its_weights_or_terms(channels: int) 
     target, chosen = resolve_target([3, 1], explained), weights[[3, 1]]
     largest, summed = chosen.abs().amax(1), (chosen * x).sum(1)
     hidden: dict[str, Any] = {"sliding_window_size": 1, "score_type": "logits"}
-    for method, options, expected in (
+    cases: list[tuple[Any, dict[str, Any], Tensor]] = [
         (input_gradient, {}, largest),
         (smoothgrad, {"num_samples": 3}, largest),
         (input_x_gradient, {}, summed),
@@ -50,7 +50,8 @@ def test_attributions_of_a_linear_model_are_its_weights_or_terms(channels: int) 
         (integrated_gradients, {"n_steps": 1}, summed),
         (integrated_gradients, {"n_steps": 1, "baselines": "black"}, (chosen * (x + 2)).sum(1)),
         (occlusion, hidden, summed),
-    ):
+    ]
+    for method, options, expected in cases:
         torch.testing.assert_close(method(explained, x, target, **options), expected)
 
 
