@@ -174,10 +174,10 @@ def tokens_of(
     torch.manual_seed(0)
     process = PhotoProcessor(model.to(dtype).eval(), processor, f"{_marker(processor)} w1")
     image = photo(size)
-    inputs = process([Image.fromarray(image.pixels)])
+    inputs = process(Image.fromarray(image.pixels))
     sequence = torch.cat([inputs["input_ids"][0], torch.tensor([9, 9])])
     text = GeneratedText(sequence, 2, torch.zeros(2))
-    return find_image_tokens(model, process, image, inputs, text)
+    return find_image_tokens(process, image, inputs, text, {})
 
 
 def _marker(processor: Any) -> str:
@@ -328,6 +328,13 @@ def expected(name: str, size: Size) -> Tensor:
         info = images([Image.new("RGB", (size[1], size[0]))], return_row_col_info=True)
         return tiled(size, info["rows"][0][0], info["cols"][0][0], 13)
     return unpadded(size)
+
+
+def misplaced(boxes: Tensor, truth: Tensor) -> float:
+    """Return the largest distance of edges, in tokens."""
+    size = torch.cat([truth[:, 2:] - truth[:, :2]] * 2, 1)
+    size = size.maximum(0.9 * size.median(0).values)  # padding leaves some tokens a sliver
+    return float(((boxes - truth) / size).abs().max())
 
 
 def grid_of(boxes: Tensor) -> Size:

@@ -67,11 +67,14 @@ def options(family: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def replays(family: str, **more: Any) -> list[WordReplay]:
+def replays(
+    family: str, model: tuple[nn.Module, Any] | None = None, **more: Any
+) -> list[WordReplay]:
     """Return the captions of the photo that the engine replays."""
-    model, processor = sharp(family)
+    own, processor = model or sharp(family)
+    own.generation_config.forced_eos_token_id = None
     [result] = generate_and_replay(
-        model, photo(), processor=processor, prompt=prompt_of(family), **options(family, **more)
+        own, photo(), processor=processor, prompt=prompt_of(family), **options(family, **more)
     )
     return result
 
@@ -84,7 +87,7 @@ def greedy(family: str) -> WordReplay:
 def model_inputs(family: str, **kwargs: Any) -> dict[str, Any]:
     model, processor = sharp(family)
     process = PhotoProcessor(model, processor, prompt_of(family))
-    return process([Image.fromarray(photo().pixels)], **kwargs)
+    return process(Image.fromarray(photo().pixels), **kwargs)
 
 
 @contextmanager
@@ -136,8 +139,8 @@ def eager_rows(family: str, replay: WordReplay) -> Tensor:
     own, cross = _layers(output)
     layers = _sites(family, replay, own, cross)
     count = len(replay.token_ids)
-    columns = replay.placement.columns
-    return torch.stack([each[0, :, -count:][..., columns].mean(0) for each in layers])
+    rows = [each[0, :, -count:][..., replay.columns].mean(0) for each in layers]
+    return torch.stack(rows)
 
 
 def _sites(family: str, replay: WordReplay, own: Any, cross: Any) -> list[Any]:
@@ -148,7 +151,7 @@ def _sites(family: str, replay: WordReplay, own: Any, cross: Any) -> list[Any]:
         return [torch.cat(parts, -1) for parts in zip(own, cross, strict=True)]
     layers = [each for each in own if each is not None]
     if family == "mllama":
-        return [layers[replay.text_sites.index(site)] for site in replay.sites]
+        return [layers[number] for number in replay.layers]
     return layers
 
 
@@ -171,7 +174,7 @@ def rows_in_flight(family: str, replay: WordReplay, output: Any, chosen: list[in
             keys = len(replay.inputs.get("input_ids", [[]])[0]) - len(chosen) + step + 1
             if family not in (*CROSS, "mllama"):  # sliding windows hold the last keys only
                 weights = F.pad(weights, (max(0, keys - len(weights)), 0))
-            columns = replay.placement.columns
+            columns = replay.columns
             if family == "t5gemma2":  # image tokens stand behind the words so far
                 columns = columns - (len(chosen) - 1 - step)
             rows.append(weights[columns])

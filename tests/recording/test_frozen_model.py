@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from visattn.recording.float32 import in_float32
 from visattn.recording.frozen import frozen, with_grad
-from visattn.recording.key_sources import in_float32
 
 
 def mixed() -> nn.Module:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from visattn.attribution.explained_model import analyze_model
 from visattn.blocks import CBAM
 from visattn.recording.attention_call import FusedCall, row_tolerance, sums_to_one
+from visattn.recording.interception import attention_calls
 from visattn.recording.recorder import record
-from visattn.recording.word_rows import WordRows
 
 GRID = (3, 5)
 
@@ -160,14 +160,12 @@ def test_weights_that_do_not_reproduce_the_output_raise_an_error(
     assert nn.functional.scaled_dot_product_attention is fused
 
 
-def test_rows_of_words_keep_the_reasons_of_selected_layers_only() -> None:
+def test_calls_say_why_they_are_not_supported() -> None:
     net = nn.Sequential(model("gated"))
-    for site, expected in (("0", {"0": "the weights that it uses do not sum to 1"}), ("1", {})):
-        rows = WordRows(net, {site: 1}, keep=lambda _, weights: weights)
-        with rows.recording():
-            net(torch.randn(1, 3, 12, 20))
-        assert rows.unsupported == expected
-        assert rows.rows == {}
+    reasons: dict[str, str] = {}
+    with attention_calls(net, lambda call: reasons.update({call.name: call.unsupported})):
+        net(torch.randn(1, 3, 12, 20))
+    assert reasons == {"0": "the weights that it uses do not sum to 1"}
 
 
 class TwoGrids(nn.Module):

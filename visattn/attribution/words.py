@@ -51,6 +51,9 @@ class TokenVectors:
         return self.to_rows(self.node.detach())
 
 
+_NOTHING = TokenVectors(torch.empty(0), torch.clone)
+
+
 @dataclass(frozen=True, eq=False)
 class WordRun:
     """One forward pass over an image and its whole caption, with the graph of each word.
@@ -59,8 +62,9 @@ class WordRun:
 
     Args:
         log_probs: Log-probability of each word, given those before it.
-        embeddings: Image tokens as the decoder reads them: inputs of its layers. No normalization
-            may follow at once, for then the product of embedding and gradient is 0.
+        embeddings: Image tokens as the decoder reads them: inputs of its layers; None if only the
+            methods that read attention weights are used. No normalization may follow at once, for
+            then the product of embedding and gradient is 0.
         features: Image tokens on which Grad-CAM is computed; None for the embeddings.
         joint: Whether image and words are one sequence, as in LLaVA; else the words attend to the
             image from a sequence of their own.
@@ -69,7 +73,7 @@ class WordRun:
 
     log_probs: Float[Tensor, " t"]
     layers: tuple[WordLayer, ...]
-    embeddings: TokenVectors
+    embeddings: TokenVectors = _NOTHING
     features: TokenVectors | None = None
     joint: bool = False
     recurrent: bool = False
@@ -86,12 +90,12 @@ class WordRun:
 
 @dataclass(frozen=True, eq=False)
 class WordGradients:
-    """Gradients of the log-probability of one word."""
+    """Gradients of the log-probability of one word, by weights and by vectors of image tokens."""
 
     word: int
     weights: tuple[Float[Tensor, "_h _q _m"], ...]
-    embeddings: Float[Tensor, "i d"]
-    features: Float[Tensor, "i c"]
+    embeddings: Float[Tensor, "*i d"] = _NOTHING.node
+    features: Float[Tensor, "*i c"] = _NOTHING.node
 
 
 def word_attention(
@@ -168,11 +172,12 @@ def word_gradients(run: WordRun, word: int) -> WordGradients:
 
     The graph of the run is kept.
     """
-    features = run.features or run.embeddings
+    both = run.embeddings, run.features or run.embeddings
+    vectors = [each for each in both if each is not _NOTHING]
     nodes = [step for layer in run.layers for step in layer.steps]
-    nodes += [run.embeddings.node, features.node]
+    nodes += [each.node for each in vectors]
     results = torch.autograd.grad(run.log_probs[word], nodes, retain_graph=True, allow_unused=True)
-    *steps, embedding, feature = [
+    steps = [
         torch.zeros_like(node) if gradient is None else gradient
         for node, gradient in zip(nodes, results, strict=True)
     ]
@@ -181,7 +186,7 @@ def word_gradients(run: WordRun, word: int) -> WordGradients:
         count = len(layer.steps)
         weights.append(torch.cat(steps[:count], 1))
         steps = steps[count:]
-    rows = run.embeddings.to_rows(embedding), features.to_rows(feature)
+    rows = [each.to_rows(gradient) for each, gradient in zip(vectors, steps, strict=True)]
     return WordGradients(word, tuple(weights), *rows)
 
 

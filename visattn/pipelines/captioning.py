@@ -23,6 +23,7 @@ from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.loaded import loaded_with
+from visattn.models.saving import load
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap
@@ -32,12 +33,12 @@ from visattn.results.info import MapInfo
 
 @torch.no_grad()
 def caption(
-    model: nn.Module,
-    images: Iterable[ImageLike] | ImageLike,
+    model: Any,
+    images: Iterable[ImageLike] | ImageLike | None = None,
     *,
     beam_size: int = 5,
     num_captions: int = 1,
-    max_length: int = 30,
+    max_length: int | None = None,
     min_length: int = 1,
     length_penalty: float = 0.0,
     resize_mode: ResizeMode = "crop",
@@ -56,18 +57,19 @@ def caption(
     The training mode of the model and the random state are restored.
 
     Args:
-        model: A trained captioner, as `load` returns it; or a model of transformers that generates
-            text from images.
+        model: A trained captioner, or the name of one for `load`; or a model of transformers or a
+            `pipeline` of it that generates text from images.
         images: One image or several: files, bytes, PIL images or RGB arrays, of any size; or
             folders, searched as `visattn caption` does. With a folder, files that cannot be read
             are skipped with a warning.
         beam_size: Number of beams.
         num_captions: Captions per image; those after the first are its `alternatives`.
-        max_length: Maximum number of words.
+        max_length: Maximum number of words, by default 30; for models of transformers the option of
+            `generate`, which counts the prompt.
         min_length: Minimum number of words.
         length_penalty: Exponent of the length penalty; 0 compares log-probabilities.
         resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
-        batch_size: Images per batch; by default 16, for models of transformers 1.
+        batch_size: Images per batch; by default 16; models of transformers get one after the other.
         places: How hard attention selects the place of each word: the most probable one
             (`argmax`), a sampled one (`sample`) or the expectation over all (`expectation`); by
             default as the model is configured. Only for models with hard attention.
@@ -107,18 +109,23 @@ def caption(
     Source:
         Vinyals et al. 2015, arXiv:1411.4555, section 3.1, for the beam search.
     """
+    if isinstance(model, str):
+        model = load(model)
+    if not isinstance(model, nn.Module) and hasattr(model, "model"):  # a pipeline
+        pair = (model.image_processor, model.tokenizer)
+        processor, model = processor or model.processor or pair, model.model
     processor = loaded_with(model).processor if processor is None else processor
     if not isinstance(model, Captioner):
         own = {"beam_size": beam_size != 5, "num_captions": num_captions != 1,
-               "max_length": max_length != 30, "min_length": min_length != 1,
+               "min_length": min_length != 1,
                "resize_mode": resize_mode != "crop", "places": places, "seed": seed}  # fmt: skip
         _check_transformers(model, processor, [name for name, value in own.items() if value])
         options: dict[str, Any] = {"length_penalty": length_penalty} if length_penalty else {}
+        options |= {"max_length": max_length} if max_length else {}
         options |= {"processor": processor, "prompt": prompt, **generate_kwargs}
         from visattn.pipelines.words.captions import caption_with_transformers
 
-        with torch.enable_grad():  # places of image tokens are found by gradients
-            return caption_with_transformers(model, images, batch_size=batch_size or 1, **options)
+        return caption_with_transformers(model, images, **options)
     of_transformers = {"processor": processor, "prompt": prompt, **generate_kwargs}
     if names := [name for name, value in of_transformers.items() if value is not None]:
         raise TypeError(
@@ -126,7 +133,7 @@ def caption(
         )
     batch_size = batch_size or 16
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
-    loaded = read_images(images)
+    loaded = read_images([] if images is None else images)
     inputs = ((img.name, make_thumbnail(img), *resize_to_input(img, spec)) for img in loaded)
     device = next(model.parameters()).device
     random_state = torch.random.fork_rng([device] if device.type == "cuda" else [])
@@ -144,7 +151,7 @@ def caption(
                 model.encoder(torch.stack([pixels for *_, pixels, _ in batch]).to(device)),
                 beam_size=beam_size,
                 num_captions=num_captions,
-                max_length=max_length,
+                max_length=max_length or 30,
                 min_length=min_length,
                 length_penalty=length_penalty,
             )

@@ -325,7 +325,7 @@ class ProductCall(AttentionCall):
         if weights.ndim != 4:
             self.unsupported = _UNSUPPORTED_AXES
             return
-        if not sums_to_one(weights):
+        if not sums_to_one(weights) and not _without_sinks(softmax, rows):
             self.heads_mixed = projected and softmax.shape == weights.shape
             if not self.heads_mixed:
                 self.unsupported = "the weights that it uses do not sum to 1"
@@ -359,6 +359,12 @@ class ProductCall(AttentionCall):
     def traced(self) -> tuple[Tensor, int]:
         """The weights, as the model holds them."""
         return (self._args[1], -1) if self._transposed else (self._args[0], -2)
+
+
+def _without_sinks(softmax: Tensor, rows: Tensor) -> bool:
+    """Whether rows are those of a softmax without its last columns, as of GPT-OSS."""
+    cut = softmax[..., : rows.shape[-1]]
+    return cut.shape == rows.shape != softmax.shape and torch.equal(cut.to(rows), rows)
 
 
 def _select(tensor: Tensor, heads: Rows, queries: Rows) -> Tensor:

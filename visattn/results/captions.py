@@ -1,5 +1,7 @@
 """Captions with a map per word, and the annotated phrases in them."""
 
+import string
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -7,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from visattn.geometry.affine import Box
+from visattn.geometry.affine import Box, Geometry
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.display import shown
 from visattn.results.records import UNSAVED, Result
@@ -131,7 +133,42 @@ class Caption(Result):
         maps = replace(self.maps, values=values, labels=())
         return replace(self, words=(NO_WORDS,), log_probs=(), gates=(), maps=maps, spaces=())
 
+    def to_pandas(self) -> Any:
+        """Return a row per word as a data frame of pandas.
+
+        Its columns: photo, word, log probability in nats, share of the word's attention on the
+        photo, and x and y of the peak of its map in pixels of the photo.
+        """
+        import pandas as pd
+
+        rows, columns = self.maps.values.shape[1:]
+        peaks = self.maps.values.flatten(1).argmax(1)
+        cells = torch.stack([peaks % columns, peaks // columns], 1) + 0.5
+        geometry = self.maps.geometry or Geometry.identity((rows, columns))
+        scale = torch.tensor(geometry.input_size).flip(0) / torch.tensor([columns, rows])
+        x, y = geometry.to_image(cells * scale).T.tolist() if self.words else ([], [])
+        return pd.DataFrame({
+            "photo": [self.image] * len(self.words), "word": list(self.words),
+            "log_prob": list(self.log_probs), "on_photo": list(self.gates), "x": x, "y": y,
+        })  # fmt: skip
+
     def to_arrays(self) -> dict[str, Any]:
         """Return the maps of the captions: `maps`, and `maps_2` and so on of the alternatives."""
         several = enumerate((self, *self.alternatives), start=1)
         return {f"maps_{n}" if n > 1 else "maps": each.maps.values.numpy() for n, each in several}
+
+
+def word_table(captions: Iterable[Caption]) -> Any:
+    """Return the words of captions as a data frame of pandas, the most frequent first.
+
+    Its columns: how often each word occurs, letters in lower case and without punctuation at its
+    ends; and the means of its log probability and of the share of its attention on the photo.
+    """
+    import pandas as pd
+
+    table: Any = pd.concat([caption.to_pandas() for caption in captions])
+    words = table["word"].str.lower().str.strip(string.punctuation)
+    groups = table.groupby(words)
+    result = groups[["log_prob", "on_photo"]].mean()
+    result.insert(0, "count", groups.size())
+    return result.sort_values(["count", "word"], ascending=[False, True])

@@ -4,11 +4,18 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_vlms import build
 from torch import nn
-from vlm_runs import eager, greedy, options, photo, plain_generate, prompt_of, replays, sharp
+from vlm_runs import (
+    eager,
+    greedy,
+    model_inputs,
+    options,
+    plain_generate,
+    replays,
+    sharp,
+)
 
-from visattn.pipelines.words.replay import WordReplay, generate_and_replay
+from visattn.pipelines.words.replay import WordReplay
 
 TOLERANCE = 2e-6
 
@@ -20,7 +27,7 @@ def assert_same(first: WordReplay, second: WordReplay) -> None:
     torch.testing.assert_close(*maps, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "gemma3"])
+@pytest.mark.parametrize("family", ["gemma3"])
 @pytest.mark.parametrize(
     "strategy",
     [{"cache_implementation": "static"}, {"use_cache": False}, {"prefill_chunk_size": 7},
@@ -42,24 +49,11 @@ def test_a_sliding_window_hides_image_tokens() -> None:
     replay = greedy("gemma3")  # windows of 12 keys in the first of two layers
     [longer] = replays("gemma3", max_new_tokens=14, min_new_tokens=14)
     length = longer.inputs["input_ids"].shape[1]
-    assert length - int(longer.placement.columns.max()) > 12
+    assert length - int(longer.columns.max()) > 12
     assert float(longer.rows[0, -1].abs().max()) == 0.0
     assert float(longer.rows[1, -1].min()) > 0.0
     torch.testing.assert_close(longer.rows[:, : len(replay.token_ids)], replay.rows,
                                atol=TOLERANCE, rtol=0)  # fmt: skip
-
-
-@pytest.mark.parametrize("family", ["ved", "idefics3", "qwen2_vl", "blip"])
-def test_batches_give_the_maps_of_single_photos(family: str) -> None:
-    model, processor = sharp(family)
-    photos = [photo(), photo((90, 180), seed=1), photo((180, 90), seed=2)]
-    common: dict[str, Any] = {"processor": processor, "prompt": prompt_of(family),
-                              **options(family)}  # fmt: skip
-    together = generate_and_replay(model, photos, batch_size=3, **common)
-    assert len(together) == len(photos)
-    for image, [replay] in zip(photos, together, strict=True):
-        [[alone]] = generate_and_replay(model, image, **common)
-        assert_same(alone, replay)
 
 
 def test_sequences_of_beams_are_alternatives() -> None:
@@ -77,31 +71,30 @@ def test_sampling_draws_what_generate_draws() -> None:
     assert output.sequences[0, -len(replay.token_ids) :].tolist() == replay.token_ids.tolist()
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "ved"])
-def test_autocast_gives_the_maps_of_float32(family: str) -> None:
+def test_log_probabilities_are_those_of_the_logits_of_generation() -> None:
+    """One number per word, of beams that move and of texts that end early, without the logits."""
+    model: Any = sharp("llava")[0]
+    more = {"num_beams": 3, "num_return_sequences": 3, "min_new_tokens": 1, "suppress_tokens": None}
+    results = replays("llava", **more)
+    with torch.no_grad():
+        output = model.generate(**model_inputs("llava"), **options("llava", **more),
+                                return_dict_in_generate=True, output_logits=True)  # fmt: skip
+    for replay, sequence, rows in zip(results, output.sequences, output.beam_indices, strict=True):
+        count = len(replay.token_ids)
+        tokens = sequence[len(sequence) - len(output.logits) :][:count]
+        assert replay.token_ids.tolist() == tokens.tolist()
+        steps = enumerate(zip(rows[:count], tokens, strict=True))
+        own = [output.logits[step][row].log_softmax(-1)[token] for step, (row, token) in steps]
+        torch.testing.assert_close(replay.log_probs, torch.stack(own), atol=1e-5, rtol=0)
+
+
+def test_autocast_gives_the_maps_of_float32() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        [replay] = replays(family, max_new_tokens=1, min_new_tokens=1)
-    [plain] = replays(family, max_new_tokens=1, min_new_tokens=1)
-    assert not any("share pixels" in note for note in replay.notes)
-    assert replay.placement.columns.tolist() == plain.placement.columns.tolist()
-    torch.testing.assert_close(replay.placement.boxes, plain.placement.boxes)
+        [replay] = replays("qwen2_vl", max_new_tokens=1, min_new_tokens=1)
+    [plain] = replays("qwen2_vl", max_new_tokens=1, min_new_tokens=1)
+    assert replay.columns.tolist() == plain.columns.tolist()
+    torch.testing.assert_close(replay.placement.boxes, plain.placement.boxes, atol=0.5, rtol=0)
     torch.testing.assert_close(replay.rows, plain.rows, atol=2e-2, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("family", "dtype"),
-    [("llava", torch.float16), ("qwen2_vl", torch.bfloat16), ("gemma3", torch.float16)],
-)
-def test_16_bit_models_have_the_places_of_float32(family: str, dtype: torch.dtype) -> None:
-    own, processor = build(family)
-    common: dict[str, Any] = {"processor": processor, "prompt": prompt_of(family),
-                              **options(family, max_new_tokens=2, min_new_tokens=2)}  # fmt: skip
-    [[wide]] = generate_and_replay(own, photo(), **common)
-    [[half]] = generate_and_replay(own.to(dtype), photo(), **common)
-    assert half.notes == wide.notes
-    assert half.placement.grid_size == wide.placement.grid_size
-    assert half.placement.columns.tolist() == wide.placement.columns.tolist()
-    torch.testing.assert_close(half.placement.boxes, wide.placement.boxes, atol=1e-2, rtol=0)
 
 
 def _condition(model: nn.Module) -> dict[str, Any]:
@@ -123,7 +116,7 @@ def _condition(model: nn.Module) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["ved", "gemma3", "blip2", "mllama"])
+@pytest.mark.parametrize("family", ["gemma3", "mllama"])
 def test_nothing_of_the_model_changes(family: str) -> None:
     model, _ = sharp(family)
     model.train()

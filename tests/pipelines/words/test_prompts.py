@@ -1,15 +1,18 @@
 """Prompts are what the examples of transformers pass: text, chat messages, or one per photo."""
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 from tiny_vlms import build
+from tokenizers.processors import TemplateProcessing
 from torch.nn import functional as F
-from vlm_runs import VLMS, options, photo, sharp
+from vlm_runs import options, photo, sharp
 
+import visattn
 from visattn.pipelines.words.language_model import PhotoProcessor
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 
@@ -55,20 +58,16 @@ def test_chat_messages_are_rendered_as_the_processor_does() -> None:
 def test_a_list_of_prompts_has_one_for_each_photo() -> None:
     photos = [photo(), photo((90, 180), seed=1), photo((180, 90), seed=2)]
     prompts = ["<image> w1", "<image> w2 w3 w4", "w5"]
-    alone = [captions("llava", *each)[0] for each in zip(photos, prompts, strict=True)]
-    for size in (1, 2, 3):
-        together = captions("llava", photos, prompts, batch_size=size)
-        for first, second in zip(alone, together, strict=True):
-            assert first.token_ids.tolist() == second.token_ids.tolist()
-            torch.testing.assert_close(first.rows, second.rows, atol=2e-6, rtol=0)
-    chats = [[say("user", PHOTO, "w1")], [say("user", "w2", PHOTO)]]
-    first, second = captions("qwen2_vl", photos[:2], chats)
-    assert first.inputs["input_ids"].tolist() != second.inputs["input_ids"].tolist()
+    together = captions("llava", photos, prompts)
+    for image, prompt, result in zip(photos, prompts, together, strict=True):
+        [alone] = captions("llava", image, prompt)
+        assert alone.token_ids.tolist() == result.token_ids.tolist()
+        torch.testing.assert_close(alone.rows, result.rows, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_other_numbers_of_prompts_are_refused(count: int) -> None:
-    with pytest.raises(ValueError, match=rf"one for each photo, got {count} prompts for 2 photos"):
+    with pytest.raises(ValueError, match=rf"one for each photo, got {count} prompts"):
         captions("llava", [photo(), photo()], ["w1"] * count, max_new_tokens=1, min_new_tokens=1)
 
 
@@ -78,7 +77,6 @@ def test_other_numbers_of_prompts_are_refused(count: int) -> None:
         ("qwen2_vl", [say("user", "w1")], "add {'type': 'image'}"),
         ("qwen2_vl", [{"role": "user", "content": "w1"}], "add {'type': 'image'}"),
         ("qwen2_vl", [say("user", PHOTO, PHOTO)], "one place for its photo, got 2 photos in"),
-        ("qwen2_vl", [say("user", {"type": "image", "url": "a.jpg"})], "'url' of their own"),
         ("qwen2_vl", [say("user", {"type": "video"})], "show a video, but a prompt has one photo"),
         ("llava", [say("user", PHOTO, "w1")], "chat template"),
     ],
@@ -106,28 +104,10 @@ def test_rendered_prompts_of_another_image_token_are_kept() -> None:
     assert PhotoProcessor(model, processor, "w1").text == "<IMG_CONTEXT>w1"
 
 
-def test_steps_that_integers_lack_get_floating_point_photos() -> None:
-    model, processor = build("llava")
-    inner, received = processor.image_processor, list[Any]()
-
-    class Images:
-        def __call__(self, images: Any, *, do_normalize: bool = True, **kwargs: Any) -> Any:
-            received.extend(images)
-            if not do_normalize and not isinstance(images[0], torch.Tensor):
-                raise NotImplementedError
-            return inner(images=images, do_normalize=do_normalize, **kwargs)
-
-    process = PhotoProcessor(model, (Images(), processor.tokenizer))
-    image = Image.fromarray(photo().pixels)
-    own = process.unnormalized(image)["pixel_values"]
-    torch.testing.assert_close(
-        own, inner(images=[image], do_normalize=False, return_tensors="pt")["pixel_values"],
-        atol=2 / 255, rtol=0,
-    )  # fmt: skip
-    assert received[-1].is_floating_point()
-
-
-@pytest.mark.parametrize("family", [*VLMS, "nougat"])
+@pytest.mark.parametrize(
+    "family", ["ved", "donut", "blip", "blip2", "git", "llava", "qwen2_vl", "paligemma",
+               "florence2", "kosmos2", "pix2struct", "mllama", "nougat"],
+)  # fmt: skip
 def test_a_prompt_reaches_the_model(family: str) -> None:
     [replay] = captions(family, photo(), TEXT, max_new_tokens=2, min_new_tokens=2)
     lists = [value.flatten().tolist() for value in replay.inputs.values()
@@ -167,8 +147,8 @@ def test_questions_above_the_photo_are_no_image_tokens(monkeypatch: pytest.Monke
         edges = torch.tensor([0, *(top + height * row for row in range(4))])
         placed = replay.placement.boxes[::6, [1, 3]]
         torch.testing.assert_close(placed, torch.stack([edges[:-1], edges[1:]], 1).float(),
-                                   atol=0.5, rtol=0)  # fmt: skip
-        assert replay.placement.columns.tolist() == list(range(first, first + 24))
+                                   atol=5, rtol=0)  # fmt: skip
+        assert replay.columns.tolist() == list(range(first, first + 24))
     with pytest.raises(ValueError, match="writes a question above the photo: pass it as prompt"):
         captions("pix2struct", photo(), None)
 
@@ -180,7 +160,54 @@ def test_prompts_that_cannot_be_used_are_refused() -> None:
         with pytest.raises(ValueError, match=f"prompt of {name}.* needs its own processor"):
             generate_and_replay(model, photo(), processor=pair, prompt=TEXT, **options(family))
     prompts = ["w1", "w2 w3"]
-    with pytest.raises(ValueError, match=r"as many tokens as each other .* got 1, 2: use batch_si"):
-        captions("ved", [photo()] * 2, prompts, batch_size=2)
     alone = captions("ved", [photo()] * 2, prompts)
     assert [each.inputs["decoder_input_ids"].shape[1] for each in alone] == [6, 7]
+
+
+def with_begin_token() -> tuple[Any, Any]:
+    """LLaVA whose template writes the begin token, and whose tokenizer adds it, as in Gemma 3."""
+    model, processor = build("llava")
+    processor.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)]
+    )
+    processor.chat_template = (
+        "{{ bos_token }} {% if tools %}w9 {% endif %}{% for m in messages %}"
+        "{% for p in m.content %}{% if p.type == 'image' %}<image> {% else %}"
+        "{{ p.text }} {% endif %}{% endfor %}{% endfor %}"
+    )
+    return model, processor
+
+
+@pytest.mark.parametrize("kind", ["text", "messages", "rendered", "held"])
+def test_ids_and_text_are_those_of_apply_chat_template(kind: str) -> None:
+    model, processor = with_begin_token()
+    image = Image.fromarray(photo().pixels)
+    held = [say("user", {"type": "image", "image": image}, "w1 w2")]
+    bare = [say("user", PHOTO, "w1 w2")]
+    inputs = processor.apply_chat_template(held, tokenize=True, return_dict=True,
+                                           return_tensors="pt")  # fmt: skip
+    words = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+    expected = model.generate(**inputs, **words)[0, inputs["input_ids"].shape[1] :]
+    rendered = processor.apply_chat_template(bare)
+    prompt = {"text": "w1 w2", "messages": bare, "rendered": rendered, "held": held}[kind]
+    [result] = visattn.caption(model, None if kind == "held" else image, processor=processor,
+                               prompt=prompt, **words)  # fmt: skip
+    process = PhotoProcessor(model, processor, bare if kind == "held" else prompt)
+    assert process(image)["input_ids"].tolist() == inputs["input_ids"].tolist()
+    decoded = processor.tokenizer.decode(expected, skip_special_tokens=True)
+    assert result.text.split() == decoded.split()
+    if kind == "held":
+        with pytest.raises(ValueError, match="messages hold the photo: leave out images"):
+            visattn.caption(model, image, processor=processor, prompt=held)
+
+
+def test_options_of_templates_and_pipelines_are_taken() -> None:
+    model, processor = with_begin_token()
+    image = Image.fromarray(photo().pixels)
+    process = PhotoProcessor(model, processor, "w1", {"tools": [{"name": "w9"}]})
+    assert process.text == "<s> w9 <image> w1 "
+    pipe = SimpleNamespace(model=model, processor=processor, image_processor=None, tokenizer=None)
+    length = process(image)["input_ids"].shape[1]
+    [result] = visattn.caption(pipe, image, prompt="w1", max_length=length + 2,
+                               chat_template_kwargs={"tools": [{"name": "w9"}]})  # fmt: skip
+    assert len(result.log_probs) <= 3

@@ -1,22 +1,20 @@
 """`visattn caption --model hf:DIRECTORY`: captions of vision-language models of transformers."""
 
 import argparse
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from visattn.commands.caption.job import OPTIONS, CaptionJob
 from visattn.commands.model_option import is_transformers, move_to_device
 from visattn.commands.options import real_number, whole_number
-from visattn.io.safe_text import print_message
 
 if TYPE_CHECKING:
     from torch import nn
 
     from visattn.images.reader import LoadedImage
-    from visattn.pipelines.words.controls import Controls
+    from visattn.pipelines.words.image_tokens import Kept
+    from visattn.pipelines.words.replay import Controls
     from visattn.results.captions import Caption
 
 _GENERATION = (
@@ -36,10 +34,7 @@ _ONLY_VISATTN = {
 }
 """Options of visattn's captioners, and their counterparts."""
 _SELECTABLE = ("attention", "gradient_attention")
-_ALL_WEIGHTS = ("gradient_attention", "relevance", "gradient_embedding", "gradcam")
-"""Methods that need all attention weights of a forward pass."""
 _MAX_NEW_TOKENS = 30
-_LARGE = 10**9  # bytes
 
 
 def add_huggingface(parser: argparse.ArgumentParser) -> None:
@@ -98,12 +93,13 @@ def _add_controls(group: "argparse._ArgumentGroup") -> None:
             type=indices,
             nargs="+",
             metavar="INDEX",
-            help=f"mean over these {name}; negative indices count from the end (default: all)",
+            help=f"mean over these {name}, as the model counts; negative ones from the end "
+            "(default: all)",
         )
     group.add_argument(
         "--relative",
         action="store_true",
-        help="divide the attention of each word by the mean of the other words",
+        help="divide the attention of each word by that of a neutral prompt",
     )
     group.add_argument(
         "--per-token",
@@ -177,20 +173,21 @@ class TransformersJob(CaptionJob):
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._is_first = True
+        self._kept: Kept = {}
         super().__init__(args)
 
     def load(self) -> "tuple[nn.Module, str]":
         """Load a model of transformers that generates text from images, with its processor."""
         from visattn.models.loaded import loaded_with
         from visattn.models.saving import load
-        from visattn.pipelines.words.checks import check_captioner
+        from visattn.pipelines.words.checks import as_captioner
 
         options = {"dtype": self.args.dtype, "device_map": self.args.device_map}
         loading = {name: value for name, value in options.items() if value is not None}
         self.model = load(self.args.model, model_kwargs=loading)
         loaded = loaded_with(self.model)
         try:
-            check_captioner(self.model)
+            as_captioner(self.model)
         except TypeError as error:
             raise ValueError(f"{loaded.weights} cannot caption images: {error}") from error
         for note in loaded.notes:  # the processor is missing
@@ -201,26 +198,12 @@ class TransformersJob(CaptionJob):
             move_to_device(self.model, self.args.device)
         return self.model, self.args.model
 
-    def notes(self) -> list[str]:
-        """Return the memory of attention."""
-        from visattn.images.reader import ImageError
-
-        for path in itertools.islice(self.names, 1):
-            try:
-                image = self.read(path)
-            except ImageError:
-                continue  # the run itself reports it
-            return [_describe_memory(_memory(self.model, self.processor, image, self.args), image)]
-        return []
-
     def infer(self, images: "Sequence[LoadedImage]") -> "Sequence[Caption | Exception]":
         """Return the captions of images; after the first batch, errors of the model skip images."""
         # A failure on the first photo is mostly one of the model, and ends the command; a later one
         # is of its photo.
         first, self._is_first = self._is_first, False
         try:
-            if first:
-                _report_memory(self.model, self.processor, images[0], self.args)
             return self._captions(list(images))
         except (ValueError, IndexError, RuntimeError) as error:  # of the model's own code, too
             reason = str(error)
@@ -245,9 +228,9 @@ class TransformersJob(CaptionJob):
             images,
             processor=self.processor,
             prompt=args.prompt,
-            batch_size=len(images),
             keep_heads=args.heads is not None and args.method == "attention",
             per_token=args.per_token,
+            kept=self._kept,
             **_generate_kwargs(args),
         )
         captions: list[Caption] = []
@@ -260,7 +243,7 @@ class TransformersJob(CaptionJob):
 
 
 def _controls(args: argparse.Namespace) -> "Controls":
-    from visattn.pipelines.words.controls import Controls
+    from visattn.pipelines.words.replay import Controls
 
     layers, heads = (None if each is None else tuple(each) for each in (args.layers, args.heads))
     return Controls(layers, heads, relative=args.relative)
@@ -272,43 +255,3 @@ def _generate_kwargs(args: argparse.Namespace) -> dict[str, Any]:
     if (args.num_beams or 1) > 1 and args.length_penalty:
         options["length_penalty"] = args.length_penalty
     return {"max_new_tokens": _MAX_NEW_TOKENS, **options}
-
-
-def _memory(
-    model: "nn.Module",
-    processor: Any,
-    image: "LoadedImage",
-    args: argparse.Namespace,
-) -> Mapping[str, int]:
-    """Return the bytes of attention for one image: those that are kept, and those in a graph."""
-    from PIL import Image
-
-    from visattn.pipelines.words.checks import check_prompt_length, replay_memory
-    from visattn.pipelines.words.language_model import PhotoProcessor
-
-    options = _generate_kwargs(args)
-    inputs = PhotoProcessor(model, processor, args.prompt)([Image.fromarray(image.pixels)])
-    check_prompt_length(model, [inputs], options)
-    count = int(options["max_new_tokens"])
-    memory = replay_memory(model, inputs, count, heads=args.heads is not None)
-    complete = args.method in _ALL_WEIGHTS
-    return {"kept": memory["eager"] if complete else memory["kept"], "eager": memory["eager"]}
-
-
-def _describe_memory(memory: Mapping[str, int], image: "LoadedImage") -> str:
-    return (
-        f"attention of {Path(image.name).name}: at most {memory['kept'] / 10**6:,.1f} MB per "
-        f"caption; all weights have {memory['eager'] / 10**6:,.1f} MB"
-    )
-
-
-def _report_memory(
-    model: "nn.Module",
-    processor: Any,
-    image: "LoadedImage",
-    args: argparse.Namespace,
-) -> None:
-    """Print the memory of attention on stderr if it is large."""
-    memory = _memory(model, processor, image, args)
-    if memory["kept"] > _LARGE:
-        print_message(_describe_memory(memory, image))

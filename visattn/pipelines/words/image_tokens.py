@@ -1,476 +1,399 @@
-"""Image tokens among the keys of a language model, and their places on a photo."""
+"""Image tokens among the keys of a language model, and their positions on a photo.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+Two probes, of the processor and of the model, follow the pixels of a photo:
+
+    photo --processor--> pixel values --vision tower--> rows that words read
+
+1. Photos that grow brighter downwards and to the right show which part of the photo each pixel
+   value is: its level, from 0 to 1, is its position y or x.
+2. Noise n on the pixel values changes each row by d, and n * y and n * x by d_y and d_x. The mean
+   position of the pixels of a row is <d_y, d> / |d|^2 and <d_x, d> / |d|^2. Meanwhile attention
+   is the identity, so that each token keeps its own pixels.
+
+Rows are those of `inputs_embeds`; where words read the photo by cross-attention, the values that it
+reads; where they read learned queries, the values that these read.
+"""
+
+from collections.abc import Collection
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
+from PIL import Image
 from torch import Tensor, nn
 
-from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
-from visattn.pipelines.words.checks import why_no_image_tokens
 from visattn.pipelines.words.language_model import (
     GeneratedText,
     PhotoProcessor,
     pixel_name,
     replay_inputs,
+    weight_dtype,
 )
-from visattn.pipelines.words.pixel_places import PixelPlaces, check_places, find_pixel_places
-from visattn.pipelines.words.placement import (
-    NO_TOKEN,
-    Placement,
-    owned_pixel_moments,
-    place_tokens,
-    shared_pixel_moments,
-    token_owners,
-)
-from visattn.recording.attention_call import recordable_attention
-from visattn.recording.frozen import frozen
-from visattn.recording.key_sources import KeySource, KeySources
+from visattn.pipelines.words.lattice import Centers, Placement, draw, find_cells
+from visattn.recording.attention_call import AttentionCall, recordable_attention
+from visattn.recording.float32 import HALF, Float32
+from visattn.recording.frozen import without_grad
+from visattn.recording.interception import attention_calls, in_this_run
 
-RESAMPLERS = {
-    "blip-2": "qformer",
-    "instructblip": "qformer",
-    "idefics2": "perceiver_resampler",
-    "kosmos-2": "image_to_text_projection",
-    "kosmos-2.5": "image_to_text_projection",
-}
-"""Model types whose words read learned queries, and the module in which these read the image."""
-
-_MAX_SHARED = 0.01  # of the pixels; above, tokens are placed by the moments of their gradients
-_MAX_BACKWARD_PASSES = 2048
-_CACHE_SIZE = 64
-_CACHE: "WeakKeyDictionary[nn.Module, dict[Any, tuple[ImageTokens, PixelPlaces]]]" = (
-    WeakKeyDictionary()
-)
-_TEXT_LAYERS: "WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], frozenset[str]]]" = (
-    WeakKeyDictionary()
-)
-_PROBED_WORDS = 3  # generated tokens of the probed text; the last one is not read
-_CHANGED = 1e-2  # of the largest change
-_UNCHANGED = 1e-4  # of the median of clear changes
-_ROUNDING = 1e-5  # of the largest value of a row
+_INPUTS = "inputs_embeds"
+_AMPLITUDE = 1e-3  # of noise: small, so that rows change linearly, but more than rounding
+_LEAST_RUNS, _MOST_RUNS = 4, 24
+_FEW = 512  # tokens; the fewer they are, the more noise places each
+_SILENT = 1e-7  # of the largest squared change
+_EQUAL = 1e-12  # of the same; rows of text do not change at all
+_EVERYWHERE = 0.7  # of the photo
+_SHOWN = 0.5  # a pixel value shows the photo if this share of it does; the rest is padding
+_BORDER = 0.01  # of the photo: a tile that begins or ends so close to its border does so there
+_SMALLEST = 0.6  # pixels of the photo; smaller tokens cannot be told apart
+_MEDIAN, _MEAN = 3.0, 9.0  # gray levels by which half photo, half pattern may be off
+_TEXTURE = 64  # gray levels of noise in test photos, for processors that look for content
 
 
 @dataclass(frozen=True, eq=False)
 class ImageTokens:
-    """Image tokens of a model for a photo of one size.
+    """Image tokens of a model for photos of one size.
 
     Args:
-        sites: Attention layers in which words read image tokens, in their order.
-        text_sites: All attention layers of the text decoder.
-        columns: Index of the key of each image token in `sites`.
-        placement: Places of the image tokens on the photo; of those that the resampler reads if
-            there is one.
-        resampler_sites: Attention layers between the placed tokens and those that words read.
+        placement: Their positions; of those that learned queries read if there are any.
+        sites: Attention layers in which words read them; None for all self-attention of the text
+            decoder.
+        columns: Keys that words read, if these are learned queries.
+        between: Attention layers in which the queries read the placed tokens.
+        num_keys: Keys of `sites` in the probe; where they are more, image tokens stand that much
+            further on, behind the words.
         notes: How the tokens were placed, if not by their own pixels.
-        states: Rows of the image tokens in the hidden states that `KeySources` finds; None if these
-            are others.
-        moves: Whether the keys of image tokens stand behind those of the words, so that each word
-            moves them by one.
     """
 
-    sites: tuple[str, ...]
-    text_sites: tuple[str, ...]
-    columns: Int[Tensor, " i"]
     placement: Placement
-    resampler_sites: tuple[str, ...] = ()
+    sites: tuple[str, ...] | None
+    columns: Int[Tensor, " l"]
+    between: tuple[str, ...] = ()
+    num_keys: int | None = None
     notes: tuple[str, ...] = ()
-    states: Int[Tensor, " s"] | None = None
-    moves: bool = False
 
-    def for_words(self, count: int) -> "ImageTokens":
-        """Return the image tokens of a text of `count` generated tokens."""
-        if not self.moves:
-            return self
-        columns = self.columns + count - _PROBED_WORDS
-        return replace(self, columns=columns, placement=replace(self.placement, columns=columns))
+
+Kept = dict[Any, tuple[ImageTokens, "_Pixels"]]
+"""Image tokens by what decides on them: size and inputs of a photo, for one model."""
 
 
 def find_image_tokens(
-    model: nn.Module,
     process: PhotoProcessor,
     photo: LoadedImage,
     inputs: dict[str, Any],
     text: GeneratedText,
+    kept: Kept,
 ) -> ImageTokens:
-    """Return the image tokens that words of a model read, with their places on the photo.
-
-    The result is cached for photos of one size with the same prompt. That the pixels of a photo lie
-    where those of test photos do is checked for each.
-
-    Raises:
-        ValueError: If words do not read image tokens, or the tokens cannot be placed.
-    """
-    name = pixel_name(inputs)
-    # Where image tokens stand depends on ids, masks and grid sizes, which are integers; of the
-    # pixels on the shape alone.
-    integers = [
-        (key, value.cpu().numpy().tobytes())
-        for key, value in inputs.items()
-        if isinstance(value, Tensor) and not value.is_floating_point()
-    ]
-    key = (photo.size, tuple(inputs[name].shape), process.fingerprint(),
-           tuple(integers))  # fmt: skip
-    cache = _CACHE.setdefault(model, {})
-    plain, normalized = process.pixels(name)
-    if key not in cache:
-        places = find_pixel_places(plain, normalized, photo.size, inputs[name].shape)
-        # backward passes round too, if autocast is on around them
-        with recordable_attention(model), torch.autocast(inputs[name].device.type, enabled=False):
-            image_tokens = _locate(model, inputs, text, places, photo)
-        if len(cache) >= _CACHE_SIZE:
-            cache.clear()
-        cache[key] = image_tokens, places
-    image_tokens, places = cache[key]
-    check_places(places, photo.pixels, inputs[name], process=plain, normalized=normalized)
-    return image_tokens.for_words(text.num_generated)
-
-
-@dataclass(eq=False)
-class _Probe:
-    """Keys of a model without attention, and the pixels that they depend on.
+    """Return the image tokens that words of a model read, with their positions on the photo.
 
     Args:
-        pixels: Noise, in the graph of the keys.
-        sources: Keys of all attention layers.
+        process: Preprocessing of the model, with the prompt.
+        photo: The photo.
+        inputs: Its inputs.
+        text: What the model generated for it.
+        kept: Tokens of earlier photos of the same call.
+
+    Raises:
+        ValueError: If words read no image tokens, or the tokens cannot be placed.
     """
-
-    model: nn.Module
-    inputs: tuple[dict[str, Any], dict[str, Any]]
-    skip: frozenset[int]
-    pixels: Tensor
-    sources: dict[str, KeySource]
-    others: dict[str, KeySource]
-    text_sites: tuple[str, ...]
-
-    @cached_property
-    def noisy(self) -> tuple[dict[str, KeySource], dict[str, KeySource]]:
-        """Keys of other noise, for one word and for two."""
-        noise = {pixel_name(self.inputs[1]): noise_pixels(self.inputs[1], seed=1)}
-        shorter, longer = self.inputs
-        with torch.no_grad():
-            first = _sources(self.model, shorter | noise, self.skip)
-            return first, _sources(self.model, longer | noise, self.skip)
-
-
-def noise_pixels(inputs: dict[str, Any], seed: int) -> Tensor:
-    """Return noise as the pixels of a model, in float32."""
     name = pixel_name(inputs)
-    original = inputs[name]
-    noise = 2 * torch.rand(original.shape, generator=torch.Generator().manual_seed(seed)) - 1
-    pixels = noise.to(original.device)
-    if name == "flattened_patches":
-        pixels[..., :2] = original[..., :2]  # row and column of the patch
-    return pixels
-
-
-def _probe(model: nn.Module, inputs: dict[str, Any], text: GeneratedText) -> _Probe:
-    """Run the model without attention, for one word and the photo, and for two words and noise.
-
-    Attention layers of the text decoder are those whose number of queries grows with the text. Of
-    the decoder, only the linear layers of keys have to run: tokens keep their content.
-    """
-    if any(weight.is_meta for weight in model.parameters()):
-        skip: frozenset[int] = frozenset()  # offloaded weights are other tensors in each pass
-    else:
-        skip = _text_layers(model, text)
+    tensors = {key: value for key, value in inputs.items() if isinstance(value, Tensor)}
+    integers = {key: v.cpu().numpy().tobytes() for key, v in tensors.items()
+                if not v.is_floating_point()}  # fmt: skip
     prompt = text.sequence[: len(text.sequence) - text.num_generated]
-    shorter, longer = (
-        replay_inputs(model, inputs, torch.cat([prompt, text.sequence[-1:].repeat(count)]), count)
-        for count in (_PROBED_WORDS - 1, _PROBED_WORDS)
-    )  # fmt: skip
-    with torch.no_grad():
-        others = _sources(model, shorter, skip)
-    pixels = noise_pixels(longer, seed=0).requires_grad_()
-
-    def grown(site: str, source: KeySource) -> bool:
-        return site in others and source.num_queries == others[site].num_queries + 1
-
-    def is_first(site: str, source: KeySource) -> bool:
-        return grown(site, source) and source.keys.requires_grad
-
-    with torch.enable_grad():
-        sources = _sources(model, {**longer, pixel_name(longer): pixels}, skip, is_first)
-    text_sites = tuple(site for site, source in sources.items() if grown(site, source))
-    return _Probe(model, (shorter, longer), skip, pixels, sources, others, text_sites)
+    key = (photo.size, tensors[name].shape, process.text, *prompt.tolist(), *integers.items())
+    if key not in kept:
+        pixels = _Pixels(process, name, photo.size, tensors[name].shape)
+        with torch.autocast(tensors[name].device.type, enabled=False):
+            # three words, the last of which is not read
+            words = torch.cat([prompt, text.sequence[-1:].repeat(3)])
+            given = replay_inputs(process.model, inputs, words, 3)
+            kept[key] = _locate(process.model, given, pixels), pixels
+    tokens, pixels = kept[key]
+    pixels.check(photo)
+    return tokens
 
 
-def _sources(
-    model: nn.Module, inputs: dict[str, Any], skip: frozenset[int], last: Any = None
-) -> dict[str, KeySource]:
-    """Return the keys of a model that runs in float32 without attention."""
-    device = next(
-        (value.device.type for value in inputs.values() if isinstance(value, Tensor)), "cpu"
-    )
-    grad = torch.is_grad_enabled()
+class _Pixels:
+    """Where the pixel values of a photo of one size lie on it.
 
-    sources = KeySources(model, skip=skip, full_precision=True, last=last)
-    with (
-        frozen(model),
-        torch.set_grad_enabled(grad),
-        torch.autocast(device, enabled=False),
-        sources.collecting(),
-    ):
-        model(**inputs)
-    return sources.sources
-
-
-def _text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
-    """Return the weights of linear layers that run without a photo, but those of the keys.
-
-    They are found once per model, unless it changes its attention: eager attention shows keys only
-    in scores, which need queries too.
+    Args:
+        process: Preprocessing of the model.
+        name: Input of the model that holds the pixel values.
+        size: Height and width of the photo.
+        shape: Shape of the pixel values.
     """
-    kernels = tuple(
-        getattr(getattr(module, "config", None), "_attn_implementation", None)
-        for module in model.modules()
-    )
-    known = _TEXT_LAYERS.setdefault(model, {})
-    if kernels not in known:
-        traced = _trace_text_layers(model, text)
-        names = [name for name, weight in model.named_parameters() if id(weight) in traced]
-        known[kernels] = frozenset(names)
-    return frozenset(
-        id(weight) for name, weight in model.named_parameters() if name in known[kernels]
-    )
+
+    def __init__(
+        self, process: PhotoProcessor, name: str, size: tuple[int, int], shape: torch.Size
+    ) -> None:
+        self.process, self.name, self.size, self.shape = process, name, size, shape
+        y, x = ((np.arange(side) + 0.5) / side for side in size)
+        y = y[:, None]
+        # Some noise in all test photos, so that processors which crop plain margins crop none.
+        texture = np.random.default_rng(0).uniform(32, 32 + _TEXTURE, size)
+        dark, bright = (self._read(texture + level) for level in (0 * y, 0 * y + 128))
+        span = bright - dark
+        self.shown = span.abs() > _SHOWN * span.abs().max()
+
+        def position(axis: np.ndarray, low: float = 0.0, high: float = 1.0) -> Tensor:
+            ramp = self._read(texture + 128 * ((axis - low) / (high - low)).clip(0, 1))
+            places = low + (high - low) * (ramp - dark) / torch.where(self.shown, span, 1.0)
+            seen = places[self.shown]
+            near, far = float(seen.min()) - 0.02, float(seen.max()) + 0.02
+            if far - near > 0.5 * (high - low):
+                return places * self.shown
+            return position(axis, near, far)  # of a crop, whose ramp has a few gray levels only
+
+        self.places: Float[Tensor, 2 * shape] = torch.stack([position(y), position(x)])
+        self._pattern = 127.5 + 127.5 * np.sin(16 * np.pi * y) * np.sin(16 * np.pi * x)
+        self._processed = self._read(self._pattern)
+        self._level = float(span.abs().max()) / 128
+
+    def _read(self, gray: np.ndarray) -> Tensor:
+        """Return the pixel values of a photo, not normalized."""
+        photo = np.broadcast_to(np.rint(gray), self.size) if gray.ndim < 3 else gray
+        rgb = photo[..., None].repeat(3, 2) if photo.ndim < 3 else photo
+        values = self.process.unnormalized(Image.fromarray(rgb.astype(np.uint8)))[self.name]
+        if values.shape != self.shape:
+            raise ValueError(
+                "the processor must return pixels of one shape for photos of "
+                f"{self.size[0]} x {self.size[1]} pixels, got {tuple(self.shape)} and "
+                f"{tuple(values.shape)}; if it crops photos by their content, turn that off"
+            )
+        return values.double().cpu()
+
+    def check(self, photo: LoadedImage) -> None:
+        """Refuse a photo whose pixels lie elsewhere than those of the test photos.
+
+        A processor that treats every pixel by its position alone is linear: the mean of photo and
+        pattern must give the mean of both results.
+
+        Raises:
+            ValueError: If the positions depend on the content of the photo.
+        """
+        mixed = np.rint((photo.pixels + self._pattern[..., None]) / 2)
+        mean = (self._read(photo.pixels) + self._processed) / 2
+        error = (self._read(mixed) - mean)[self.shown].abs() / self._level
+        if float(error.median()) > _MEDIAN or float(error.mean()) > _MEAN:
+            raise ValueError(
+                "the processor places photos by their content, for example because it crops "
+                "margins, so that the pixels of this photo lie elsewhere than those of the test "
+                "photos of its size; turn that off in the image processor (do_crop_margin=False "
+                "in Nougat), or crop the photo yourself"
+            )
+
+    def slices(self) -> tuple[Int[Tensor, " *shape"], Float[Tensor, "s 2 2"]]:
+        """Return the tile of each pixel value, and what each tile shows of the photo."""
+        lead = self.shape[: -3 if len(self.shape) > 3 else -2]
+        count = lead.numel()
+        numbers = torch.arange(count).view(*lead, *[1] * (len(self.shape) - len(lead)))
+        edges = torch.zeros(count, 2, 2, dtype=torch.float64)
+        for number in range(count):
+            own = self.shown.reshape(count, -1)[number]
+            seen = self.places.reshape(2, count, -1)[:, number, own]
+            if seen.numel():  # it shows an even rectangle, whose sides its variance tells
+                half = 3**0.5 * seen.std(1, correction=0)
+                edges[number] = torch.stack([seen.mean(1) - half, seen.mean(1) + half])
+        edges = torch.where(edges < _BORDER, 0.0, torch.where(edges > 1 - _BORDER, 1.0, edges))
+        return numbers.expand(self.shape), edges
 
 
-def _trace_text_layers(model: nn.Module, text: GeneratedText) -> frozenset[int]:
-    ids = text.sequence[-1:].repeat(2)[None].to(next(model.parameters()).device)
-    sources = KeySources(model, full_precision=True, trace=True)
-    try:
-        with frozen(model), sources.collecting():
-            model(input_ids=ids, use_cache=False)  # pyright: ignore[reportCallIssue]
-    except Exception:  # noqa: BLE001 (the model does not run without a photo)
-        return frozenset()
-    return sources.without_keys()
+class _Found(Exception):  # noqa: N818 (it ends a run)
+    """The run has what it was made for."""
 
 
-def _locate(
-    model: nn.Module,
-    inputs: dict[str, Any],
-    text: GeneratedText,
-    places: PixelPlaces,
-    photo: LoadedImage,
-) -> ImageTokens:
-    """Return the image tokens of the text decoder, or of the resampler before it."""
-    config: Any = model.config
-    probe = _probe(model, inputs, text)
-    tokens = _placed(probe, probe.text_sites, places, photo)
-    if tokens is not None:
-        return replace(tokens, text_sites=probe.text_sites)
-    module = RESAMPLERS.get(str(config.model_type))
-    columns = _image_columns(model, probe.inputs[1])
-    if module is None or columns is None:
-        raise ValueError(_no_image_tokens(model, probe))
+class _Rows:
+    """What the words of a model read of pixel values, without attention on the way.
+
+    Args:
+        model: The model.
+        inputs: Its inputs.
+    """
+
+    def __init__(self, model: nn.Module, inputs: dict[str, Any]) -> None:
+        self.model, self.inputs = model, inputs
+        self.decoder_name, self.decoder = text_decoder(model)
+        self.shapes: dict[str, tuple[int, int, int, int]] = {}
+        self.dtype = torch.promote_types(weight_dtype(model), torch.float32)
+        self.is_half = any(weight.dtype in HALF for weight in model.parameters())
+
+    def read(self, pixels: Tensor, until: Collection[str] = ()) -> dict[str, Tensor]:
+        """Return the rows `n c` of the decoder's input, and the values of attention by layer.
+
+        Args:
+            pixels: The pixel values.
+            until: Rows with which the run ends.
+        """
+        rows: dict[str, Tensor] = {}
+
+        def keep(name: str, values: Tensor) -> None:
+            rows.setdefault(name, values)
+            if name in until:
+                raise _Found
+
+        def enter(_: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
+            states = kwargs.get(_INPUTS)
+            if isinstance(states, Tensor):
+                keep(_INPUTS, states.flatten(0, -2))
+
+        def on_call(call: AttentionCall) -> Tensor | None:
+            if call.unsupported:
+                return None
+            call.heads_mixed = False  # tokens keep their content also where heads are mixed
+            _, _, num_queries, num_keys = self.shapes[call.name] = call.shape
+            values = call.inputs[2]
+            if values.shape[1] == 1:  # bmm has the heads on the batch axis
+                values = values.transpose(0, 1)
+            if self.in_decoder(call.name) or num_queries != num_keys:
+                keep(call.name, values.transpose(1, 2).flatten(2).flatten(0, 1))
+            if num_queries == num_keys:
+                return torch.eye(num_keys, dtype=values.dtype, device=values.device)
+            # words keep their content, too
+            return values.new_zeros(num_queries, num_keys) if self.in_decoder(call.name) else None
+
+        name = pixel_name(self.inputs)
+        handle = self.decoder.register_forward_pre_hook(in_this_run(enter), with_kwargs=True)
+        try:
+            with (
+                suppress(_Found), without_grad(self.model), recordable_attention(self.model),
+                Float32() if self.is_half else nullcontext(), attention_calls(self.model, on_call),
+            ):  # fmt: skip
+                self.model(**{**self.inputs, name: pixels.to(self.inputs[name].device, self.dtype)})
+        finally:
+            handle.remove()
+        return rows
+
+    def in_decoder(self, site: str) -> bool:
+        """Whether an attention layer is one of the text decoder."""
+        return site.startswith(self.decoder_name)
+
+
+def text_decoder(model: nn.Module) -> tuple[str, nn.Module]:
+    """Return the text decoder of a model, and its name with a dot."""
+    own: Any = model
+    decoder = own.get_decoder()
+    decoder = getattr(decoder, "decoder", decoder)  # of an encoder and a decoder
+    name = next(name for name, module in model.named_modules() if module is decoder)
+    return f"{name}.", decoder
+
+
+def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTokens:
+    """Return the image tokens that words read, or that learned queries before them read."""
+    rows = _Rows(model, given)
+    original = given[pixels.name]
+    random = torch.Generator().manual_seed(0)
+
+    def noise() -> Tensor:
+        return torch.randn(pixels.shape, generator=random, dtype=torch.float64)
+
+    base = torch.where(pixels.shown, noise(), original.double().cpu())
+    change = noise() * pixels.shown
+    until: tuple[str, ...] = (_INPUTS,)
+    before, after = rows.read(base, until), rows.read(base + change, until)
+    site = _INPUTS
+    changed = _changed(before, after, site)
+    sites: tuple[str, ...] | None = None
+    if not len(changed):  # words read the photo by cross-attention, or the decoder joins both
+        before, after = rows.read(base), rows.read(base + change)
+        *_, last = (shape for name, shape in rows.shapes.items() if rows.in_decoder(name))
+        reading = {name: _changed(before, after, name) for name, shape in rows.shapes.items()
+                   if rows.in_decoder(name) and shape[2] == last[2]}  # fmt: skip
+        site = next((name for name, own in reading.items() if len(own)), "")
+        if not site:
+            raise ValueError(_no_image_tokens(model))
+        changed = reading[site]
+        sites = tuple(name for name, own in reading.items() if torch.equal(own, changed))
     between = tuple(
-        site
-        for site, source in probe.sources.items()
-        if module in site and source.num_queries * source.num_groups == len(columns)
+        name
+        for name, shape in rows.shapes.items()
+        if not rows.in_decoder(name) and shape[0] * shape[2] == len(changed)
+        and shape[2] != shape[3] and name in after
+    )  # fmt: skip
+    measured = {name: torch.zeros(5, len(before[name]), dtype=torch.float64)
+                for name in (site, *between[:1])}  # fmt: skip
+    count = max(_LEAST_RUNS, min(_MOST_RUNS, _FEW // len(changed)))
+    for _ in range(count):
+        change = _AMPLITUDE * noise() * pixels.shown
+        changes = (change, change * pixels.places[0], change * pixels.places[1])
+        runs = [rows.read(base + each, (site,)) for each in changes]
+        for name, total in measured.items():
+            d, d_y, d_x = (each[name].double() - before[name].double() for each in runs)
+            pairs = ((d, d), (d_y, d), (d_x, d), (d_y, d_y), (d_x, d_x))
+            total += torch.stack([(one * other).sum(1) for one, other in pairs]).cpu()
+    part, edges = pixels.slices()
+    weights = (part + 1.0) / len(edges)
+    hidden = _AMPLITUDE * noise() * ~pixels.shown
+    plain, by_part, padding = (
+        rows.read(base + each, (site,)) for each in (change, change * weights, hidden)
     )
-    tokens = _placed(probe, between, places, photo)
-    if tokens is None:
-        raise ValueError(_no_image_tokens(model, probe))
-    length = probe.inputs[1]["input_ids"].shape[1]
-    sites = tuple(s for s in probe.text_sites if probe.sources[s].num_keys == length)
-    note = (
-        f"words read {len(columns)} learned queries; each is replaced by its attention to image "
-        f"tokens, mean over the layers and heads of {module}: an approximation"
-    )
-    return replace(tokens, sites=sites, text_sites=probe.text_sites, columns=columns,
-                   resampler_sites=tokens.sites, notes=(*tokens.notes, note))  # fmt: skip
 
-
-def _no_image_tokens(model: nn.Module, probe: _Probe) -> str:
-    name = type(model).__name__
-    if not probe.text_sites:
-        return (
-            f"no attention of words was found in {name}: its kernels cannot be recorded; use "
-            "model.set_attn_implementation('sdpa')"
+    def placed(name: str) -> Placement | None:
+        energy, y, x, yy, xx = measured[name]
+        own = (energy > _SILENT * energy.max()).nonzero()[:, 0]
+        if name == site and 2 * len(own) < len(changed):
+            return None  # discrete codes, which change by steps
+        d, d_part, d_padding = (
+            (each[name] - before[name])[own.to(each[name].device)].double().cpu()
+            for each in (plain, by_part, padding)
         )
+        mean = torch.stack([y, x], 1)[own] / energy[own, None]
+        variance = torch.stack([yy, xx], 1)[own] / energy[own, None] - mean**2
+        extent = (12 * variance.clamp(min=1e-12)).sqrt()  # of an even box
+        number = (d_part * d).sum(1) / (d * d).sum(1) * len(edges) - 1
+        parts = number.round().long().clamp(0, len(edges) - 1)
+        whole = d_padding.square().sum(1) <= _SILENT * energy[own]
+        one = len(own) < 2 * len(parts.unique())  # each patch is a slice: the photo is all of them
+        limits = torch.stack([edges[:, 0].amin(0), edges[:, 1].amax(0)])[None] if one else edges
+        if name == site and between and float(extent.median()) > _EVERYWHERE:
+            return None  # learned queries read all of the photo
+        parts = torch.zeros_like(parts) if one else parts
+        centers = Centers(mean, extent, whole, parts, limits, pixels.shape[-2] / pixels.shape[-1])
+        cells = find_cells(centers)
+        if cells is None:
+            return None
+        placement = draw(cells, own[cells.members], pixels.size)
+        _check_large_enough(placement, pixels.size)
+        return placement
+
+    placement = placed(site)
+    if placement is not None:
+        keys = None if site == _INPUTS else rows.shapes[site][3]
+        return ImageTokens(placement, sites, placement.columns, num_keys=keys)
+    placement = placed(between[0]) if between else None
+    if placement is None:
+        raise ValueError(_no_image_tokens(model))
+    note = (
+        f"words read {len(changed)} learned queries; each is replaced by its attention to image "
+        f"tokens, mean over the layers and heads of {between[0]}: an approximation"
+    )
+    return ImageTokens(placement, sites, changed, between, notes=(note,))
+
+
+def _changed(before: dict[str, Tensor], after: dict[str, Tensor], name: str) -> Int[Tensor, " i"]:
+    """Return the rows that changed."""
+    if name not in before:
+        return torch.empty(0, dtype=torch.long)
+    energy = (after[name] - before[name]).double().square().sum(1).cpu()
+    return (energy > _EQUAL * energy.max()).nonzero()[:, 0]
+
+
+def _no_image_tokens(model: nn.Module) -> str:
     return (
-        f"the words of {name} read no token that depends on pixels of its own: "
-        f"{why_no_image_tokens(model)}; models whose words read learned queries are supported for "
-        f"{', '.join(RESAMPLERS)}"
+        f"the words of {type(model).__name__} read no token with a position on the photo: it mixes "
+        "the image before, or turns it into discrete codes; such models are not supported"
     )
 
 
-def _placed(
-    probe: _Probe, candidates: Sequence[str], places: PixelPlaces, photo: LoadedImage
-) -> ImageTokens | None:
-    """Return the image tokens among the keys of some layers; None if there are none."""
-    geometry = Geometry.identity(photo.size)
-    for first in candidates:
-        keys = probe.sources[first].keys
-        if not keys.requires_grad:
-            continue
-        owners, shared = token_owners(keys, probe.pixels)
-        if not bool((owners != NO_TOKEN).any()):
-            continue
-        if float(shared) <= _MAX_SHARED:
-            moments = owned_pixel_moments(owners, places.points, places.shown)
-            placement = place_tokens(moments, geometry)
-            notes = ()
-            # Bin 0 counts elements without a token of their own, bin i + 1 those of token i.
-            counts = torch.bincount(owners.clamp(min=NO_TOKEN) - NO_TOKEN)
-            expected = counts[1:].nonzero()[:, 0].cpu()
-        elif len(keys) > _MAX_BACKWARD_PASSES:
-            raise ValueError(
-                f"image tokens of {type(probe.model).__name__} share pixels, and {len(keys)} of "
-                f"them are more than the {_MAX_BACKWARD_PASSES} that can be placed one by one"
-            )
-        else:
-            moments = shared_pixel_moments(keys, probe.pixels, places.points, places.shown)
-            placement = place_tokens(moments, geometry, shared=True)
-            expected = None
-            notes = (
-                "image tokens share pixels: each is drawn on the mean and spread of its gradient",
-            )
-        return _proved(probe, candidates, expected, ImageTokens(
-            (), (), placement.columns, placement, (), notes))  # fmt: skip
-    return None
-
-
-def _proved(
-    probe: _Probe,
-    candidates: Sequence[str],
-    expected: Int[Tensor, " c"] | None,
-    tokens: ImageTokens,
-) -> ImageTokens:
-    """Return the image tokens with the layers whose keys change with the pixels.
-
-    Photo and noise differ in all pixels, and the texts in the last word: exactly the keys of image
-    tokens must change, in every layer in which any key does: those that depend on pixels in the
-    first layer (`expected`), visible ones or not, or for None those that change there.
-    """
-    # Where the pixels depend on the run, exactly the keys of image tokens (i) may change:
-    #
-    #     photo, one word      p i i i p w
-    #     noise, two words     p i i i p w w
-    #     changed                x x x
-    sites: list[str] = []
-    moving: set[bool] = set()
-    for site in candidates:
-        if site not in probe.others:
-            continue
-        source = probe.sources[site]
-        other = probe.others[site]
-        if source.masked is None:
-            moves, changed = _moves(source, other, tokens.columns)
-            masked = torch.zeros_like(changed)
-        else:
-            moves, changed = _moves_of_scores(probe, site)
-            masked = source.masked.cpu()
-        if not bool(changed.any()) and not bool(masked.any()):
-            continue
-        indices = changed.nonzero()[:, 0]
-        expected = indices if expected is None else expected
-        fitting = expected[expected < len(changed)]
-        if len(fitting) < len(expected) or indices.tolist() != fitting[~masked[fitting]].tolist():
-            raise ValueError(
-                f"the image tokens that {site} in {type(probe.model).__name__} reads are not those "
-                f"that its first layer reads ({len(indices)} keys change with their pixels, "
-                f"{len(expected)} should); such models are not supported"
-            )
-        sites.append(site)
-        moving.add(moves)
-    if expected is None or len(moving) != 1:
-        raise ValueError(_no_image_tokens(probe.model, probe))
-    first = probe.sources[sites[0]]
-    rows = _state_rows(first, probe.others[sites[0]], expected, tokens.columns)
-    return replace(tokens, sites=tuple(sites), states=rows, moves=moving.pop())
-
-
-def _moves(
-    source: KeySource, other: KeySource, columns: Int[Tensor, " i"]
-) -> tuple[bool, Bool[Tensor, " m"]]:
-    """Return whether keys of image tokens stand behind those of the words, and which changed.
-
-    With one word more, the keys behind the words move by one. Of the two ways to compare the keys
-    of both texts, the right one shows fewer changes, as keys of the prompt stay.
-    """
-    # Where image tokens (i) and other tokens of an encoder stand behind the words (w), one word
-    # more moves them:
-    #
-    #     other     w b i i i t       compared place by place: 5 of the first 6 keys change
-    #     source    w w b i i i t     compared without the new word: 3 keys change
-    ahead = len(source.keys) - len(other.keys)
-    count = len(other.keys)
-    stay, move = torch.zeros(2, len(source.keys), dtype=torch.bool)
-    stay[:count] = _changed(source.keys[:count], other.keys)
-    if ahead == 0 or source.num_keys == source.num_queries:
-        return False, stay
-    words = source.num_queries - ahead  # they stand first, and the other keys behind them
-    aligned = torch.cat([source.keys[:words], source.keys[source.num_queries :]])
-    both = _changed(aligned, other.keys)
-    move[:words] = both[:words]
-    move[source.num_queries :] = both[words:]
-    # Where image tokens alone stand behind the words both ways show as many changes. Then that one
-    # is right in which all placed tokens have changed.
-    placed = columns[columns < len(source.keys)].cpu()
-    counted = [(int(way.sum()), not bool(way[placed].all())) for way in (move, stay)]
-    moves = counted[0] < counted[1]
-    return moves, move if moves else stay
-
-
-def _moves_of_scores(probe: _Probe, site: str) -> tuple[bool, Bool[Tensor, " m"]]:
-    """Return the same of keys that only scores show: these are of the last word, which differs.
-
-    Texts of the same words are compared instead, on other noise.
-    """
-    shorter, longer = (sources[site] for sources in probe.noisy)
-    source = probe.sources[site]
-    other = probe.others[site]
-    changed = _changed(source.keys, longer.keys)
-    if source.num_keys in (source.num_queries, other.num_keys):
-        return False, changed
-    before = _changed(other.keys, shorter.keys).nonzero()[:, 0].tolist()
-    return before != changed.nonzero()[:, 0].tolist(), changed
-
-
-def _changed(before: Float[Tensor, "m d"], after: Float[Tensor, "m d"]) -> Bool[Tensor, " m"]:
-    """Return the rows that changed by more than rounding."""
-    before = before.detach().float()
-    change = (after.float() - before).abs().amax(1).cpu()
-    rounding = _ROUNDING * before.abs().amax(1).cpu()
-    # The median of clear changes is the size of a change; rounding is far below, and one key that
-    # changes much more than the others does not hide them. Where all change by rounding alone,
-    # nothing does.
-    clear = change[change > _CHANGED * change.max()]
-    if not (change > rounding).any():
-        return torch.zeros_like(change, dtype=torch.bool)
-    return change > _UNCHANGED * clear.median()
-
-
-def _state_rows(
-    before: KeySource, after: KeySource, expected: Int[Tensor, " c"], columns: Int[Tensor, " i"]
-) -> Int[Tensor, " i"] | None:
-    """Return the rows of the hidden states that image tokens are made from.
-
-    They change with the same pixels as the keys: all keys are that much further on.
-    """
-    if before.states is None or after.states is None:
-        return None
-    count = min(len(before.states), len(after.states))  # the words stand last
-    changed = _changed(before.states[:count], after.states[:count]).nonzero()[:, 0]
-    if len(changed) != len(expected):
-        return None
-    offsets = (expected - changed).unique()
-    return columns.cpu() - offsets if len(offsets) == 1 else None
-
-
-def _image_columns(model: nn.Module, inputs: dict[str, Any]) -> Int[Tensor, " i"] | None:
-    """Return the positions of image tokens in the prompt, as the model marks them."""
-    mask = inputs.get("image_embeds_position_mask")
-    if mask is None:
-        older = getattr(model.config, "image_token_index", None)
-        token = getattr(model.config, "image_token_id", older)
-        if token is None or "input_ids" not in inputs:
-            return None
-        mask = (inputs["input_ids"] == token).long()
-    return (mask[0] == 1).nonzero()[:, 0].cpu()
+def _check_large_enough(placement: Placement, size: tuple[int, int]) -> None:
+    """Refuse a photo with fewer pixels than tokens."""
+    (width, _, _), (_, height, _), _ = placement.geometry.matrix
+    smallest = min(width, height)
+    if smallest < _SMALLEST:
+        raise ValueError(
+            f"the photo is too small to place image tokens on it: it has {size[1]} x {size[0]} "
+            f"pixels (width x height), and a token covers {smallest:.2g} of a pixel; enlarge it"
+        )

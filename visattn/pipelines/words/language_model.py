@@ -1,9 +1,8 @@
 """Vision-language models of transformers: loading, processing of prompts, generation."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -12,8 +11,8 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.pipelines.words.pixel_places import Process
 from visattn.pipelines.words.spans import same_length
+from visattn.recording.interception import in_this_run
 
 PIXEL_NAMES = (
     "pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images",
@@ -46,6 +45,7 @@ class PhotoProcessor:
         prompt: Text before the generated words: an instruction of a chat model, the beginning of
             the caption for others, or chat messages as for `apply_chat_template`. By default that
             of the model's training, "Describe this image." for chat models, none for others.
+        template: Options of `apply_chat_template`, such as `tools` or `enable_thinking`.
 
     Raises:
         TypeError: If the processor has no image processor or no tokenizer, or the prompt is neither
@@ -54,9 +54,15 @@ class PhotoProcessor:
     """
 
     def __init__(
-        self, model: nn.Module, processor: Any, prompt: str | Messages | None = None
+        self,
+        model: nn.Module,
+        processor: Any,
+        prompt: str | Messages | None = None,
+        template: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
+        self.processor = processor
+        self.template = template or {}
         self.joint: Any
         self.image_processor: Any
         self.tokenizer: Any
@@ -79,53 +85,38 @@ class PhotoProcessor:
         self.special_ids = frozenset(getattr(self.tokenizer, "all_special_ids", ()))
         self.text = self._text(prompt)
 
-    def __call__(
-        self,
-        images: Sequence[_Photo],
-        *,
-        texts: Sequence[str | None] | None = None,
-        **images_kwargs: Any,
-    ) -> dict[str, Any]:
-        """Return the inputs of `generate` for a batch, on the device of the model.
+    def __call__(self, photo: _Photo, **images_kwargs: Any) -> dict[str, Any]:
+        """Return the inputs of `generate` for a photo, on the device of the model.
 
         Args:
-            images: The photo of each prompt.
-            texts: The complete prompt of each; by default that of this object.
+            photo: The photo.
             images_kwargs: Options of the image processor.
         """
-        texts = texts or [self.text] * len(images)
         if self.joint is None or self.text is None or self._is_continued:
-            inputs = self._pixels(images, texts, images_kwargs)
+            inputs = self._pixels(photo, {"return_tensors": "pt", **images_kwargs})
         else:
-            inputs = dict(self._joint(images, texts, images_kwargs))
+            kwargs: dict[str, Any] = {"text": [self.text], "return_tensors": "pt"}
+            if images_kwargs:
+                kwargs["images_kwargs"] = images_kwargs
+            # as `apply_chat_template` of transformers: its text has the begin token already
+            begin = getattr(self.tokenizer, "bos_token", None)
+            if begin and self.text.startswith(begin):
+                kwargs["add_special_tokens"] = False
+            inputs = dict(self.joint(images=[photo], **kwargs))
         inputs.pop("labels", None)
         return {name: self._to_model(value) for name, value in inputs.items()}
+
+    def with_prompt(self, prompt: str) -> "PhotoProcessor":
+        """Return the same preprocessing with another prompt."""
+        return PhotoProcessor(self.model, self.processor, prompt, self.template)
 
     def unnormalized(self, image: Image.Image) -> dict[str, Any]:
         """Return the inputs of a prompt whose pixels are not normalized."""
         try:
-            return self([image], do_normalize=False)
+            return self(image, do_normalize=False)
         except NotImplementedError:  # a step that integers do not have
             pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
-            return self([pixels], do_normalize=False)
-
-    def pixels(self, name: str) -> tuple[Process, Process]:
-        """Return what makes pixels of a photo: not normalized, and as the model gets them.
-
-        Args:
-            name: Input of the model that holds the pixels, see `pixel_name`.
-        """
-        return lambda image: self.unnormalized(image)[name], lambda image: self([image])[name]
-
-    def fingerprint(self) -> tuple[str, ...]:
-        """Return what decides where pixels come from: processors, their settings, and the text.
-
-        Some processors write it above the photo.
-        """
-        used = self.image_processor
-        settings: Any = getattr(used, "to_dict", lambda: vars(used))
-        classes = (type(processor).__qualname__ for processor in (self.joint, used))
-        return (*classes, repr(sorted(settings().items())), str(self.text))
+            return self(pixels, do_normalize=False)
 
     @property
     def _is_continued(self) -> bool:
@@ -136,26 +127,23 @@ class PhotoProcessor:
         parameters = inspect.signature(type(self.model).forward).parameters
         return is_encoder_decoder(self.model) and "input_ids" not in parameters
 
-    def _pixels(
-        self,
-        images: Sequence[_Photo],
-        texts: Sequence[str | None],
-        images_kwargs: dict[str, Any],
-    ) -> dict[str, Any]:
-        """Return the inputs of models that read the photos alone, or continue a text.
-
-        Raises:
-            ValueError: If the model gets no prompt, or prompts of a batch have different lengths.
-        """
-        options: dict[str, Any] = {"return_tensors": "pt", **images_kwargs}
-        if getattr(self.image_processor, "is_vqa", False):  # it writes questions above the photos
+    def _pixels(self, photo: _Photo, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the inputs of models that read the photo alone, or continue a text."""
+        name = type(self.image_processor).__name__
+        if getattr(self.image_processor, "is_vqa", False):  # it writes the question above the photo
             if self.text is None:
                 raise ValueError(
-                    f"{type(self.image_processor).__name__} with is_vqa=True writes a question "
-                    "above the photo: pass it as prompt"
+                    f"{name} with is_vqa=True writes a question above the photo: pass it as prompt"
                 )
-            return dict(self.image_processor(images=list(images), header_text=texts, **options))
-        inputs = dict(self.image_processor(images=list(images), **options))
+            try:
+                header = [self.text]
+                return dict(self.image_processor(images=[photo], header_text=header, **options))
+            except FileNotFoundError as error:
+                raise ValueError(
+                    f"{name} writes the question above the photo with a font of the Hub, which "
+                    "could not be fetched: run once with a connection"
+                ) from error
+        inputs = dict(self.image_processor(images=[photo], **options))
         if self.text is None:
             return inputs
         if not self._is_continued:
@@ -163,35 +151,8 @@ class PhotoProcessor:
                 f"the prompt of {type(self.model).__name__} needs its own processor: pass that "
                 "instead of an image processor and a tokenizer"
             )
-        ids = self.tokenizer(list(texts), add_special_tokens=False).input_ids
-        if len({*map(len, ids)}) > 1:
-            raise ValueError(
-                f"prompts that {type(self.model).__name__} continues must have as many tokens as "
-                f"each other in a batch, got {', '.join(str(len(tokens)) for tokens in ids)}: use "
-                "batch_size=1"
-            )
-        return {**inputs, "decoder_input_ids": torch.tensor(ids)}
-
-    def _joint(
-        self,
-        images: Sequence[_Photo],
-        texts: Sequence[str | None],
-        images_kwargs: dict[str, Any],
-    ) -> Any:
-        kwargs: dict[str, Any] = {"text": list(texts), "return_tensors": "pt"}
-        if len(images) > 1:
-            kwargs["padding"] = True
-        if images_kwargs:
-            kwargs["images_kwargs"] = images_kwargs
-        with _left_padding(self.tokenizer):
-            # Processors take one photo per prompt as a list of photos, or as a list of lists. Some
-            # of the latter read a list of photos as those of one prompt, and refuse it for a batch.
-            try:
-                return self.joint(images=list(images), **kwargs)
-            except (ValueError, TypeError, IndexError):
-                if len(images) == 1:
-                    raise
-            return self.joint(images=[[image] for image in images], **kwargs)
+        ids = self.tokenizer(self.text, add_special_tokens=False).input_ids
+        return {**inputs, "decoder_input_ids": torch.tensor([ids])}
 
     def _to_model(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -254,11 +215,6 @@ class PhotoProcessor:
                 "content of one of them"
             )
         _check_count(len(photos), "photos in the messages")
-        if extra := [key for part in photos for key in part if key != "type"]:
-            raise ValueError(
-                f"the photo of the messages is the one in images, but they have {extra[0]!r} of "
-                "their own: write {'type': 'image'} instead"
-            )
         if getattr(self.joint, "chat_template", None) is None:
             raise ValueError(
                 f"chat messages need a processor with a chat template, which "
@@ -266,7 +222,7 @@ class PhotoProcessor:
             )
         answered = messages[-1]["role"] == "assistant"  # the model continues its answer
         options = {"continue_final_message" if answered else "add_generation_prompt": True}
-        return self.joint.apply_chat_template(messages, **options)
+        return self.joint.apply_chat_template(messages, **options, **self.template)
 
     def _image_marker(self) -> str:
         """Return what the chat template writes for a photo, which a rendered prompt has."""
@@ -301,6 +257,35 @@ def is_chat(prompt: Any) -> TypeGuard[Messages]:
         and len(prompt) > 0
         and all(isinstance(item, Mapping) and {"role", "content"} <= {*item} for item in prompt)
     )
+
+
+def take_photo(prompt: Any) -> tuple[Any, Any]:
+    """Return chat messages without the photo that they hold, and the photo; None if they hold none.
+
+    Example:
+        >>> said = [{"role": "user", "content": [{"type": "image", "image": "a.jpg"}]}]
+        >>> take_photo(said)
+        ([{'role': 'user', 'content': [{'type': 'image'}]}], 'a.jpg')
+    """
+    if not is_chat(prompt):
+        return prompt, None
+    photos: list[Any] = []
+
+    def bare(part: Any) -> Any:
+        if not isinstance(part, Mapping) or part.get("type") not in _PHOTO_PARTS:
+            return part
+        photos.extend(value for key, value in part.items() if key != "type")
+        return {"type": "image"}
+
+    messages = [
+        {**said, "content": [bare(part) for part in said["content"]]}
+        if isinstance(said["content"], (list, tuple))
+        else said
+        for said in prompt
+    ]
+    _check_count(max(len(photos), 1), "photos in the messages")
+    photo = photos[0] if photos else None
+    return messages, photo.get("url") if isinstance(photo, Mapping) else photo
 
 
 def list_prompts(prompt: Any) -> list[Any] | None:
@@ -341,17 +326,6 @@ def _input_device(model: nn.Module) -> torch.device:
     return next((device for device in devices if device.type != "meta"), torch.device("cpu"))
 
 
-@contextmanager
-def _left_padding(tokenizer: Any) -> Iterator[None]:
-    """Pad at the left, so that the last position is that of the last token of each prompt."""
-    side = tokenizer.padding_side
-    tokenizer.padding_side = "left"
-    try:
-        yield
-    finally:
-        tokenizer.padding_side = side
-
-
 def pixel_name(inputs: dict[str, Any]) -> str:
     """Return the name of the input that holds the pixels.
 
@@ -388,12 +362,69 @@ class GeneratedText:
     Args:
         sequence: Ids of the prompt and of the generated tokens.
         num_generated: Number of generated tokens.
-        log_probs: Log-probability of each generated token, in nats, before any processing.
+        log_probs: Log-probability of each generated token, in nats, before any processing; NaN
+            where it is not known.
     """
 
     sequence: Int[Tensor, " n"]
     num_generated: int
     log_probs: Float[Tensor, " t"]
+
+
+class _LogProbs:
+    """The log-probability of each token that a model chooses, before any processing.
+
+    A processor of logits, which `generate` calls with the tokens so far. One number is kept per
+    token instead of one per word of the vocabulary.
+
+    Args:
+        ends: Ids with which a text ends: it may leave the beam search with them.
+        keeps: Whether a forward pass returns the logits of the positions alone that are asked for:
+            the last one, or with an assistant those of all its suggestions.
+    """
+
+    def __init__(self, ends: Sequence[int], *, keeps: bool) -> None:
+        self.ends = ends
+        self.keeps = keeps
+        self.start = -1
+        self._logits: list[Float[Tensor, "r v"]] = []
+        self._open: dict[bytes, Float[Tensor, " v"]] = {}
+        self._values: dict[int, float] = {}
+
+    def hear(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        """Take the logits of a forward pass: a forward hook."""
+        logits = getattr(output, "logits", None)
+        if isinstance(logits, Tensor):
+            kept = logits.detach() if self.keeps else logits.detach()[:, -1:]
+            self._logits = list(kept.unbind(1))
+
+    def __call__(self, ids: Int[Tensor, "r n"], scores: Tensor) -> Tensor:
+        """Keep the log-probability of the last token of each row; return the scores unchanged."""
+        texts = [row.numpy().tobytes() for row in ids.cpu()]
+        self.start = ids.shape[1] if self.start < 0 else self.start
+        for text in texts:
+            self._close(text[:-8], int.from_bytes(text[-8:], "little"))
+        if not self._logits:
+            return scores
+        log_probs = self._logits.pop(0).float().log_softmax(-1)
+        self._open = dict(zip(texts, log_probs, strict=True))
+        for text in texts:
+            for end in self.ends:
+                self._close(text, end)
+        return scores
+
+    def _close(self, text: bytes, token: int) -> None:
+        values = self._open.get(text)
+        if values is not None:
+            self._values[hash(text + token.to_bytes(8, "little"))] = float(values[token])
+
+    def of(self, sequence: Int[Tensor, " n"]) -> Float[Tensor, " t"]:
+        """Return the log-probabilities of a text; NaN where they were not heard."""
+        text = sequence.numpy().tobytes()
+        self._close(text[:-8], int(sequence[-1]))
+        lengths = range(8 * (self.start + 1), len(text) + 8, 8)
+        values = [self._values.get(hash(text[:n]), torch.nan) for n in lengths]
+        return torch.tensor(values)
 
 
 @torch.no_grad()
@@ -410,24 +441,33 @@ def generate(
     # Some models write into the inputs of `generate`, as BLIP does; the replay needs them.
     owned = {name: value.clone() if isinstance(value, Tensor) else value
              for name, value in inputs.items()}  # fmt: skip
-    kwargs = {**generate_kwargs, "return_dict_in_generate": True, "output_logits": True}
-    output: Any = model.generate(**owned, **kwargs)  # pyright: ignore[reportCallIssue]
-    logits = output.logits
-    beams = getattr(output, "beam_indices", None)
-    # Beam search may go on after the best texts have ended, and cuts sequences to the longest of
-    # these. On its way a text moves from row to row of the logits.
-    length = len(logits) if beams is None else beams.shape[1]
+    own: Any = model
+    end = generate_kwargs.get("eos_token_id", own.generation_config.eos_token_id)
+    ends = [end] if isinstance(end, int) else [int(each) for each in end or ()]
+    keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
+    log_probs = _LogProbs(ends, keeps=keeps)
+    kwargs = {**generate_kwargs, "return_dict_in_generate": True}
+    kwargs["logits_processor"] = [*generate_kwargs.get("logits_processor", ()), log_probs]
+    parts = [each for each in model.modules() if hasattr(each, "generation_config")]
+    hooks = [each.register_forward_hook(in_this_run(log_probs.hear)) for each in parts]
+    try:
+        output = own.generate(**owned, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if log_probs.start < 0:
+        raise ValueError(
+            f"{type(model).__name__}.generate ignores its logits_processor, with which the "
+            "log-probabilities of words are read; such models are not supported"
+        )
+    sequences = output.sequences.cpu()
     results: list[GeneratedText] = []
-    for row, sequence in enumerate(output.sequences):
-        tokens = sequence[len(sequence) - length :]
-        count = _length(tokens.tolist(), special_ids)
-        rows = [row] * count if beams is None else beams[row, :count].tolist()
-        log_probs = [
-            logits[step][at].log_softmax(-1)[token]
-            for step, (at, token) in enumerate(zip(rows, tokens[:count], strict=True))
-        ]
-        kept = sequence[: len(sequence) - length + count]
-        results.append(GeneratedText(kept.cpu(), count, torch.stack(log_probs).float().cpu()))
+    for sequence in sequences:
+        tokens = sequence[log_probs.start :]
+        length = _length(tokens.tolist(), special_ids)
+        text = sequence[: log_probs.start + length]
+        values = log_probs.of(text)
+        results.append(GeneratedText(text, length, values))
     return results
 
 
@@ -496,15 +536,3 @@ def _extended(model: nn.Module, name: str, value: Any, old: int, new: int) -> An
     words_are_suffix = "paligemma" in str(getattr(model.config, "model_type", ""))
     is_one = name in _ONES or (name == "token_type_ids" and words_are_suffix)
     return torch.cat([value, torch.full_like(added, int(is_one))], 1)
-
-
-def without_padding(
-    text: GeneratedText, joint: dict[str, Any], single: dict[str, Any]
-) -> GeneratedText:
-    """Return a text of a batch without the padding at the left of its prompt."""
-    if "input_ids" not in joint or len(text.sequence) == text.num_generated:
-        return text
-    padding = joint["input_ids"].shape[1] - single["input_ids"].shape[1]
-    if padding <= 0 or padding > len(text.sequence) - text.num_generated:
-        return text
-    return replace(text, sequence=text.sequence[padding:])

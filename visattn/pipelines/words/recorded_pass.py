@@ -1,8 +1,7 @@
-"""The recorded forward pass of a replay: over prompt and words."""
+"""The recorded pass of a replay, over prompt and words, with the proof that it is theirs."""
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,12 +10,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from visattn.pipelines.words.image_tokens import ImageTokens
+from visattn.pipelines.words.image_tokens import ImageTokens, text_decoder
 from visattn.pipelines.words.language_model import GeneratedText, weight_dtype
-from visattn.recording.attention_call import RECORDABLE, fused_kernels, recordable_attention
+from visattn.recording.attention_call import (
+    ALL,
+    RECORDABLE,
+    AttentionCall,
+    fused_kernels,
+    recordable_attention,
+)
 from visattn.recording.frozen import exclusive, frozen
-from visattn.recording.word_rows import WordRows
+from visattn.recording.interception import attention_calls
 
+_CHECKED = 32  # last words whose log-probabilities are compared
 _ROUNDED_RUNS = 3  # with other rounding errors
 _ROUNDING = 8.0  # times their effect
 _PRODUCTS = frozenset({F.linear, torch.matmul, torch.bmm, torch.addmm, Tensor.matmul,
@@ -47,33 +53,55 @@ class Rounding(TorchFunctionMode):
         return result
 
 
-@dataclass(frozen=True, eq=False)
-class RecordedRows:
-    """Attention of generated tokens over image tokens.
+class Recorder:
+    """Attention of the generated tokens over image tokens, in one forward pass.
 
     Args:
-        rows: Mean over the heads, on the CPU.
-        heads: The rows of each head, float16, if they were kept.
-        mixing: Share of each placed token in each learned query that words read, mean over layers
-            and heads; None if words read the placed tokens.
-        kernel: Attention implementation of the pass, for parts of the model that hide weights.
+        model: The model.
+        located: Its image tokens.
+        count: Number of generated tokens.
+        kernel: Attention implementation of parts that hide their weights.
     """
 
-    rows: Float[Tensor, "site t i"]
-    heads: Float[Tensor, "site h t i"] | None
-    mixing: Float[Tensor, "i _p"] | None
-    kernel: str
+    def __init__(
+        self, model: nn.Module, located: ImageTokens, count: int, kernel: str, *, keep_heads: bool
+    ) -> None:
+        self.located, self.count, self.kernel, self.keep_heads = located, count, kernel, keep_heads
+        self.decoder = text_decoder(model)[0]
+        self.columns = located.columns
+        self.rows: dict[str, Tensor] = {}
+        self.heads: dict[str, Tensor] = {}
+        self.mixing: list[Float[Tensor, "l i"]] = []
+        self.log_probs = torch.full((count,), torch.nan)
+
+    def on_call(self, call: AttentionCall) -> None:
+        """Keep the rows of the words, or what learned queries read."""
+        located, (_, _, num_queries, num_keys) = self.located, call.shape
+        of_words = call.name in located.sites if located.sites is not None else (
+            call.name.startswith(self.decoder) and num_queries == num_keys)  # fmt: skip
+        if not of_words and call.name not in located.between:
+            return
+        if call.unsupported:
+            raise ValueError(f"the attention of {call.name} cannot be recorded: {call.unsupported}")
+        rows = slice(-self.count, None) if of_words else ALL
+        weights = heads_as_axis(call.proved_weights(ALL, rows)[0])
+        if not of_words:  # of several images, each reads its own keys alone
+            mixing = torch.block_diag(*weights.float().mean(1))
+            self.mixing.append(mixing[:, located.placement.columns.to(mixing.device)].cpu())
+            return
+        if located.num_keys is not None:  # image tokens behind the words
+            self.columns = located.columns + num_keys - located.num_keys
+        own = weights[0][..., self.columns.to(weights.device)]
+        self.rows[call.name] = own.float().mean(0).cpu()
+        if self.keep_heads:
+            self.heads[call.name] = own.half().cpu()
 
 
-def record_rows(
-    model: nn.Module,
-    inputs: dict[str, Any],
-    text: GeneratedText,
-    located: ImageTokens,
-    *,
-    keep_heads: bool = False,
-) -> RecordedRows:
-    """Return the attention of generated tokens, of a pass with the log-probabilities of these.
+def record_words(
+    model: nn.Module, inputs: dict[str, Any], text: GeneratedText, located: ImageTokens, *,
+    keep_heads: bool,
+) -> Recorder:  # fmt: skip
+    """Return the recorded pass over a text, which must have its log-probabilities.
 
     Parts of the model with flash or flex attention run `sdpa` meanwhile, or `eager` if that
     differs.
@@ -81,10 +109,31 @@ def record_rows(
     Raises:
         ValueError: If the attention cannot be recorded, or the log-probabilities differ.
     """
+    count = text.num_generated
+    kept = count if bool(text.log_probs.isnan().any()) else min(count, _CHECKED)
+    tokens = text.sequence[len(text.sequence) - kept :]
 
-    def attempt(kernel: str) -> RecordedRows:
-        with recordable_attention(model, kernel):
-            return _record(model, inputs, text, located, kernel, keep_heads=keep_heads)
+    def attempt(kernel: str) -> Recorder:
+        recorder = Recorder(model, located, count, kernel, keep_heads=keep_heads)
+        with recordable_attention(model, kernel), frozen(model), torch.no_grad():
+            with attention_calls(model, recorder.on_call):
+                logits = forward_logits(model, inputs, kept)
+            if not recorder.rows:
+                raise ValueError(
+                    f"no attention of words was found in {type(model).__name__}: its kernels "
+                    "cannot be recorded; use model.set_attn_implementation('sdpa')"
+                )
+            log_probs = token_log_probs(logits, tokens).cpu()
+
+            def rounded() -> Tensor:
+                with Rounding():
+                    return token_log_probs(forward_logits(model, inputs, kept), tokens).cpu()
+
+            known = ~text.log_probs[-kept:].isnan()
+            check_log_probs(log_probs[known], text.log_probs[-kept:][known], logits,
+                            computing_dtype(model), lambda: rounded()[known])  # fmt: skip
+        recorder.log_probs[-kept:] = log_probs
+        return recorder
 
     with exclusive(model):  # another thread may have switched the kernels meanwhile
         if fused_kernels(model):
@@ -94,68 +143,22 @@ def record_rows(
         return attempt(RECORDABLE[0])
 
 
-def _record(
-    model: nn.Module,
-    inputs: dict[str, Any],
-    text: GeneratedText,
-    located: ImageTokens,
-    kernel: str,
-    *,
-    keep_heads: bool,
-) -> RecordedRows:
-    count = text.num_generated
-    sites = located.sites
-    between = located.resampler_sites
-    heads: dict[str, Tensor] = {}
-
-    def keep(site: str, weights: Tensor) -> Tensor:
-        if site in between:  # of several images, each reads its own keys alone
-            mixing = torch.block_diag(*weights.float().mean(1))
-            return mixing[:, located.placement.columns.to(weights.device)].cpu()
-        weights = weights[0][..., located.columns.to(weights.device)]
-        if keep_heads:
-            heads[site] = weights.half().cpu()
-        return weights.float().mean(0).cpu()
-
-    recorded = dict.fromkeys(sites, count) | dict.fromkeys(between)
-    recorder = WordRows(model, recorded, keep=keep)
-    with recorder.recording():
-        logits = _logits(model, inputs, count)
-    unheard = ((site, "its kernel is not known") for site in recorded if site not in recorder.rows)
-    if unsupported := [*recorder.unsupported.items(), *unheard]:
-        site, reason = unsupported[0]
-        raise ValueError(f"the attention of {site} cannot be recorded: {reason}")
-    tokens = text.sequence[len(text.sequence) - count :]
-
-    def rounded() -> Tensor:
-        with Rounding():
-            return token_log_probs(_logits(model, inputs, count), tokens).cpu()
-
-    log_probs = token_log_probs(logits, tokens).cpu()
-    check_log_probs(log_probs, text.log_probs, logits, computing_dtype(model), rounded)
-    rows = recorder.rows
-    return RecordedRows(
-        torch.stack([rows[site] for site in sites]),
-        torch.stack([heads[site] for site in sites]) if keep_heads else None,
-        torch.stack([rows[site] for site in between]).mean(0) if between else None,
-        kernel,
-    )
+def heads_as_axis(weights: Tensor) -> Tensor:
+    """Return weights of one caption as `[1 h r m]`; bmm has the heads on the batch axis."""
+    return weights.transpose(0, 1) if weights.shape[1] == 1 else weights
 
 
-def forward_logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "b t v"]:
+def forward_logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "t v"]:
     """Return the logits of the last `count` positions."""
+    if "logits_to_keep" in inputs:
+        inputs = {**inputs, "logits_to_keep": count}
     output: Any = model(**inputs)
-    return output.logits[:, -count:].float()
-
-
-def _logits(model: nn.Module, inputs: dict[str, Any], count: int) -> Float[Tensor, "t v"]:
-    with frozen(model), torch.no_grad():
-        return forward_logits(model, inputs, count)[0]
+    return output.logits[0, -count:]
 
 
 def token_log_probs(logits: Float[Tensor, "t v"], tokens: Int[Tensor, " t"]) -> Float[Tensor, " t"]:
     """Return the log-probability of each token."""
-    return logits.log_softmax(-1).gather(1, tokens.to(logits.device)[:, None])[:, 0]
+    return logits.float().log_softmax(-1).gather(1, tokens.to(logits.device)[:, None])[:, 0]
 
 
 def computing_dtype(model: nn.Module) -> torch.dtype:
@@ -169,12 +172,6 @@ def computing_dtype(model: nn.Module) -> torch.dtype:
     dtype = weight_dtype(model)
     short = device == "cuda" and torch.get_float32_matmul_precision() != "highest"
     return torch.float16 if short and dtype == torch.float32 else dtype
-
-
-def rounding_tolerance(logits: Tensor, dtype: torch.dtype) -> float:
-    """Return by how much log-probabilities may differ without a measurement of rounding."""
-    # Logits round in proportion to their size, and a log-probability is a difference of logits.
-    return max(1e-4, 4 * torch.finfo(dtype).eps * float(logits.abs().max()))
 
 
 def check_log_probs(
@@ -192,7 +189,10 @@ def check_log_probs(
     Raises:
         ValueError: If they differ by more than rounding explains.
     """
-    tolerance = rounding_tolerance(logits, dtype)
+    if not len(generated):
+        return
+    # Logits round in proportion to their size, and a log-probability is a difference of logits.
+    tolerance = max(1e-4, 4 * torch.finfo(dtype).eps * float(logits.abs().max()))
     deviation = float((replayed - generated).abs().max())
     # A run with other rounding costs as much as the replay: there is none if the default tolerance
     # is enough, else a few, as a single one may differ little by chance.

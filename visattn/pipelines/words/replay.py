@@ -1,9 +1,14 @@
-"""Replay of generated captions: one recorded forward pass over the words."""
+"""Captions of vision-language models, with the attention of their words.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+    processor -> generate -> one forward pass over prompt and words, with its rows recorded
+              -> rows onto the positions of the image tokens
+
+The rows are used only if the pass has the log-probabilities of the generation.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import torch
@@ -13,14 +18,12 @@ from torch import Tensor, nn
 
 from visattn.images.reader import ImageLike, LoadedImage, make_thumbnail
 from visattn.images.sources import read_images
-from visattn.pipelines.words.checks import (
-    check_captioner,
-    check_memory,
-    check_prompt_end,
-    check_prompt_length,
+from visattn.pipelines.words.checks import as_captioner, check_prompt
+from visattn.pipelines.words.image_tokens import (
+    ImageTokens,
+    Kept,
+    find_image_tokens,
 )
-from visattn.pipelines.words.controls import Controls, relative_rows, select_indices
-from visattn.pipelines.words.image_tokens import find_image_tokens
 from visattn.pipelines.words.language_model import (
     GeneratedText,
     PhotoProcessor,
@@ -28,18 +31,51 @@ from visattn.pipelines.words.language_model import (
     list_prompts,
     pixel_name,
     replay_inputs,
-    without_padding,
 )
-from visattn.pipelines.words.placement import Placement
-from visattn.pipelines.words.recorded_pass import forward_logits, record_rows, token_log_probs
+from visattn.pipelines.words.lattice import Placement
+from visattn.pipelines.words.recorded_pass import (
+    forward_logits,
+    heads_as_axis,
+    record_words,
+    token_log_probs,
+)
 from visattn.pipelines.words.spans import Words, split_words, word_means
-from visattn.recording.attention_call import recordable_attention
+from visattn.recording.attention_call import (
+    AttentionCall,
+    recordable_attention,
+)
 from visattn.recording.frozen import eval_mode, frozen
-from visattn.recording.key_sources import KeySources
-from visattn.recording.word_rows import WordRows
+from visattn.recording.interception import attention_calls
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
+
+NEUTRAL_PROMPT = "Write a general description of the image."
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Which attention is drawn.
+
+    Args:
+        layers: Numbers of the layers whose mean is taken, as the model counts; None for all that
+            have attention weights over the photo. Negative ones count from the last.
+        heads: Numbers of the heads whose mean is taken; None for all.
+        relative: Divide the rows by those of a neutral prompt.
+    """
+
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    relative: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """Return the controls as plain values."""
+        return {
+            "layers": "mean" if self.layers is None else list(self.layers),
+            "heads": "mean" if self.heads is None else list(self.heads),
+            "relative": self.relative,
+        }
+
 
 _UNTOUCHED = Controls()
 
@@ -50,14 +86,11 @@ class ReplayRun:
 
     Args:
         log_probs: Log-probability of each generated token.
-        weights: Complete attention weights of the recorded layers; with graph if requested.
-        origins: What the keys of these layers are made from, as the model holds it: nodes of the
-            graph of `log_probs`.
+        weights: Complete attention weights of the layers in which words read image tokens.
     """
 
     log_probs: Float[Tensor, " t"]
     weights: Mapping[str, Float[Tensor, "h n m"]]
-    origins: Mapping[str, Tensor]
 
 
 @dataclass(eq=False)
@@ -69,18 +102,17 @@ class WordReplay:
         inputs: Arguments of its forward pass over prompt and words, without cache.
         image: The photo, upright.
         token_ids: Generated tokens, the end token included.
-        words: Words of the caption.
-        spans: First token of each word, and the one after its last.
+        words: Words of the caption, with the tokens of each.
         log_probs: Log-probability of each token, as generated.
-        sites: Attention layers in which words read image tokens, in their order.
-        text_sites: All attention layers of the text decoder.
-        placement: Places of the image tokens on the photo.
-        rows: Attention of each token over the image tokens, mean over heads, on the CPU.
-        notes: How the image tokens were placed, if not by their own pixels.
+        tokens: Positions of the image tokens on the photo.
+        columns: Index of the keys in `sites` that are image tokens.
+        sites: Attention layers in which words read them, in their order.
+        rows: Attention of each token over these keys, mean over heads, on the CPU.
+        heads: The rows of each head, float16, if they were kept.
+        mixing: If these keys are learned queries, their attention over the placed tokens: the mean
+            over layers and heads.
+        notes: How the maps were made, if not as usual.
         finished: Whether the last token is a special one, such as that of the end.
-        head_rows: The rows of each head, float16, if they were kept.
-        states: Rows of the image tokens in the inputs of these layers; None if these are others.
-        spaces: Whether white space stands before each word.
         kernel: Attention implementation with which parts of the model run that hide their weights.
     """
 
@@ -88,131 +120,194 @@ class WordReplay:
     inputs: dict[str, Any]
     image: LoadedImage
     token_ids: Int[Tensor, " t"]
-    words: tuple[str, ...]
-    spans: tuple[tuple[int, int], ...]
+    words: Words
     log_probs: Float[Tensor, " t"]
+    tokens: ImageTokens
+    columns: Int[Tensor, " i"]
     sites: tuple[str, ...]
-    text_sites: tuple[str, ...]
-    placement: Placement
     rows: Float[Tensor, "site t i"]
-    notes: tuple[str, ...] = ()
-    finished: bool = True
-    head_rows: Float[Tensor, "site h t i"] | None = None
-    states: Int[Tensor, " s"] | None = None
-    spaces: tuple[bool, ...] = ()
-    kernel: str = "sdpa"
+    heads: Float[Tensor, "site h t i"] | None
+    mixing: Float[Tensor, "i _p"] | None
+    notes: tuple[str, ...]
+    finished: bool
+    kernel: str
 
     @property
     def model(self) -> nn.Module:
         """The model."""
         return self.process.model
 
-    @cached_property
-    def pixel_name(self) -> str:
-        """Name of the input that holds the pixels."""
-        return pixel_name(self.inputs)
+    @property
+    def placement(self) -> Placement:
+        """Positions of the image tokens on the photo."""
+        return self.tokens.placement
 
-    def run(
-        self,
-        *,
-        differentiable: bool = False,
-        pixels: Tensor | None = None,
-        sites: Iterable[str] | None = None,
-    ) -> ReplayRun:
-        """Run the model once over the caption, with all weights of the selected layers.
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The number of each layer in which words read image tokens, as the model counts."""
+        return tuple(layer_number(site) for site in self.sites)
 
-        Args:
-            differentiable: Whether the result has a graph, and the model continues with the
-                recorded weights.
-            pixels: Other pixels of the same shape.
-            sites: Layers to record; by default those in which words read image tokens.
+    @property
+    def num_layers(self) -> int:
+        """Number of layers of the text decoder, with those that have no attention weights."""
+        name, _ = re.split(r"\.(?=\d+\.)", self.sites[0], maxsplit=1)
+        return len(list(self.model.get_submodule(name).children()))
+
+    def select(self, layers: Sequence[int] | None) -> list[int]:
+        """Return indices of `sites` for numbers of layers; negative ones count from the last.
 
         Raises:
-            ValueError: If the weights do not fit into memory.
+            ValueError: If a layer has no attention weights over the photo, or does not exist.
         """
-        used = (self.inputs[self.pixel_name] if pixels is None else pixels).detach()
-        wanted = dict.fromkeys(self.sites if sites is None else sites)
-        check_memory(self.model, self.inputs, share=len(wanted) / max(len(self.text_sites), 1))
+        own, count = self.layers, self.num_layers
+        numbers = own if layers is None else [n + count if n < 0 else n for n in layers]
+        if not numbers or any(number not in own for number in numbers):
+            rest = "; the others have no attention weights over the photo"
+            raise ValueError(
+                f"layers must be among {', '.join(map(str, own))} of the {count} layers of "
+                f"{type(self.model).__name__}, counted from 0{rest if len(own) < count else ''}; "
+                f"got {list(layers or ())}"
+            )
+        return [own.index(number) for number in numbers]
+
+    def run(self, *, differentiable: bool = False, pixels: Tensor | None = None) -> ReplayRun:
+        """Run the model once over the caption, if differentiable with all weights `h n m`.
+
+        Args:
+            differentiable: Whether the result has a graph, in which the model continues with the
+                recorded weights.
+            pixels: Other pixels of the same shape.
+
+        """
+        inputs, weights = dict(self.inputs), dict[str, Tensor]()
+        if pixels is not None:
+            inputs[pixel_name(inputs)] = pixels
+
+        def on_call(call: AttentionCall) -> Tensor | None:
+            if call.name not in self.sites:
+                return None
+            own = call.weights()
+            if not own.requires_grad:  # no pixel reaches this layer
+                own = own.detach().requires_grad_()
+            weights[call.name] = heads_as_axis(own)[0]
+            return weights[call.name].reshape(own.shape)  # the model continues from this node
+
         with frozen(self.model), recordable_attention(self.model, self.kernel):
-            used = used.clone().requires_grad_(differentiable)
-            sources = KeySources(self.model, zero_attention=False)
-            recorder = WordRows(self.model, wanted, keep=lambda _, weights: weights[0],
-                                differentiable=differentiable)  # fmt: skip
-            with torch.set_grad_enabled(differentiable), sources.collecting(), recorder.recording():
-                logits = forward_logits(self.model, {**self.inputs, self.pixel_name: used},
-                                        len(self.token_ids))[0]  # fmt: skip
-            log_probs = token_log_probs(logits, self.token_ids)
-        states = {site: sources.sources[site].origin for site in recorder.rows}
-        origins = {site: tokens for site, tokens in states.items() if tokens is not None}
-        return ReplayRun(log_probs, recorder.rows, origins)
+            if not differentiable:
+                with torch.no_grad():
+                    logits = forward_logits(self.model, inputs, len(self.token_ids))
+            else:
+                pixel = pixel_name(inputs)
+                inputs[pixel] = inputs[pixel].detach().clone().requires_grad_()
+                with attention_calls(self.model, on_call):
+                    logits = forward_logits(self.model, inputs, len(self.token_ids))
+            return ReplayRun(token_log_probs(logits, self.token_ids), weights)
 
-    def word_rows(
-        self, controls: Controls = _UNTOUCHED
-    ) -> tuple[Float[Tensor, "w i"], dict[str, Any]]:
-        """Return the attention of each word, the mean over its tokens, and how it was made.
-
-        Relative attention compares words: the row of a single word stays as it is, with
-        `untouched` in the details.
+    def mean_rows(self, controls: Controls = _UNTOUCHED) -> Float[Tensor, "t _p"]:
+        """Return the attention of each token over the placed tokens, mean over layers and heads.
 
         Raises:
             ValueError: If layers or heads do not exist.
         """
-        result = word_means(self._selected(controls).detach().float().cpu(), self.spans)
-        details = controls.describe()
-        if not controls.relative:
-            return result, details
-        if len(result) < 2:
-            return result, {**details, "relative": False, "untouched": True}
-        return relative_rows(result), details
+        layers = self.select(controls.layers)
+        rows = self.rows[layers].mean(0)
+        if controls.heads is not None:
+            if self.heads is None:
+                raise ValueError("rows of single heads must be kept: pass keep_heads=True")
+            heads = select_heads(controls.heads, self.heads.shape[1])
+            rows = self.heads[layers][:, heads].float().mean((0, 1))
+        return rows if self.mixing is None else rows @ self.mixing
 
-    def _selected(self, controls: Controls) -> Float[Tensor, "t i"]:
-        layers = select_indices("layers", controls.layers, len(self.sites))
-        if controls.heads is None:
-            return self.rows[layers].mean(0)
-        if self.head_rows is None:
-            raise ValueError("rows of single heads must be kept: pass keep_heads=True")
-        heads = select_indices("heads", controls.heads, self.head_rows.shape[1])
-        return self.head_rows[layers][:, heads].float().mean((0, 1))
+    def neutral_row(self, controls: Controls = _UNTOUCHED) -> Float[Tensor, " i"]:
+        """Return the attention of the first word after a neutral prompt.
+
+        Raises:
+            ValueError: If the model takes no prompt.
+
+        Source:
+            Zhang et al. 2025, arXiv:2502.17422, section 5.1.
+        """
+        if self.process.text is None:
+            raise ValueError(
+                "relative attention is divided by that of a neutral prompt, but "
+                f"{type(self.model).__name__} takes none"
+            )
+        process = self.process.with_prompt(NEUTRAL_PROMPT)
+        inputs = process(Image.fromarray(self.image.pixels))
+        ids = inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"][0]
+        first = GeneratedText(torch.cat([ids, ids[-1:]]).cpu(), 1, torch.tensor([torch.nan]))
+        heads = controls.heads is not None
+        replay = replay_text(process, self.image, inputs, first, {}, keep_heads=heads)
+        return replay.mean_rows(controls)[0]
 
     def caption(self, controls: Controls = _UNTOUCHED) -> Caption:
         """Return the caption with one map per word on the photo.
 
         The visible mass of each row is kept: a map sums to the share of the row on the photo.
 
+        Args:
+            controls: Selected layers and heads, and whether rows are divided by those of a neutral
+                prompt, and scaled to the sums that they had.
+
         Raises:
             ValueError: If layers or heads do not exist.
         """
-        words, details = self.word_rows(controls)
-        values = self.placement.rasterize(words)
+        rows = word_means(self.mean_rows(controls), self.words.spans)
+        if controls.relative:
+            ratio = rows / self.neutral_row(controls).clamp(min=1e-12)
+            rows = ratio * (rows.sum(1) / ratio.sum(1).clamp(min=1e-12))[:, None]
+        placement = self.placement
+        values = placement.rasterize(rows)
         shares = tuple(values.flatten(1).sum(1).tolist())
-        details |= {"image_shares": shares, "placement": list(self.notes)}
+        details = {**controls.describe(), "image_shares": shares, "placement": list(self.notes)}
         info = MapInfo("attention", model=type(self.model).__name__, image=self.image.name,
                        more=details)  # fmt: skip
-        geometry = self.placement.geometry
-        maps = AttentionMap(values, self.sites[-1], "words", geometry, info, self.words)
-        log_probs = tuple(float(self.log_probs[slice(*span)].sum()) for span in self.spans)
+        site = self.sites[self.select(controls.layers)[-1]]
+        maps = AttentionMap(values, site, "words", placement.geometry, info, self.words.words)
+        spans = self.words.spans
         return Caption(
-            words=self.words, log_probs=log_probs, gates=shares, maps=maps,
-            score=float(self.log_probs.sum()), finished=self.finished, image=self.image.name,
-            gate_symbol="on photo", notes=self.describe(info), spaces=self.spaces,
+            words=self.words.words, gates=shares, maps=maps, finished=self.finished,
+            log_probs=tuple(float(self.log_probs[slice(*span)].sum()) for span in spans),
+            score=float(self.log_probs.sum()), image=self.image.name, gate_symbol="on photo",
+            notes=self.describe(info), spaces=self.words.spaces,
             thumbnail=make_thumbnail(self.image),
         )  # fmt: skip
 
     def describe(self, info: MapInfo) -> str:
         """Return in one line how maps were made."""
-        details = info.more
-        layers = details.get("layers")
-        heads = details.get("heads")
-        count = len(self.sites)
         parts = [f"{info.method} of {info.model}"]
+        layers, heads = (info.more.get(name) for name in ("layers", "heads"))
         if layers is not None:
-            parts.append(f"mean of {count} layers" if layers == "mean" else f"layers {layers}")
+            some = len(self.layers) < self.num_layers
+            own = f" ({', '.join(map(str, self.layers))} of {self.num_layers}; the others have no "\
+                  "attention weights over the photo)" if some else ""  # fmt: skip
+            mean = f"mean of {len(self.layers)} layers{own}"
+            parts.append(mean if layers == "mean" else f"layers {layers} of {self.num_layers}")
             parts.append("mean of heads" if heads == "mean" else f"heads {heads}")
-        if details["relative"]:
-            parts.append("relative to the other words")
-        if details.get("untouched"):
-            parts.append("relative attention compares words: this row is untouched")
+        if info.more.get("relative"):
+            parts.append("relative to a neutral prompt")
         return "; ".join([*parts, *self.notes])
+
+
+def layer_number(site: str) -> int:
+    """Return the number of the layer that an attention module is part of.
+
+    Example:
+        >>> layer_number("model.language_model.layers.7.self_attn")
+        7
+    """
+    return int(re.findall(r"\.(\d+)\.", f".{site}.")[0])
+
+
+def select_heads(heads: Sequence[int], count: int) -> list[int]:
+    """Return indices of heads; negative ones count from the end.
+
+    Raises:
+        ValueError: If one does not exist, or none is given.
+    """
+    if not len(heads) or not all(-count <= head < count for head in heads):
+        raise ValueError(f"heads must be from 0 to {count - 1}, got {list(heads)}")
+    return [head % count for head in heads]
 
 
 def generate_and_replay(
@@ -221,14 +316,19 @@ def generate_and_replay(
     *,
     processor: Any,
     prompt: Any = None,
-    batch_size: int = 1,
     keep_heads: bool = False,
     per_token: bool = False,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    kept: Kept | None = None,
     **generate_kwargs: Any,
 ) -> list[list[WordReplay]]:
     """Caption photos, and replay each caption once with recorded attention.
 
-    Arguments as for `caption_with_transformers`; `keep_heads` keeps the rows of each head.
+    Arguments as for `caption_with_transformers`.
+
+    Args:
+        keep_heads: Whether the rows of each head are kept.
+        kept: Positions of image tokens of photos before, of the same model and processor.
 
     Returns:
         For each photo its captions: one, or `num_return_sequences`.
@@ -237,68 +337,32 @@ def generate_and_replay(
         ValueError: If the attention of the model cannot be recorded or placed, the prompt is too
             long, or the replay does not reproduce the generation.
     """
-    check_captioner(model)
+    model = as_captioner(model)
     prompts = list_prompts(prompt)
+    kept = {} if kept is None else kept
     results: list[list[WordReplay]] = []
-    for photos in _batches(read_images(images), batch_size):
-        own: list[Any] = [prompt] * len(photos)
-        if prompts is not None:
-            own = prompts[len(results) : len(results) + len(photos)]
-            # Photos are read batch by batch, so that their number is known at the end only.
-            _check_count(prompts, len(results) + len(photos), exactly=False)
-        processes = [PhotoProcessor(model, processor, text) for text in own]
+    for photo in read_images(images):
+        if prompts is not None and len(results) >= len(prompts):
+            raise _other_number(prompts)
+        text = prompt if prompts is None else prompts[len(results)]
+        process = PhotoProcessor(model, processor, text, chat_template_kwargs)
         with frozen(model), torch.no_grad():
-            singles, joint = _batch_inputs(processes, photos)
-            check_prompt_length(model, singles, generate_kwargs)
-            check_prompt_end(model, singles)
+            inputs = process(Image.fromarray(photo.pixels))
+        check_prompt(model, inputs, generate_kwargs)
         with eval_mode(model):  # random numbers are drawn as in `generate`
-            texts = generate(model, joint, processes[0].special_ids, generate_kwargs)
-        per_prompt = len(texts) // len(photos)
-        for index, (photo, inputs) in enumerate(zip(photos, singles, strict=True)):
-            results.append([])
-            for text in texts[index * per_prompt : (index + 1) * per_prompt]:
-                single = without_padding(text, joint, inputs)
-                replay = replay_text(processes[index], photo, inputs, single,
-                                     keep_heads=keep_heads, per_token=per_token)  # fmt: skip
-                results[-1].append(replay)
-    if prompts is not None:
-        _check_count(prompts, len(results), exactly=True)
+            texts = generate(model, inputs, process.special_ids, generate_kwargs)
+        results.append([
+            replay_text(process, photo, inputs, each, kept, keep_heads=keep_heads,
+                        per_token=per_token)
+            for each in texts
+        ])  # fmt: skip
+    if prompts is not None and len(results) < len(prompts):
+        raise _other_number(prompts)
     return results
 
 
-def _batches(photos: Iterator[LoadedImage], size: int) -> Iterator[list[LoadedImage]]:
-    while batch := list(islice(photos, size)):
-        yield batch
-
-
-def _check_count(prompts: Sequence[Any], photos: int, *, exactly: bool) -> None:
-    if photos > len(prompts) or (exactly and photos != len(prompts)):
-        raise ValueError(
-            f"a list of prompts must have one for each photo, got {len(prompts)} prompts for "
-            f"{photos} photos"
-        )
-
-
-def _batch_inputs(
-    processes: list[PhotoProcessor], photos: list[LoadedImage]
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the inputs of each prompt, and of all together, padded at the left."""
-    images = [Image.fromarray(photo.pixels) for photo in photos]
-    singles = [process([image]) for process, image in zip(processes, images, strict=True)]
-    first = singles[0]
-    # Inputs of one shape need no padding and are joined as they are. Others are processed once
-    # more, together, by a processor that knows what to pad with.
-    alike = all(
-        isinstance(value, Tensor)
-        and len(value) == 1
-        and all(single[name].shape == value.shape for single in singles)
-        for name, value in first.items()
-    )
-    if len(singles) == 1:
-        return singles, first
-    if alike:
-        return singles, {name: torch.cat([s[name] for s in singles]) for name in first}
-    return singles, processes[0](images, texts=[process.text for process in processes])
+def _other_number(prompts: Sequence[Any]) -> ValueError:
+    return ValueError(f"a list of prompts must have one for each photo, got {len(prompts)} prompts")
 
 
 def replay_text(
@@ -306,6 +370,7 @@ def replay_text(
     photo: LoadedImage,
     inputs: dict[str, Any],
     text: GeneratedText,
+    kept: Kept,
     *,
     keep_heads: bool = False,
     per_token: bool = False,
@@ -317,26 +382,23 @@ def replay_text(
             does not reproduce the log-probabilities of the generation.
     """
     model = process.model
+    located = find_image_tokens(process, photo, inputs, text, kept)
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
-    located = find_image_tokens(model, process, photo, inputs, text)
-    recorded = record_rows(model, replayed, text, located, keep_heads=keep_heads)
+    recorder = record_words(model, replayed, text, located, keep_heads=keep_heads)
     tokens = text.sequence[len(text.sequence) - text.num_generated :]
     words = split_words(process.tokenizer, tokens.tolist(), special_ids=process.special_ids,
                         per_token=per_token)  # fmt: skip
-    placement = located.placement
-    if (mixing := recorded.mixing) is not None:
-        placement = placement.through(located.columns, mixing)
-    return WordReplay(
-        process, replayed, photo, tokens, words.words, words.spans, text.log_probs,
-        located.sites, located.text_sites, placement, recorded.rows,
-        located.notes + _word_notes(words, per_token), int(tokens[-1]) in process.special_ids,
-        recorded.heads, located.states, words.spaces, recorded.kernel,
-    )  # fmt: skip
-
-
-def _word_notes(words: Words, per_token: bool) -> tuple[str, ...]:
+    notes = located.notes
     if per_token:
-        return ("a map per token",)
-    if words.split:
-        return ("a map per token where the script has no spaces between words",)
-    return ()
+        notes = (*notes, "a map per token")
+    elif words.split:
+        notes = (*notes, "a map per token where the script has no spaces between words")
+    known = text.log_probs
+    log_probs = torch.where(known.isnan(), recorder.log_probs, known)
+    return WordReplay(
+        process, replayed, photo, tokens, words, log_probs, located, recorder.columns,
+        tuple(recorder.rows), torch.stack([*recorder.rows.values()]),
+        torch.stack([*recorder.heads.values()]) if keep_heads else None,
+        torch.stack(recorder.mixing).mean(0) if recorder.mixing else None, notes,
+        int(tokens[-1]) in process.special_ids, recorder.kernel,
+    )  # fmt: skip
