@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, layer_norm
 
 import visattn as va
-from visattn.attribution import METHODS, class_activation_map, method
+from visattn.attribution import METHODS, analyze_model, class_activation_map, method
 from visattn.attribution.cam import (
     eigen_cam,
     eigen_grad_cam,
@@ -329,3 +329,22 @@ def test_a_method_of_ones_own_is_explained_listed_and_checked() -> None:
         va.explain(model, photo, "power", "dog", size=3)
     with pytest.raises(ValueError, match="power does not fit AttentionResNet: it explains no cats"):
         va.explain(model, photo, "power", "cat")
+
+
+def test_layer_normalization_is_seen_however_it_is_called() -> None:
+    class Bare(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return layer_norm(x, x.shape[1:])
+
+    class Unused(nn.LayerNorm):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name of torch)
+            return input
+
+    torch.manual_seed(3)
+    for layer, refused in ((Bare(), True), (Unused(8), False)):
+        model = nn.Sequential(
+            nn.Conv2d(3, 8, 4, 4), nn.ReLU(), layer, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(8, 3),
+        )  # fmt: skip
+        reason = METHODS["xgradcam"].supports(analyze_model(model.eval(), (32, 32)))
+        assert ("features of both signs" in reason) == refused, (layer, reason)

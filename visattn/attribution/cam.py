@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from visattn.attribution.layer_outputs import (
     activations_and_gradients,
@@ -23,6 +24,7 @@ from visattn.attribution.registry import method
 from visattn.attribution.targets import DenseTarget, Score, Target, is_function
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer
+from visattn.recording.frozen import first_weight, frozen
 from visattn.recording.outputs import class_scores
 from visattn.recording.subject import Subject
 
@@ -285,9 +287,27 @@ def weighted_sum(
     return torch.einsum("bcyx,bc->byx", activations, weights).relu()
 
 
+class _CalledFunctions(TorchFunctionMode):
+    """Collects the names of the functions of torch that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.names.add(getattr(func, "__name__", ""))
+        return func(*args, **(kwargs or {}))
+
+
 def _signed_features_error(explained: Subject, _target: object) -> str:
     """Return why the features of a model have both signs; "" if they may be positive."""
-    if not any("LayerNorm" in type(module).__name__ for module in explained.model.modules()):
+    size = len(explained.info.mean), *explained.info.input_size
+    noise = torch.rand(1, *size).to(first_weight(explained.model))
+    with frozen(explained.model), torch.no_grad(), _CalledFunctions() as called:
+        explained.forward(noise)
+    if "layer_norm" not in called.names:  # of a module of any name, or a bare call
         return ""
     return (
         "its layer normalization makes features of both signs, whose sum, the divisor of "
