@@ -25,8 +25,8 @@ def find_images(paths: PathLike | Iterable[PathLike], **walking: Any) -> list[Pa
 
     A file is returned as it is. A folder is searched recursively for image suffixes, in
     alphabetical order, as `visattn.io.safe_paths.walk_files` does; hidden files and folders are
-    skipped, and links to folders are not followed. Unreadable files, such as broken links, are
-    included: `read_image` reports the reason.
+    skipped, and links to folders are followed without cycles. Unreadable files, such as broken
+    links, are included: `read_image` reports the reason.
 
     Args:
         paths: One path or several.
