@@ -26,8 +26,8 @@ _WIDE = 2  # tokens of a tile that may be computed from all of the photo, and st
 _WIDER = 1.5  # times as wide as the others are such tokens
 _BLURRED = 1.6  # cells; wider tokens are those of convolutions, which see their neighbors' pixels
 _INNER = 5  # lines; of so many the outermost do not count: resampling repeats the photo's edge
-_EDGE = 0.06  # of a cell: lines that end so close to an edge end there
-_FEW = 7  # lines; fewer are less certain, so that they end there from further away
+_EDGE = 0.04  # of a cell: lines that end so close to an edge end there
+_FEW = 10  # lines; fewer are less certain, so that they end there from further away
 _SNAP = 0.1  # of a cell: so close to the edge of a drawn cell, a token ends with it
 _SLIVER = 0.25  # of a cell: smaller parts of other tiles need no cells of their own
 
