@@ -108,7 +108,11 @@ def test_a_changed_batch_size_or_data_set_is_said_on_resuming() -> None:
 def test_rare_samples_are_drawn_as_often_as_their_weights_say() -> None:
     weights = torch.tensor([1.0, 1.0, 1.0, 1.0, 4.0])
     batches = EpochBatches(5, batch_size=5, weights=weights)
-    drawn = [i % 5 for epoch in range(400) for i in (batches.set_epoch(epoch), *batches)[1]]
+    drawn: list[int] = []
+    for epoch in range(400):
+        batches.set_epoch(epoch)
+        [order] = batches
+        drawn += [i % 5 for i in order]
     assert drawn.count(4) / len(drawn) == pytest.approx(0.5, abs=0.04)
 
 

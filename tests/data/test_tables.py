@@ -49,11 +49,12 @@ def test_rows_are_samples_of_each_task(table: Any) -> None:
 
 
 def test_wrong_names_and_rows_without_photos_are_refused(table: Any) -> None:
-    for options, message in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"train": "all"}, "no split 'all'; there are train, validation"),
         ({"columns": {"words": "x"}}, "columns are image, captions"),
         ({"columns": {"label": "kind"}}, "train has no column kind; name it with columns"),
-    ):
+    )
+    for options, message in cases:
         with pytest.raises(ValueError, match=message):
             HubClasses(table, **options)
     links = table["train"].map(lambda row: {"image": {"bytes": None, "path": "/etc/passwd"}})

@@ -72,7 +72,8 @@ def replays(
 ) -> list[WordReplay]:
     """Return the captions of the photo that the engine replays."""
     own, processor = model or sharp(family)
-    own.generation_config.forced_eos_token_id = None
+    generation: Any = own.generation_config
+    generation.forced_eos_token_id = None
     [result] = generate_and_replay(
         own, photo(), processor=processor, prompt=prompt_of(family), **options(family, **more)
     )

@@ -47,7 +47,7 @@ def test_the_glimpse_model_reads_shapes() -> None:
     torch.manual_seed(0)
     with torch.no_grad():
         predicted = model(objects.images).argmax(1)
-    assert (predicted == objects.shapes).float().mean() > 0.75
+    assert (predicted == objects.labels).float().mean() > 0.75
 
 
 def test_unknown_names_are_refused_with_close_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,10 +69,10 @@ def every_kind(folder: Path) -> dict[str, Callable[[], DataModule]]:
     paths = write_caption_data(folder / "captions", photos=9)
     for split in ("train", "val"):
         write_vqa(folder / "vqa", split)
-    files = [
+    files = (
         f"{folder}/vqa/v2_OpenEnded_mscoco_{{split}}2014_questions.json",
         f"{folder}/vqa/v2_mscoco_{{split}}2014_annotations.json",
-    ]
+    )
     coco = f"{folder}/coco/annotations/instances_{{split}}2017.json"
     options: dict[str, Any] = {"batch_size": 2, "num_workers": 0}
     root = str(folder)
@@ -156,7 +156,7 @@ def test_a_function_is_a_source_for_each_task(tmp_path: Path) -> None:
     mask = str(tmp_path / "mask.png")
     Image.fromarray(np.eye(30, 40, dtype=np.uint8)).save(mask)
     box = (5, 10, 15, 20)
-    for kind, known, options in (
+    kinds: tuple[tuple[type[DataModule], list[Any], dict[str, Any]], ...] = (
         (ClassificationData, ["cat", "dog", "cat", "dog"], {}),
         (
             CaptionData,
@@ -166,7 +166,8 @@ def test_a_function_is_a_source_for_each_task(tmp_path: Path) -> None:
         (QuestionData, [[("is it red ?", "yes"), ("what ?", "dog")]] * 4, {}),
         (DetectionData, [[("cat", box)], [], [("dog", box)], [("cat", box)]], {}),
         (SegmentationData, [mask] * 4, {"class_names": ["no", "yes"]}),
-    ):
+    )
+    for kind, known, options in kinds:
 
         def source(split: str, known: Any = known) -> list[tuple[str, Any]]:
             half = slice(0, 3) if split == "train" else slice(3, 4)
@@ -226,7 +227,8 @@ def test_the_report_says_what_contradicts_itself(tmp_path: Path) -> None:
     names = ("turn_left", "turn_right", "bright")
     samples = [(np.zeros((3, 3, 3), np.uint8), name) for name in names]
     source = lambda split: samples if split == "train" else []  # noqa: E731
-    for flips in ([], [v2.RandomInvert()], [v2.RandomHorizontalFlip()]):
+    transforms: list[list[v2.Transform]] = [[], [v2.RandomInvert()], [v2.RandomHorizontalFlip()]]
+    for flips in transforms:
         said = list(ClassificationData(source, train_transforms=flips).remarks())
         assert len(said) == isinstance((flips or [None])[0], v2.RandomHorizontalFlip)
         assert all("classes turn_left, turn_right say left or right" in line for line in said)
@@ -298,7 +300,7 @@ def test_rare_classes_are_drawn_as_often_as_others() -> None:
 
 def test_transforms_are_random_in_training_and_fixed_in_evaluation(tmp_path: Path) -> None:
     write_digits(tmp_path)
-    moves = [v2.RandomAffine([-45, 45], translate=(0.2, 0.2))]
+    moves: list[v2.Transform] = [v2.RandomAffine([-45, 45], translate=(0.2, 0.2))]
 
     def built(seed: int) -> Any:
         source = TorchvisionImages("MNIST", str(tmp_path), 5)

@@ -14,6 +14,7 @@ from figure_texts import colors, texts
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle, StepPatch
 from PIL import Image
 
 import visattn as va
@@ -98,6 +99,7 @@ def test_color_bars_have_the_colors_of_a_gray_photo() -> None:
     gray = np.full((60, 80, 3), 150, np.uint8)
     figure = va.figure([placed(1.0)], gray, smooth=False)
     [bar] = figure.axes[1].child_axes
+    assert isinstance(bar, Axes)
     on_bar = colors(figure, bar, [(0.003, 0.5), (0.5, 0.5), (0.998, 0.5)])
     on_map = colors(figure, figure.axes[1], [(20.0, 15.0), (20.0, 45.0), (60.0, 15.0)])
     np.testing.assert_allclose(on_bar, on_map, atol=6)
@@ -151,15 +153,19 @@ def test_what_a_map_explains_is_marked() -> None:
         for thing in (Thing("pixel", (20, 10)), Thing("box", box=(5, 5, 25, 25)))
     ]
     pixel, box = va.figure(maps, photo).axes[1:3]
-    assert pixel.lines[0].get_xydata().tolist() == [[20.5, 10.5]]
-    assert box.patches[0].get_bbox().extents.tolist() == [5, 5, 25, 25]
+    assert np.asarray(pixel.lines[0].get_xydata()).tolist() == [[20.5, 10.5]]
+    [outline] = box.patches
+    assert isinstance(outline, Rectangle)
+    assert [*outline.get_bbox().extents] == [5, 5, 25, 25]
 
 
 def test_boxes_are_outlined_on_the_axes_of_their_map() -> None:
     maps, box = [placed(), placed(method="layercam")], (20.0, 15.0, 60.0, 30.0)
     figure = va.figure(maps, PHOTOS[0], boxes=[[], [box]])
     assert [len(ax.patches) for ax in figure.axes[:3]] == [0, 0, 1]
-    assert figure.axes[2].patches[0].get_bbox().extents.tolist() == [*box]
+    [outline] = figure.axes[2].patches
+    assert isinstance(outline, Rectangle)
+    assert [*outline.get_bbox().extents] == [*box]
 
 
 def test_maps_without_photos_are_drawn_on_gray_and_channels_as_bars() -> None:
@@ -167,7 +173,9 @@ def test_maps_without_photos_are_drawn_on_gray_and_channels_as_bars() -> None:
     assert [ax.get_title(loc="left") for ax in va.figure(words).axes][:3] == ["a", "red", "ring"]
     gates = AttentionMap(torch.tensor([0.49, 0.51, 0.5]), "stage1.se", "channel")
     [ax] = va.figure(gates).axes
-    assert ax.patches[0].get_data().values.tolist() == pytest.approx([0.49, 0.51, 0.5])
+    steps = ax.patches[0]
+    assert isinstance(steps, StepPatch)
+    assert steps.get_data()[0].tolist() == pytest.approx([0.49, 0.51, 0.5])
     assert ax.get_ylim() == (0, 1)  # nothing is stretched
 
 

@@ -9,6 +9,7 @@ import torch
 from caption_results import caption_of
 from figure_texts import colors, texts
 from matplotlib.figure import Figure
+from matplotlib.patches import Polygon, Rectangle
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
@@ -64,6 +65,8 @@ def test_words_have_their_probabilities_and_gates() -> None:
         assert {"β 0.00", "β 0.25", "β 0.50"} <= {*texts(figure)}
         for ax, gate in zip(figure.axes[1:4], gates, strict=True):
             track, bar = ax.patches
+            assert isinstance(track, Rectangle)
+            assert isinstance(bar, Rectangle)
             assert bar.get_width() == pytest.approx(gate * track.get_width())
             assert (track.get_facecolor(), bar.get_facecolor()) == (hex_of(FAINT), hex_of(SECOND))
 
@@ -279,7 +282,7 @@ def test_statistics_of_heads_and_their_mean_are_at_their_values() -> None:
     assert titles == ["normalized entropy (1: uniform)", "mean distance, patches",
                       "attention to class tokens", "attention to the strongest key"]  # fmt: skip
     heads, means = figure.axes[0].lines
-    np.testing.assert_array_equal(heads.get_xydata()[:3], [[0, 0], [0, 0.5], [1, 1]])
+    np.testing.assert_array_equal(np.asarray(heads.get_xydata())[:3], [[0, 0], [0, 0.5], [1, 1]])
     np.testing.assert_array_equal(means.get_xydata(), [[0, 0.25], [1, 1]])
     with pytest.raises(ValueError, match="at least one layer must have a statistic"):
         plot_attention_stats([{"entropy": unknown}])
@@ -290,7 +293,9 @@ def test_crops_lie_below_the_photo_with_their_outline() -> None:
     photos = np.stack([PHOTO] * 9)
     figure = crop_figure(photos, np.stack([turned] * 9), 255 - photos[:, :20])
     assert len(figure.axes) == 18
-    np.testing.assert_array_equal(figure.axes[0].patches[0].get_xy()[:4], turned)
+    outline = figure.axes[0].patches[0]
+    assert isinstance(outline, Polygon)
+    np.testing.assert_array_equal(outline.get_xy()[:4], turned)
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_xydata(), turned[:1])
     below = figure.axes[8]
     np.testing.assert_array_equal(colors(figure, below, [(40.0, 10.0)]), [[127] * 3])

@@ -47,10 +47,14 @@ def written(folder: Path, **changes: Any) -> Path:
     return path
 
 
+def file_names(images: list[AnnotatedImage]) -> list[str]:
+    return [image.path.name for image in images if isinstance(image.path, Path)]
+
+
 def test_every_path_to_a_coco_set_loads_it(tmp_path: Path) -> None:
     path = written(tmp_path)
     result = read_annotated_images(tmp_path)
-    assert [item.path.name for item in result] == ["a.png", "b.png"]
+    assert file_names(result) == ["a.png", "b.png"]
     assert read_annotated_images(path) == result
     assert read_annotated_images(path, images=tmp_path / "some2031") == result
     assert result[1].categories == ("cat",)
@@ -159,7 +163,7 @@ def masked(folder: Path) -> Path:
 def test_mask_folders_beside_inside_or_elsewhere(tmp_path: Path) -> None:
     photos = masked(tmp_path)
     result = read_annotated_images(photos)
-    assert [item.path.name for item in result] == ["a.jpg", "b.jpg"]
+    assert file_names(result) == ["a.jpg", "b.jpg"]
     assert read_annotated_images(photos, masks=tmp_path / "masks") == result
     mask, boxes = result[1].region_masks()
     assert mask.sum() == 8

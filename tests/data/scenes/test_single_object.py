@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from visattn.data.scenes.dataset import (
     SINGLE_OBJECT,
@@ -25,7 +26,9 @@ def test_remaining_object_belongs_to_the_scene() -> None:
 
 def test_image_shows_its_shape_at_the_center_only() -> None:
     things = single_object_scenes(SCENES)
+    assert isinstance(things.images, Tensor)
     assert things.images.shape == (97, 3, 37, 37)
+    assert things.centers is not None
     for index in range(0, 97, 7):
         world = single_object_world(SCENES, index)
         assert SHAPES[int(things.labels[index])] == world.objects[0].shape
@@ -52,9 +55,10 @@ def test_shapes_are_balanced() -> None:
 
 
 def test_scenes_depend_on_the_seed_only() -> None:
-    once, again, other = (single_object_scenes(Scenes(5, size=16, seed=seed)) for seed in (3, 3, 4))
-    assert torch.equal(once.images, again.images)
-    assert not torch.equal(once.images, other.images)
+    scenes = [single_object_scenes(Scenes(5, size=16, seed=seed)) for seed in (3, 3, 4)]
+    once, again, other = (torch.as_tensor(each.images) for each in scenes)
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
 
 
 def test_index_beyond_the_end_is_refused() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from visattn.data.captions.batch import CaptionBatch, collate_captions
-from visattn.data.scenes.dataset import SceneCaptions
+from visattn.data.scenes.dataset import SceneCaptions, Scenes
 from visattn.functional.captions import doubly_stochastic_penalty
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import ImageEncoder, SmallEncoder
@@ -152,7 +152,9 @@ def test_each_validation_scene_counts_once(tmp_path: Path, count: int) -> None:
         task, scenes, verbose=False
     )
     assert sorted(recorder.val_ids) == sorted(f"validation-{i}" for i in range(count))
-    captions = [c for i in range(count) for c in scenes.samples("validation").captions(i)]
+    drawn = scenes.samples("validation")
+    assert isinstance(drawn, Scenes)
+    captions = [c for i in range(count) for c in drawn.captions(i)]
     assert recorder.counts == (count, sum(len(caption.words) + 1 for caption in captions))
     assert scores[0]["val/loss"] == pytest.approx(3.5, abs=0.5)  # about log 35
 

@@ -16,12 +16,13 @@ from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import (
     DigitCanvases,
     DigitSequenceBatch,
+    DigitSequences,
     DigitSequenceSpec,
 )
 from visattn.models.glimpses.dram import DRAM
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.saving import load
-from visattn.results.kinds import IGNORE_LABEL
+from visattn.results.kinds import IGNORE_LABEL, Split
 from visattn.training.glimpses.evaluation import GlimpseErrors, digit_scanpaths
 from visattn.training.glimpses.losses import label_targets
 from visattn.training.glimpses.task import GlimpseTask
@@ -40,6 +41,12 @@ def digits(root: Path, size: tuple[int, int] = (47, 79), **options: Any) -> Sequ
     canvas = ClutterSpec(size)
     spec = DigitSequenceSpec("scattered", canvas, **{"max_digits": 2, **options})
     return SequenceData(DigitCanvases(str(root), spec, val=11), batch_size=5, num_workers=0)
+
+
+def drawn(data: SequenceData, split: Split, count: int) -> DigitSequenceBatch:
+    samples = data.samples(split)
+    assert isinstance(samples, DigitSequences)
+    return samples.draw(list(range(count)))
 
 
 def build_task(
@@ -117,7 +124,7 @@ def test_errors_are_those_of_whole_sequences(root: Path, target: Any, tmp_path: 
     model = {} if target == "sequence" else {"max_objects": 1, "end_class": None}
     task = build_task(data, model, num_eval_samples=2)
     (scores,) = trainer(tmp_path).test(task, data, verbose=False)
-    batch = data.samples("test").draw(list(range(13)))
+    batch = drawn(data, "test", 13)
     labels, logits = label_targets(task.model, batch.labels), task.model.eval()(batch.images)
     logits = logits.detach().view(13, labels.shape[1], -1)
     wrong = (logits.argmax(-1) != labels) & (labels != IGNORE_LABEL)
@@ -142,7 +149,7 @@ def test_errors_are_those_of_whole_sequences(root: Path, target: Any, tmp_path: 
 
 
 def test_scanpaths_over_digits(root: Path) -> None:
-    batch: DigitSequenceBatch = digits(root).samples("test").draw(list(range(13)))
+    batch = drawn(digits(root), "test", 13)
     path, centers = digit_scanpaths(build_task(digits(root)).model, batch), batch.centers
     for image, count in enumerate(batch.num_digits.tolist()):
         digit_of_glimpse = [0, 0, count - 1, count - 1, count - 1, count - 1]
@@ -173,7 +180,7 @@ def test_supervised_epochs_look_around_the_digits_and_teach_the_policy(
         optim=OptimConfig(schedule="cosine", lr_mults={"policy": 10.0}),
     )
     rollouts = Rollouts(task, monkeypatch)
-    batch = data.samples("train").draw(list(range(30)))
+    batch = drawn(data, "train", 30)
     path = digit_scanpaths(task.model, batch)
 
     def distance() -> float:
@@ -196,7 +203,7 @@ def test_supervised_epochs_look_around_the_digits_and_teach_the_policy(
 def test_supervised_policy_loss_is_the_density_of_the_centers(root: Path) -> None:
     data = digits(root)
     task = build_task(data, {"policy_std": 0.3})
-    batch = data.samples("train").draw(list(range(7)))
+    batch = drawn(data, "train", 7)
     path = digit_scanpaths(task.model, batch)
     rollout, losses = task.supervised_losses(
         task.model.normalize(batch.images), batch, torch.zeros(7, 1, 6, 2)
@@ -251,7 +258,7 @@ def test_resumed_run_is_bit_identical(root: Path, tmp_path: Path) -> None:
     expected, actual = whole.state_dict(), again.state_dict()
     assert again.trainer.global_step == whole.trainer.global_step == 12
     assert [name for name, value in expected.items() if not torch.equal(value, actual[name])] == []
-    images = digits(root).samples("test").draw([0, 1, 2]).images
+    images = drawn(digits(root), "test", 3).images
     restored = load(tmp_path / "last.ckpt")
     assert isinstance(restored, DRAM)
     assert restored(images).shape == (3, 3, 11)

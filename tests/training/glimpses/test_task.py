@@ -59,7 +59,7 @@ class BrightRows(ClassificationData):
     source: Rows
 
     def __init__(self, batch_size: int = 5, train_transforms: Any = None) -> None:
-        options = {"batch_size": batch_size, "num_workers": 0, "seed": 3}
+        options: dict[str, Any] = {"batch_size": batch_size, "num_workers": 0, "seed": 3}
         super().__init__(Rows(), train_transforms=train_transforms, **options)
 
     def images(self, split: Split) -> LabeledBatch:

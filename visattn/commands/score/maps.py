@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from visattn.commands.model_option import (
     add_model,
@@ -203,7 +203,8 @@ class MapScoreJob(Job[list[Row]]):
 
         skipped: list[str] = []
         images = _read_annotations(args, skipped)[: args.limit]
-        self.annotated: dict[Source, AnnotatedImage] = {image.path: image for image in images}
+        # the readers of folders give files, not photos in memory
+        self.annotated = {cast("Source", image.path): image for image in images}
         has_categories = any(any(image.categories) for image in images)
         is_predicted = args.target == "predicted"
         self.predicted = is_predicted or (args.target is None and not has_categories)
