@@ -16,6 +16,8 @@ from visattn.cli import COMMANDS, main
 
 PACKAGE = Path(visattn.__file__).parent
 ROOMS = sorted(stub.parent.name for stub in PACKAGE.glob("*/__init__.pyi"))
+# matplotlib gives each subclass of its figures a `set` of its own, in roles that only it knows
+MEMBERS = "   :members:\n   :exclude-members: set\n"
 
 
 def write(folder: Path) -> None:
@@ -46,7 +48,7 @@ def api_page(room: str, stub: Path) -> str:
         parts += [f"## {', '.join(sorted(names))}", f"`{module}`: {first_paragraph(module)}"]
         parts.append("```{eval-rst}")
         for name in sorted(names):
-            kind, members = ("class", "   :members:\n") if name[:1].isupper() else ("function", "")
+            kind, members = ("class", MEMBERS) if name[:1].isupper() else ("function", "")
             index = "   :no-index:\n" if room == "visattn" else ""
             parts.append(f".. auto{kind}:: {module}.{name}\n{members}{index}")
         parts.append("```")
