@@ -191,7 +191,7 @@ def test_diagnostics_of_a_transformer(coco: Path, tmp_path: Path, capsys: Capsys
     assert len(results["layers"]) == 6
     assert 0 < results["layers"][0]["entropy"][0] <= 1
     with Image.open(tmp_path / "diagnostics.png") as opened:
-        assert opened.size[0] == 3 * 340
+        assert opened.size[0] == 7 * 200  # inches, dots per inch
 
 
 def test_unusable_images_are_reported(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
