@@ -82,7 +82,7 @@ data:
     source:
       class_path: SingleObjects
       init_args:
-        {image_size: 28, train: 23, val: 7, test: 5}
+        {image_size: 28, train: 25, val: 7, test: 5}
     batch_size: 6
     train_transforms: [RandomHorizontalFlip]
 """

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from net_cases import outputs
 
 import visattn as va
 from visattn.cli import main
+from visattn.training.cli import Parser, trust_modules
+from visattn.training.command import find_config
+from visattn.training.data_module import DataModule
 
 # Written once, at 8891b908 (November 2026): the models by `va.save`, each with small sizes and the
 # options that a config sets; `outputs.json` has what they computed. A later version adds its own.
@@ -67,6 +71,31 @@ def test_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         torch.save(held, file)
     assert main(["test", "--run", str(run)]) == 0
     assert (run / "test.json").exists()
-    longer = ["--trainer.max_steps=3", "--trainer.max_epochs=3", "--ckpt_path", "last"]
-    assert main(["fit", "--config", str(FILES / "config.yaml"), "--run", str(run), *longer]) == 0
-    assert torch.load(run / "checkpoints" / "last.ckpt")["global_step"] == 3
+    for steps, file in ((3, FILES / "config.yaml"), (4, config)):
+        longer = [f"--trainer.max_steps={steps}", "--trainer.max_epochs=3", "--ckpt_path", "last"]
+        assert main(["fit", "--config", str(file), "--run", str(run), *longer]) == 0
+        assert torch.load(last)["global_step"] == steps
+
+
+def test_data_of_older_runs_are_those_of_the_configs_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VISATTN_DATA", "data")
+    trust_modules()
+    parser = Parser(exit_on_error=False)
+    parser.add_subclass_arguments(DataModule, "data")
+
+    def parsed(data: dict[str, Any]) -> dict[str, Any]:
+        options = parser.parse_string(yaml.safe_dump({"data": data})).data.as_dict()
+        # Defaults of today are null, and those of the time were numbers.
+        given = options["init_args"].items()
+        options["init_args"] = {k: v for k, v in given if k not in ("num_workers", "resize_mode")}
+        return options
+
+    for name, old in yaml.safe_load((FILES / "old_data.yaml").read_text()).items():
+        new = yaml.safe_load(find_config(name).read_text())["data"]
+        if name == "vit_imagenet":  # RandomErasing takes the mean of a color
+            old["init_args"]["batch_transforms"][2]["RandomErasing"]["value"] = 116
+        assert parsed(old) == parsed(new), name
+    with pytest.raises(ValueError, match=r"ScenesDataModule is now data: {class_path: CaptionData"):
+        parsed({"class_path": "ScenesDataModule", "init_args": {"val": 3}})
+    with pytest.raises(ValueError, match="HubCaptionDataModule is now data: {class_path: a module"):
+        parsed({"class_path": "visattn.training.HubCaptionDataModule"})

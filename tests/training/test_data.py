@@ -287,6 +287,32 @@ def test_values_of_float_photos_are_the_same_gray_in_all(tmp_path: Path) -> None
         highest(70000)
 
 
+def test_one_seed_sets_the_order_and_what_is_drawn(tmp_path: Path) -> None:
+    """A source with a seed of its own keeps it."""
+    write_digits(tmp_path)
+    sources: dict[str, tuple[Any, Callable[..., Any]]] = {
+        "scenes": (CaptionData, lambda **own: SceneCaptions(**SCENES, **own)),
+        "objects": (ClassificationData, lambda **own: SingleObjects(**SCENES, **own)),
+        "clevr": (QuestionData, lambda **own: SortOfClevrImages(5, 3, 3, **own)),
+        "clutter": (
+            ClassificationData, lambda **own: ClutteredDigits(str(tmp_path), val=5, **own)
+        ),
+        "canvases": (SequenceData, lambda **own: DigitCanvases(str(tmp_path), val=5, **own)),
+    }  # fmt: skip
+    for name, (module, source) in sources.items():
+        shared = source()
+
+        def first(seed: int, chosen: Any, module: Any = module) -> torch.Tensor:
+            sample = module(chosen, seed=seed).samples("train")[0]
+            return torch.as_tensor(getattr(sample, "image", sample[0]))
+
+        assert torch.equal(first(0, shared), first(0, source(seed=0))), name
+        assert torch.equal(first(1, shared), first(0, source(seed=1))), name
+        assert not torch.equal(first(0, shared), first(1, shared)), name
+        assert torch.equal(first(0, source(seed=7)), first(1, source(seed=7))), name
+        assert shared.seed is None, name
+
+
 def test_rare_classes_are_drawn_as_often_as_others() -> None:
     samples = [(torch.zeros(3, 2, 2).byte(), "cat" if number else "dog") for number in range(8)]
     data = ClassificationData(lambda split: samples, batch_size=8, balanced=True)

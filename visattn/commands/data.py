@@ -218,7 +218,7 @@ def _add_digits(subparsers: Any) -> None:
         "--blend", choices=_BLEND_MODES, default="sum", help="blend mode (default: sum)"
     )
     group.add_argument(
-        "--seed", type=seed, default=0, help="data.seed and data.split_seed (default: 0)"
+        "--seed", type=seed, default=0, help="seed and split_seed of the data (default: 0)"
     )
 
 

@@ -32,6 +32,8 @@ class Source(ABC):
     """The splits that a test reads."""
     num_workers: int | None = None
     """Processes that read samples unless the user says so; None as many as there are cores."""
+    seed: int | None = 0
+    """Seed of what is drawn; None for that of the data module, 0 without one."""
     notes: tuple[str, ...] = ()
     """What a user should know about how the splits were made, in sentences."""
 

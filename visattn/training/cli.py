@@ -26,11 +26,12 @@ from visattn.io.safe_text import print_message, print_text
 from visattn.io.trusted_modules import TRUSTED_MODULES, is_trusted_module, user_trusted_modules
 from visattn.models.backbones.module_classifier import find_network
 from visattn.models.base import ImageClassifier
-from visattn.models.config import model_classes, without_gone
+from visattn.models.config import model_classes
 from visattn.models.model_files import checkpoint_run
 from visattn.training.callbacks import BestCheckpoint, LastCheckpoint, RunRecorder, StopAtNonFinite
 from visattn.training.checkpoint import AtomicCheckpointIO, read_checkpoint
 from visattn.training.data_module import DataModule
+from visattn.training.old_configs import modernized
 from visattn.training.run_dir import latest_run_dir, next_run_dir, require_empty_run_dir
 from visattn.training.task import Task, connect
 
@@ -123,7 +124,7 @@ class Parser(LightningArgumentParser):
                 task = model.get("init_args") if isinstance(model, dict) else None
                 if isinstance(task, dict) and "classifier" in task:
                     task["classifier"] = _with_network(task["classifier"])
-                kept = yaml.safe_dump(_without_gone(config))
+                kept = yaml.safe_dump(modernized(config))
                 content = re.sub(r"\$\{(\w+)\}", _variable, kept)
         return super()._load_config_parser_mode(content, *args, **kwargs)
 
@@ -132,29 +133,6 @@ class Parser(LightningArgumentParser):
 
     def _create_group_if_requested(self, *args: Any, **kwargs: Any) -> Any:
         return super()._create_group_if_requested(*args, **{**kwargs, "config_load": False})
-
-
-_GONE = {
-    "timeout", "progress_seconds", "save_steps", "max_nonfinite_steps", "channels_last",
-    "float32_matmul_precision", "compile",
-}  # fmt: skip
-_GONE_ARGUMENTS = {"QuestionTask": {"num_panels"}}
-"""Options of runs of older versions: at the top of their config, and of tasks."""
-
-
-def _without_gone(value: Any, gone: set[str] = _GONE) -> Any:
-    """Return a config without options, and arguments of models, that left."""
-    if isinstance(value, list):
-        return [_without_gone(each, set()) for each in value]
-    if not isinstance(value, dict):
-        return value
-    value = {key: _without_gone(each, set()) for key, each in value.items() if key not in gone}
-    name, arguments = str(value.get("class_path")).rpartition(".")[2], value.get("init_args")
-    if isinstance(arguments, dict) and name in model_classes():
-        value["init_args"] = without_gone(model_classes()[name], arguments)
-    for key in _GONE_ARGUMENTS.get(name, ()):
-        arguments.pop(key, None)
-    return value
 
 
 def _with_network(classifier: Any) -> Any:

@@ -5,6 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
@@ -29,7 +30,7 @@ from visattn.data.loading import (
     loader_options,
 )
 from visattn.data.sides import says_side
-from visattn.data.source import AnySource, photo_of
+from visattn.data.source import AnySource, Source, photo_of
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.io.messages import format_names
 from visattn.models.base import ImageEncoder
@@ -74,7 +75,8 @@ class DataModule(LightningDataModule, ABC):
         batch_size: Images per training batch and process.
         num_workers: Worker processes that load batches; 0 loads them in this process. By default
             as many as there are cores but one, up to 16; none for fewer than 1,000 images.
-        seed: Seed of the order of the training images, and of their augmentation.
+        seed: Seed of the order of the training images, of their augmentation, and of what the
+            source draws, unless that has a seed of its own.
         resize_mode: How a photo is resized to the input of the network: `crop` takes the center
             crop, `pad` adds margins, `squash` ignores the aspect ratio. By default `pad` for masks
             and boxes, `squash` for questions, else `crop`.
@@ -116,6 +118,9 @@ class DataModule(LightningDataModule, ABC):
         on_error: OnError = "raise",
     ) -> None:
         super().__init__()
+        if isinstance(source, Source) and source.seed is None:
+            source = copy(source)  # other data with the same source may have another seed
+            source.seed = seed
         self.source = source
         self.batch_size = batch_size
         self.num_workers = num_workers

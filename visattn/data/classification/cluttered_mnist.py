@@ -294,7 +294,7 @@ class ClutteredDigits(Source):
         root: Folder with `MNIST/raw`.
         canvas: Canvas and distractors.
         val: Number of training digits that are for validation.
-        seed: Seed of the training canvases.
+        seed: Seed of the training canvases; by default that of the data module.
         split_seed: Seed of the choice of validation digits, and of the other canvases.
         download: Download missing files.
     """
@@ -302,7 +302,7 @@ class ClutteredDigits(Source):
     root: str
     canvas: ClutterSpec = field(default_factory=ClutterSpec)
     val: int = 5000
-    seed: int = 0
+    seed: int | None = None
     split_seed: int = 0
     download: bool = False
     class_names = tuple(map(str, range(10)))
@@ -324,6 +324,6 @@ def digits_of(source: Any, split: Split) -> dict[str, Any]:
     return {
         "digits": part.images,
         "labels": part.labels,
-        "seed": 3 * (source.split_seed if number else source.seed) + number,
+        "seed": 3 * (source.split_seed if number else source.seed or 0) + number,
         "distractor_source": mnist("train").images if number else None,
     }

@@ -375,7 +375,7 @@ class DigitCanvases(Source):
         root: Folder with `MNIST/raw`.
         spec: Canvas, number, size and places of the digits.
         val: Number of training digits that are for validation.
-        seed: Seed of the training canvases.
+        seed: Seed of the training canvases; by default that of the data module.
         split_seed: Seed of the choice of validation digits, and of the other canvases.
         download: Download missing files.
     """
@@ -383,7 +383,7 @@ class DigitCanvases(Source):
     root: str
     spec: DigitSequenceSpec = field(default_factory=DigitSequenceSpec)
     val: int = 5000
-    seed: int = 0
+    seed: int | None = None
     split_seed: int = 0
     download: bool = False
     num_workers = 0

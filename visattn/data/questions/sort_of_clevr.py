@@ -317,7 +317,7 @@ class SortOfClevrImages(Source):
         image_size: Height and width in pixels, at least 75.
         questions: Questions per image of each group.
         original: Whether answers have the faults of the original generator, as in `SortOfClevr`.
-        seed: Seed of images and questions.
+        seed: Seed of images and questions; by default that of the data module.
     """
 
     train: int = 9800
@@ -326,7 +326,7 @@ class SortOfClevrImages(Source):
     image_size: int = 80
     questions: int = 10
     original: bool = False
-    seed: int = 0
+    seed: int | None = None
     answers = SORT_OF_CLEVR_ANSWERS
     types: ClassVar = {
         kind: group for group, kinds in SORT_OF_CLEVR_GROUPS.items() for kind in kinds
@@ -345,7 +345,7 @@ class SortOfClevrImages(Source):
         return SortOfClevr(
             counts[split],
             split=split,
-            seed=self.seed,
+            seed=self.seed or 0,
             questions=self.questions,
             original=self.original,
             size=self.image_size,

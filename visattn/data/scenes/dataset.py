@@ -200,7 +200,7 @@ class RenderedScenes(Source):
         textures: Textures of the objects.
         min_objects: Smallest number of objects in a scene, at least 2.
         max_objects: Largest number of objects in a scene, at most 5.
-        seed: Seed of the scenes.
+        seed: Seed of the scenes; by default that of the data module.
     """
 
     train: int = 200_000
@@ -212,7 +212,7 @@ class RenderedScenes(Source):
     textures: list[str] = field(default_factory=lambda: list(TEXTURES))
     min_objects: int = 2
     max_objects: int = 4
-    seed: int = 0
+    seed: int | None = None
     test_splits = ("test", "novel")
     num_workers = 0
 
@@ -226,7 +226,8 @@ class RenderedScenes(Source):
     def scenes(self, split: Split) -> Scenes:
         """Return the scenes of a split."""
         count = {"train": self.train, "validation": self.val}.get(split, self.test)
-        return Scenes(count, size=self.image_size, split=split, seed=self.seed, config=self.config)
+        seed = self.seed or 0
+        return Scenes(count, size=self.image_size, split=split, seed=seed, config=self.config)
 
 
 @dataclass
