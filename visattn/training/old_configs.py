@@ -59,7 +59,7 @@ def _with_source(name: str, old: dict[str, Any]) -> dict[str, Any]:
         ValueError: If that is not possible, or the config relies on defaults of its time.
     """
     module, source = _SOURCES.get(name, ("a module of visattn.training", "one of visattn.data"))
-    options = {k: v for k, v in old.items() if v is not None or k == "val"}
+    options: dict[str, Any] = {k: v for k, v in old.items() if v is not None or k == "val"}
     if name == "CocoDetectionDataModule" and "train" in options:
         options["annotations"] = pattern = options.pop("train").replace("train", "{split}")
         if options["val"] == pattern.replace("{split}", "val"):
