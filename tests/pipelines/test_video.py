@@ -53,7 +53,7 @@ def test_each_frame_shows_its_own_block_and_map(suffix: str, tmp_path: Path) -> 
     for index, pixels in zip((0, 3, 6, 9), shown, strict=True):
         assert hottest(pixels) == pytest.approx((2 * index + 7.5, 4 * index + 7.5), abs=3)
     with Image.open(tmp_path / "result.png") as sheet:
-        assert sheet.size[0] == 1200
+        assert sheet.size[0] == 1400
 
 
 def test_the_map_lies_right_on_a_rotated_video(tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ SHORT = [
     *("--trainer.max_steps", "2", "--trainer.val_check_interval", "2"),
     *("--trainer.log_every_n_steps", "1", "--trainer.limit_val_batches", "1"),
     *("--model.captioner.encoder.channels", "8", "--data.num_workers", "0"),
-    *("--data.train", "64", "--data.val", "5", "--data.test", "5"),
+    *(
+        "--data.source.init_args.train",
+        "64",
+        "--data.source.init_args.val",
+        "5",
+        "--data.source.init_args.test",
+        "5",
+    ),
 ]
 
 
@@ -30,9 +37,9 @@ def test_seeds_are_trained_once_and_become_rows(
     text = (tmp_path / "rows" / "scenes_demo.csv").read_text()
     [row] = rows(tmp_path / "rows" / "scenes_demo.csv")
     assert row["overrides"].split() == [
-        "data.test=5",
-        "data.train=64",
-        "data.val=5",
+        "data.source.test=5",
+        "data.source.train=64",
+        "data.source.val=5",
         "model.captioner.encoder.channels=8",
         "trainer.limit_val_batches=1",
         "trainer.max_steps=2",

@@ -280,7 +280,7 @@ class Prepared(Dataset[Any]):
         fallback: Replaces samples whose image cannot be read; None raises.
 
     Example:
-        >>> dataset = Prepared(["a", "b"], lambda sample, seed: (sample, seed % 2), seed=0)
+        >>> dataset = Prepared(["a", "b"], lambda sample, seed: (sample, seed), seed=0)
         >>> dataset[3] == dataset[1], dataset[3][0]
         (False, 'b')
     """

@@ -103,7 +103,7 @@ def relative_path(name: str) -> str:
         ValueError: If it is absolute, has `..` or control characters, or is too long for a file.
 
     Example:
-        >>> relative_path("cats\1.jpg")
+        >>> relative_path("cats\\1.jpg")
         'cats/1.jpg'
         >>> relative_path("../secret")
         Traceback (most recent call last):

@@ -34,6 +34,10 @@ from .detection.task import (
 from .glimpses.task import (
     GlimpseTask as GlimpseTask,
 )
+from .metrics import (
+    Evaluation as Evaluation,
+    Means as Means,
+)
 from .optim import (
     OptimConfig as OptimConfig,
     cosine as cosine,

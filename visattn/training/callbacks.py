@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from visattn import __version__
 from visattn.images.encoding import encode_png
 from visattn.io.atomic import atomic_write
+from visattn.io.safe_text import read_json
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 RUN_RECORD = "run.json"
@@ -324,7 +325,7 @@ class RunRecorder(Callback):
 
     def _read(self) -> dict[str, Any]:
         file = self.folder / RUN_RECORD
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return read_json(file) if file.is_file() else {}
 
     def _write(self, trainer: Any, name: str, content: Any) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:

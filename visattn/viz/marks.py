@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
@@ -36,6 +35,8 @@ def draw_contour(
         (255, 0)
     """
     # The distance to the line, to first order: |value - level| / |gradient|.
+    import cv2  # slow to import
+
     side = min(values.shape)
     kept = np.nan_to_num(values, nan=level).astype(np.float32)
     smooth = cv2.GaussianBlur(kept, (0, 0), side / _SMOOTHING + 0.1, borderType=cv2.BORDER_REFLECT)
@@ -110,6 +111,8 @@ def draw_region(
         >>> bool(drawn[10, 20, 0] > 0), int(drawn[20, 20, 0])
         (True, 0)
     """
+    import cv2  # slow to import
+
     found, _ = cv2.findContours(mask.astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
     closed = [np.concatenate([each[:, 0], each[:1, 0]]).astype(float) for each in found]
     return _draw_lines(image, closed, _line_width(image))
@@ -123,6 +126,8 @@ def _draw_lines(
     image: np.ndarray, lines: Sequence[Float[np.ndarray, "n 2"]], width: int
 ) -> UInt8[np.ndarray, "y x 3"]:
     """Draw white lines with a dark halo."""
+    import cv2  # slow to import
+
     drawn = image.copy()
     points = [np.rint(line).astype(np.int32) for line in lines]
     for color, extra in (((0, 0, 0), 2), (_WHITE, 0)):

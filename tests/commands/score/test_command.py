@@ -135,7 +135,7 @@ def test_a_split_is_a_file_or_a_name(tmp_path: Path, capsys: Capsys) -> None:
     assert main(words) == 1
     assert "--split selects references (train, val)" in capsys.readouterr().err
     assert main([*words, "--split", "test"]) == 1
-    assert "test is neither a split in the captions file" in capsys.readouterr().err
+    assert "test is neither a split of the captions file" in capsys.readouterr().err
 
 
 def test_intersection_scores_the_shared_images_and_reports_the_rest(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from dense_models import CLASSES, PatchDetector, Segmenter
 from PIL import Image
 
@@ -94,6 +95,7 @@ def test_objects_that_are_not_detected_are_missed(instances: Path) -> None:
 def test_the_command_scores_regions(
     instances: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    torch.manual_seed(1)
     model = UNet(("background", "cat", "dog"), SmallEncoder((24, 40), channels=8))
     save(model, tmp_path / "unet.safetensors")
     words = ["score", "maps", "--model", str(tmp_path / "unet.safetensors")]

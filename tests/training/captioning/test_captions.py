@@ -110,7 +110,7 @@ def test_generated_captions_are_written_in_the_coco_results_format(run_folder: P
 def test_cached_features_are_reused(run_folder: Path, capsys: Any) -> None:
     assert (run_folder / "features").is_dir()
     files = list((run_folder / "features").rglob("*"))
-    before = [path.stat().st_mtime_ns for path in files]
+    before = {path: path.stat().st_mtime_ns for path in files}
     run = ["validate", "--config", str(run_folder / "c.yaml")]
     best = run_folder / "run" / "checkpoints" / "best.ckpt"
     assert main([*run, "--ckpt_path", str(best), "--run", str(run_folder / "again")]) == 0

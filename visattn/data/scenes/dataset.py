@@ -125,7 +125,7 @@ class SceneRegions(Dataset[AnnotatedImage]):
 
     Example:
         >>> SceneRegions(Scenes(3))[1].categories
-        ('square', 'triangle')
+        ('circle', 'ring', 'star', 'triangle')
     """
 
     def __init__(self, scenes: Scenes) -> None:
