@@ -129,8 +129,22 @@ class TestTrainings:
     ) -> None:
         task, batches = Falling(), torch.tensor([1.0, 2.0, value, 1.0])
         options = {"callbacks": [StopAtNonFinite()], "accumulate_grad_batches": accumulated}
-        with pytest.raises(FloatingPointError, match="the loss of step . is -?(nan|inf); the chec"):
+        with pytest.raises(
+            FloatingPointError,
+            match=r"the gradients of step . are not finite \(loss -?(nan|inf)\); the chec",
+        ):
             trained(task, DataLoader(batches), tmp_path, **options)  # type: ignore[arg-type]
+        assert task.model.get_parameter("weight").isfinite().all()
+
+    def test_a_finite_loss_with_infinite_gradients_stops_too(self, tmp_path: Path) -> None:
+        class Steep(Falling):
+            def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+                weight = self.model.get_parameter("weight")
+                return (weight - weight.detach()).sqrt().sum()  # 0, with a slope of infinity
+
+        task = Steep()
+        with pytest.raises(FloatingPointError, match=r"are not finite \(loss 0\)"):
+            trained(task, DataLoader(torch.ones(3)), tmp_path, callbacks=[StopAtNonFinite()])  # type: ignore[arg-type]
         assert task.model.get_parameter("weight").isfinite().all()
 
 

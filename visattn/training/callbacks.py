@@ -23,6 +23,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from visattn import __version__
@@ -36,7 +37,7 @@ RUN_RECORD = "run.json"
 
 
 class StopAtNonFinite(Callback):
-    """Stop at a loss that is NaN or infinite, before it reaches the weights."""
+    """Stop at gradients that are NaN or infinite, before they reach the weights."""
 
     def __init__(self) -> None:
         self._loss: Tensor | float = 0.0
@@ -50,16 +51,21 @@ class StopAtNonFinite(Callback):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Check the losses.
+        """Check the gradients, which are the same in all processes: all of them stop.
 
         Raises:
             FloatingPointError: If one is not finite.
         """
-        loss, self._loss = float(self._loss), 0.0
-        if not math.isfinite(loss):
+        # A finite loss may have infinite gradients. A scaler of 16 bits skips these steps itself.
+        scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
+        gradients = [each.grad for each in pl_module.parameters() if each.grad is not None]
+        loss, self._loss = torch.as_tensor(self._loss), 0.0
+        norm = loss if scaled else get_total_norm(gradients)
+        values = torch.stack([norm.double(), loss.to(norm.device, torch.float64)]).tolist()
+        if not math.isfinite(values[0]):
             raise FloatingPointError(
-                f"the loss of step {trainer.global_step} is {loss:g}; the checkpoints have the "
-                "weights before. Lower the learning rate, clip gradients "
+                f"the gradients of step {trainer.global_step} are not finite (loss {values[1]:g}); "
+                "the checkpoints have the weights before. Lower the learning rate, clip gradients "
                 "(--trainer.gradient_clip_val), or check the data of this step"
             )
 
