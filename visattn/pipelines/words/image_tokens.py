@@ -40,9 +40,10 @@ from visattn.recording.frozen import without_grad
 from visattn.recording.interception import attention_calls, in_this_run
 
 _INPUTS = "inputs_embeds"
+_KEYS = "keys"  # of the first self-attention of the text decoder
 _AMPLITUDE = 1e-3  # of noise: small, so that rows change linearly, but more than rounding
-_LEAST_RUNS, _MOST_RUNS = 4, 24
-_FEW = 512  # tokens; the fewer they are, the more noise places each
+_LEAST_RUNS, _MOST_RUNS = 4, 48
+_FEW = 1024  # tokens; the fewer they are, the more noise places each
 _SILENT = 1e-7  # of the largest squared change
 _EQUAL = 1e-12  # of the same; rows of text do not change at all
 _EVERYWHERE = 0.7  # of the photo
@@ -186,8 +187,8 @@ class _Pixels:
                 "in Nougat), or crop the photo yourself"
             )
 
-    def slices(self) -> tuple[Int[Tensor, " *shape"], Float[Tensor, "s 2 2"]]:
-        """Return the tile of each pixel value, and what each tile shows of the photo."""
+    def slices(self) -> tuple[Int[Tensor, " *shape"], Float[Tensor, "2 s 2 2"]]:
+        """Return the tile of each pixel value, what each tile shows, and where its padding ends."""
         lead = self.shape[: -3 if len(self.shape) > 3 else -2]
         count = lead.numel()
         numbers = torch.arange(count).view(*lead, *[1] * (len(self.shape) - len(lead)))
@@ -199,7 +200,18 @@ class _Pixels:
                 half = 3**0.5 * seen.std(1, correction=0)
                 edges[number] = torch.stack([seen.mean(1) - half, seen.mean(1) + half])
         edges = torch.where(edges < _BORDER, 0.0, torch.where(edges > 1 - _BORDER, 1.0, edges))
-        return numbers.expand(self.shape), edges
+        frames = edges.clone() if bool(self.shown.all()) else torch.zeros_like(edges)
+        if len(self.shape) > 3:
+            shown = self.shown.reshape(count, *self.shape[-3:])
+            for frame, edge, own in zip(frames, edges, shown, strict=True):
+                for axis, side in enumerate(own.shape[1:]):
+                    lines = own.any(0).any(1 - axis).nonzero()[:, 0]
+                    if len(lines):
+                        low, high = edge[:, axis]
+                        step = (high - low) / (lines[-1] + 1 - lines[0])
+                        frame[0, axis] = low - lines[0] * step
+                        frame[1, axis] = high + (side - 1 - lines[-1]) * step
+        return numbers.expand(self.shape), torch.stack([edges, frames])
 
 
 class _Found(Exception):  # noqa: N818 (it ends a run)
@@ -249,7 +261,10 @@ class _Rows:
             if values.shape[1] == 1:  # bmm has the heads on the batch axis
                 values = values.transpose(0, 1)
             if self.in_decoder(call.name) or num_queries != num_keys:
-                keep(call.name, values.transpose(1, 2).flatten(2).flatten(0, 1))
+                read = values.transpose(1, 2).flatten(2).flatten(0, 1)
+                if _INPUTS in rows and self.in_decoder(call.name) and num_queries == num_keys:
+                    keep(_KEYS, read)
+                keep(call.name, read)
             if num_queries == num_keys:
                 return torch.eye(num_keys, dtype=values.dtype, device=values.device)
             # words keep their content, too
@@ -292,10 +307,11 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
 
     base = torch.where(pixels.shown, noise(), original.double().cpu())
     change = noise() * pixels.shown
-    until: tuple[str, ...] = (_INPUTS,)
-    before, after = rows.read(base, until), rows.read(base + change, until)
+    before, after = (rows.read(each, (_KEYS,)) for each in (base, base + change))
     site = _INPUTS
     changed = _changed(before, after, site)
+    if len(changed):
+        _check_keys(model, before, after, changed)
     sites: tuple[str, ...] | None = None
     if not len(changed):  # words read the photo by cross-attention, or the decoder joins both
         before, after = rows.read(base), rows.read(base + change)
@@ -324,7 +340,7 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
             d, d_y, d_x = (each[name].double() - before[name].double() for each in runs)
             pairs = ((d, d), (d_y, d), (d_x, d), (d_y, d_y), (d_x, d_x))
             total += torch.stack([(one * other).sum(1) for one, other in pairs]).cpu()
-    part, edges = pixels.slices()
+    part, (edges, frames) = pixels.slices()
     weights = (part + 1.0) / len(edges)
     hidden = _AMPLITUDE * noise() * ~pixels.shown
     plain, by_part, padding = (
@@ -348,10 +364,12 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
         whole = d_padding.square().sum(1) <= _SILENT * energy[own]
         one = len(own) < 2 * len(parts.unique())  # each patch is a slice: the photo is all of them
         limits = torch.stack([edges[:, 0].amin(0), edges[:, 1].amax(0)])[None] if one else edges
+        ends = limits if one else frames
         if name == site and between and float(extent.median()) > _EVERYWHERE:
             return None  # learned queries read all of the photo
         parts = torch.zeros_like(parts) if one else parts
-        centers = Centers(mean, extent, whole, parts, limits, pixels.shape[-2] / pixels.shape[-1])
+        aspect = pixels.shape[-2] / pixels.shape[-1]
+        centers = Centers(mean, extent, whole, parts, limits, ends, aspect)
         cells = find_cells(centers)
         if cells is None:
             return None
@@ -373,12 +391,33 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
     return ImageTokens(placement, sites, changed, between, notes=(note,))
 
 
-def _changed(before: dict[str, Tensor], after: dict[str, Tensor], name: str) -> Int[Tensor, " i"]:
-    """Return the rows that changed."""
+def _changed(
+    before: dict[str, Tensor], after: dict[str, Tensor], name: str, least: float = _EQUAL
+) -> Int[Tensor, " i"]:
+    """Return the rows that changed by more than this share of the largest squared change."""
     if name not in before:
         return torch.empty(0, dtype=torch.long)
     energy = (after[name] - before[name]).double().square().sum(1).cpu()
-    return (energy > _EQUAL * energy.max()).nonzero()[:, 0]
+    return (energy > least * energy.max()).nonzero()[:, 0]
+
+
+def _check_keys(
+    model: nn.Module, before: dict[str, Tensor], after: dict[str, Tensor], changed: Tensor
+) -> None:
+    """Refuse a decoder whose keys are not the rows that it is given.
+
+    Hybrid decoders carry the photo on to later keys before their first attention.
+    """
+    if _KEYS not in before:
+        return
+    keys, clear = _changed(before, after, _KEYS), _changed(before, after, _INPUTS, _SILENT)
+    inside = torch.isin(keys, changed)
+    carried = bool(inside[:1].all()) and bool(torch.isin(clear, keys).all())
+    if len(before[_KEYS]) != len(before[_INPUTS]) or not (bool(inside.all()) or carried):
+        raise ValueError(
+            f"the decoder of {type(model).__name__} reads image tokens at other keys than it is "
+            "given: their positions are not known; such models are not supported"
+        )
 
 
 def _no_image_tokens(model: nn.Module) -> str:

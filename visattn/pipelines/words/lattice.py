@@ -28,6 +28,8 @@ _BLURRED = 1.6  # cells; wider tokens are those of convolutions, which see their
 _INNER = 5  # lines; of so many the outermost do not count: resampling repeats the photo's edge
 _EDGE = 0.04  # of a cell: lines that end so close to an edge end there
 _FEW = 10  # lines; fewer are less certain, so that they end there from further away
+_WHOLE = 2.5  # by the patches along a tile: so close to a whole number, it is that
+_QUARTER = 0.25  # of a cell: so close to a patch, a token is that patch
 _SNAP = 0.1  # of a cell: so close to the edge of a drawn cell, a token ends with it
 _SLIVER = 0.25  # of a cell: smaller parts of other tiles need no cells of their own
 
@@ -75,6 +77,7 @@ class Centers:
         whole: Whether none of its pixels are padding.
         part: Slice of the pixel values (a tile, or the whole photo) that it is computed from.
         parts: What each slice shows of the photo: top, left, bottom, right.
+        frames: Where the slices end, together with their padding; zeros if that is not known.
         aspect: Height of a slice by its width, in pixel values.
     """
 
@@ -83,6 +86,7 @@ class Centers:
     whole: Bool[Tensor, " i"]
     part: Int[Tensor, " i"]
     parts: Float[Tensor, "s 2 2"]
+    frames: Float[Tensor, "s 2 2"]
     aspect: float
 
 
@@ -200,7 +204,7 @@ def _cells_of(
     centers: Centers, members: Int[Tensor, " n"], index: Int[Tensor, "n 2"], pitch: Tensor
 ) -> tuple[Float[Tensor, "n 2 2"], Float[Tensor, "n 2 2"]]:
     """Return the cells of the tokens of one tile, and their visible parts."""
-    edges = centers.parts[int(centers.part[members[0]])]
+    edges, frame = (each[centers.part[members[0]]] for each in (centers.parts, centers.frames))
     full, shown = torch.empty(2, len(members), 2, 2, dtype=torch.float64)
     for axis in (0, 1):
         lines = index[:, axis] - index[:, axis].min()
@@ -219,23 +223,27 @@ def _cells_of(
             step = float(_slope(lines[used], mean[used])) if count > 1 else step
             begin = float(mean[used].mean()) - step * (float(lines[used].double().mean()) + 0.5)
             end = begin + step * count
-            near = _EDGE * step * max(1.0, _FEW / count)
-            begin = low if abs(begin - low) < near else begin
-            end = high if abs(end - high) < near else end
+            first, last = frame[:, axis].tolist()
+            patches = (last - first) / step
+            if patches and abs(patches - round(patches)) < max(_EDGE, _WHOLE / patches):
+                # A tile holds whole patches. The center of a token is off where the tower weighs
+                # some of its pixels more, but its cell is a patch.
+                step = (last - first) / round(patches)
+                middle = begin + (end - begin) / 2 - step * count / 2
+                nearest = first + round((middle - first) / step) * step
+                begin = nearest if abs(middle - nearest) < _QUARTER * step else middle
+                end = begin + step * count
+            else:
+                near = _EDGE * step * max(1.0, _FEW / count)
+                begin = low if abs(begin - low) < near else begin
+                end = high if abs(end - high) < near else end
             step = (end - begin) / count
-        cells = begin + step * torch.stack([lines, lines + 1], 1)
+        cells = begin + step * torch.stack([lines, lines + 1], 1).double()
         full[:, :, axis] = cells
         shown[:, :, axis] = cells.clamp(0, 1)
-        # Padding inside the photo, where a tile ends: the center is that of the visible part.
-        for line in lines[~centers.whole[members]].unique():
-            on_line = lines == line
-            (top, bottom), center = cells[on_line][0].tolist(), float(mean[on_line].mean())
-            half = min(center - top, bottom - center)
-            inside = top >= -_EDGE * step and bottom <= 1 + _EDGE * step
-            if inside and half < (0.5 - _SNAP) * step:
-                near = (top, top + 2 * half) if center < (top + bottom) / 2 else (
-                    bottom - 2 * half, bottom)  # fmt: skip
-                shown[on_line, :, axis] = torch.tensor(near, dtype=torch.float64)
+        inside = cells.clamp(low, high)
+        cut = ~centers.whole[members] & (inside[:, 1] > inside[:, 0])
+        shown[cut, :, axis] = inside[cut]  # where a tile ends in padding inside the photo
     return full, shown
 
 
