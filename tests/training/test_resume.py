@@ -1,6 +1,7 @@
 """Runs of every task resume to the bit: from any checkpoint, after signals, and when killed."""
 
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
+def fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fit]:
     """Return a function that runs `fit` for a task, with a fault, and returns the exit code."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("VISATTN_TRUST_MODULES", "interrupted_runs")
@@ -37,7 +38,9 @@ def fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
         monkeypatch.setenv("BREAK", fault)
         return main(["fit", "--config", f"{task}.yaml", "--run", name, *words])
 
-    return run
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # as by a shell behind &
+    yield run
+    signal.signal(signal.SIGINT, ignored)
 
 
 def saved(run: Path, name: str = "last") -> dict[str, Any]:
