@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from visattn.commands.streams import prepare_streams
 from visattn.io.messages import did_you_mean
@@ -18,44 +19,50 @@ from visattn.io.safe_text import escaped_warnings, print_message, silence
 COMMANDS = {
     "demo": (
         "draw scenes and caption them with a model that comes with it",
-        "visattn.commands.demo",
+        "visattn.commands.demo:demo",
     ),
     "fit": ("train a task from a YAML file", "visattn.training.command"),
     "validate": ("score a checkpoint on the validation split", "visattn.training.command"),
     "test": ("score a checkpoint on the test split", "visattn.training.command"),
     "caption": (
         "caption images, with the attention of each word",
-        "visattn.commands.caption.command",
+        "visattn.commands.caption:caption",
     ),
     "overlay": (
         "draw attention and attribution maps of any model on photos",
-        "visattn.commands.overlay.command",
+        "visattn.commands.overlay:overlay",
     ),
     "glimpse": (
         "classify images with a glimpse model, with its scan paths",
-        "visattn.commands.glimpse",
+        "visattn.commands.glimpse:glimpse",
     ),
     "ask": (
         "answer questions about images, with the attention of each hop",
-        "visattn.commands.ask",
+        "visattn.commands.ask:ask",
     ),
     "detect": (
         "find objects in images, with the attention of each query",
-        "visattn.commands.detect",
+        "visattn.commands.detect:detect",
     ),
     "segment": (
         "segment images, with the attention gates of the model",
-        "visattn.commands.segment",
+        "visattn.commands.segment:segment",
     ),
-    "export": ("convert a training checkpoint to a safetensors file", "visattn.commands.export"),
-    "score": ("score captions or maps", "visattn.commands.score.command"),
+    "export": (
+        "convert a training checkpoint to a safetensors file",
+        "visattn.commands.export:export",
+    ),
+    "score": ("score captions or maps", "visattn.commands.score.command:SCORES"),
     "models": (
         "list the trained models that come with visattn, or print the card of one",
-        "visattn.commands.models",
+        "visattn.commands.models:models",
     ),
-    "configs": ("list the configs of experiments, or print one", "visattn.commands.configs"),
-    "blocks": ("list attention blocks, or describe one", "visattn.commands.blocks"),
-    "data": ("write a data set as files", "visattn.commands.data"),
+    "configs": (
+        "list the configs of experiments, or print one",
+        "visattn.commands.configs:configs",
+    ),
+    "blocks": ("list attention blocks, or describe one", "visattn.commands.blocks:blocks"),
+    "data": ("write a data set as files", "visattn.commands.data:DATA_SETS"),
 }
 # LightningCLI has these as subcommands and parses their names again.
 _LIGHTNING_COMMANDS = {"fit", "validate", "test"}
@@ -136,7 +143,23 @@ def _dispatch(arguments: list[str]) -> int:
     if command not in COMMANDS:
         return _report_unknown(command)
     words = arguments if command in _LIGHTNING_COMMANDS else rest
-    return int(importlib.import_module(COMMANDS[command][1]).main(words) or 0)
+    module, _, function = COMMANDS[command][1].partition(":")
+    if function:
+        return _call(command, getattr(importlib.import_module(module), function), rest)
+    return int(importlib.import_module(module).main(words) or 0)
+
+
+def _call(command: str, function: Any, arguments: Sequence[str]) -> int:
+    """Call the function of a command with its arguments, as its signature reads them."""
+    import tyro
+
+    # --shard 2/4 and not --loop.shard 2/4; --strict without --no-strict.
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    if isinstance(function, dict):  # subcommands
+        return tyro.extras.subcommand_cli_from_dict(
+            function, prog=f"visattn {command}", args=arguments, config=config
+        )
+    return tyro.cli(function, prog=f"visattn {command}", args=arguments, config=config)
 
 
 def help_text() -> str:

@@ -1,57 +1,34 @@
 """`visattn blocks`: list the attention blocks, or describe one."""
 
-import argparse
 import inspect
-from collections.abc import Sequence
 
-from visattn.commands.options import CommandParser
+from tyro.conf import Positional
 
 CHANNELS = 256
 SIDE = 56
 
-_DESCRIPTION = f"""\
-List the attention blocks with their cost at {CHANNELS} channels, or describe one block: equation,
-arguments, differences from the paper."""
 
-_EPILOG = """\
-va.create_block(NAME, channels, ...) creates a block; va.insert(model, NAME, position=...,
-example=...) inserts it into a network. Blocks that your modules register are listed, too, if
-VISATTN_TRUST_MODULES names these modules."""
+def blocks(name: Positional[str] = "") -> int:
+    """List the attention blocks with their cost at 256 channels, or describe one of them.
 
-_EXAMPLES = ("visattn blocks", "visattn blocks cbam")
+    va.create_block(NAME, channels, ...) creates a block; va.insert(model, NAME, position=...,
+    example=...) inserts it into a network. Blocks that your modules register are listed, too, if
+    VISATTN_TRUST_MODULES names these modules.
 
+    Args:
+        name: the block to describe: equation, arguments, differences from the paper
+    """
+    from visattn.blocks.registry import list_blocks
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the argument parser of the command."""
-    parser = CommandParser(
-        examples=_EXAMPLES, prog="visattn blocks", description=_DESCRIPTION, epilog=_EPILOG
-    )
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="block to describe (default: list all blocks)"
-    )
-    return parser
-
-
-def main(argv: Sequence[str]) -> int:
-    """Print the table of all blocks, or the description of one; return 0."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
-    from visattn.blocks.registry import block_class, list_blocks
-
-    try:
-        names = list_blocks()
-        if args.name is not None:
-            block_class(args.name)
-    except (ValueError, ImportError) as error:
-        parser.error(str(error))
-    if args.name is not None:
-        print(_description(args.name))
+    names = list_blocks()
+    if name:
+        print(_description(name))
         return 0
     rows = [("block", "kind", "parameters", "MACs", "paper"), *map(_row, names)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, kind, parameters, macs, paper in rows:
+    for each, kind, parameters, macs, paper in rows:
         print(
-            f"{name:{widths[0]}}  {kind:{widths[1]}}  {parameters:>{widths[2]}}  "
+            f"{each:{widths[0]}}  {kind:{widths[1]}}  {parameters:>{widths[2]}}  "
             f"{macs:>{widths[3]}}  {paper}"
         )
     print(

@@ -42,6 +42,9 @@ BACKGROUND = "background"
 NO_OBJECT = -1
 """Label of padding in a batch of targets."""
 
+Places = Literal["argmax", "sample", "expectation"]
+"""How hard attention selects the place of each word."""
+
 WordMethod = Literal[
     "attention", "gradient_attention", "relevance", "gradient_embedding", "gradcam", "occlusion"
 ]

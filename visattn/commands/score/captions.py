@@ -1,112 +1,85 @@
 """`visattn score captions`: BLEU, ROUGE-L, CIDEr-D and more of captions against references."""
 
-import argparse
 import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from tyro.conf import Positional, arg
 
 from visattn.commands.files import create_folder
-from visattn.commands.options import OUTPUT, RUN, CommandParser
-from visattn.commands.output_option import output_path
-from visattn.commands.records import PROVENANCE, record_files
+from visattn.commands.loop import MADE, finished_records
 from visattn.commands.streams import activity, print_lines, print_where
 from visattn.io.atomic import atomic_write
-from visattn.io.safe_text import print_message, read_json
+from visattn.io.safe_text import print_message
+from visattn.results.kinds import CaptionFormat
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
     from visattn.data.captions.files import CaptionEntry
     from visattn.metrics.captions import CaptionScores
 
-_DESCRIPTION = """\
-Score the captions of a model against reference captions: BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D as
-the COCO evaluation code computes them, with its tokenizer, from the raw texts."""
 
-_EPILOG = """\
-RESULTS is the folder of visattn caption --out, or a file with one caption per image in one of
-these formats:
-  [{"image_id": 37, "caption": "a dog"}, ...]   JSON of COCO results
-  {"id": "a.jpg", "caption": "a dog"}           JSON lines
-  a.jpg<TAB>a dog                               output of visattn caption
-  a.jpg#0<TAB>a dog                             Flickr8k token file
-REFERENCES is a Flickr token file, a CSV table image,caption, Karpathy's JSON, a COCO caption file,
-or JSON lines. Images are matched by name; folders, suffixes and, for COCO, the text before the
-number may be missing on one side.
+def score_captions(
+    results: Annotated[Positional[Path], arg(metavar="RESULTS")],
+    references: Annotated[Positional[Path], arg(metavar="REFERENCES")],
+    *,
+    split: Annotated[str, arg(metavar="FILE_OR_NAME")] = "",
+    format: CaptionFormat | None = None,  # noqa: A002 (the name of the option)
+    intersection: bool = False,
+    java: bool = False,
+    out: Annotated[Path | None, arg(metavar="FILE")] = None,
+) -> int:
+    """Score the captions of a model against reference captions.
 
-Prints scores x 100, as in papers, and a signature line that says how they were computed; with
---out, FILE holds the plain scores of the corpus and of each image."""
+    BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D as the COCO evaluation code computes them, with its
+    tokenizer, from the raw texts; x 100, as in papers, with a signature line that says how they
+    were computed. Images are matched by name; folders, suffixes and, for COCO, the text before the
+    number may be missing on one side.
 
-
-_EXAMPLES = (
-    "visattn score captions captions.txt references.csv",
-    "visattn score captions captions_folder references.csv --intersection",
-    "visattn score captions results.json captions_val2017.json --intersection --out scores.json",
-)
-
-
-def build_parser() -> CommandParser:
-    """Return the argument parser of the subcommand."""
-    parser = CommandParser(
-        examples=_EXAMPLES, description=_DESCRIPTION, epilog=_EPILOG, add_help=False
-    )
-    parser.add_argument(
-        "results", type=Path, metavar="RESULTS", help="captions of a model: a file or folder"
-    )
-    parser.add_argument("references", type=Path, metavar="REFERENCES", help="reference captions")
-    matching = parser.add_argument_group("references")
-    matching.add_argument(
-        "--split",
-        metavar="FILE_OR_NAME",
-        help="score these references only: a list of images, or a split named in REFERENCES",
-    )
-    matching.add_argument(
-        "--intersection",
-        action="store_true",
-        help="score the images that are in both files (default: refuse files that differ)",
-    )
-    parser.group(RUN).add_argument(
-        "--java",
-        action="store_true",
-        help="also compute METEOR and SPICE; needs Java and pycocoevalcap",
-    )
-    parser.group(OUTPUT).add_argument(
-        "--out", type=output_path, metavar="FILE", help="JSON file for all scores"
-    )
-    return parser
-
-
-def score(args: argparse.Namespace) -> int:
-    """Score captions and print a table; return 0."""
+    Args:
+        results: captions of a model: the folder of visattn caption, or a file with one caption per
+            image: its printed rows, JSON of COCO results, JSON lines of id and caption, or a
+            Flickr8k token file
+        references: a Flickr token file, a CSV table image,caption, Karpathy's JSON, a COCO caption
+            file, or JSON lines
+        split: score these references only: a list of images, or a split named in REFERENCES
+        format: format of REFERENCES (default: detected)
+        intersection: score the images that are in both files; else files that differ are refused
+        java: also compute METEOR and SPICE; needs Java and pycocoevalcap
+        out: JSON file for the plain scores of the corpus and of each image
+    """
     from visattn.metrics.captions import caption_scores
 
-    pairs, notes = _read_pairs(args)
-    if args.out is not None:
-        _check_output(args)
+    pairs, notes = _read_pairs(results, references, split, format, intersection=intersection)
+    if out is not None:
+        out = _check_output(out, results, references)
     with activity("scoring"):
-        scores = caption_scores(pairs.captions, pairs.references, java=args.java)
+        scores = caption_scores(pairs.captions, pairs.references, java=java)
     for note in (*notes, *scores.warnings):
         print_message(note)
-    if args.out is not None:
-        _write_json(args.out, scores, notes)
     print_lines(_table(scores, pairs))
-    if args.out is not None:
-        print_where(args.out)
+    if out is not None:
+        _write_json(out, scores, notes)
+        print_where(out)
     return 0
 
 
-def _check_output(args: argparse.Namespace) -> None:
-    """Check before scoring that `--out` can be written and replaces no input."""
-    args.out = args.out.resolve()  # a link is kept, its target is written
-    if args.out in (args.results.resolve(), args.references.resolve()):
-        raise ValueError(f"--out {args.out} would replace an input file; choose another file")
-    if args.out.exists() and not args.out.is_file():  # a folder or a device
-        raise ValueError(f"--out {args.out} is not a regular file; choose another name")
-    create_folder(args.out.parent)
+def _check_output(out: Path, *inputs: Path) -> Path:
+    """Return where `--out` is written, after checking that it can be and replaces no input."""
+    out = out.resolve()  # a link is kept, its target is written
+    if out in [path.resolve() for path in inputs]:
+        raise ValueError(f"--out {out} would replace an input file; choose another file")
+    if out.exists() and not out.is_file():  # a folder or a device
+        raise ValueError(f"--out {out} is not a regular file; choose another name")
+    create_folder(out.parent)
+    return out
 
 
-def _read_pairs(args: argparse.Namespace) -> "tuple[CaptionPairs, list[str]]":
+def _read_pairs(
+    results: Path, references: Path, split: str, kind: CaptionFormat | None, *, intersection: bool
+) -> "tuple[CaptionPairs, list[str]]":
     """Read both files; return captions and references of the same images, and notes."""
     from visattn.data.captions.files import (
         CaptionResults,
@@ -115,20 +88,18 @@ def _read_pairs(args: argparse.Namespace) -> "tuple[CaptionPairs, list[str]]":
         read_captions,
     )
 
-    if args.results.is_dir():
-        results = CaptionResults(_read_folder(args.results))
-    else:
-        results = read_caption_results(args.results)
+    folder = results.is_dir()
+    known = CaptionResults(_read_folder(results)) if folder else read_caption_results(results)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        entries = read_captions(args.references)
-    if args.split is not None:
-        entries = entries_of_split(entries, args.split)
-    pairs = match_captions(results.captions, entries, intersection=args.intersection)
+        entries = read_captions(references, format=kind)
+    if split:
+        entries = entries_of_split(entries, split)
+    pairs = match_captions(known.captions, entries, intersection=intersection)
     notes = [*(str(warning.message) for warning in caught), *pairs.notes]
-    if count := len(results.duplicates):
+    if count := len(known.duplicates):
         images = f"{count:,} image{'' if count == 1 else 's'}"
-        notes.append(f"{args.results}: {images} more than once, with the same caption")
+        notes.append(f"{results}: {images} more than once, with the same caption")
     return pairs, notes
 
 
@@ -138,15 +109,8 @@ def _read_folder(folder: Path) -> dict[str, str]:
     Raises:
         ValueError: If it holds none.
     """
-    captions: dict[str, str] = {}
-    for file in sorted(record_files(folder)):
-        try:
-            record = read_json(file)
-            made = record[PROVENANCE]
-            if made["command"] == "caption" and isinstance(record["caption"], str):
-                captions[str(made["image"])] = record["caption"]
-        except (OSError, ValueError, TypeError, LookupError):
-            continue  # of another command, or just being written
+    records = finished_records(folder, "caption")
+    captions = {str(record[MADE]["photo"]): record["caption"] for record in records}
     if not captions:
         raise ValueError(
             f"{folder} holds no results of visattn caption: give the folder of its --out, or a "

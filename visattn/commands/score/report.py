@@ -2,14 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from visattn.attribution.saliency import BASELINES
 from visattn.io.messages import format_names
-
-if TYPE_CHECKING:
-    pass
-
 
 Row = Mapping[str, Any]
 
@@ -256,7 +252,6 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _signature(settings: Mapping[str, Any]) -> str:
-    threshold = settings["threshold"]
     weights = settings["weights"]
     if not isinstance(weights, str):
         weights = weights.get("folder") or f"{weights['file']}@{weights['sha256']}"
@@ -266,10 +261,6 @@ def _signature(settings: Mapping[str, Any]) -> str:
             f"weights:{weights}",
             f"data:{settings['data']}",
             f"target:{settings['target']}",
-            f"tolerance:{settings['tolerance']:g}px",
-            f"iou:{'mean' if threshold is None else threshold}",
-            f"steps:{settings['steps']}",
-            f"seed:{settings['seed']}",
             f"visattn:{settings['visattn']}",
         )
     )

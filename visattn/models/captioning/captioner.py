@@ -19,10 +19,10 @@ from visattn.results.kinds import (
     SPECIAL_TOKENS as SPECIAL_TOKENS,
     START,
     UNKNOWN,
+    Places,
     checked_words,
 )
 
-Places = Literal["argmax", "sample", "expectation"]
 MapChoice = Literal["last", "mean", "all"] | tuple[int, int]
 
 

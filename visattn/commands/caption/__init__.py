@@ -1,1 +1,0 @@
-"""`visattn caption`."""

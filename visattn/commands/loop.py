@@ -1,0 +1,464 @@
+"""The one loop of the commands: photo in, result out.
+
+    names -> read -> batches -> infer -> draw and write -> rows, index, table
+             threads            here     threads           here
+
+Files are written under temporary names and renamed into place, NAME.json last. A photo whose record
+was made by the same command, from the same bytes, with the same settings is done. Files that no
+record of visattn names are not replaced.
+"""
+
+import csv
+import io
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import tyro
+
+from visattn.commands.digests import file_digest
+from visattn.commands.files import (
+    check_no_overwrite,
+    count_on_interrupt,
+    create_folder,
+    find_input_images,
+    map_in_threads,
+    report_failures,
+    result_names,
+)
+from visattn.commands.streams import activity, print_row, print_where
+from visattn.io.atomic import atomic_write, flush, temporary_folder
+from visattn.io.messages import format_names
+from visattn.io.safe_text import read_json
+from visattn.io.sources import Source
+from visattn.results.cards import Card
+
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from visattn.images.reader import LoadedImage
+
+ResizeMode = Literal["crop", "squash", "pad"]
+Figures = Literal["png", "svg", "pdf"]
+MADE = "made"
+"""Key of a record: what a result was made from, its files, and its rows of index and table."""
+INDEX = "index.html"
+_THUMBNAILS = 2000  # a page with more takes long to open
+_PIXELS = 64_000_000  # of decoded photos that wait for their batch
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """Options of all commands that go through photos."""
+
+    out: Path = Path("visattn-out")
+    """folder of the results"""
+    files_from: Annotated[Path | None, tyro.conf.arg(metavar="LIST")] = None
+    """a list of more photos, a path or URL a line; - is the standard input"""
+    shard: str = "1/1"
+    """do the I-th of N parts of the photos, for N commands that share work and folder"""
+    overwrite: bool = False
+    """compute finished photos again, and replace files that visattn did not write"""
+    strict: bool = False
+    """stop at the first photo that cannot be read; else it is named and skipped"""
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Number of this part, from 1, and of all."""
+        number, _, count = self.shard.partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            raise ValueError(f"--shard must be I/N with I from 1 to N, got {self.shard!r}")
+        return int(number), int(count)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command makes of a photo.
+
+    Args:
+        record: Values of NAME.json.
+        files: Contents by their paths in the folder; the first is opened from the index.
+        rows: What is printed behind the name: a row of fields each.
+        table: Rows of COMMAND.csv, by the names of their columns.
+        caption: What the index says below the thumbnail.
+        thumbnail: Data URL of a small picture, for the index.
+        problem: Why the result is incomplete; "" if it is not.
+    """
+
+    record: dict[str, Any]
+    files: Mapping[str, bytes]
+    rows: Sequence[Sequence[object]] = ()
+    table: Sequence[Mapping[str, object]] = ()
+    caption: str = ""
+    thumbnail: str = ""
+    problem: str = ""
+
+
+class Command(NamedTuple):
+    """A command that goes through photos.
+
+    Args:
+        name: Name of the command, and of its table.
+        title: Heading of the index; "" for none.
+        settings: Model and options; a photo whose record has others is computed again.
+        infer: Returns what the model says of each photo, or why it is skipped.
+        draw: Makes of photo, result and names of files the contents of these, in threads.
+        endings: Files that a photo gets besides NAME.json, with `{}` for its name.
+        read: Reads a photo, in a thread.
+    """
+
+    name: str
+    title: str
+    settings: Mapping[str, Any]
+    infer: "Callable[[Sequence[LoadedImage]], Sequence[Any]]"
+    draw: "Callable[[LoadedImage, Any, Sequence[str]], Result]"
+    endings: Sequence[str]
+    read: "Callable[[Source], LoadedImage] | None" = None
+
+
+def run(
+    command: Command, photos: Sequence[Path | str], options: LoopOptions, *, batch_size: int = 16
+) -> int:
+    """Do a command to every photo; return 0, or 1 if some were skipped or are incomplete.
+
+    Raises:
+        FileExistsError: If a file would be replaced that visattn did not write.
+        FileNotFoundError: If a photo does not exist.
+        ImageError: If a photo cannot be read, with `strict`.
+        OSError: If the folder cannot be written.
+        ValueError: If a file would overwrite a photo.
+    """
+    from visattn.images.sources import read_list
+
+    skipped: list[str] = []
+    if options.files_from is not None:
+        photos = [*photos, *read_list(options.files_from)]
+    if not photos:
+        raise ValueError(f"name photos: files, folders or URLs, as in visattn {command.name} DIR")
+    photos = [each if "://" in str(each) else Path(each) for each in photos]
+    paths = find_input_images(photos, options.out, skipped)
+    names = result_names(
+        paths, photos, reserved="coverage"
+    )  # before the photos are divided: all parts agree on them
+    number, count = options.part
+    first, last = (len(names) * end // count for end in (number - 1, number))
+    own = dict(itertools.islice(names.items(), first, last))
+    folder = Folder(options.out, command, names, replace=options.overwrite)
+    folder.check(own)
+    done: list[str] = []
+    incomplete: dict[str, list[str]] = {}
+    with ExitStack() as stack:
+        stack.enter_context(count_on_interrupt(done, len(own)))
+        stack.enter_context(folder)
+        if command.title:
+            stack.callback(lambda: write_index(options.out, command))
+        shown = stack.enter_context(activity(command.name, len(own)))
+
+        def skip(error: Exception) -> None:
+            skipped.append(str(error))
+            shown.advance()
+
+        # No name may hold the iterators: after an error their threads would go on.
+        for item, finish in map_in_threads(
+            folder.finish,
+            _infer(command, _batches(folder, own, batch_size, options, skip), skip),
+            ahead=batch_size,
+        ):
+            name, (record, problem) = names[item.path], finish()
+            for row in record.get(MADE, {}).get("rows", ()):
+                print_row(name, *row)
+            shown.advance()
+            done.append(name)
+            if problem:
+                incomplete[name] = [f"{name}: {problem}"]
+    code = report_failures(skipped, incomplete, len(own))
+    if done and command.title:
+        print_where(options.out / (INDEX if len(names) > 1 else folder.files(names[paths[0]])[0]))
+    return code
+
+
+class Item(NamedTuple):
+    """A photo on its way: image and result, or the record of an earlier run."""
+
+    path: Source
+    image: Any = None
+    result: Any = None
+    record: Mapping[str, Any] | None = None
+
+
+def _batches(
+    folder: "Folder",
+    paths: Iterable[Source],
+    size: int,
+    options: LoopOptions,
+    skip: Callable[[Exception], None],
+) -> Iterator[list[Item]]:
+    """Yield batches of photos, and the finished ones between them, in order."""
+    from visattn.images.reader import ImageError
+
+    batch: list[Item] = []
+    for _, read in map_in_threads(folder.start, paths):
+        try:
+            batch.append(read())
+        except ImageError as error:
+            if options.strict:
+                raise
+            skip(error)
+            continue
+        waiting = [item.image for item in batch if item.record is None]
+        # Finished photos wait only behind photos that wait for their batch.
+        full = len(waiting) == size or sum(each.num_pixels for each in waiting) >= _PIXELS
+        if full or not waiting:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _infer(
+    command: Command, batches: Iterable[list[Item]], skip: Callable[[Exception], None]
+) -> Iterator[Item]:
+    for batch in batches:
+        images = [item.image for item in batch if item.record is None]
+        results = iter(command.infer(images) if images else ())
+        for item in batch:
+            result = None if item.record is not None else next(results)
+            if isinstance(result, Exception):
+                skip(result)
+            else:
+                yield item._replace(result=result)
+
+
+@dataclass
+class Folder:
+    """The results of a command in a folder.
+
+    A result is replaced in this order, so that a process may be killed at any moment:
+
+        new files, under temporary names
+        NAME.json  <- a record without settings, which names the old and the new files
+        each file  <- its new content
+        NAME.json  <- the record of the new result
+    """
+
+    path: Path
+    command: Command
+    names: Mapping[Source, str]
+    replace: bool = False
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _context: ExitStack = field(default_factory=ExitStack)
+
+    def __post_init__(self) -> None:
+        # As they are read back from JSON.
+        self._settings = json.loads(json.dumps(dict(self.command.settings), default=str))
+
+    def files(self, name: str) -> list[str]:
+        """Return the files that a photo of this name gets, besides its record."""
+        return [ending.format(name) for ending in self.command.endings]
+
+    def check(self, own: Mapping[Source, str]) -> None:
+        """Refuse to replace photos, and files that visattn did not write."""
+        every = [file for name in own.values() for file in (*self.files(name), f"{name}.json")]
+        shared = [INDEX, f"{self.command.name}.csv"]
+        check_no_overwrite(self.path, [*every, *shared], self.names)
+        if self.replace or not self.path.exists():
+            return
+        foreign: dict[str, str] = {}
+        for path, name in own.items():
+            foreign |= self._foreign(path, name)
+        if not any(map(read_record, _records(self.path))):
+            present = [name for name in shared if (self.path / name).exists()]
+            foreign |= dict.fromkeys(present, "the folder has no records of visattn")
+        if foreign:
+            raise FileExistsError(
+                f"--out {self.path} holds {format_names([*foreign])}, which would be replaced: "
+                f"{next(iter(foreign.values()))}; choose another folder, or replace with "
+                "--overwrite"
+            )
+
+    def _foreign(self, path: Source, name: str) -> dict[str, str]:
+        """Return the files that the results of a photo may not replace, with the reason."""
+        file, expected = f"{name}.json", self.files(name)
+        record = read_record(self.path / file)
+        made = {"files": ()} if record is None else record[MADE]
+        if record is None:
+            expected.append(file)
+        elif made["command"] != self.command.name:
+            return {file: f"it holds results of visattn {made['command']}"}
+        elif made["photo"] != str(path) and made["sha256"] != _digest(path):
+            return {file: f"it holds results of {made['photo']}"}
+        others = [name for name in expected if name not in made["files"]]
+        present = [name for name in others if os.path.lexists(self.path / name)]
+        return dict.fromkeys(present, "no record of visattn names it")
+
+    def __enter__(self) -> "Folder":
+        create_folder(self.path)
+        self._temporary = self._context.enter_context(temporary_folder(self.path / "visattn"))
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._context.close()
+
+    def start(self, path: Source) -> Item:
+        """Read a photo, or the record of a finished one, in a thread."""
+        from visattn.images.reader import read_image
+
+        name = self.names[path]
+        record = None if self.replace else read_record(self.path / f"{name}.json")
+        if record is not None:
+            made = record[MADE]
+            same = made["command"] == self.command.name and made["settings"] == self._settings
+            present = all((self.path / file).exists() for file in made["files"])
+            if same and present and made["sha256"] == _digest(path):
+                return Item(path, record=record)
+        return Item(path, (self.command.read or read_image)(path))
+
+    def finish(self, item: Item) -> tuple[Mapping[str, Any], str]:
+        """Draw and write a result, in a thread; return its record and what is missing."""
+        if item.record is not None:
+            return item.record, item.record[MADE].get("problem", "")
+        name = self.names[item.path]
+        try:
+            result = self.command.draw(item.image, item.result, self.files(name))
+            return self._write(item.path, name, result), result.problem
+        except (OSError, ValueError) as error:
+            return {}, str(error)
+
+    def _write(self, path: Source, name: str, result: Result) -> Mapping[str, Any]:
+        new = {file: self._stage(content) for file, content in result.files.items()}
+        made = {
+            "command": self.command.name,
+            "name": name,
+            "photo": str(path),
+            "sha256": _digest(path),
+            "settings": self._settings,
+            "files": [*new],
+            "rows": [[str(field) for field in row] for row in result.rows],
+            "table": [*result.table],
+            "card": {"caption": result.caption, "thumbnail": result.thumbnail},
+            "problem": result.problem,
+        }
+        last = self._stage(_encode({**result.record, MADE: made}))
+        file = self.path / f"{name}.json"
+        before = read_record(file)
+        old = set() if before is None else {*before[MADE]["files"]}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = {**made, "settings": None, "files": sorted({*old, *new})}
+        atomic_write(file, _encode({MADE: unfinished}))
+        for target, staged in new.items():
+            (self.path / target).parent.mkdir(parents=True, exist_ok=True)
+            staged.replace(self.path / target)
+        for target in old - {*new}:
+            (self.path / target).unlink(missing_ok=True)
+        last.replace(file)
+        for parent in {(self.path / target).parent for target in new} | {file.parent}:
+            flush(parent)  # the names outlive a crash, too
+        return {**result.record, MADE: made}
+
+    def _stage(self, content: bytes) -> Path:
+        path = self._temporary / str(next(self._numbers))
+        path.write_bytes(content)
+        flush(path)
+        return path
+
+
+def read_record(file: Path) -> dict[str, Any] | None:
+    """Return the record of a result; None if the file holds none of visattn.
+
+    Names of its files that lead out of its folder are none that visattn wrote.
+
+    Example:
+        >>> read_record(Path("no_such_record.json")) is None
+        True
+    """
+    try:
+        record = read_json(file)
+        made = record[MADE]
+        outside = any(".." in name.split("/") or name.startswith("/") for name in made["files"])
+        known = {"settings", "sha256"} <= made.keys() and made["command"] + made["photo"]
+        return record if known and not outside else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def encode_figure(figure: Any, kind: Figures) -> bytes:
+    """Return a figure of matplotlib as the bytes of a file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind)
+    return buffer.getvalue()
+
+
+def index_link(name: str) -> str:
+    """Return the link from the page of a photo to the index.
+
+    Example:
+        >>> index_link("a/dog")
+        '../index.html'
+    """
+    return "../" * name.count("/") + INDEX
+
+
+def _digest(path: Source) -> str:
+    """Return the digest of a photo; "" if it cannot be read, which its reader reports."""
+    try:
+        return file_digest(path)
+    except (OSError, ValueError):
+        return ""
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, allow_nan=False).encode() + b"\n"
+
+
+def write_index(folder: Path, command: Command) -> None:
+    """Write the table of all results of a command in a folder, and their index.
+
+    Both are made anew from the records, also those of other commands that share the work.
+    """
+    from visattn.viz.html.index_page import index_page
+
+    cards: list[Card] = []
+    rows: list[Mapping[str, object]] = []
+    for record in finished_records(folder, command.name):
+        made = record[MADE]
+        rows += ({"photo": made["photo"], **row} for row in made["table"])
+        thumbnail = made["card"]["thumbnail"] if len(cards) < _THUMBNAILS else ""
+        cards.append(Card(made["name"], made["files"][0], made["card"]["caption"], thumbnail))
+    if cards:
+        atomic_write(folder / INDEX, index_page(cards, title=command.title))
+    if rows:
+        atomic_write(folder / f"{command.name}.csv", csv_table(rows))
+
+
+def csv_table(rows: Sequence[Mapping[str, object]]) -> str:
+    r"""Return rows as CSV (RFC 4180) with a header; columns in the order of their first use.
+
+    Example:
+        >>> csv_table([{"image": "a", "class": "red, round"}, {"image": "b", "score": 0.5}])
+        'image,class,score\r\na,"red, round",\r\nb,,0.5\r\n'
+    """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, dict.fromkeys(column for row in rows for column in row))
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def finished_records(folder: Path, command: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the records of all results of a command in a folder."""
+    for file in _records(folder):
+        record = read_record(file)
+        made = {} if record is None else record[MADE]
+        if record is not None and made["command"] == command and made["settings"] is not None:
+            yield record
+
+
+def _records(folder: Path) -> Iterator[Path]:
+    """Yield the JSON files of a folder, and of those below that have no index of their own."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [each for each in folders if not Path(parent, each, INDEX).exists()]
+        folders.sort()
+        yield from (Path(parent, each) for each in sorted(files) if each.endswith(".json"))

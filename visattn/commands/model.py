@@ -1,0 +1,285 @@
+"""Option `--model`: one name for every model, and what identifies it in records."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from tyro.conf import arg
+
+from visattn.commands.digests import file_digest, user_code_digest, weights_origin
+from visattn.io.safe_text import parse_json, print_message, short_repr
+from visattn.models.model_files import bundled_models
+
+if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
+    from torch import nn
+
+    from visattn.pipelines.explainer import Explainer
+
+# As in "0, cat" or "0 cat", which would become names with numbers in them.
+_NUMBERED = re.compile(r"\d+(\s*[,;:\t]\s*|\s+)\w")
+ModelT = TypeVar("ModelT", bound="nn.Module")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model of a command."""
+
+    model: Annotated[str, arg(metavar="SPEC")] = ""
+    """a file of visattn export, a run of visattn fit (its best checkpoint), a checkpoint, a name of
+    visattn models, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME, hf:DIRECTORY of
+    transformers, or your own code, which is executed: FILE.py:NAME or package.module:NAME"""
+    weights: Annotated[Path | None, arg(metavar="FILE")] = None
+    """weights of timm:NAME, torchvision:NAME or your own code; nothing in the file is executed"""
+    device: str = "cpu"
+    """torch device: cpu, cuda, cuda:1, mps"""
+
+    def load(
+        self, kind: type[ModelT], noun: str, missing: str, photos: Sequence[str] = ()
+    ) -> tuple[ModelT, dict[str, Any]]:
+        """Return the model on its device, and what identifies it by the content of its files.
+
+        Args:
+            kind: Class of models that the command takes.
+            noun: What the command calls them, with its article.
+            missing: What to do without a model.
+            photos: What it is used on, for what is said of models of synthetic scenes.
+
+        Raises:
+            FileNotFoundError: If the file or run does not exist.
+            ValueError: If there is no model, it is of another kind, or the device is missing.
+        """
+        if not self.model:
+            raise ValueError(missing)
+        model, made = self._load(photos)
+        if not isinstance(model, kind):
+            raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
+                f"{self.model} holds a {type(model).__name__}, which is not {noun}"
+            )
+        move_to_device(model, self.device)
+        return model, made
+
+    def load_captioner(
+        self, missing: str, photos: Sequence[str]
+    ) -> "tuple[nn.Module, dict[str, Any]]":
+        """Return a captioner of visattn, or a model of transformers that generates text.
+
+        Raises:
+            FileNotFoundError: If the file or run does not exist.
+            ValueError: If there is no model, or it is no captioner.
+        """
+        from visattn.models.captioning.captioner import Captioner
+
+        if not (self.model.startswith("hf:") and not self.model.startswith("hf://")):
+            return self.load(Captioner, "a captioner", missing, photos)
+        from visattn.pipelines.words.checks import as_captioner
+
+        model, made = self._load(photos)
+        try:
+            as_captioner(model)
+        except TypeError as error:
+            raise ValueError(f"{self.model} cannot caption photos: {error}") from error
+        move_to_device(model, self.device)
+        return model, made
+
+    def _load(
+        self, photos: Sequence[str] = (), **options: Any
+    ) -> "tuple[nn.Module, dict[str, Any]]":
+        from visattn.models.loaded import loaded_with
+        from visattn.models.saving import load
+
+        model = load(self.model, weights=self.weights, **options)
+        loaded = loaded_with(model)
+        # The models that come with visattn are trained on scenes that it renders.
+        for note in (
+            () if loaded.weights in bundled_models() and _are_scenes(photos) else loaded.notes
+        ):
+            print_message(note)
+        is_file = Path(self.model).expanduser().exists()
+        return model, {
+            "model": Path(self.model).name if is_file else self.model,
+            "code": user_code_digest(self.model),
+            "weights": weights_origin(loaded.weights),
+        }
+
+
+@dataclass(frozen=True)
+class BuildOptions(ModelOptions):
+    """The model, of any library, and how it is built."""
+
+    model_args: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...")] = ()
+    """constructor arguments, such as drop_rate=0.1; pretrained=false for random weights of timm or
+    torchvision"""
+    input_size: Annotated[str, arg(metavar="N|HxW")] = ""
+    """input height and width in pixels (default: those of the model)"""
+    class_names: Annotated[Path | None, arg(metavar="FILE")] = None
+    """class names: one per line, a JSON list, or a JSON object from numbers to names"""
+    mean: tuple[float, ...] = ()
+    """mean that photos are normalized with, of all channels or of each, where pixels are 0 to 1"""
+    std: tuple[float, ...] = ()
+    """standard deviation, as the mean"""
+
+    def explainer(
+        self, *, text: Sequence[str], resize_mode: Any, dense: bool
+    ) -> "tuple[Explainer, dict[str, Any]]":
+        """Return the model on its device, to be explained, and what identifies it.
+
+        Args:
+            text: Texts to compare photos with.
+            resize_mode: How photos get the shape of the input.
+            dense: Whether a pixel, region, box or query is explained.
+
+        Raises:
+            FileNotFoundError: If a file or run does not exist.
+            ValueError: If an option does not fit the model.
+        """
+        import torch
+
+        from visattn.models.captioning.captioner import Captioner
+        from visattn.pipelines.explainer import Explainer
+
+        torch.manual_seed(0)  # random weights are the same in every run
+        kwargs: dict[str, Any] = dict(map(parse_value, self.model_args))
+        pretrained = bool(kwargs.pop("pretrained", self.weights is None))
+        model, made = self._load(pretrained=pretrained, model_kwargs=kwargs)
+        if isinstance(model, Captioner):
+            raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
+                f"{self.model} holds a {type(model).__name__}, which has no class scores: use "
+                "visattn caption to show the attention of its words"
+            )
+        if made["weights"] == "random":
+            print_message("the weights are random: the maps have no meaning")
+        explainer = Explainer(
+            model,
+            img_size=_size(self.input_size),
+            class_names=None if self.class_names is None else read_class_names(self.class_names),
+            resize_mode=resize_mode,
+            dense=dense,
+            text=text or None,
+            mean=_numbers(self.mean),
+            std=_numbers(self.std),
+        )
+        if not text and explainer.model is not model:
+            print_message(f"only the vision tower of {type(model).__name__} is used")
+        move_to_device(explainer.model, self.device)
+        explainer.analyze()
+        names = self.class_names and file_digest(self.class_names)
+        made |= {"model_args": self.model_args, "input_size": self.input_size, "classes": names}
+        return explainer, made | {"mean": self.mean, "std": self.std}
+
+
+def _are_scenes(photos: Sequence[str]) -> bool:
+    """Whether all photos are synthetic scenes that `visattn data` has written."""
+    from visattn.commands.data import drawn_files
+
+    paths = [Path(photo) for photo in photos]
+    folders = {path if path.is_dir() else path.parent for path in paths}
+    lists = [drawn_files(folder)[:1] for folder in folders]
+    return bool(lists) and all(each and each != ["digits.jsonl"] for each in lists)
+
+
+def parse_value(text: str) -> tuple[str, Any]:
+    """Return name and value of NAME=VALUE; a value is one of JSON, a list with commas, or a text.
+
+    Raises:
+        ValueError: If the name is missing.
+
+    Example:
+        >>> parse_value("mean=0.5,0.5"), parse_value("pad_type=same")
+        (('mean', (0.5, 0.5)), ('pad_type', 'same'))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ValueError(f"must be NAME=VALUE, got {text!r}")
+    for literal in (value, f"[{value}]") if "," in value else (value,):
+        try:
+            parsed = parse_json(literal)
+        except ValueError:
+            continue
+        return name, tuple(parsed) if isinstance(parsed, list) else parsed
+    return name, value
+
+
+def _size(text: str) -> tuple[int, int] | None:
+    """Return height and width of N or HxW; None for ""."""
+    if not text:
+        return None
+    height, _, width = text.partition("x")
+    if not (
+        height.isdecimal() and (width or height).isdecimal() and int(height) and int(width or 1)
+    ):
+        raise ValueError(f"--input-size must be N or HEIGHTxWIDTH, got {text!r}")
+    return int(height), int(width or height)
+
+
+def _numbers(values: Sequence[float]) -> Any:
+    return None if not values else values[0] if len(values) == 1 else tuple(values)
+
+
+def move_to_device(model: "nn.Module", device: str) -> None:
+    """Set a model to evaluation mode and move it to a device.
+
+    Args:
+        model: Modified in place.
+        device: Name of a torch device: `cpu`, `cuda`, `cuda:1`, `mps`.
+
+    Raises:
+        ValueError: If the device is not available.
+    """
+    import torch
+
+    try:
+        target = torch.device(device)
+        torch.ones((), device=target).add(1).item()  # fails on meta, which has no values
+        model.eval().to(target)
+    except (RuntimeError, AssertionError, ImportError) as error:  # torch asserts CUDA support
+        reason = str(error).splitlines()[0]
+        if "Expected one of" in reason:  # followed by every backend torch has ever had
+            reason = "expected cpu, cuda, cuda:N or mps"
+        raise ValueError(f"--device {device:.40} is not available: {reason:.200}") from error
+
+
+def read_class_names(file: Path) -> "list[str] | dict[str, str]":
+    """Return class names from a file.
+
+    Args:
+        file: One name per line; or JSON, a list of names or an object from numbers to names.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the file has another form.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "classes.txt"
+        >>> file.write_text('["cat", "dog"]')
+        14
+        >>> read_class_names(file)
+        ['cat', 'dog']
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"--class-names {file} does not exist, or is not a file")
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--class-names {file} is not UTF-8 text: {error}") from error
+    if text.lstrip()[:1] not in ("[", "{"):
+        names = [name for line in text.splitlines() if (name := line.strip())]
+        if len(names) > 1 and all(_NUMBERED.match(name) for name in names):
+            raise ValueError(
+                f"--class-names {file} has a number before each name, such as {short_repr(names[0])}: "
+                'write the names alone, or a JSON object as in {"0": "cat", "1": "dog"}'
+            )
+        return names
+    try:
+        content = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"--class-names {file}: {error}") from error
+    names = list(content.values()) if isinstance(content, dict) else content
+    numbered = not isinstance(content, dict) or all(key.isdecimal() for key in content)
+    if not numbered or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"--class-names {file} must be a list of names, or an object from numbers to names as in "
+            '{"0": "cat", "1": "dog"}'
+        )
+    return content

@@ -1,0 +1,505 @@
+"""`visattn overlay`: attention and attribution maps of any model, drawn on photos."""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from tyro.conf import Positional, arg
+
+from visattn.commands.digests import file_digest
+from visattn.commands.loop import (
+    Command,
+    Figures,
+    LoopOptions,
+    ResizeMode,
+    Result,
+    encode_figure,
+    index_link,
+    run,
+)
+from visattn.commands.model import BuildOptions, parse_value
+from visattn.images.formats import MAX_PIXELS
+
+if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from visattn.images.reader import LoadedImage
+    from visattn.io.sources import Source
+    from visattn.pipelines.explainer import Explainer
+    from visattn.pipelines.inputs import PreparedImages
+    from visattn.results.attention_map import AttentionMap
+    from visattn.results.scale import MapScale
+    from visattn.results.values import RecordedLayer
+
+_NO_MODEL = """\
+--model is missing: name a model, such as
+  visattn overlay dog.jpg --model timm:resnet50
+  visattn overlay photos --model timm:deit_tiny_patch16_224 --method rollout
+  visattn overlay dog.jpg --model torchvision:fasterrcnn_resnet50_fpn --at box:best"""
+
+
+def overlay(
+    photos: Positional[tuple[str, ...]],
+    *,
+    model: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
+    method: tuple[str, ...] = ("auto",),
+    target: tuple[str, ...] = (),
+    text: tuple[str, ...] = (),
+    at: str = "",
+    layers: tuple[str, ...] = (),
+    heads: tuple[int, ...] = (),
+    method_args: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...")] = (),
+    resize_mode: ResizeMode | None = None,
+    style: Literal["heat", "light", "blur", "contour"] = "heat",
+    colormap: str = "magma",
+    opacity: float = 0.7,
+    normalize: str = "image",
+    boxes: bool = False,
+    figures: Figures | None = None,
+    max_pixels: int = MAX_PIXELS,
+    every: int = 1,
+    batch_size: int = 16,
+    loop: LoopOptions = LoopOptions(),  # noqa: B008
+) -> int:
+    """Draw attention maps and attribution maps of a model on photos and videos.
+
+    Prints method, explained class and its probability of each map. The folder gets NAME.html, a
+    page with all maps of the photo, the attention of every head, and the most probable classes;
+    NAME.METHOD.png, each map on the photo; NAME.npz, the maps at their own resolution; and
+    NAME.json, classes, scores and places. overlay.csv has a row per map. A video becomes
+    NAME.METHOD.mp4.
+
+    Args:
+        photos: files, folders, patterns in quotes, zip and tar archives, URLs; or video files
+        method: attention, rollout, relevance, gradcam, layercam, rise, ...; or all that the model
+            supports; auto is rollout where attention can be rolled out, else gradcam
+        target: classes to explain, by name or index (default: the predicted class)
+        text: texts to compare the photos with, for a model of images and texts such as CLIP
+        at: what to explain of a model of dense outputs: pixel:X,Y, box:L,T,R,B or box:best,
+            query:N, region:predicted or region:MASK.png, in pixels of the photo
+        layers: indices from 0 (-1 is the last), or names of modules, such as layer4.2
+        heads: indices of attention heads, from 0 (default: all)
+        method_args: arguments of the methods, such as num_masks=4000
+        resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
+            (default: preprocessing of the model)
+        style: values as colors, on a gray photo for reading values, as brightness, sharpness or
+            contour lines
+        colormap: a colormap of matplotlib
+        opacity: opacity of the highest value, from 0 to 1
+        normalize: highest color: of each map (image), its 99th percentile (percentile), or a value
+            for all photos, such as 0.2
+        boxes: also write boxes around the high parts of the maps, in NAME.json and as COCO JSON
+        figures: also write a figure of all maps of a photo with their color bars
+        max_pixels: largest photo that is read; one of 200 million pixels takes about 4 GB
+        every: explain every n-th frame of a video
+        batch_size: photos per batch; methods that run the model many times take one
+    """
+    from visattn.images.formats import is_video
+    from visattn.viz.heatmap import colormap_lut
+
+    colormap_lut(colormap)  # refuses an unknown name before maps are computed
+    if not model.model:
+        raise ValueError(_NO_MODEL)
+    dense = _dense_target(at, target)
+    explainer, made = model.explainer(text=text, resize_mode=resize_mode, dense=dense is not None)
+    chosen = _maps(explainer, method, target, text, dense, layers, heads, method_args)
+    videos = [photo for photo in photos if is_video(Path(photo))]
+    if videos:
+        from visattn.commands.videos import overlay_videos
+
+        if len(videos) < len(photos):
+            raise ValueError(
+                f"photos and videos take separate commands, got {videos[0]} and photos"
+            )
+        drawn = {"style": style, "colormap": colormap, "opacity": opacity}
+        options = {"every": every, "batch_size": batch_size}
+        return overlay_videos(videos, explainer, chosen, loop, **options, **drawn)
+    drawing = _Drawing(style, colormap, opacity, normalize, boxes=boxes, figures=figures)
+    runner = _Runner(explainer, chosen, dense, heads, drawing)
+    channels = len(runner.subject.info.mean) or 3
+
+    def read(path: "Source") -> "LoadedImage":
+        from visattn.images.reader import read_image
+
+        return read_image(path, channels=channels, max_pixels=max_pixels)
+
+    settings = {
+        **made,
+        "maps": [each._asdict() for each in chosen],
+        "text": text,
+        "at": at,
+        "mask": file_digest(mask) if (mask := Path(at.partition(":")[2])).is_file() else "",
+        "target": target,
+        "heads": heads,
+        "resize_mode": resize_mode,
+        "drawing": vars(drawing),
+    }
+    endings = ["{}.html", *(f"{{}}.{each.key}.png" for each in chosen), "{}.npz"]
+    endings += [f"{{}}.methods.{figures}"] if figures else []
+    command = Command("overlay", "Attention", settings, runner.infer, runner.draw, endings, read)
+    slow = dense is not None or any(map(_is_slow, chosen))  # they fill the device with one photo
+    return run(command, photos, loop, batch_size=1 if slow else batch_size)
+
+
+class _Map(NamedTuple):
+    """A map of every photo: a method with its arguments, and a class or text of several."""
+
+    key: str
+    title: str
+    method: str
+    args: Mapping[str, Any] = {}
+    target: int | None = None
+
+
+def _maps(
+    explainer: "Explainer",
+    names: Sequence[str],
+    target: Sequence[str],
+    text: Sequence[str],
+    dense: Any,
+    layers: Sequence[str],
+    heads: Sequence[int],
+    method_args: Sequence[str],
+) -> list[_Map]:
+    """Return the maps to compute, after checking that the methods fit the model."""
+    from visattn.attribution.methods import default_method, get_method
+    from visattn.attribution.targets import class_name, resolve_class_index
+    from visattn.recording.model_info import TextScorer
+
+    if not {*names} - {"all", "auto"}:
+        supported = explainer.methods(dense)
+        of_texts = isinstance(explainer.model, TextScorer)
+        chosen = default_method(supported, of_texts=of_texts, layered=bool(layers))
+        names = supported if "all" in names else [chosen]
+    methods = [get_method(name) for name in dict.fromkeys(names)]
+    given = dict(parse_value(each) for each in method_args)
+    given |= {"heads": list(heads)} if heads else {}
+    places = [int(each) if each.lstrip("-").isdecimal() else each for each in layers]
+    known = {name for method in methods for name in method.default_kwargs}
+    if unknown := {*given, *(["layer"] if places else [])} - known:
+        raise ValueError(
+            f"{', '.join(each.name for each in methods)} has no {min(unknown)}; arguments: "
+            f"{', '.join(sorted(known)) or 'none'}"
+        )
+    subject = explainer.analyze()
+    classes = [] if dense or text else [resolve_class_index(each, subject) for each in target]
+    named = [(each, class_name(each, subject.class_names) or str(each)) for each in classes]
+    several = list(enumerate(text)) or named
+    made: list[_Map] = []
+    for method in methods:
+        own = {name: value for name, value in given.items() if name in method.default_kwargs}
+        layered = places if "layer" in method.default_kwargs else []
+        for layer in layered or [None]:
+            args = own if layer is None else {**own, "layer": layer}
+            explainer.check(method.name, dense, **args)
+            more = len(layered) > 1
+            key = f"{method.name}.{_part(layer)}" if more else method.name
+            title = f"{method.title}, layer {layer}" if more else method.title
+            if not method.needs_target or not several:
+                made.append(_Map(key, title, method.name, args))
+                continue
+            for index, name in several:
+                suffix = f".text{index + 1}" if text else f".class{index}"
+                of = f"{name} \N{MIDDLE DOT} {title}", method.name, args, index
+                made.append(_Map(f"{key}{suffix}" if len(several) > 1 else key, *of))
+    return made
+
+
+def _is_slow(spec: _Map) -> bool:
+    """Whether a method runs the model many times on a photo."""
+    from visattn.attribution.methods import METHODS
+
+    known = {*METHODS[spec.method].default_kwargs}
+    return bool({"internal_batch_size", "num_samples"} & known)
+
+
+def _part(layer: int | str | None) -> str:
+    """Return a layer as part of a file name."""
+    return f"layer{layer}" if isinstance(layer, int) else str(layer).replace("#", "_run")
+
+
+def _dense_target(at: str, target: Sequence[str]) -> Any:
+    """Return what `--at` says; None for a class of the whole photo.
+
+    Raises:
+        ValueError: If it is malformed, or names a region without its class.
+    """
+    if not at:
+        return None
+    from visattn.attribution import dense_targets as targets
+    from visattn.images.reader import read_image
+
+    kind, _, value = at.partition(":")
+    label = _class(target[0]) if target else None
+    try:
+        if kind == "pixel":
+            x, y = map(float, value.split(","))
+            return targets.PixelTarget(label, x, y)
+        if kind == "box":
+            box = None if value == "best" else tuple(map(float, value.split(",")))
+            return targets.BoxTarget(box, label)
+        if kind == "query":
+            return targets.QueryTarget(int(value), label)
+        if kind == "region" and label is not None:
+            mask = None if value == "predicted" else read_image(value).pixels.any(-1)
+            return targets.RegionTarget(label, mask)
+    except ValueError as error:
+        raise ValueError(f"--at {at}: {error}") from error
+    raise ValueError(
+        "--at must be pixel:X,Y, box:L,T,R,B, box:best or query:N; or, with the class in --target, "
+        f"region:predicted or region:MASK.png; got {at!r}"
+    )
+
+
+def _class(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+class _Explained(NamedTuple):
+    """What the model gives for a photo."""
+
+    maps: "Sequence[AttentionMap]"
+    best: Sequence[tuple[str, float]]
+    """The two most probable classes."""
+    layers: "Sequence[RecordedLayer]" = ()
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    style: str
+    colormap: str
+    opacity: float
+    normalize: str
+    boxes: bool
+    figures: str | None
+
+    def scale(self, maps: "Sequence[AttentionMap]") -> "MapScale":
+        """Return the color scale of maps that are compared."""
+        from visattn.results.scale import map_scale
+
+        shown = [each for each in maps if not each.info.empty] or maps
+        if self.normalize in ("image", "percentile"):
+            return map_scale(shown, self.normalize)
+        try:
+            return replace(map_scale(shown), vmin=0.0, vmax=float(self.normalize), percentile=None)
+        except ValueError:
+            raise ValueError(
+                f"--normalize must be image, percentile or a value, got {self.normalize!r}"
+            ) from None
+
+
+@dataclass
+class _Runner:
+    """Computes and draws the maps of photos."""
+
+    explainer: "Explainer"
+    maps: Sequence[_Map]
+    dense: Any
+    heads: Sequence[int]
+    drawing: _Drawing
+
+    def __post_init__(self) -> None:
+        self.subject = self.explainer.analyze()
+
+    def infer(self, images: "Sequence[LoadedImage]") -> list[_Explained]:
+        """Return the maps of photos, the attention of every head, and the best classes."""
+        from visattn.attribution.targets import class_name
+        from visattn.pipelines.layer_attention import record_layers
+
+        batch = self.explainer.prepare(images)
+        best = self._best(batch)
+        # All maps of a photo explain the same class: that of --target, or the predicted one.
+        rows = [list(each) for each in zip(*self._rows(batch, best), strict=True)]
+        info = self.subject.info
+        has_heads = bool(info.attention_layers) and not info.attention_error
+        explained: list[_Explained] = []
+        for index, maps in enumerate(rows):
+            layers = []
+            if has_heads:
+                one = batch.select([index]).inputs
+                layers = record_layers(self.subject, one, heads=self.heads or None)
+            named = [
+                (class_name(k, self.subject.class_names) or k, share) for k, share in best[index]
+            ]
+            explained.append(_Explained(maps, named, layers))
+        return explained
+
+    def _best(self, batch: "PreparedImages") -> list[list[tuple[int, float]]]:
+        """Return the two most probable classes of each photo, with their probabilities."""
+        import torch
+
+        from visattn.attribution.targets import probabilities
+
+        if self.dense is not None or self.subject.info.output.error:
+            return [[] for _ in batch.originals]
+        with torch.no_grad():
+            scores = self.subject.scores(batch.inputs).float().cpu()
+        shares = probabilities(scores, self.subject.info.output)
+        values, classes = shares.topk(min(2, shares.shape[1]))
+        pairs = zip(classes.tolist(), values.tolist(), strict=True)
+        return [list(zip(*pair, strict=True)) for pair in pairs]
+
+    def _rows(
+        self, batch: "PreparedImages", best: Sequence[Sequence[tuple[int, float]]]
+    ) -> Iterator[list["AttentionMap"]]:
+        """Yield the map of each photo, for each of `maps`; an empty one where a method fails."""
+        failures: list[Exception] = []
+        for spec in self.maps:
+            target: Any = self.dense
+            if target is None and spec.target is not None:
+                target = spec.target
+            elif target is None and all(best):
+                target = [each[0][0] for each in best]
+            try:
+                made = self.explainer.map(batch, spec.method, target, **spec.args)
+            except Exception as error:
+                failures.append(error)
+                if len(failures) == len(self.maps):
+                    raise
+                made = [_failed(image, spec, error) for image in batch.originals]
+            yield [replace(m, info=replace(m.info, title=spec.title)) for m in made]
+
+    def draw(self, image: "LoadedImage", result: _Explained, files: Sequence[str]) -> Result:
+        """Return overlays, arrays, record and page of a photo."""
+        import numpy as np
+
+        from visattn.images.encoding import encode_overlay
+        from visattn.viz.figures import figure
+        from visattn.viz.html.explorer_page import explorer_html
+        from visattn.viz.html.index_page import thumbnail
+        from visattn.viz.maps import method_title, outline_boxes, render_map, target_line
+
+        page, arrays = files[0], files[1 + len(self.maps)]
+        maps, drawing = result.maps, self.drawing
+        style = {"style": drawing.style, "colormap": drawing.colormap, "opacity": drawing.opacity}
+        scales = [drawing.scale(self._compared(spec, maps)) for spec in self.maps]
+        contents: dict[str, bytes] = {}
+        pictures: list[np.ndarray] = []
+        records: list[dict[str, Any]] = []
+        for spec, file, made, scale in zip(self.maps, files[1:], maps, scales, strict=False):
+            boxes = made.boxes() if drawing.boxes and not made.info.empty else None
+            described = made.to_dict()
+            del described["values"]  # they are in the arrays
+            records.append({"key": spec.key, **described, "scale": scale.to_dict()})
+            if boxes is not None:
+                records[-1]["boxes"] = boxes.to_dict()
+            if not made.info.empty:
+                drawn = render_map(image, made, scale, **style).overlay
+                pictures.append(outline_boxes(drawn, boxes))
+                contents[file] = encode_overlay(pictures[-1])
+        buffer = io.BytesIO()
+        np.savez_compressed(
+            buffer, **{spec.key: m.values.numpy() for spec, m in zip(self.maps, maps, strict=True)}
+        )
+        contents[arrays] = buffer.getvalue()
+        shown = [pair for pair in zip(maps, scales, strict=True) if not pair[0].info.empty]
+        if shown or result.layers:
+            html = explorer_html(
+                image,
+                maps[0].input_geometry,
+                explained=self.subject,
+                layers=result.layers,
+                maps=[made for made, _ in shown],
+                scales=[scale for _, scale in shown],
+                index=index_link(page),
+                **style,
+            )
+            contents = {page: html.encode(), **contents}
+        if drawing.figures:
+            drawn = figure([made for made, _ in shown], image, **style)
+            contents[files[-1]] = encode_figure(drawn, drawing.figures)
+        rows = [
+            _row(spec, made, scale, result.best)
+            for spec, made, scale in zip(self.maps, maps, scales, strict=True)
+        ]
+        empty = [f"{spec.key}: {m.info.empty}" for spec, m in zip(self.maps, maps, strict=True)
+                 if m.info.empty]  # fmt: skip
+        titles = ", ".join(dict.fromkeys(method_title(made) for made, _ in shown))
+        return Result(
+            {"image": image.name, "maps": records},
+            contents,
+            rows=[_printed(row) for row in rows if not row["reason"]],
+            table=rows,
+            caption=" \N{MIDDLE DOT} ".join(filter(None, [target_line(maps[0]), titles, *empty])),
+            thumbnail=thumbnail(pictures[0] if pictures else image.pixels),
+            problem="; ".join(empty),
+        )
+
+    def _compared(self, spec: _Map, maps: "Sequence[AttentionMap]") -> "list[AttentionMap]":
+        """Return the maps that share the scale of one: those of all texts of a method."""
+        pairs = list(zip(self.maps, maps, strict=True))
+        if self.explainer.text is None:
+            return [made for each, made in pairs if each is spec]
+        return [
+            made for each, made in pairs if (each.method, each.args) == (spec.method, spec.args)
+        ]
+
+
+def _failed(image: "LoadedImage", spec: _Map, error: Exception) -> "AttentionMap":
+    """Return an empty map whose info holds the reason of the failure."""
+    import torch
+
+    from visattn.attribution.methods import METHODS
+    from visattn.geometry.affine import Geometry
+    from visattn.results.attention_map import AttentionMap
+    from visattn.results.info import MapInfo
+
+    text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    info = MapInfo(spec.method, dict(spec.args), empty=text, failed=True)
+    place = Geometry.identity(image.size)
+    return AttentionMap(torch.zeros(1, 1), spec.method, METHODS[spec.method].kind, place, info)
+
+
+def _row(
+    spec: _Map, made: "AttentionMap", scale: "MapScale", best: Sequence[tuple[str, float]]
+) -> dict[str, Any]:
+    """Return a row of the table: what is explained, where the peak lies, what the colors show."""
+    info = made.info
+    region, size = made.input_geometry.region, made.input_geometry.image_size
+    seen = (region[2] - region[0]) * (region[3] - region[1]) / (size[0] * size[1])
+    left, top = (None, None) if info.empty else _peak(made)
+    name = info.class_name or info.target
+    others = [each for each in best if each[0] != name]
+    runner_up, share = others[0] if others else (None, None)
+    return {
+        "method": spec.key,
+        "class": name,
+        "score": info.score,
+        "probability": info.probability,
+        "runner_up": runner_up,
+        "runner_up_probability": share,
+        **({} if info.cosine is None else {"cosine": info.cosine}),
+        "peak_x": left,
+        "peak_y": top,
+        "lowest": None if info.empty else scale.lowest,
+        "highest": None if info.empty else scale.vmax,
+        "seen_share": round(seen, 4),
+        "reason": info.empty,
+    }
+
+
+def _peak(made: "AttentionMap") -> tuple[float, float]:
+    """Return the center of the highest cell on the photo; cells in the padding do not count."""
+    import torch
+
+    values, geometry = made.values, made.geometry
+    values = values.flatten(0, -3).amax(0) if values.ndim > 2 else values
+    rows, columns = values.shape
+    height, width = geometry.input_size
+    step = torch.tensor([width / columns, height / rows], dtype=torch.float64)
+    grid = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).flip(1)
+    corners = [geometry.to_image((grid + offset) * step) for offset in (0.0, 1.0)]
+    low, high = torch.minimum(*corners), torch.maximum(*corners)
+    start, end = torch.tensor(geometry.region, dtype=torch.float64).view(2, 2)
+    outside = ((high <= start) | (low >= end)).any(1)
+    best = int(values.flatten().masked_fill(outside & ~outside.all(), -torch.inf).argmax())
+    x, y = ((low + high) / 2)[best].clamp(start, end).tolist()
+    return round(x, 2), round(y, 2)
+
+
+def _printed(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return method, class, probability and displayed range."""
+    share = row.get("cosine", row["probability"])
+    shown = "-" if share is None else f"{share:.3f}"
+    name = "-" if row["class"] is None else str(row["class"])
+    return row["method"], name, shown, f"{row['lowest']:.3g} to {row['highest']:.3g}"
