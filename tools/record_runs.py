@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from visattn.commands.options import CommandParser
 
 from docs.run_rows import ROOT, RUNS, quoting, read_runs, renewed
 from visattn.cli import main as visattn
-from visattn.commands.options import CommandParser
 from visattn.io.atomic import atomic_write
 from visattn.models.model_files import find_run, run_config
 from visattn.training.callbacks import RUN_RECORD

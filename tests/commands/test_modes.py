@@ -5,11 +5,11 @@ import importlib
 from collections.abc import Iterator
 
 import pytest
+from visattn.commands.options import Mode
 
 from visattn import cli
 from visattn.cli import main
 from visattn.commands.caption import command as caption
-from visattn.commands.options import Mode
 from visattn.commands.overlay import command as overlay
 
 Capsys = pytest.CaptureFixture[str]

@@ -189,7 +189,7 @@ class _Drawing:
         contents = {files[0]: page.encode(), files[1]: arrays.getvalue()}
         if self.figures:
             figure = caption_figure(image, result, boxes=outlined)
-            contents[files[2]] = encode_figure(figure, self.figures)
+            contents[files[2]] = encode_figure(figure, files[2])
         record = {"caption": result.text, **result.to_dict(), "image": image.name}
         if outlined is not None:
             record["boxes"] = outlined.to_dict()

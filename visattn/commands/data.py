@@ -84,7 +84,7 @@ def scenes(
     drawn = Scenes(
         rendering.count, size=rendering.size, split=split, seed=rendering.seed, config=config
     )
-    with _data_set("scenes", rendering, (rendering.size,) * 2) as (folder, add):
+    with _data_set("scenes", rendering, (rendering.size, rendering.size)) as (folder, add):
         for index in range(len(drawn)):
             add(_write_scene(drawn, index, folder))
     size = rendering.size

@@ -2,12 +2,19 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from visattn.commands.loop import Command, Figures, LoopOptions, ResizeMode, Result, run
+from visattn.commands.loop import (
+    Command,
+    Figures,
+    LoopOptions,
+    ResizeMode,
+    Result,
+    encode_figure,
+    run,
+)
 from visattn.commands.model import ModelOptions
 from visattn.images.encoding import encode_overlay
 
@@ -67,12 +74,12 @@ def _draw(image: "LoadedImage", result: "Detections", files: Sequence[str]) -> R
     from visattn.viz.html.index_page import thumbnail
 
     boxes = detection_overlay(image, result)
-    queries = detection_figure(image, result, name=Path(image.name).name)
+    queries = encode_figure(detection_figure(image, result), files[0])
     record = {"image": image.name, **result.to_dict()}
     text = count_classes([each.label for each in result.objects])
     return Result(
         record,
-        dict(zip(files, (queries.to_bytes(), encode_overlay(boxes)), strict=True)),
+        dict(zip(files, (queries, encode_overlay(boxes)), strict=True)),
         rows=[(text,)],
         table=[
             {

@@ -7,14 +7,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from visattn.io.atomic import remove_partial_files, temporary_folder
 from visattn.io.safe_text import print_message
 from visattn.io.sources import Source
-
-if TYPE_CHECKING:
-    pass
 
 PathLike = str | os.PathLike[str]
 
@@ -123,9 +120,6 @@ def _printable(part: str) -> str:
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-# Decoded images wait in memory until their batch is full: at most about this many pixels.
-PIXELS_PER_BATCH = 64_000_000
-
 
 def find_input_images(
     paths: Sequence[PathLike], out: Path | None, skipped: list[str], *, keep_missing: bool = False
@@ -229,23 +223,6 @@ def map_in_threads(
             pool.shutdown(cancel_futures=True)
     if failure is not None and not isinstance(failure, StopIteration):
         raise failure
-
-
-def select_shard(names: Mapping[Source, str], shard: tuple[int, int] | None) -> dict[Source, str]:
-    """Return the images of one of several commands that share the work; all without `--shard`.
-
-    Args:
-        names: Name of each image.
-        shard: The number of this command, from 1, and of all.
-
-    Example:
-        >>> names = {Path(name): name for name in "abcde"}
-        >>> [[*select_shard(names, (number, 2)).values()] for number in (1, 2)]
-        [['a', 'b'], ['c', 'd', 'e']]
-    """
-    number, count = shard or (1, 1)
-    first, last = (len(names) * end // count for end in (number - 1, number))
-    return dict(itertools.islice(names.items(), first, last))
 
 
 @contextlib.contextmanager

@@ -1,12 +1,19 @@
 """`visattn glimpse`: classify photos with a glimpse model, and draw its scan paths."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional
 
-from visattn.commands.loop import Command, Figures, LoopOptions, ResizeMode, Result, run
+from visattn.commands.loop import (
+    Command,
+    Figures,
+    LoopOptions,
+    ResizeMode,
+    Result,
+    encode_figure,
+    run,
+)
 from visattn.commands.model import ModelOptions
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
@@ -49,11 +56,11 @@ def glimpse(
     from visattn.io.atomic import atomic_write
     from visattn.models.glimpses.ram import RecurrentAttentionModel
     from visattn.pipelines.scanpath import glimpses
-    from visattn.viz.scanpaths.coverage import Coverage
+    from visattn.viz.scanpaths import Coverage
 
     network, made = model.load(RecurrentAttentionModel, "a glimpse model", _NO_MODEL, photos)
     options = {"policy": policy, "seed": seed, "resize_mode": resize_mode}
-    coverage = Coverage(f"{policy} policy")
+    coverage = Coverage()
 
     def infer(images: "Sequence[LoadedImage]") -> "Sequence[ScanPath]":
         paths = glimpses(network, images, batch_size=len(images), **options)
@@ -66,7 +73,8 @@ def glimpse(
     )
     code = run(command, photos, loop)
     if coverage.count > 1:
-        atomic_write(loop.out / "coverage.png", coverage.panel().to_bytes())
+        picture = loop.out / f"coverage.{figures}"
+        atomic_write(picture, encode_figure(coverage.figure(), picture.name))
     return code
 
 
@@ -74,15 +82,15 @@ def _draw(image: "LoadedImage", result: "ScanPath", files: Sequence[str]) -> Res
     """Return the scan path, and its panel."""
     from visattn.results.values import format_percent
     from visattn.viz.html.index_page import thumbnail
-    from visattn.viz.scanpaths.panel import glimpse_overlay, glimpse_panel
+    from visattn.viz.scanpaths import glimpse_figure, glimpse_overlay
 
     best = {"class": result.prediction, "probability": result.probability}
     labels = [label._asdict() for label in result.labels]
     record = {"image": image.name, **best, "labels": labels, **result.to_dict()}
-    figure = glimpse_panel(image, result, name=Path(image.name).name)
+    figure = encode_figure(glimpse_figure(image, result), files[0])
     return Result(
         record,
-        {files[0]: figure.to_bytes()},
+        {files[0]: figure},
         rows=[(result.prediction, f"{result.probability:.3f}")],
         table=[best],
         caption=f"{result.prediction}, {format_percent(result.probability)}",

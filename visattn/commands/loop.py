@@ -139,10 +139,10 @@ def run(
     if not photos:
         raise ValueError(f"name photos: files, folders or URLs, as in visattn {command.name} DIR")
     photos = [each if "://" in str(each) else Path(each) for each in photos]
-    paths = find_input_images(photos, options.out, skipped)
-    names = result_names(
-        paths, photos, reserved="coverage"
-    )  # before the photos are divided: all parts agree on them
+    listed = options.files_from is not None  # those of a list are missed one by one
+    paths = find_input_images(photos, options.out, skipped, keep_missing=listed)
+    # Before the photos are divided: all parts agree on the names.
+    names = result_names(paths, photos, reserved="coverage")
     number, count = options.part
     first, last = (len(names) * end // count for end in (number - 1, number))
     own = dict(itertools.islice(names.items(), first, last))
@@ -184,6 +184,7 @@ class Item(NamedTuple):
     """A photo on its way: image and result, or the record of an earlier run."""
 
     path: Source
+    sha256: str
     image: Any = None
     result: Any = None
     record: Mapping[str, Any] | None = None
@@ -307,33 +308,34 @@ class Folder:
         from visattn.images.reader import read_image
 
         name = self.names[path]
+        sha256 = _digest(path)  # before it is read: it may change at any time
         record = None if self.replace else read_record(self.path / f"{name}.json")
         if record is not None:
             made = record[MADE]
             same = made["command"] == self.command.name and made["settings"] == self._settings
             present = all((self.path / file).exists() for file in made["files"])
-            if same and present and made["sha256"] == _digest(path):
-                return Item(path, record=record)
-        return Item(path, (self.command.read or read_image)(path))
+            if same and present and made["sha256"] == sha256 and not made.get("problem"):
+                return Item(path, sha256, record=record)
+        return Item(path, sha256, (self.command.read or read_image)(path))
 
     def finish(self, item: Item) -> tuple[Mapping[str, Any], str]:
         """Draw and write a result, in a thread; return its record and what is missing."""
         if item.record is not None:
-            return item.record, item.record[MADE].get("problem", "")
+            return item.record, ""
         name = self.names[item.path]
         try:
             result = self.command.draw(item.image, item.result, self.files(name))
-            return self._write(item.path, name, result), result.problem
+            return self._write(item, name, result), result.problem
         except (OSError, ValueError) as error:
             return {}, str(error)
 
-    def _write(self, path: Source, name: str, result: Result) -> Mapping[str, Any]:
+    def _write(self, item: Item, name: str, result: Result) -> Mapping[str, Any]:
         new = {file: self._stage(content) for file, content in result.files.items()}
         made = {
             "command": self.command.name,
             "name": name,
-            "photo": str(path),
-            "sha256": _digest(path),
+            "photo": str(item.path),
+            "sha256": item.sha256,
             "settings": self._settings,
             "files": [*new],
             "rows": [[str(field) for field in row] for row in result.rows],
@@ -384,10 +386,14 @@ def read_record(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def encode_figure(figure: Any, kind: Figures) -> bytes:
-    """Return a figure of matplotlib as the bytes of a file."""
+def encode_figure(figure: Any, file: str) -> bytes:
+    """Return a figure of matplotlib as the content of a file, in the format of its name."""
+    from visattn.viz.figures import png
+
+    if file.endswith(".png"):
+        return png(figure)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind)
+    figure.savefig(buffer, format=file.rpartition(".")[2])
     return buffer.getvalue()
 
 

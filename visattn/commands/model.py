@@ -73,11 +73,11 @@ class ModelOptions:
 
         if not (self.model.startswith("hf:") and not self.model.startswith("hf://")):
             return self.load(Captioner, "a captioner", missing, photos)
-        from visattn.pipelines.words.checks import as_captioner
+        from visattn.pipelines.words.checks import check_captioner
 
         model, made = self._load(photos)
         try:
-            as_captioner(model)
+            check_captioner(model)
         except TypeError as error:
             raise ValueError(f"{self.model} cannot caption photos: {error}") from error
         move_to_device(model, self.device)
@@ -141,7 +141,8 @@ class BuildOptions(ModelOptions):
 
         torch.manual_seed(0)  # random weights are the same in every run
         kwargs: dict[str, Any] = dict(map(parse_value, self.model_args))
-        pretrained = bool(kwargs.pop("pretrained", self.weights is None))
+        of_library = self.model.startswith(("timm:", "torchvision:"))
+        pretrained = bool(kwargs.pop("pretrained", of_library and self.weights is None))
         model, made = self._load(pretrained=pretrained, model_kwargs=kwargs)
         if isinstance(model, Captioner):
             raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
@@ -267,8 +268,9 @@ def read_class_names(file: Path) -> "list[str] | dict[str, str]":
         names = [name for line in text.splitlines() if (name := line.strip())]
         if len(names) > 1 and all(_NUMBERED.match(name) for name in names):
             raise ValueError(
-                f"--class-names {file} has a number before each name, such as {short_repr(names[0])}: "
-                'write the names alone, or a JSON object as in {"0": "cat", "1": "dog"}'
+                f"--class-names {file} has a number before each name, such as "
+                f"{short_repr(names[0])}: write the names alone, or a JSON object as in "
+                '{"0": "cat", "1": "dog"}'
             )
         return names
     try:
@@ -279,7 +281,7 @@ def read_class_names(file: Path) -> "list[str] | dict[str, str]":
     numbered = not isinstance(content, dict) or all(key.isdecimal() for key in content)
     if not numbered or not all(isinstance(name, str) for name in names):
         raise ValueError(
-            f"--class-names {file} must be a list of names, or an object from numbers to names as in "
-            '{"0": "cat", "1": "dog"}'
+            f"--class-names {file} must be a list of names, or an object from numbers to names as "
+            'in {"0": "cat", "1": "dog"}'
         )
     return content

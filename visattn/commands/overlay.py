@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 from tyro.conf import Positional, arg
 
@@ -23,6 +23,9 @@ from visattn.commands.model import BuildOptions, parse_value
 from visattn.images.formats import MAX_PIXELS
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
+    from torch import Tensor
+
+    from visattn.geometry.affine import Geometry
     from visattn.images.reader import LoadedImage
     from visattn.io.sources import Source
     from visattn.pipelines.explainer import Explainer
@@ -50,9 +53,9 @@ def overlay(
     heads: tuple[int, ...] = (),
     method_args: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...")] = (),
     resize_mode: ResizeMode | None = None,
-    style: Literal["heat", "light", "blur", "contour"] = "heat",
-    colormap: str = "magma",
-    opacity: float = 0.7,
+    style: Literal["heat", "quantitative", "light", "contour"] = "heat",
+    colormap: str = "inferno",
+    opacity: float = 0.8,
     normalize: str = "image",
     boxes: bool = False,
     figures: Figures | None = None,
@@ -82,13 +85,13 @@ def overlay(
         method_args: arguments of the methods, such as num_masks=4000
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
             (default: preprocessing of the model)
-        style: values as colors, on a gray photo for reading values, as brightness, sharpness or
-            contour lines
+        style: values as colors on the photo, on a gray photo whose lightness is that of the value,
+            as brightness, or as contour lines
         colormap: a colormap of matplotlib
         opacity: opacity of the highest value, from 0 to 1
         normalize: highest color: of each map (image), its 99th percentile (percentile), or a value
             for all photos, such as 0.2
-        boxes: also write boxes around the high parts of the maps, in NAME.json and as COCO JSON
+        boxes: also write boxes around the high parts of the maps, in NAME.json
         figures: also write a figure of all maps of a photo with their color bars
         max_pixels: largest photo that is read; one of 200 million pixels takes about 4 GB
         every: explain every n-th frame of a video
@@ -236,8 +239,10 @@ def _dense_target(at: str, target: Sequence[str]) -> Any:
             x, y = map(float, value.split(","))
             return targets.PixelTarget(label, x, y)
         if kind == "box":
-            box = None if value == "best" else tuple(map(float, value.split(",")))
-            return targets.BoxTarget(box, label)
+            if value == "best":
+                return targets.BoxTarget(None, label)
+            left, top, right, bottom = map(float, value.split(","))
+            return targets.BoxTarget((left, top, right, bottom), label)
         if kind == "query":
             return targets.QueryTarget(int(value), label)
         if kind == "region" and label is not None:
@@ -259,7 +264,7 @@ class _Explained(NamedTuple):
     """What the model gives for a photo."""
 
     maps: "Sequence[AttentionMap]"
-    best: Sequence[tuple[str, float]]
+    best: Sequence[tuple[str | int, float]]
     """The two most probable classes."""
     layers: "Sequence[RecordedLayer]" = ()
 
@@ -356,7 +361,7 @@ class _Runner:
                 failures.append(error)
                 if len(failures) == len(self.maps):
                     raise
-                made = [_failed(image, spec, error) for image in batch.originals]
+                made = [_failed(place, spec, error) for place in batch.geometries]
             yield [replace(m, info=replace(m.info, title=spec.title)) for m in made]
 
     def draw(self, image: "LoadedImage", result: _Explained, files: Sequence[str]) -> Result:
@@ -388,15 +393,16 @@ class _Runner:
                 pictures.append(outline_boxes(drawn, boxes))
                 contents[file] = encode_overlay(pictures[-1])
         buffer = io.BytesIO()
-        np.savez_compressed(
-            buffer, **{spec.key: m.values.numpy() for spec, m in zip(self.maps, maps, strict=True)}
-        )
+        values: dict[str, Any] = {
+            spec.key: made.values.numpy() for spec, made in zip(self.maps, maps, strict=True)
+        }
+        np.savez_compressed(buffer, **values)
         contents[arrays] = buffer.getvalue()
         shown = [pair for pair in zip(maps, scales, strict=True) if not pair[0].info.empty]
         if shown or result.layers:
             html = explorer_html(
                 image,
-                maps[0].input_geometry,
+                cast("Geometry", maps[0].input_geometry),
                 explained=self.subject,
                 layers=result.layers,
                 maps=[made for made, _ in shown],
@@ -407,7 +413,7 @@ class _Runner:
             contents = {page: html.encode(), **contents}
         if drawing.figures:
             drawn = figure([made for made, _ in shown], image, **style)
-            contents[files[-1]] = encode_figure(drawn, drawing.figures)
+            contents[files[-1]] = encode_figure(drawn, files[-1])
         rows = [
             _row(spec, made, scale, result.best)
             for spec, made, scale in zip(self.maps, maps, scales, strict=True)
@@ -435,29 +441,26 @@ class _Runner:
         ]
 
 
-def _failed(image: "LoadedImage", spec: _Map, error: Exception) -> "AttentionMap":
+def _failed(place: "Geometry", spec: _Map, error: Exception) -> "AttentionMap":
     """Return an empty map whose info holds the reason of the failure."""
     import torch
 
     from visattn.attribution.methods import METHODS
-    from visattn.geometry.affine import Geometry
     from visattn.results.attention_map import AttentionMap
     from visattn.results.info import MapInfo
 
     text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     info = MapInfo(spec.method, dict(spec.args), empty=text, failed=True)
-    place = Geometry.identity(image.size)
     return AttentionMap(torch.zeros(1, 1), spec.method, METHODS[spec.method].kind, place, info)
 
 
 def _row(
-    spec: _Map, made: "AttentionMap", scale: "MapScale", best: Sequence[tuple[str, float]]
+    spec: _Map, made: "AttentionMap", scale: "MapScale", best: Sequence[tuple[str | int, float]]
 ) -> dict[str, Any]:
     """Return a row of the table: what is explained, where the peak lies, what the colors show."""
-    info = made.info
-    region, size = made.input_geometry.region, made.input_geometry.image_size
-    seen = (region[2] - region[0]) * (region[3] - region[1]) / (size[0] * size[1])
-    left, top = (None, None) if info.empty else _peak(made)
+    info, place = made.info, cast("Geometry", made.input_geometry)
+    (left, top, right, bottom), (height, width) = place.region, place.image_size
+    x, y = (None, None) if info.empty else _peak(made.values, cast("Geometry", made.geometry))
     name = info.class_name or info.target
     others = [each for each in best if each[0] != name]
     runner_up, share = others[0] if others else (None, None)
@@ -469,20 +472,19 @@ def _row(
         "runner_up": runner_up,
         "runner_up_probability": share,
         **({} if info.cosine is None else {"cosine": info.cosine}),
-        "peak_x": left,
-        "peak_y": top,
+        "peak_x": x,
+        "peak_y": y,
         "lowest": None if info.empty else scale.lowest,
         "highest": None if info.empty else scale.vmax,
-        "seen_share": round(seen, 4),
+        "seen_share": round((right - left) * (bottom - top) / (height * width), 4),
         "reason": info.empty,
     }
 
 
-def _peak(made: "AttentionMap") -> tuple[float, float]:
+def _peak(values: "Tensor", geometry: "Geometry") -> tuple[float, float]:
     """Return the center of the highest cell on the photo; cells in the padding do not count."""
     import torch
 
-    values, geometry = made.values, made.geometry
     values = values.flatten(0, -3).amax(0) if values.ndim > 2 else values
     rows, columns = values.shape
     height, width = geometry.input_size

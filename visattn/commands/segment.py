@@ -1,12 +1,19 @@
 """`visattn segment`: segment photos, and draw classes and attention gates on them."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from visattn.commands.loop import Command, Figures, LoopOptions, ResizeMode, Result, run
+from visattn.commands.loop import (
+    Command,
+    Figures,
+    LoopOptions,
+    ResizeMode,
+    Result,
+    encode_figure,
+    run,
+)
 from visattn.commands.model import ModelOptions
 from visattn.images.encoding import encode_overlay, encode_png
 
@@ -62,8 +69,8 @@ def _draw(image: "LoadedImage", result: "Segmentation", files: Sequence[str]) ->
 
     palette = class_palette(background=result.has_background).tobytes()
     drawn = draw_labels(image.pixels, result.labels, background=result.has_background)
-    figure = segmentation_figure(image, result, title=Path(image.name).name)
-    contents = (figure.to_bytes(), encode_png(result.labels, palette), encode_overlay(drawn))
+    figure = encode_figure(segmentation_figure(image, result), files[0])
+    contents = (figure, encode_png(result.labels, palette), encode_overlay(drawn))
     shares = result.shares()
     record = {
         "image": image.name,

@@ -41,7 +41,9 @@ def overlay_videos(
     from visattn.viz.heatmap import DrawOptions
 
     names = result_names([Path(video) for video in videos])
-    jobs = [(path, spec, f"{name}.{spec.key}") for path, name in names.items() for spec in maps]
+    jobs = [
+        (str(path), spec, f"{name}.{spec.key}") for path, name in names.items() for spec in maps
+    ]
     files = [f"{stem}{end}" for *_, stem in jobs for end in (".mp4", ".png")]
     check_no_overwrite(loop.out, files, names)
     loop.out.mkdir(parents=True, exist_ok=True)

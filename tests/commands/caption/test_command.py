@@ -11,12 +11,12 @@ import pytest
 import torch
 from index_cards import parse_index_page
 from PIL import Image
+from visattn.commands.caption.job import BeamSearchJob
 
 import visattn
 from visattn.cli import main
 from visattn.commands import run as engine
 from visattn.commands.caption import command
-from visattn.commands.caption.job import BeamSearchJob
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner

@@ -47,7 +47,6 @@ def score_maps(
     target: Literal["category", "predicted", "region", "box"] | None = None,
     resize_mode: ResizeMode | None = None,
     sanity_checks: int = 0,
-    limit: int | None = None,
     loop: LoopOptions = LoopOptions(Path("visattn-scores")),  # noqa: B008
 ) -> int:
     """Score maps of a model against annotated objects, and against the model itself.
@@ -78,7 +77,6 @@ def score_maps(
             on the region of its objects, of a detector the box of its largest object
         resize_mode: fit a photo to the input size (default: preprocessing of the model)
         sanity_checks: randomize weights and classes for the first N objects
-        limit: use the first N images (default: all)
     """
     from visattn.attribution.saliency import BASELINES
     from visattn.data.regions.readers import read_annotated_images
@@ -95,7 +93,7 @@ def score_maps(
     annotated = read_annotated_images(
         data, images=images, masks=masks, omit=loop.out,
         onerror=lambda error: skipped.append(str(error)),
-    )[:limit]  # fmt: skip
+    )  # fmt: skip
     names = list(dict.fromkeys([*methods, *BASELINES]))
     dense = target in ("region", "box")
     explainer, made = model.explainer(text=(), resize_mode=resize_mode, dense=dense)
@@ -132,7 +130,7 @@ def score_maps(
     settings |= {"methods": names, "sanity_checks": sanity_checks, "visattn": version("visattn")}
     settings["annotations"] = _digest(annotated)
     command = Command("score maps", "", settings, scorer.infer, _draw, [], scorer.read)
-    photos = [image.path for image in annotated if str(image.path) in scorer.queries]
+    photos = list(scorer.queries)
     rows_of = replace(loop, out=loop.out / "rows")
     code = run(command, photos, rows_of, batch_size=1)
     finished = {
