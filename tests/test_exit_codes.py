@@ -16,7 +16,7 @@ import pytest
 from command_sandbox import fill
 
 from visattn.cli import COMMANDS, main
-from visattn.commands import files as images, run as engine
+from visattn.commands import files as images, loop
 from visattn.data.scenes.dataset import Scenes
 
 PAGE = Path(__file__).parent / "exit_codes.md"
@@ -121,7 +121,7 @@ def test_ctrl_c_prints_one_line_and_keeps_finished_files(
     assert matches_output(row, err), err
     assert len(err.splitlines()) == 1
     folder = Path(words[words.index("--out") + 1])
-    finished = [path for path in folder.iterdir() if path.suffix == ".png"]
+    finished = [path for path in folder.iterdir() if path.suffix in (".html", ".png")]
     assert bool(finished) == (words[0] != "data")  # a data set is written whole or not at all
     assert not [path for path in folder.iterdir() if path.name.endswith(".part")]
 
@@ -132,11 +132,11 @@ def interrupt_at_the_second_image(patch: pytest.MonkeyPatch) -> None:
     def one_by_one(
         function: Callable[[Any], Any], items: Iterable[Any], *, ahead: int = 0
     ) -> Iterator[Any]:
-        call = interrupted(function) if function.__name__ == "_write" else function
+        call = interrupted(function) if function.__name__ == "finish" else function
         return ((item, partial(call, item)) for item in items)
 
     patch.setattr(images, "map_in_threads", one_by_one)
-    patch.setattr(engine, "map_in_threads", one_by_one)
+    patch.setattr(loop, "map_in_threads", one_by_one)
     patch.setattr(Scenes, "image", interrupted(Scenes.image))
 
 

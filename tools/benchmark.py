@@ -419,7 +419,7 @@ def train(turns: Turns, steps: str, folder: str, config: str, *options: str) -> 
 
 BULK = {
     "caption": ("va.caption", ["--model", "scenes-captioner"]),
-    "overlay": ("va.explain", ["--model", "timm:resnet18", "--method", "gradcam"]),
+    "overlay": ("va.explain", ["--model", "timm:resnet18", "--model-args", "pretrained=false"]),
 }
 """Commands, the functions behind them, and options."""
 

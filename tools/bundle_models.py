@@ -5,13 +5,13 @@ python tools/bundle_models.py bundle RUN...   model and card into --out, by defa
                                               the folder of a run has the name of its model
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 import visattn as va
-from visattn.commands.options import CommandParser
 from visattn.io.atomic import atomic_replace, atomic_write
 from visattn.models.card import model_card
 from visattn.models.model_files import run_checkpoint
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         FileNotFoundError: If a run has no checkpoint.
         KeyError: If the name of a folder is not that of a bundled model.
     """
-    parser = CommandParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", choices=("round", "bundle"))
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=BUNDLED, help="folder for models and cards")

@@ -35,7 +35,6 @@ import torch
 import yaml
 
 from visattn.cli import main as visattn
-from visattn.commands.options import CommandParser
 from visattn.models.resnet import STAGES, AttentionResNet
 from visattn.models.saving import load
 from visattn.training.run_dir import next_run_dir
@@ -254,7 +253,7 @@ def interval(gains: Sequence[float]) -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    parser = CommandParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from visattn.commands.options import CommandParser
 
 from docs.run_rows import ROOT, RUNS, quoting, read_runs, renewed
 from visattn.cli import main as visattn
@@ -196,7 +195,7 @@ def renew() -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    parser = CommandParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs")

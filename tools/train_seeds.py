@@ -16,7 +16,6 @@ from pathlib import Path
 from docs.run_rows import RUNS
 from tools.record_runs import record
 from visattn.cli import main as visattn
-from visattn.commands.options import CommandParser
 
 
 def train(config: str, seed: int, run: Path, score: str, extra: Sequence[str]) -> None:
@@ -33,7 +32,7 @@ def train(config: str, seed: int, run: Path, score: str, extra: Sequence[str]) -
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the argument parser."""
-    parser = CommandParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("config", metavar="CONFIG", help="name of a config (visattn configs)")

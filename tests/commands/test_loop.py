@@ -14,6 +14,7 @@ from killed_steps import killed_at
 from PIL import Image
 
 from visattn.commands import loop
+from visattn.commands.files import map_in_threads
 from visattn.commands.loop import Command, Folder, LoopOptions, Result, index_link, read_record
 from visattn.images.reader import ImageError, LoadedImage
 
@@ -184,6 +185,7 @@ def test_no_photo_is_replaced(images: Path) -> None:
 
 def test_records_of_strangers_are_none(tmp_path: Path) -> None:
     made = {"command": "mean", "photo": "a.png", "settings": {}, "sha256": "", "files": []}
+    made |= {"name": "a", "rows": [], "table": [], "card": {}}
     outside = {**made, "files": ["../b.txt"]}  # would be removed with the next result
     for content in ([], {"made": 1}, {"made": {"command": 3, "files": {}}}, {"made": outside}):
         (tmp_path / "a.json").write_text(json.dumps(content))
@@ -209,6 +211,91 @@ def test_a_run_that_is_killed_at_any_step_leaves_no_mixture(images: Path, tmp_pa
         assert made(out, scale=2, more=True) == second, step
         step += 2
     assert step > 20
+
+
+def test_what_is_removed_or_unfinished_has_no_card(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    run(images, out)
+    (out / "a.txt").unlink()
+    record = json.loads((out / "b.json").read_text())
+    record["made"]["settings"] = None  # as a killed run leaves it
+    (out / "b.json").write_text(json.dumps(record))
+    (out / "notes.json").write_text("{}")
+    monkeypatch.setattr(loop, "_THUMBNAILS", 1)
+    run(images / "sub" / "c.png", out)
+    names = ["c", "sub/a", "sub/c"]
+    assert [card.name for card in parse_index_page((out / "index.html").read_text())] == names
+    assert len((out / "mean.csv").read_text().splitlines()) == 4
+
+
+def test_an_interruption_leaves_index_table_and_no_temporary_file(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, start = tmp_path / "out", Folder.start
+
+    def interrupted(folder: Folder, path: Path) -> Any:
+        if path.name == "c.png":
+            raise KeyboardInterrupt
+        return start(folder, path)
+
+    monkeypatch.setattr(Folder, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="3 of 4 images are done"):
+        run(images, out)
+    assert len(parse_index_page((out / "index.html").read_text())) == 3
+    assert not list(out.glob(".*"))
+
+
+def test_large_photos_do_not_wait_for_a_full_batch(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    infer = loop._infer
+    monkeypatch.setattr(loop, "_PIXELS", 2 * 11 * 7)
+
+    def counted(command: Command, batches: Any, skip: Any) -> Any:
+        return infer(command, (sizes.append(len(each)) or each for each in batches), skip)
+
+    monkeypatch.setattr(loop, "_infer", counted)
+    assert run(images, tmp_path / "out")[0] == 0
+    assert sizes == [2, 2]
+
+
+def test_a_photo_that_changes_while_it_is_read_is_computed_again(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from visattn.images import reader
+
+    read = reader.read_image
+
+    def changing(path: Path) -> LoadedImage:
+        image = read(path)
+        Image.new("L", (11, 7), 99).save(path)
+        return image
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "read_image", changing)
+        run(images / "b.png", tmp_path / "out")
+    assert run(images / "b.png", tmp_path / "out") == (0, ["b"])
+    assert (tmp_path / "out" / "b.txt").read_text() == "99.0"
+
+
+def test_results_of_threads_keep_their_order_and_errors() -> None:
+    results: list[float] = []
+    for number, result in map_in_threads(lambda number: 1 / number, [4, 2, 0, 1, 5]):
+        if number:
+            results.append(result())
+        else:
+            with pytest.raises(ZeroDivisionError, match="by zero"):
+                result()
+    assert results == [0.25, 0.5, 1.0, 0.2]
+
+
+def test_values_that_are_no_numbers_are_null() -> None:
+    assert loop._encode({"a": [float("nan"), 1.0], "b": (float("inf"),)}) == (
+        b'{"a": [null, 1.0], "b": [null]}\n'
+    )
 
 
 def test_pages_link_to_the_index() -> None:

@@ -3,7 +3,6 @@
 import io
 import os
 import pty
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +67,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_captions_are_printed_with_closed_streams(ending: str, lines: int, sandbox: Path) -> None:
-    line = f"{sys.executable} -m visattn caption mixed --weights hostile.safetensors {ending}"
+    line = f"{sys.executable} -m visattn caption mixed --model hostile.safetensors {ending}"
     done = subprocess.run(
         ["bash", "-c", line],
         cwd=sandbox,
@@ -161,7 +160,7 @@ def test_summaries_are_not_cut(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) 
 @pytest.mark.slow  # starts processes
 def test_a_terminal_shows_what_is_done_from_the_start(sandbox: Path) -> None:
     terminal, inner = pty.openpty()
-    words = ["caption", "photos", "--weights", "hostile.safetensors", "--out", "said"]
+    words = ["caption", "photos", "--model", "hostile.safetensors", "--out", "said"]
     folder = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": folder, "TERM": "xterm", "JAXTYPING_DISABLE": "1"}
     process = subprocess.Popen(
@@ -181,9 +180,8 @@ def test_a_terminal_shows_what_is_done_from_the_start(sandbox: Path) -> None:
     os.close(terminal)
     assert process.wait() == 0
     text = shown.decode()
-    order = ["loading the model", "0 of 2", "captioning images 1 to 2"]
+    order = ["0 of 2"]
     order += ["cat     b", "dog     b", "open in a browser: said/index.html"]
     places = [text.find(part) for part in order]
     assert -1 not in places, text
     assert places == sorted(places)
-    assert re.search(r"the model saw \d+ %( to \d+ %)? of the photos \(center crop\)", text)

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from visattn.commands.overlay.map_files import read_map
-from visattn.commands.records import ResultFolder
+from visattn.commands.loop import read_record
 from visattn.data.captions.files import read_caption_results, read_captions
 from visattn.data.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
@@ -140,19 +139,17 @@ def _instances(path: Path) -> object:
 
 
 def _record(path: Path) -> object:
-    """A record of a map from a stranger: it is used, or made again."""
-    path.replace(path.parent / "a.gradcam.json")
-    (path.parent / "a.gradcam.npy").write_bytes(npy(NOISE[0]))
-    folder = ResultFolder(path.parent)
-    record = folder.read("a.gradcam")
+    """A record of a result from a stranger: it is used, or made again."""
+    record = read_record(path)
     if record is None:
         raise ValueError("no record of visattn")
-    return read_map(path.parent / "a.gradcam.npy", record)
+    return record
 
 
 RECORD: Any = {
-    "provenance": {
-        "command": "overlay", "image": "a.png", "settings": {}, "files": ["a.gradcam.npy"],
+    "made": {
+        "command": "overlay", "name": "a", "photo": "a.png", "sha256": "", "settings": {},
+        "files": ["a.npz"], "rows": [], "table": [], "card": {},
     },
     "key": "gradcam", "site": "layer4", "kind": "gradient",
     "geometry": to_dict(Geometry.identity((5, 7))), "info": {"probability": 0.5},

@@ -122,7 +122,7 @@ def test_a_class_of_your_own_is_found_where_its_run_says(
     assert (type(loaded).__name__, type(loaded).__module__) == ("OwnOne", "own_nets.one")
     assert same(loaded, encoder)
     # A file says no module: those that are trusted are imported.
-    assert main(["export", "--run", str(tmp_path / "run")]) == 0
+    assert main(["export", str(tmp_path / "run")]) == 0
     exported = tmp_path / "run" / "model.safetensors"
     assert type(va.load(exported)) is type(loaded)
     assert '"class": "OwnOne"' in json.dumps(model_config(loaded))
@@ -293,7 +293,7 @@ def test_models_come_back_from_the_hub_with_their_cards(
     add_run(run, first)
     (run / "test.json").write_text('{"test/accuracy": 0.875, "chance": "half"}')
     options = ["--summary", "Cats.", "--license", "mit"]
-    assert main(["export", "--run", str(run), "--out", "hf://user/cats", *options]) == 0
+    assert main(["export", str(run), "--out", "hf://user/cats", *options]) == 0
     assert capsys.readouterr().out.startswith("hf://user/cats\tAttentionResNet")
     text = (hub.folder / "user/cats/main/README.md").read_text()
     for part in (

@@ -157,8 +157,10 @@ def test_commands(
         torch.manual_seed(0)
         assert main([*words, "--device", device]) == 0, capsys.readouterr().err
         arrays[device] = {
-            path.relative_to(out).as_posix(): torch.from_numpy(np.load(path))
-            for path in out.rglob("*.npy")
+            path.relative_to(out).as_posix(): {
+                key: torch.from_numpy(array) for key, array in np.load(path).items()
+            }
+            for path in out.rglob("*.npz")
         }
         names = sorted(p.relative_to(out).as_posix() for p in out.rglob("[!.]*") if p.is_file())
         arrays[device]["files"] = names

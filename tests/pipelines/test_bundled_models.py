@@ -87,14 +87,15 @@ def test_the_demo_writes_a_page_of_captioned_scenes(
 
 def test_glimpse_takes_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "shapes", "--out", str(tmp_path), "--count", "2"]) == 0
-    assert main(["glimpse", str(tmp_path), "--weights", "scenes-glimpses"]) == 0
+    line = ["--model", "scenes-glimpses", "--out", str(tmp_path / "out")]
+    assert main(["glimpse", str(tmp_path), *line]) == 0
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 3
-    assert captured.err == ""
+    assert captured.err == f"visattn: open in a browser: {tmp_path / 'out' / 'index.html'}\n"
     photo = tmp_path / "photos" / "photo.png"
     photo.parent.mkdir()
     photo.write_bytes((tmp_path / "test-0.png").read_bytes())
-    assert main(["glimpse", str(photo), "--weights", "scenes-glimpses"]) == 0
+    assert main(["glimpse", str(photo), *line, "--overwrite"]) == 0
     assert "on photos its output has no meaning" in capsys.readouterr().err
 
 

@@ -73,7 +73,8 @@ def test_export_then_load_then_caption(run: Path, tmp_path: Path, capsys: Capsys
     (said,) = caption(model, pixels)
     Image.fromarray(pixels).save(tmp_path / "scene.png")
     capsys.readouterr()
-    assert main(["caption", str(tmp_path / "scene.png"), "--weights", str(file)]) == 0
+    out = ["--out", str(tmp_path / "out")]
+    assert main(["caption", str(tmp_path / "scene.png"), "--model", str(file), *out]) == 0
     assert capsys.readouterr().out == f"scene\t{said.text}\n"
 
 

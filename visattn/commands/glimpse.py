@@ -69,12 +69,18 @@ def glimpse(
         return paths
 
     command = Command(
-        "glimpse", "Glimpses", {**made, **options}, infer, _draw, (f"{{}}.{figures}",)
+        "glimpse",
+        "Glimpses",
+        {**made, **options},
+        infer,
+        _draw,
+        [f"{{}}.{figures}"],
+        shared=[f"coverage.{figures}"],
     )
     code = run(command, photos, loop)
     if coverage.count > 1:
-        picture = loop.out / f"coverage.{figures}"
-        atomic_write(picture, encode_figure(coverage.figure(), picture.name))
+        [picture] = command.shared
+        atomic_write(loop.out / picture, encode_figure(coverage.figure(), picture))
     return code
 
 

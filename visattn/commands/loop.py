@@ -12,6 +12,7 @@ import csv
 import io
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -34,7 +35,7 @@ from visattn.commands.files import (
 from visattn.commands.streams import activity, print_row, print_where
 from visattn.io.atomic import atomic_write, flush, temporary_folder
 from visattn.io.messages import format_names
-from visattn.io.safe_text import read_json
+from visattn.io.safe_text import print_message, read_json
 from visattn.io.sources import Source
 from visattn.results.cards import Card
 
@@ -108,6 +109,7 @@ class Command(NamedTuple):
         draw: Makes of photo, result and names of files the contents of these, in threads.
         endings: Files that a photo gets besides NAME.json, with `{}` for its name.
         read: Reads a photo, in a thread.
+        shared: Files of all photos that the command writes itself.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Command(NamedTuple):
     draw: "Callable[[LoadedImage, Any, Sequence[str]], Result]"
     endings: Sequence[str]
     read: "Callable[[Source], LoadedImage] | None" = None
+    shared: Sequence[str] = ()
 
 
 def run(
@@ -132,6 +135,7 @@ def run(
         ValueError: If a file would overwrite a photo.
     """
     from visattn.images.sources import read_list
+    from visattn.viz.text import pop_boxed_letters
 
     skipped: list[str] = []
     if options.files_from is not None:
@@ -175,6 +179,11 @@ def run(
             if problem:
                 incomplete[name] = [f"{name}: {problem}"]
     code = report_failures(skipped, incomplete, len(own))
+    if letters := pop_boxed_letters():
+        print_message(
+            f"figures show boxes for {len(letters)} letters that no font of this system has, such "
+            f"as {letters[:8]}: install a font that has them, such as Noto Sans CJK"
+        )
     if done and command.title:
         print_where(options.out / (INDEX if len(names) > 1 else folder.files(names[paths[0]])[0]))
     return code
@@ -263,9 +272,9 @@ class Folder:
     def check(self, own: Mapping[Source, str]) -> None:
         """Refuse to replace photos, and files that visattn did not write."""
         every = [file for name in own.values() for file in (*self.files(name), f"{name}.json")]
-        shared = [INDEX, f"{self.command.name}.csv"]
+        shared = [INDEX, f"{self.command.name}.csv", *self.command.shared]
         check_no_overwrite(self.path, [*every, *shared], self.names)
-        if self.replace or not self.path.exists():
+        if self.replace:
             return
         foreign: dict[str, str] = {}
         for path, name in own.items():
@@ -380,7 +389,8 @@ def read_record(file: Path) -> dict[str, Any] | None:
         record = read_json(file)
         made = record[MADE]
         outside = any(".." in name.split("/") or name.startswith("/") for name in made["files"])
-        known = {"settings", "sha256"} <= made.keys() and made["command"] + made["photo"]
+        keys = {"settings", "sha256", "name", "rows", "table", "card"}
+        known = keys <= made.keys() and made["command"] + made["photo"]
         return record if known and not outside else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
@@ -416,7 +426,20 @@ def _digest(path: Source) -> str:
 
 
 def _encode(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, allow_nan=False).encode() + b"\n"
+    """Return a record as JSON, which has no NaN: null stands for it."""
+    try:
+        text = json.dumps(record, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(record), allow_nan=False)
+    return text.encode() + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_index(folder: Path, command: Command) -> None:
@@ -430,6 +453,8 @@ def write_index(folder: Path, command: Command) -> None:
     rows: list[Mapping[str, object]] = []
     for record in finished_records(folder, command.name):
         made = record[MADE]
+        if not (folder / made["files"][0]).exists():  # removed since
+            continue
         rows += ({"photo": made["photo"], **row} for row in made["table"])
         thumbnail = made["card"]["thumbnail"] if len(cards) < _THUMBNAILS else ""
         cards.append(Card(made["name"], made["files"][0], made["card"]["caption"], thumbnail))

@@ -35,6 +35,17 @@ class ModelOptions:
     device: str = "cpu"
     """torch device: cpu, cuda, cuda:1, mps"""
 
+    def require(self, missing: str, *kinds: str) -> None:
+        """Raise an error without a model: what to do, and what the caches of libraries hold.
+
+        Raises:
+            ValueError: If no model is named.
+        """
+        if self.model:
+            return
+        cached = [each for each in cached_models() if each.startswith(kinds)] if kinds else []
+        raise ValueError("\n  ".join([missing, *(["in the caches:"] if cached else []), *cached]))
+
     def load(
         self, kind: type[ModelT], noun: str, missing: str, photos: Sequence[str] = ()
     ) -> tuple[ModelT, dict[str, Any]]:
@@ -50,8 +61,7 @@ class ModelOptions:
             FileNotFoundError: If the file or run does not exist.
             ValueError: If there is no model, it is of another kind, or the device is missing.
         """
-        if not self.model:
-            raise ValueError(missing)
+        self.require(missing)
         model, made = self._load(photos)
         if not isinstance(model, kind):
             raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
@@ -71,6 +81,7 @@ class ModelOptions:
         """
         from visattn.models.captioning.captioner import Captioner
 
+        self.require(missing, "hf:")
         if not (self.model.startswith("hf:") and not self.model.startswith("hf://")):
             return self.load(Captioner, "a captioner", missing, photos)
         from visattn.pipelines.words.checks import check_captioner
@@ -168,6 +179,30 @@ class BuildOptions(ModelOptions):
         names = self.class_names and file_digest(self.class_names)
         made |= {"model_args": self.model_args, "input_size": self.input_size, "classes": names}
         return explainer, made | {"mean": self.mean, "std": self.std}
+
+
+def cached_models() -> list[str]:
+    """Return the models, as `--model` names them, whose weights the caches of libraries hold.
+
+    Example:
+        >>> all(name.startswith(("timm:", "torchvision:", "hf:")) for name in cached_models())
+        True
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from torch.hub import get_dir
+    from torchvision.models import list_models
+
+    names: list[str] = []
+    for folder in sorted(Path(HF_HUB_CACHE).glob("models--*--*")):
+        _, user, name = folder.name.split("--", 2)
+        complete = sorted(folder.glob("snapshots/*/config.json"))
+        if complete:
+            names.append(f"timm:{name}" if user == "timm" else f"hf:{complete[-1].parent}")
+    known = {*list_models()}
+    for file in sorted(Path(get_dir(), "checkpoints").glob("*-*.pth")):
+        name = file.stem.rpartition("-")[0].removesuffix("_coco")
+        names += [f"torchvision:{name}"] if name in known else []
+    return names
 
 
 def _are_scenes(photos: Sequence[str]) -> bool:

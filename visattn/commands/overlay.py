@@ -101,8 +101,7 @@ def overlay(
     from visattn.viz.heatmap import colormap_lut
 
     colormap_lut(colormap)  # refuses an unknown name before maps are computed
-    if not model.model:
-        raise ValueError(_NO_MODEL)
+    model.require(_NO_MODEL, "timm:", "torchvision:", "hf:")
     dense = _dense_target(at, target)
     explainer, made = model.explainer(text=text, resize_mode=resize_mode, dense=dense is not None)
     chosen = _maps(explainer, method, target, text, dense, layers, heads, method_args)
@@ -172,8 +171,8 @@ def _maps(
     if not {*names} - {"all", "auto"}:
         supported = explainer.methods(dense)
         of_texts = isinstance(explainer.model, TextScorer)
-        chosen = default_method(supported, of_texts=of_texts, layered=bool(layers))
-        names = supported if "all" in names else [chosen]
+        auto = default_method(supported, of_texts=of_texts, layered=bool(layers))
+        names = supported if "all" in names else [auto]
     methods = [get_method(name) for name in dict.fromkeys(names)]
     given = dict(parse_value(each) for each in method_args)
     given |= {"heads": list(heads)} if heads else {}
@@ -185,7 +184,9 @@ def _maps(
             f"{', '.join(sorted(known)) or 'none'}"
         )
     subject = explainer.analyze()
-    classes = [] if dense or text else [resolve_class_index(each, subject) for each in target]
+    known_names = subject.class_names or ()
+    chosen = [] if dense or text else [x if x in known_names else _class(x) for x in target]
+    classes = [resolve_class_index(each, subject) for each in chosen]
     named = [(each, class_name(each, subject.class_names) or str(each)) for each in classes]
     several = list(enumerate(text)) or named
     made: list[_Map] = []

@@ -2,24 +2,22 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from visattn.cli import main
-from visattn.commands.model_option import file_digest
-from visattn.commands.score.evaluate_maps import MapEvaluator
+from visattn.commands.digests import file_digest
 from visattn.models.resnet import AttentionResNet
 from visattn.models.saving import save
+from visattn.pipelines.evaluate_maps import MapEvaluator
 
 Capsys = pytest.CaptureFixture[str]
-CNN = ["--model", "timm:test_resnet"]
-VIT = ["--model", "timm:test_vit"]
-FAST = ["--scores", "localization"]
+CNN = ["--model", "timm:test_resnet", "--model-args", "pretrained=false"]
 THINGS = {"zebra": 24, "bird": 16, "person": 1}
 
 
@@ -62,19 +60,18 @@ def _object(number: int, name: str, box: tuple[int, int, int, int]) -> dict[str,
     }
 
 
-def run(*words: str | Path) -> int:
-    return main(["score", "maps", *map(str, words)])
+def run(*words: str | Path, out: Path) -> int:
+    return main(["score", "maps", *map(str, words), "--out", str(out)])
 
 
 def test_methods_are_listed_above_the_baselines(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
     out = tmp_path / "new" / "scores"
-    words = [*CNN, "--data", coco, "--methods", "gradcam", "layercam", "--steps", "2"]
-    words += ["--scores", "localization", "insertion_deletion"]
-    assert run(*words, "--sanity-checks", "1", "--batch-size", "4", "--out", out) == 0
+    words = [*CNN, "--data", coco, "--methods", "gradcam", "layercam", "--sanity-checks", "1"]
+    assert run(*words, out=out) == 0
     printed, output = capsys.readouterr()
     lines = printed.splitlines()
     assert lines[0].split() == (
-        ["point", "in", "box", "hard", "energy", "enrich", "IoU", "insert", "delete"]
+        ["point", "in", "box", "hard", "energy", "enrich", "IoU", "insert", "delete", "ROAD"]
     )
     assert [line.split()[0] for line in lines[1:5]] == ["gradcam", "layercam", "random", "center"]
     assert "x 100; 5 maps of 2 categories on 5 images; target: class of each category" in lines
@@ -91,51 +88,45 @@ def test_methods_are_listed_above_the_baselines(coco: Path, tmp_path: Path, caps
     assert results["sanity_checks"]["center"]["randomized"][-1] == pytest.approx(1)
 
 
-def test_reruns_and_resumed_runs_write_the_same_file(
-    coco: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+def test_runs_resume_and_write_the_same_files(
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*CNN, "--data", coco, "--methods", "gradcam", "--batch-size", "2", "--steps", "1"]
-    words += ["--scores", "localization", "insertion_deletion"]
-    torch.manual_seed(1)
-    assert run(*words, "--out", tmp_path / "a") == 0
-    first = (tmp_path / "a" / "rows.jsonl").read_bytes()
-    torch.manual_seed(1)
-    assert run(*words, "--out", tmp_path / "b") == 0
-    assert (tmp_path / "b" / "rows.jsonl").read_bytes() == first
-    (tmp_path / "b" / "rows.jsonl").unlink()
-    for name in ("2", "4"):
-        (tmp_path / "b" / "rows" / f"{name}.json").unlink()
-    torch.manual_seed(1)
-    assert run(*words, "--out", tmp_path / "b") == 0
-    assert (tmp_path / "b" / "rows.jsonl").read_bytes() == first
-    numbers = (tmp_path / "b" / "scores.json").read_bytes()
-    assert numbers == (tmp_path / "a" / "scores.json").read_bytes()
+    _masked(tmp_path, "left/0", "right/0", "c")
+    words = [*CNN, "--data", tmp_path / "photos", "--methods", "gradcam"]
+    assert run(*words, out=tmp_path / "a") == 0
+    assert "3 images; target: prediction of the model, all objects count" in capsys.readouterr().out
+    first = [(tmp_path / "a" / name).read_bytes() for name in ("rows.jsonl", "scores.json")]
+    _, *rows = map(json.loads, first[0].decode().splitlines())
+    assert {row["image"] for row in rows} == {"left/0.png", "right/0.png", "c.png"}
+    for part in ("1/2", "2/2"):
+        assert run(*words, "--shard", part, out=tmp_path / "b") == 0
+    out = tmp_path / "b"
+    assert [(out / name).read_bytes() for name in ("rows.jsonl", "scores.json")] == first
+    (out / "rows" / "c.json").unlink()
+    (out / "rows.jsonl").unlink()
+    images: list[str] = []
+    evaluate = MapEvaluator.evaluate
 
-    def nothing_left(*_: object, **__: object) -> None:
-        raise AssertionError("all is known")
+    def counted(self: MapEvaluator, batch: Any, *args: Any) -> Any:
+        images.extend(query.image.name for query in batch)
+        return evaluate(self, batch, *args)
 
-    monkeypatch.setattr(MapEvaluator, "evaluate", nothing_left)
-    assert run(*words, "--out", tmp_path / "b") == 0
-    monkeypatch.undo()
-    torch.manual_seed(1)
-    assert run(*words, "--seed", "1", "--out", tmp_path / "b") == 0
-    assert '"seed": 1' in (tmp_path / "b" / "scores.json").read_text()
+    monkeypatch.setattr(MapEvaluator, "evaluate", counted)
+    assert run(*words, out=out) == 0
+    assert images == ["c.png"]
+    assert [(out / name).read_bytes() for name in ("rows.jsonl", "scores.json")] == first
 
 
-def test_an_earlier_folder_of_scores_is_refused(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"settings": {"seed": 0}}\n')
-    words = [*CNN, "--data", coco, "--methods", "gradcam", *FAST, "--out", tmp_path]
-    assert run(*words) == 1
-    assert "holds rows.jsonl, which would be replaced" in capsys.readouterr().err
-    assert run(*words, "--overwrite") == 0
-
-
-def test_road_imputes_removed_pixels(coco: Path, capsys: Capsys) -> None:
-    words = [*CNN, "--data", coco, "--methods", "gradcam", "--scores", "road", "--limit", "1"]
-    assert run(*words) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0].split() == ["ROAD"]
-    assert [line.split()[0] for line in printed[1:4]] == ["gradcam", "random", "center"]
+def test_files_of_others_are_not_replaced(tmp_path: Path, capsys: Capsys) -> None:
+    _masked(tmp_path, "a")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "rows.jsonl").write_text('{"settings": {"seed": 0}}\n')
+    words = [*CNN, "--data", tmp_path / "photos", "--methods", "gradcam"]
+    assert run(*words, out=out) == 1
+    assert "rows.jsonl, which would be replaced" in capsys.readouterr().err
+    assert (out / "rows.jsonl").read_text() == '{"settings": {"seed": 0}}\n'
+    assert run(*words, "--overwrite", out=out) == 0
 
 
 def _masked(folder: Path, *names: str) -> None:
@@ -150,93 +141,38 @@ def _masked(folder: Path, *names: str) -> None:
             Image.fromarray(content).save(path)
 
 
-def test_scores_of_changed_weights_are_not_mixed(
-    coco: Path, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_scores_of_changed_weights_are_not_mixed(tmp_path: Path, capsys: Capsys) -> None:
+    _masked(tmp_path, "a")
     file = tmp_path / "cnn.safetensors"
-    words = ["--model", file, "--data", coco, "--methods", "gradcam", *FAST, "--limit", "1"]
-    words += ["--target", "predicted", "--out", tmp_path / "out"]
-    save(AttentionResNet(("ant", "bee"), depth=8, stem_width=4, img_size=(32, 32)), file)
-    assert run(*words) == 0
-    assert f"weights:cnn.safetensors@{file_digest(file)}|" in capsys.readouterr().out
-    save(AttentionResNet(("ant", "bee"), depth=8, stem_width=4, img_size=(32, 32)), file)
-    assert run(*words) == 0
-    assert f"weights:cnn.safetensors@{file_digest(file)}|" in capsys.readouterr().out
-    head, *_ = (tmp_path / "out" / "rows.jsonl").read_text().splitlines()
-    assert file_digest(file) in head
-
-
-def test_predicted_classes_on_a_folder_with_masks(tmp_path: Path, capsys: Capsys) -> None:
-    _masked(tmp_path, "a", "b")
-    assert run(*CNN, "--data", tmp_path / "photos", "--methods", "gradcam", *FAST) == 0
-    assert "2 images; target: prediction of the model, all objects count" in capsys.readouterr().out
-
-
-def test_images_with_the_same_name_are_all_scored(tmp_path: Path, capsys: Capsys) -> None:
-    _masked(tmp_path, "left/0", "right/0")
-    words = [*CNN, "--data", tmp_path / "photos", "--methods", "gradcam", *FAST]
-    assert run(*words, "--out", tmp_path / "scores") == 0
-    assert "2 images" in capsys.readouterr().out
-    _, *rows = map(json.loads, (tmp_path / "scores" / "rows.jsonl").read_text().splitlines())
-    assert {row["image"] for row in rows} == {"left/0.png", "right/0.png"}
-
-
-def test_diagnostics_of_a_transformer(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
-    words = [*VIT, "--data", coco, "--limit", "2", "--methods", "rollout", *FAST]
-    assert run(*words, "--diagnostics", "2", "--out", tmp_path) == 0
-    printed = capsys.readouterr().out
-    assert "means over heads" in printed
-    results = json.loads((tmp_path / "diagnostics.json").read_text())
-    assert results["images"] == 2
-    assert len(results["layers"]) == 6
-    assert 0 < results["layers"][0]["entropy"][0] <= 1
-    with Image.open(tmp_path / "diagnostics.png") as opened:
-        assert opened.size[0] == 7 * 200  # inches, dots per inch
+    words = ["--model", file, "--data", tmp_path / "photos", "--methods", "gradcam"]
+    for _ in range(2):
+        save(AttentionResNet(("ant", "bee"), depth=8, stem_width=4, img_size=(32, 32)), file)
+        assert run(*words, out=tmp_path / "out") == 0
+        assert f"weights:cnn.safetensors@{file_digest(file)}|" in capsys.readouterr().out
+        head, *_ = (tmp_path / "out" / "rows.jsonl").read_text().splitlines()
+        assert file_digest(file) in head
 
 
 def test_unusable_images_are_reported(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
-    (tmp_path / "annotations").mkdir()
-    (tmp_path / "val").mkdir()
-    for path in sorted((coco / "val").iterdir()):
-        (tmp_path / "val" / path.name).write_bytes(path.read_bytes())
-    record = (coco / "annotations" / "instances_val.json").read_text()
-    (tmp_path / "annotations" / "instances_val.json").write_text(record)
-    (tmp_path / "val" / "0.png").write_bytes(b"none")
-    Image.new("RGB", (96, 120)).save(tmp_path / "val" / "1.png")
-    assert run(*CNN, "--data", tmp_path, "--methods", "gradcam", *FAST) == 1
+    data = shutil.copytree(coco, tmp_path / "coco")
+    (data / "val" / "0.png").write_bytes(b"none")
+    Image.new("RGB", (96, 120)).save(data / "val" / "1.png")
+    assert run(*CNN, "--data", data, "--methods", "gradcam", out=tmp_path / "out") == 1
     printed, output = capsys.readouterr()
     assert "3 maps of 2 categories on 3 images" in printed
     assert "0.png: not an image of a known format" in output
     assert "1.png: it has 96 x 120 pixels, its annotations 120 x 96" in output
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--methods", "gradcam", "rolout"], "got 'rolout'; did you mean rollout"),
-        (["--methods", "rollout"], "rollout does not fit"),
-        (["--methods", "gradcam", "--diagnostics", "2"], "needs an output folder, --out DIR"),
-        (["--methods", "gradcam", "--threshold", "1"], "threshold from 0 to below 1"),
-    ],
-)
-def test_invalid_combinations_end_with_a_message(
-    words: list[str], message: str, coco: Path, capsys: Capsys
-) -> None:
-    assert run(*CNN, "--data", coco, *words) == 1
-    assert message in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "scores.json").read_text())["skipped"] == [
+        "0.png",
+        "1.png",
+    ]
 
 
 def test_targets_without_a_class_are_refused(coco: Path, tmp_path: Path, capsys: Capsys) -> None:
-    words = ["--data", coco, "--methods", "gradcam", "--model-arg", "num_classes=7"]
-    assert run(*CNN, *words) == 1
+    words = ["--data", coco, "--methods", "gradcam", *CNN, "num_classes=7"]
+    assert run(*words, out=tmp_path / "out") == 1
     assert "the model has no class for zebra, bird, person" in capsys.readouterr().err
-    assert run(*CNN, *words, *FAST, "--target", "predicted") == 0
-
-
-def test_method_arguments_need_names(capsys: Capsys) -> None:
-    words = ["--data", "x", "--methods", "gradcam", "--model-arg", "nothing"]
-    assert run(*CNN, *words) == 2
-    assert "must be NAME=VALUE, got 'nothing'" in capsys.readouterr().err
+    assert run(*words, "--target", "predicted", out=tmp_path / "out") == 0
 
 
 @pytest.mark.data
@@ -244,8 +180,8 @@ def test_gradcam_localizes_coco_objects_better_than_the_center(tmp_path: Path) -
     data = Path(os.environ["VISATTN_DATA"])
     weights = data / "weights" / "mobilenetv2_100.safetensors"
     words = ["--model", "timm:mobilenetv2_100", "--weights", weights, "--data", data / "coco"]
-    words += ["--model-arg", "pad_type=same", "mean=0.5", "std=0.5"]
-    assert run(*words, *FAST, "--methods", "gradcam", "layercam", "--out", tmp_path) == 0
+    words += ["--model-args", "pad_type=same", "--mean", "0.5", "--std", "0.5"]
+    assert run(*words, "--methods", "gradcam", "layercam", out=tmp_path) == 0
     results = json.loads((tmp_path / "scores.json").read_text())["scores"]
     for method in ("gradcam", "layercam"):
         assert results[method]["point"] > results["center"]["point"] + 0.05

@@ -184,7 +184,7 @@ def test_a_model_that_generates_captions_and_its_tower_is_explained(
     words = ["overlay", str(tmp_path / "photo.png"), "--model", f"hf:{tmp_path / 'llava'}"]
     assert main([*words, "--method", "rollout", "--out", str(tmp_path / "out")]) == 0
     assert "only the vision tower of LlavaForCond" in capsys.readouterr().err
-    drawn = np.load(tmp_path / "out" / "photo.rollout.npy")
+    drawn = np.load(tmp_path / "out" / "photo.npz")["rollout"]
     np.testing.assert_allclose(drawn, heatmap.values.numpy(), rtol=1e-4)
 
 

@@ -56,7 +56,7 @@ def test_japanese_captions_are_trained_and_drawn(
     write_scenes(tmp_path)
     Path("ja.yaml").write_text(CONFIG)
     assert main(["fit", "--config", "ja.yaml", "--run", "run"]) == 0
-    explained = ["--method", "relevance", "--out", "out"]
+    explained = ["--method", "relevance", "--out", "out", "--figures", "png"]
     assert main(["caption", "photos/00.png", "--model", "run", *explained]) == 0
     record = json.loads(Path("out/00.json").read_text(encoding="utf-8"))
     assert len(record["maps"]["values"]) == len(record["words"]) == len(record["log_probs"])

@@ -60,7 +60,7 @@ def test_a_network_of_ones_own_is_trained_scored_explained_and_exported(
     assert main(["fit", "--config", "own.yaml", "--run", "run"]) == 0
     assert main(["validate", "--run", "run"]) == 0
     assert "val/accuracy" in json.loads(Path("run/validate.json").read_text())
-    assert main(["export", "--run", "run", "--out", "own.safetensors"]) == 0
+    assert main(["export", "run", "--out", "own.safetensors"]) == 0
     model: Any = load("own.safetensors")
     assert (type(model.net).__name__, model.head.in_features) == ("MyNet", 6)
     assert any("visattn" in name for name, _ in model.net.named_parameters())
@@ -71,7 +71,9 @@ def test_a_network_of_ones_own_is_trained_scored_explained_and_exported(
     from PIL import Image
 
     Image.fromarray(pixels).save("photo.png")
-    assert main(["overlay", "photo.png", "--run", "run", "--method", "gradcam", "--out", "o"]) == 0
+    assert (
+        main(["overlay", "photo.png", "--model", "run", "--method", "gradcam", "--out", "o"]) == 0
+    )
     # Fewer classes: the layers before the last one are those of the first run.
     shapes = ["--data.source.shapes", "[circle,square]", "--init_from", "run/checkpoints/last.ckpt"]
     frozen = ["--model.optim.lr_mults", "{backbone: 0, blocks: 0}"]

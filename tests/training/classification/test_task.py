@@ -227,8 +227,8 @@ def test_maps_of_a_run_record_its_checkpoint(
     Image.new("L", (40, 30), 99).save("digit.png")
     arguments = ["overlay", "digit.png", "--method", "gradcam", "--out", "maps", "--model"]
     assert main([*arguments, str(run)]) == 0
-    record = json.loads(Path("maps/digit.gradcam.json").read_text())
-    assert record["provenance"]["settings"]["weights"] == {
+    record = json.loads(Path("maps/digit.json").read_text())
+    assert record["made"]["settings"]["weights"] == {
         "file": "best.ckpt",
         "sha256": file_digest(run / "checkpoints" / "best.ckpt"),
     }
@@ -240,7 +240,7 @@ def test_run_and_pretrained_exclude_each_other(
     monkeypatch.chdir(tmp_path)
     Image.new("L", (40, 30), 99).save("digit.png")
     arguments = ["overlay", "digit.png", "--method", "gradcam", "--out", "maps", "--model"]
-    assert main([*arguments, str(run), "--pretrained"]) == 1
+    assert main([*arguments, str(run), "--model-args", "pretrained=true"]) == 1
     assert f"{run} brings its own" in capsys.readouterr().err
     assert main([*arguments, str(run.parent / "rum")]) == 1
     assert "no model is named" in capsys.readouterr().err

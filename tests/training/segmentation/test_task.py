@@ -182,7 +182,7 @@ def test_a_run_is_trained_resumed_tested_and_exported(
     with Image.open(whole / "panels" / "test_0.png") as panel:
         assert panel.size[0] == 1400
     out = tmp_path / "unet.safetensors"
-    assert main(["export", "--run", str(whole), "--out", str(out)]) == 0
+    assert main(["export", str(whole), "--out", str(out)]) == 0
     again = load(out)
     images = torch.zeros(1, 3, 24, 24, dtype=torch.uint8)
     best = load(whole / "checkpoints" / "best.ckpt")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from visattn.commands.digests import file_digest
+from visattn.commands.files import report_failures
 from visattn.commands.loop import (
     Command,
     LoopOptions,
@@ -87,8 +88,7 @@ def score_maps(
         count_classes,
     )
 
-    if not model.model:
-        raise ValueError(_NO_MODEL)
+    model.require(_NO_MODEL, "timm:", "torchvision:")
     skipped: list[str] = []
     annotated = read_annotated_images(
         data, images=images, masks=masks, omit=loop.out,
@@ -129,7 +129,8 @@ def score_maps(
     settings = {**made, "data": data.name, "resize_mode": resize_mode, "target": target}
     settings |= {"methods": names, "sanity_checks": sanity_checks, "visattn": version("visattn")}
     settings["annotations"] = _digest(annotated)
-    command = Command("score maps", "", settings, scorer.infer, _draw, [], scorer.read)
+    shared = ["../rows.jsonl", "../scores.json"]
+    command = Command("score maps", "", settings, scorer.infer, _draw, [], scorer.read, shared)
     photos = list(scorer.queries)
     rows_of = replace(loop, out=loop.out / "rows")
     code = run(command, photos, rows_of, batch_size=1)
@@ -144,7 +145,7 @@ def score_maps(
     numbers["skipped"] = sorted(x.name for x in annotated if x.name not in finished)
     atomic_write(loop.out / "scores.json", json.dumps(numbers, indent=1, allow_nan=False) + "\n")
     print_where(loop.out / "scores.json")
-    return max(code, int(bool(skipped)))
+    return max(code, report_failures(skipped, {}, len(annotated) + len(skipped)))
 
 
 @dataclass

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from torch import nn
 
-from visattn.commands.score.evaluate_maps import MapEvaluator, QueryObject
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
 from visattn.images.reader import read_image
 from visattn.metrics.faithfulness import PerturbationSchedule
+from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 from visattn.pipelines.explainer import Explainer
 from visattn.recording.cell_strides import CellStrides
 

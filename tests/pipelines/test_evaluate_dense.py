@@ -11,12 +11,12 @@ from dense_models import CLASSES, PatchDetector, Segmenter
 from PIL import Image
 
 from visattn.cli import main
-from visattn.commands.score.evaluate_maps import DenseMapEvaluator, QueryObject, build_queries
 from visattn.data.regions.readers import read_coco_images
 from visattn.images.reader import read_image
 from visattn.models import SmallEncoder
 from visattn.models.saving import save
 from visattn.models.unet import UNet
+from visattn.pipelines.evaluate_maps import DenseMapEvaluator, QueryObject, build_queries
 from visattn.pipelines.explainer import Explainer
 
 CAT, DOG = (10, 12, 40, 44), (110, 52, 150, 84)
@@ -99,10 +99,17 @@ def test_the_command_scores_regions(
     model = UNet(("background", "cat", "dog"), SmallEncoder((24, 40), channels=8))
     save(model, tmp_path / "unet.safetensors")
     words = ["score", "maps", "--model", str(tmp_path / "unet.safetensors")]
-    words += ["--data", str(instances), "--methods", "gradcam", "--target", "region"]
+    words += [
+        "--data",
+        str(instances),
+        "--methods",
+        "gradcam",
+        "--target",
+        "region",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "other e" in printed
     assert "target:region" in printed
-    assert main([*words, "--scores", "road"]) == 1
-    assert "has localization scores only" in capsys.readouterr().err

@@ -1,0 +1,206 @@
+"""`visattn caption` with models of transformers."""
+
+import json
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import visattn as va
+from visattn.cli import main
+from visattn.results.captions import Caption
+
+pytest.importorskip("transformers")
+
+from tests.helpers.tiny_vlms import WORDS, build
+
+Capsys = pytest.CaptureFixture[str]
+Change = Callable[[Path], object]
+
+
+def with_words(name: str) -> tuple[Any, Any]:
+    """A tiny model that generates only tokens that are words."""
+    model, processor = build(name)
+    words = range(len(processor[1] if isinstance(processor, tuple) else processor.tokenizer))
+    first = len(words) - len(WORDS)
+    model.generation_config.forced_eos_token_id = None
+    model.generation_config.suppress_tokens = [*range(first), *range(len(words), 200)]
+    return model, processor
+
+
+def save(name: str, folder: Path) -> Path:
+    model, processor = with_words(name)
+    model.save_pretrained(folder / name)
+    for part in processor if isinstance(processor, tuple) else [processor]:
+        part.save_pretrained(folder / name)
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save("llava", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A portrait, a panorama and a file that is no image."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    generator = np.random.default_rng(3)
+    for name, size in {"portrait": (90, 41), "panorama": (30, 160)}.items():
+        pixels = generator.integers(0, 255, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{name}.png")
+    (folder / "broken.jpg").write_text("no image")
+    return folder
+
+
+def run(model: Path, *words: object, generate: tuple[str, ...] = ()) -> int:
+    options = ("--generate", "max_new_tokens=4", *generate)
+    return main(["caption", *map(str, words), "--model", f"hf:{model}", *options])
+
+
+def record_of(out: Path) -> dict[str, Any]:
+    return json.loads((out / "portrait.json").read_text())
+
+
+def test_a_folder_yields_rows_pages_and_arrays(
+    llava: Path, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    out = tmp_path / "out"
+    assert run(llava, photos, "--out", out) == 1
+    lines, errors = capsys.readouterr()
+    rows = dict(line.split("\t") for line in lines.splitlines())
+    assert set(rows) == {"portrait", "panorama"}
+    assert "broken.jpg" in errors
+    record = record_of(out)
+    assert record["caption"] == rows["portrait"]
+    maps = np.load(out / "portrait.npz")["maps"]
+    np.testing.assert_allclose(maps.sum((1, 2)), record["gates"], rtol=1e-4)
+    page = (out / "portrait.html").read_text()
+    assert "attention of LlavaForConditionalGeneration; mean of 2 layers; mean of heads" in page
+    model, processor = with_words("llava")
+    photo = photos / "portrait.png"
+    [known] = va.caption(model, photo, processor=processor, max_new_tokens=4)
+    np.testing.assert_allclose(maps, known.maps.values.numpy(), atol=1e-5)
+
+
+def test_options_reach_the_model_and_the_maps(llava: Path, photos: Path, tmp_path: Path) -> None:
+    photo = photos / "portrait.png"
+    controls = ["--layers", "-1", "--heads", "0", "2", "--relative"]
+    assert run(llava, photo, "--out", tmp_path / "controls", *controls) == 0
+    made = record_of(tmp_path / "controls")["maps"]["info"]["more"]
+    assert (made["layers"], made["heads"], made["relative"]) == ([-1], [0, 2], True)
+    records = {}
+    for method in ("attention", "gradient_attention", "occlusion"):
+        assert run(llava, photo, "--out", tmp_path / method, "--method", method) == 0
+        records[method] = record_of(tmp_path / method)
+    assert len({json.dumps(each["maps"]["values"]) for each in records.values()}) == 3
+    assert len({each["caption"] for each in records.values()}) == 1
+    sampled = ("do_sample=true", "temperature=2.0", "num_return_sequences=3")
+    texts = []
+    for name in ("a", "b"):
+        assert run(llava, photo, "--out", tmp_path / name, "--seed", 5, generate=sampled) == 0
+        texts.append(record_of(tmp_path / name))
+    assert texts[0] == texts[1]
+    assert len(texts[0]["alternatives"]) == 2
+
+
+def test_image_processor_and_tokenizer_suffice(photos: Path, tmp_path: Path) -> None:
+    assert run(save("ved", tmp_path), photos / "portrait.png") == 0
+
+
+def own_code(copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config |= {"architectures": ["MyModel"], "auto_map": {"AutoModel": "code.MyModel"}}
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "code.py").write_text("raise SystemExit('executed')")
+
+
+def text_model(copy: Path) -> None:
+    import transformers as hf
+
+    config = hf.GPT2Config(vocab_size=200, n_embd=16, n_layer=1, n_head=2)
+    hf.GPT2LMHeadModel(config).save_pretrained(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda copy: (copy / "config.json").unlink(), "must be a directory with a config.json"),
+        (lambda copy: (copy / "model.safetensors").unlink(), "no file named"),
+        (lambda copy: (copy / "tokenizer.json").unlink(), "cannot be loaded"),
+        (own_code, "code of the directory is not executed"),
+        (text_model, "is it a text-only model?"),
+    ],
+    ids=["config", "weights", "tokenizer", "own code", "text"],
+)
+def test_directories_of_something_else_are_refused(
+    change: Change, message: str, llava: Path, photos: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    copy = shutil.copytree(llava, tmp_path / "copy")
+    change(copy)
+    assert run(copy, photos / "portrait.png") == 1
+    *_, error = capsys.readouterr().err.splitlines()  # below the bar of transformers
+    assert message in error
+
+
+def test_the_network_is_not_used(
+    llava: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert run(llava, photos / "portrait.png") == 0
+    assert run(Path("Salesforce/blip-image-captioning-base"), photos / "portrait.png") == 1
+    assert "visattn downloads nothing" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert run(llava, photos / "portrait.png", "--overwrite") == 1
+    assert "pip install 'visattn[hf]'" in capsys.readouterr().err
+
+
+def test_photos_that_a_model_cannot_process_are_skipped(
+    llava: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    from visattn.pipelines.words import replay
+
+    original = replay.replay_text
+
+    def fails(process: Any, photo: Any, *args: Any, **kwargs: Any) -> Any:
+        if photo.name.endswith("portrait.png"):
+            raise IndexError("index out of range in self")
+        return original(process, photo, *args, **kwargs)
+
+    monkeypatch.setattr(replay, "replay_text", fails)
+    assert run(llava, photos) == 1
+    lines, errors = capsys.readouterr()
+    assert lines.startswith("panorama")
+    assert "LlavaForConditionalGeneration fails on this photo: index out of range" in errors
+    assert "2 of 3 images skipped" in errors
+    assert run(llava, photos / "panorama.png", "--prompt", "w1 " * 5000, "--out", "long") == 1
+    assert "prompt and words must fit into" in capsys.readouterr().err
+
+
+def test_captions_without_words_are_written(photos: Path, tmp_path: Path, capsys: Capsys) -> None:
+    model, processor = build("llava")
+    model.generation_config.suppress_tokens = [
+        token for token in range(200) if token != model.generation_config.eos_token_id
+    ]
+    for part in (model, processor):
+        part.save_pretrained(tmp_path / "silent")
+    out = tmp_path / "out"
+    words = (photos / "portrait.png", "--out", out, "--figures", "png", "--boxes")
+    assert run(tmp_path / "silent", *words) == 0
+    assert capsys.readouterr().out == "portrait\t\n"
+    record = record_of(out)
+    assert (record["caption"], record["words"]) == ("", [])
+    assert Caption.from_dict(record).maps.values.shape[0] == 0
+    assert "(no words)" in (out / "portrait.html").read_text()

@@ -1,0 +1,161 @@
+"""What commands refuse: one line of what is wrong, before anything is computed or written."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from visattn.cli import main
+from visattn.commands.model import parse_value, read_class_names
+
+Run = Callable[..., int]
+Capsys = pytest.CaptureFixture[str]
+OVERLAY = "overlay photos --model cnn.safetensors"
+CAPTION = "caption photos --model captioner.safetensors"
+SCORE = "score maps --masks masks --model cnn.safetensors"
+ALONE = ("export", "configs", "blocks", "models", "score captions")  # have no --out, or a file
+DEEP = "[" * 100_000
+
+# (command, message); the exit code is 1
+CASES = [
+    # models
+    ("overlay photos", "--model is missing: name a model, such as"),
+    ("caption photos", "visattn fit --config scenes_demo"),
+    ("glimpse photos", "visattn fit --config ram_scenes"),
+    ("segment photos", "visattn fit --config scenes_unet"),
+    ("detect photos", "visattn fit --config scenes_detr"),
+    ("ask photos -q what?", "visattn fit --config sort_of_clevr_cross"),
+    ("caption photos --model eye.safetensors", "RecurrentAttentionModel, which is not a captioner"),
+    ("caption photos --model timm:test_resnet", "which is not a captioner"),
+    ("glimpse photos --model runs/tried", "ShowAttendTell, which is not a glimpse model"),
+    ("segment photos --model eye.safetensors", "which is not a segmentation model"),
+    ("detect photos --model runs/tried", "which is not a detector"),
+    ("ask photos -q what? --model runs/tried", "which is not a model that answers questions"),
+    ("overlay photos --model captioner.safetensors", "use visattn caption to show"),
+    ("overlay photos --model timm:resnet81", "did you mean resnet18"),
+    ("overlay photos --model torchvision:vit_b_61", "Unknown model vit_b_61"),
+    ("overlay photos --model resnet18", "no model is named 'resnet18'; a model is named by"),
+    ("caption photos --model scenes-captoner", "did you mean scenes-captioner"),
+    ("caption photos --model hf:nowhere", "nowhere must be a directory with a config.json"),
+    ("caption photos --model nowhere", "no model is named"),
+    ("caption photos --model empty", "there is no run of visattn fit at empty"),
+    ("caption photos --model torn.ckpt", "torn.ckpt is damaged, or holds code"),
+    ("caption photos --model torn.safetensors", "torn.safetensors"),
+    ("glimpse photos --model eye.safetensors --device gpu", "expected cpu, cuda, cuda:N or mps"),
+    (f"{CAPTION} --device cuda:97", "--device cuda:97 is not available"),
+    (f"{CAPTION} --device meta", "--device meta is not available"),
+    # how it is built
+    (f"{OVERLAY} --model-args num_classes=7", "cnn.safetensors brings its own"),
+    ("overlay photos --model timm:test_resnet --model-args nothing", "must be NAME=VALUE"),
+    (f"{OVERLAY} --input-size a", "must be N or HEIGHTxWIDTH"),
+    (f"{OVERLAY} --class-names captions.txt", "a name for each of 3 classes, got 2"),
+    (f"{OVERLAY} --class-names gone.txt", "gone.txt does not exist"),
+    # what is explained
+    (f"{OVERLAY} --method gradcan", "got 'gradcan'; did you mean gradcam"),
+    (f"{OVERLAY} --method rollout", "rollout does not fit AttentionResNet"),
+    (f"{OVERLAY} --target 3", "must be a class index, 0 to 2; got 3"),
+    (f"{OVERLAY} --target bees", "got 'bees'; did you mean bee"),
+    (f"{OVERLAY} --method gradcam --method-args num_masks=3", "gradcam has no num_masks"),
+    (f"{OVERLAY} --method rise --layers layer2", "rise has no layer"),
+    (f"{OVERLAY} --method rise --heads 0", "rise has no heads"),
+    (f"{OVERLAY} --layers 99", "99"),
+    (f"{OVERLAY} --layers leyer2", "did you mean layer2"),
+    (f"{OVERLAY} --colormap mud", "unknown colormap 'mud'"),
+    (f"{OVERLAY} --normalize global", "must be image, percentile or a value, got 'global'"),
+    (f"{OVERLAY} --at 12,8", "--at must be pixel:X,Y, box:L,T,R,B, box:best or query:N"),
+    (f"{OVERLAY} --at pixel:12;8", "--at pixel:12;8: "),
+    (f"{OVERLAY} --at region:predicted", "with the class in --target"),
+    (f"{OVERLAY} --at region:gone.png --target ant", "gone.png"),
+    # captions, questions, objects
+    (f"{CAPTION} --num-captions 9", "9"),
+    (f"{CAPTION} --prompt a", "--prompt is for models of transformers"),
+    (f"{CAPTION} --relative", "--relative is for models of transformers"),
+    (f"{CAPTION} --generate num_beams=2", "--generate is for models of transformers"),
+    ("ask photos --questions  --model asks.safetensors", "a question must have at least one word"),
+    ("ask photos -q wo --model asks.safetensors", "the model knows none of the words of 'wo'"),
+    ("detect photos --model boxes.safetensors --layer 2", "layer must be from -2 to 1, got 2"),
+    # photos and folders
+    (f"{OVERLAY[:7]} --model cnn.safetensors", "name photos: files, folders or URLs"),
+    ("caption nowhere --model captioner.safetensors", "nowhere does not exist; give"),
+    ("caption empty --model captioner.safetensors", "no image in empty"),
+    (f"{CAPTION} --out photos", "is searched for images: the next run would read"),
+    (f"{CAPTION} --out captions.txt", "--out captions.txt cannot be written"),
+    (f"{CAPTION} --out captions.txt/new", "cannot be written: Not a directory"),
+    (f"{CAPTION} --shard 3/2", "--shard must be I/N with I from 1 to N"),
+    (f"caption photos/dog.png{CAPTION[14:]} --out photos --figures png", "would overwrite the input"),
+    ("caption mixed --model captioner.safetensors --strict", "torn.jpg: not an image"),
+    # scores, exports, lists, data
+    ("score maps --data photos --methods gradcam", "--model is missing"),
+    (f"{SCORE} --data photos --methods rolout", "did you mean rollout"),
+    (f"{SCORE} --data empty --methods gradcam", "empty"),
+    ("score captions nowhere.txt references.csv", "nowhere.txt"),
+    ("score captions torn.ckpt references.csv", "torn.ckpt"),
+    ("score captions photos references.csv", "photos holds no results of visattn caption"),
+    ("export nowhere", "nowhere"),
+    ("export empty", "there is no run of visattn fit at empty"),
+    ("export torn.ckpt --out a.safetensors", "torn.ckpt is damaged, or holds code"),
+    ("export cnn.safetensors", "is exported already"),
+    ("export runs/tried --out a.pt", "--out must end in .safetensors"),
+    ("export runs/tried --out hf://me", "a model on the hub is named hf://USER/NAME"),
+    ("configs scenes_dmo", "did you mean scenes_demo"),
+    ("blocks cbma", "did you mean cbam"),
+    ("models scenes-captoner", "did you mean scenes-captioner"),
+    ("data digits --root empty --out drawn", "empty does not hold MNIST/raw"),
+    ("data scenes --out photos", "photos holds cat.png, dog.png, which this command did not write"),
+    ("data scenes --out captions.txt/new", "cannot be written: Not a directory"),
+]  # fmt: skip
+# what the parser refuses; the exit code is 2
+USAGE = [
+    (f"{OVERLAY} --methd rise", "--method"),
+    (f"{OVERLAY} --opacity most", "opacity"),
+    (f"{OVERLAY} --style mud", "quantitative"),
+    ("glimpse photos --policy best", "greedy"),
+    ("score", "captions, maps"),
+    ("data", "scenes, shapes, digits"),
+    ("export", "RUN"),
+    ("captoin", "did you mean caption?"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), CASES)
+def test_requests_that_end_with_a_message(
+    line: str, message: str, run: Run, tmp_path: Path, capsys: Capsys
+) -> None:
+    before = sorted(Path().rglob("*"))
+    alone = "--out" in line or line.startswith(ALONE)
+    out = [] if alone else ["--out", str(tmp_path / "out")]
+    code = main([*line.split(" "), *out])
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert (code, printed.out) == (1, "")
+    assert "Traceback" not in printed.err
+    assert sorted(Path().rglob("*")) == before
+    assert not (tmp_path / "out" / "index.html").exists()
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(("line", "message"), USAGE)
+def test_lines_that_are_no_command(line: str, message: str, capsys: Capsys) -> None:
+    assert main(line.split()) == 2
+    printed = capsys.readouterr()
+    assert message in "".join(printed.out + printed.err)
+
+
+@pytest.mark.parametrize("text", ["0,a\n1,b\n", "1 a\n2 b\n", "0: a\n1: b\n", "0\tcat\n7\tdog\n"])
+def test_numbers_before_class_names_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text(text)
+    with pytest.raises(ValueError, match="has a number before each name"):
+        read_class_names(tmp_path / "classes.txt")
+
+
+@pytest.mark.parametrize("text", ["cat\ndog\n", "0\n1\n", "0 - zero\n1 - one\n", "3d\ncat\n"])
+def test_other_class_names_are_read(text: str, tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text(text)
+    assert read_class_names(tmp_path / "classes.txt") == text.splitlines()
+
+
+def test_deep_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "classes.json").write_text(DEEP)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_class_names(tmp_path / "classes.json")
+    assert parse_value(f"a={DEEP}") == ("a", DEEP)
