@@ -82,7 +82,7 @@ CASES = [
     (f"{CAPTION} --out captions.txt", "--out captions.txt cannot be written"),
     (f"{CAPTION} --out captions.txt/new", "cannot be written: Not a directory"),
     (f"{CAPTION} --shard 3/2", "--shard must be I/N with I from 1 to N"),
-    (f"caption photos/dog.png{CAPTION[14:]} --out photos --figures png", "would overwrite the input"),
+    (f"caption photos/dog.png{CAPTION[14:]} --figures png --out photos", "would overwrite"),
     ("caption mixed --model captioner.safetensors --strict", "torn.jpg: not an image"),
     # scores, exports, lists, data
     ("score maps --data photos --methods gradcam", "--model is missing"),

@@ -145,7 +145,12 @@ def _captions(
         if options.get("do_sample"):
             torch.manual_seed(seed)
         return caption_images(model, list(images), batch_size=len(images), **options)
-    except (ValueError, IndexError, RuntimeError) as error:  # of the model's own code, too
+    except (
+        ValueError,
+        TypeError,
+        IndexError,
+        RuntimeError,
+    ) as error:  # of the model's own code, too
         reason = str(error)
         if not isinstance(error, ValueError):
             reason = f"{type(model).__name__} fails on this photo: {error}"
@@ -182,7 +187,7 @@ class _Drawing:
         if phrases := self.phrases.get(Path(image.name).name):
             result = ground_phrases(result, phrases)
         smooth = result.maps.info.places not in ("argmax", "sample")  # as the maps are drawn
-        outlined = result.maps.boxes(smooth=smooth) if self.boxes else None
+        outlined = result.maps.boxes(smooth=smooth) if self.boxes and result.words else None
         arrays = io.BytesIO()
         np.savez_compressed(arrays, **result.to_arrays())
         page = caption_html(image, result, boxes=outlined, index=index_link(files[0]))

@@ -7,7 +7,13 @@ from tyro.conf import Positional, arg
 
 from visattn.commands.files import create_folder
 from visattn.commands.streams import activity, print_row
-from visattn.models.model_files import checkpoint_run, find_run, parse_hub_name, run_checkpoint
+from visattn.models.model_files import (
+    bundled_models,
+    checkpoint_run,
+    find_run,
+    parse_hub_name,
+    run_checkpoint,
+)
 
 _NAME = "model.safetensors"
 
@@ -42,7 +48,7 @@ def export(
         parse_hub_name(out)
     elif out and Path(out).suffix != ".safetensors":
         raise ValueError(f"--out must end in .safetensors, got {out}")
-    if run.suffix == ".safetensors":
+    if run.suffix == ".safetensors" or str(run) in bundled_models():
         raise ValueError(f"{run} is exported already")
     checkpoint = run
     if run.suffix != ".ckpt":

@@ -280,7 +280,9 @@ class Folder:
         for path, name in own.items():
             foreign |= self._foreign(path, name)
         if not any(map(read_record, _records(self.path))):
-            present = [name for name in shared if (self.path / name).exists()]
+            # In the text: a link would lead elsewhere, a folder that is missing nowhere.
+            paths = {name: os.path.normpath(self.path / name) for name in shared}
+            present = [name for name, path in paths.items() if os.path.lexists(path)]
             foreign |= dict.fromkeys(present, "the folder has no records of visattn")
         if foreign:
             raise FileExistsError(
