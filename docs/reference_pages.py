@@ -1,6 +1,5 @@
 """Pages that are made from the code when the site is built: names, commands, blocks, methods."""
 
-import argparse
 import ast
 import contextlib
 import importlib
@@ -65,13 +64,12 @@ def cli_page() -> str:
     parts = ["# Command line", "What `--help` of each command prints. Exit codes: 0: success; "
         "1: an error, or a partial result, whose reasons are on stderr; 2: a usage error, nothing "
         "was done; 130: interrupted."]  # fmt: skip
-    for word, (_, module) in COMMANDS.items():
+    for word, (_, place) in COMMANDS.items():
         parts += [f"## visattn {word}", printed(word, "--help")]
-        if build := getattr(importlib.import_module(module), "build_parser", None):
-            for action in build()._actions:
-                if isinstance(action, argparse._SubParsersAction):
-                    for name in action.choices:
-                        parts += [f"### visattn {word} {name}", printed(word, name, "--help")]
+        module, _, function = place.partition(":")
+        several = getattr(importlib.import_module(module), function or "main")
+        for name in several if isinstance(several, dict) else ():
+            parts += [f"### visattn {word} {name}", printed(word, name, "--help")]
     return "\n\n".join(parts) + "\n"
 
 

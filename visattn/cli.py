@@ -6,10 +6,12 @@ of a command is imported when the command is selected; it imports torch when it 
 
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, get_type_hints
 
 from visattn.commands.streams import prepare_streams
 from visattn.io.messages import did_you_mean
@@ -153,6 +155,11 @@ def _call(command: str, function: Any, arguments: Sequence[str]) -> int:
     """Call the function of a command with its arguments, as its signature reads them."""
     import tyro
 
+    for each in function.values() if isinstance(function, dict) else [function]:
+        for hint in get_type_hints(each).values():
+            for kind in getattr(hint, "__mro__", ()) if is_dataclass(hint) else ():
+                _unwrap(kind)
+        _unwrap(each)
     # --shard 2/4 and not --loop.shard 2/4; --strict without --no-strict.
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
     if isinstance(function, dict):  # subcommands
@@ -160,6 +167,12 @@ def _call(command: str, function: Any, arguments: Sequence[str]) -> int:
             function, prog=f"visattn {command}", args=arguments, config=config
         )
     return tyro.cli(function, prog=f"visattn {command}", args=arguments, config=config)
+
+
+def _unwrap(described: Any) -> None:
+    """Join the lines of each argument in a docstring; tyro shows their breaks."""
+    if described is not object:
+        described.__doc__ = re.sub(r"\n {12,}(?=\S)", " ", described.__doc__ or "")
 
 
 def help_text() -> str:

@@ -145,7 +145,7 @@ def test_layers_and_heads_of_a_transformer_captioner(photos: Path, tmp_path: Pat
 
     captions = va.caption(va.load(file), photo)
     [expected] = explain_captions(
-        va.load(file), [photo], captions, "attention", layers=[0], heads=[1]
+        va.load(file), [va.read_image(photo)], captions, "attention", layers=[0], heads=[1]
     )
     np.testing.assert_allclose(maps[2], expected.maps.values, rtol=1e-4, atol=1e-6)
     assert not np.allclose(maps[0], maps[1])

@@ -135,7 +135,7 @@ def text_model(copy: Path) -> None:
     [
         (lambda copy: (copy / "config.json").unlink(), "must be a directory with a config.json"),
         (lambda copy: (copy / "model.safetensors").unlink(), "no file named"),
-        (lambda copy: (copy / "tokenizer.json").unlink(), "cannot be loaded"),
+        (lambda copy: (copy / "tokenizer.json").unlink(), "processor must be"),
         (own_code, "code of the directory is not executed"),
         (text_model, "is it a text-only model?"),
     ],
@@ -147,8 +147,7 @@ def test_directories_of_something_else_are_refused(
     copy = shutil.copytree(llava, tmp_path / "copy")
     change(copy)
     assert run(copy, photos / "portrait.png") == 1
-    *_, error = capsys.readouterr().err.splitlines()  # below the bar of transformers
-    assert message in error
+    assert message in capsys.readouterr().err
 
 
 def test_the_network_is_not_used(

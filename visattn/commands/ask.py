@@ -4,9 +4,10 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
-from visattn.commands.loop import Command, LoopOptions, ResizeMode, Result, run
+from visattn.commands.arguments import Photos, ResizeMode
+from visattn.commands.loop import Command, LoopOptions, Result, run
 from visattn.commands.model import ModelOptions
 from visattn.io.safe_text import print_message
 
@@ -24,7 +25,7 @@ transformers by visattn caption --model hf:DIRECTORY --prompt QUESTION"""
 
 
 def ask(
-    photos: Positional[tuple[str, ...]],
+    photos: Photos,
     *,
     questions: Annotated[tuple[str, ...], arg(aliases=["-q"], metavar="QUESTION ...")],
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)

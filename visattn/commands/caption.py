@@ -7,14 +7,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
+from visattn.commands.arguments import (
+    EMPTY,
+    FiguresOrNone,
+    File,
+    Flag,
+    Integers,
+    Photos,
+    ResizeMode,
+    Values,
+    Word,
+)
 from visattn.commands.digests import file_digest
 from visattn.commands.loop import (
     Command,
-    Figures,
     LoopOptions,
-    ResizeMode,
     Result,
     encode_figure,
     index_link,
@@ -39,25 +48,25 @@ then pass --model with its run, such as runs/scenes_demo/1"""
 
 
 def caption(
-    photos: Positional[tuple[str, ...]],
+    photos: Photos,
     *,
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     method: WordMethod = "attention",
     beam_size: int = 5,
     num_captions: int = 1,
     length_penalty: float = 0.0,
-    places: Places | None = None,
+    places: Annotated[Places | None, EMPTY, arg(metavar="{argmax,sample,expectation}")] = None,
     seed: int = 0,
-    layers: tuple[int, ...] = (),
-    heads: tuple[int, ...] = (),
-    relative: bool = False,
-    prompt: str = "",
-    generate: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...")] = (),
+    layers: Integers = (),
+    heads: Integers = (),
+    relative: Flag = False,
+    prompt: Word = "",
+    generate: Values = (),
     resize_mode: ResizeMode = "crop",
-    phrase_boxes: Annotated[Path | None, arg(metavar="FILE")] = None,
-    boxes: bool = False,
-    figures: Figures | None = None,
-    batch_size: int = 0,
+    phrase_boxes: File = None,
+    boxes: Flag = False,
+    figures: FiguresOrNone = None,
+    batch_size: Annotated[int | None, EMPTY, arg(metavar="INT")] = None,
     loop: LoopOptions = LoopOptions(),  # noqa: B008
 ) -> int:
     """Caption photos, and show where the model attends for each word.
@@ -145,12 +154,8 @@ def _captions(
         if options.get("do_sample"):
             torch.manual_seed(seed)
         return caption_images(model, list(images), batch_size=len(images), **options)
-    except (
-        ValueError,
-        TypeError,
-        IndexError,
-        RuntimeError,
-    ) as error:  # of the model's own code, too
+    # Of the model's own code, too.
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
         reason = str(error)
         if not isinstance(error, ValueError):
             reason = f"{type(model).__name__} fails on this photo: {error}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
+from visattn.commands.arguments import Flag, Words
 from visattn.commands.files import create_folder
 from visattn.commands.streams import activity, print_row
 from visattn.images.encoding import encode_png
@@ -27,32 +28,34 @@ _LISTS = {"scenes": "captions.jsonl", "shapes": "shapes.jsonl", "digits": "digit
 _KEYS = {"scenes": "word_objects", "shapes": "object", "digits": "distractors"}
 """A key that each line of such a list has."""
 _INSTANCES = "instances.json"
-Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Rendering:
-    """How scenes are rendered."""
+    """How scenes are rendered.
+
+    Args:
+        out: output folder, for this data set alone; an earlier one is replaced
+        count: number of images
+        size: height and width in pixels
+        seed: seed of the scenes
+        colors: colors to use (default: all)
+        shapes: shapes to use (default: all)
+        textures: textures to use (default: all)
+        overwrite: write beside files that this command did not write
+    """
 
     out: Path
-    """output folder, for this data set alone; an earlier one is replaced"""
     count: int = 8
-    """number of images"""
     size: int = 64
-    """height and width in pixels"""
     seed: int = 0
-    """seed of the scenes"""
     colors: Words = ()
-    """colors to use (default: all)"""
     shapes: Words = ()
-    """shapes to use (default: all)"""
     textures: Words = ()
-    """textures to use (default: all)"""
-    overwrite: bool = False
-    """write beside files that this command did not write"""
+    overwrite: Flag = False
 
     @property
-    def kinds(self) -> dict[str, Words]:
+    def kinds(self) -> dict[str, tuple[str, ...]]:
         """The chosen colors, shapes and textures."""
         names = ("colors", "shapes", "textures")
         return {name: words for name in names if (words := getattr(self, name))}
@@ -122,14 +125,17 @@ def shapes(rendering: Rendering, *, split: Literal["train", "validation", "test"
 
 @dataclass(frozen=True)
 class Canvas:
-    """What is written, and where."""
+    """What is written, and where.
+
+    Args:
+        out: output folder, for this data set alone; an earlier one is replaced
+        count: number of images
+        overwrite: write beside files that this command did not write
+    """
 
     out: Path
-    """output folder, for this data set alone; an earlier one is replaced"""
     count: int = 8
-    """number of images"""
-    overwrite: bool = False
-    """write beside files that this command did not write"""
+    overwrite: Flag = False
 
 
 def digits(

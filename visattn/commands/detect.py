@@ -4,13 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tyro.conf import Positional
-
+from visattn.commands.arguments import Figures, Photos, ResizeMode
 from visattn.commands.loop import (
     Command,
-    Figures,
     LoopOptions,
-    ResizeMode,
     Result,
     encode_figure,
     run,
@@ -29,7 +26,7 @@ then pass --model with its run, such as runs/scenes_detr/1"""
 
 
 def detect(
-    photos: Positional[tuple[str, ...]],
+    photos: Photos,
     *,
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     threshold: float = 0.5,

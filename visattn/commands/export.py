@@ -5,6 +5,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from visattn.commands.arguments import Flag, Word
 from visattn.commands.files import create_folder
 from visattn.commands.streams import activity, print_row
 from visattn.models.model_files import (
@@ -21,11 +22,11 @@ _NAME = "model.safetensors"
 def export(
     run: Annotated[Positional[Path], arg(metavar="RUN")],
     *,
-    out: Annotated[str, arg(metavar="FILE")] = "",
-    overwrite: bool = False,
-    summary: str = "",
-    license: str = "",  # noqa: A002 (the name of the option)
-    private: bool = False,
+    out: Annotated[Word, arg(metavar="FILE")] = "",
+    overwrite: Flag = False,
+    summary: Word = "",
+    license: Word = "",  # noqa: A002 (the name of the option)
+    private: Flag = False,
 ) -> int:
     """Convert a training checkpoint to one safetensors file.
 

@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from tyro.conf import Positional
-
+from visattn.commands.arguments import Figures, Photos, ResizeMode
 from visattn.commands.loop import (
     Command,
-    Figures,
     LoopOptions,
-    ResizeMode,
     Result,
     encode_figure,
     run,
@@ -28,7 +25,7 @@ then pass --model with its run, such as runs/ram_scenes/1"""
 
 
 def glimpse(
-    photos: Positional[tuple[str, ...]],
+    photos: Photos,
     *,
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     policy: Literal["greedy", "sampled", "random", "raster", "saliency"] = "greedy",

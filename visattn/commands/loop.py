@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tyro
-
+from visattn.commands.arguments import File, Flag
 from visattn.commands.digests import file_digest
 from visattn.commands.files import (
     check_no_overwrite,
@@ -42,8 +41,6 @@ from visattn.results.cards import Card
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage
 
-ResizeMode = Literal["crop", "squash", "pad"]
-Figures = Literal["png", "svg", "pdf"]
 MADE = "made"
 """Key of a record: what a result was made from, its files, and its rows of index and table."""
 INDEX = "index.html"
@@ -53,18 +50,21 @@ _PIXELS = 64_000_000  # of decoded photos that wait for their batch
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """Options of all commands that go through photos."""
+    """Options of all commands that go through photos.
+
+    Args:
+        out: folder of the results
+        files_from: a list of more photos, a path or URL a line; - is the standard input
+        shard: do the I-th of N parts of the photos, for N commands that share work and folder
+        overwrite: compute finished photos again, and replace files that visattn did not write
+        strict: stop at the first photo that cannot be read; else it is named and skipped
+    """
 
     out: Path = Path("visattn-out")
-    """folder of the results"""
-    files_from: Annotated[Path | None, tyro.conf.arg(metavar="LIST")] = None
-    """a list of more photos, a path or URL a line; - is the standard input"""
+    files_from: File = None
     shard: str = "1/1"
-    """do the I-th of N parts of the photos, for N commands that share work and folder"""
-    overwrite: bool = False
-    """compute finished photos again, and replace files that visattn did not write"""
-    strict: bool = False
-    """stop at the first photo that cannot be read; else it is named and skipped"""
+    overwrite: Flag = False
+    strict: Flag = False
 
     @property
     def part(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from tyro.conf import arg
 
+from visattn.commands.arguments import File, Numbers, Values, Word
 from visattn.commands.digests import file_digest, user_code_digest, weights_origin
 from visattn.io.safe_text import parse_json, print_message, short_repr
 from visattn.models.model_files import bundled_models
@@ -24,16 +25,21 @@ ModelT = TypeVar("ModelT", bound="nn.Module")
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model of a command."""
+    """The model of a command.
 
-    model: Annotated[str, arg(metavar="SPEC")] = ""
-    """a file of visattn export, a run of visattn fit (its best checkpoint), a checkpoint, a name of
-    visattn models, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME, hf:DIRECTORY of
-    transformers, or your own code, which is executed: FILE.py:NAME or package.module:NAME"""
-    weights: Annotated[Path | None, arg(metavar="FILE")] = None
-    """weights of timm:NAME, torchvision:NAME or your own code; nothing in the file is executed"""
+    Args:
+        model: a file of visattn export, a run of visattn fit (its best checkpoint), a checkpoint, a
+            name of visattn models, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME,
+            hf:DIRECTORY of transformers, or your own code, which is executed: FILE.py:NAME or
+            package.module:NAME
+        weights: weights of timm:NAME, torchvision:NAME or your own code; nothing in the file is
+            executed
+        device: torch device: cpu, cuda, cuda:1, mps
+    """
+
+    model: Annotated[Word, arg(metavar="SPEC")] = ""
+    weights: File = None
     device: str = "cpu"
-    """torch device: cpu, cuda, cuda:1, mps"""
 
     def require(self, missing: str, *kinds: str) -> None:
         """Raise an error without a model: what to do, and what the caches of libraries hold.
@@ -117,19 +123,23 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class BuildOptions(ModelOptions):
-    """The model, of any library, and how it is built."""
+    """The model, of any library, and how it is built.
 
-    model_args: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...")] = ()
-    """constructor arguments, such as drop_rate=0.1; pretrained=false for random weights of timm or
-    torchvision"""
-    input_size: Annotated[str, arg(metavar="N|HxW")] = ""
-    """input height and width in pixels (default: those of the model)"""
-    class_names: Annotated[Path | None, arg(metavar="FILE")] = None
-    """class names: one per line, a JSON list, or a JSON object from numbers to names"""
-    mean: tuple[float, ...] = ()
-    """mean that photos are normalized with, of all channels or of each, where pixels are 0 to 1"""
-    std: tuple[float, ...] = ()
-    """standard deviation, as the mean"""
+    Args:
+        model_args: constructor arguments, such as drop_rate=0.1; pretrained=false for random
+            weights of timm or torchvision
+        input_size: input height and width in pixels (default: those of the model)
+        class_names: class names: one per line, a JSON list, or a JSON object from numbers to names
+        mean: mean that photos are normalized with, of all channels or of each, where pixels are 0
+            to 1
+        std: standard deviation, as the mean
+    """
+
+    model_args: Values = ()
+    input_size: Annotated[Word, arg(metavar="N|HxW")] = ""
+    class_names: File = None
+    mean: Numbers = ()
+    std: Numbers = ()
 
     def explainer(
         self, *, text: Sequence[str], resize_mode: Any, dense: bool

@@ -4,16 +4,22 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from tyro.conf import Positional, arg
-
+from visattn.commands.arguments import (
+    FiguresOrNone,
+    Flag,
+    Integers,
+    Photos,
+    ResizeModeOrNone,
+    Values,
+    Word,
+    Words,
+)
 from visattn.commands.digests import file_digest
 from visattn.commands.loop import (
     Command,
-    Figures,
     LoopOptions,
-    ResizeMode,
     Result,
     encode_figure,
     index_link,
@@ -42,23 +48,23 @@ _NO_MODEL = """\
 
 
 def overlay(
-    photos: Positional[tuple[str, ...]],
+    photos: Photos,
     *,
     model: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
     method: tuple[str, ...] = ("auto",),
-    target: tuple[str, ...] = (),
-    text: tuple[str, ...] = (),
-    at: str = "",
-    layers: tuple[str, ...] = (),
-    heads: tuple[int, ...] = (),
-    method_args: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE ...")] = (),
-    resize_mode: ResizeMode | None = None,
+    target: Words = (),
+    text: Words = (),
+    at: Word = "",
+    layers: Words = (),
+    heads: Integers = (),
+    method_args: Values = (),
+    resize_mode: ResizeModeOrNone = None,
     style: Literal["heat", "quantitative", "light", "contour"] = "heat",
     colormap: str = "inferno",
     opacity: float = 0.8,
     normalize: str = "image",
-    boxes: bool = False,
-    figures: Figures | None = None,
+    boxes: Flag = False,
+    figures: FiguresOrNone = None,
     max_pixels: int = MAX_PIXELS,
     every: int = 1,
     batch_size: int = 16,

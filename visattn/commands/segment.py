@@ -3,13 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tyro.conf import Positional
-
+from visattn.commands.arguments import Figures, Photos, ResizeMode
 from visattn.commands.loop import (
     Command,
-    Figures,
     LoopOptions,
-    ResizeMode,
     Result,
     encode_figure,
     run,
@@ -28,7 +25,7 @@ then pass --model with its run, such as runs/scenes_unet/1"""
 
 
 def segment(
-    photos: Positional[tuple[str, ...]],
+    photos: Photos,
     *,
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     resize_mode: ResizeMode = "pad",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tyro.conf import Positional, arg
 
+from visattn.commands.arguments import EMPTY, File, Flag, Word
 from visattn.commands.files import create_folder
 from visattn.commands.loop import MADE, finished_records
 from visattn.commands.streams import activity, print_lines, print_where
@@ -25,11 +26,11 @@ def score_captions(
     results: Annotated[Positional[Path], arg(metavar="RESULTS")],
     references: Annotated[Positional[Path], arg(metavar="REFERENCES")],
     *,
-    split: Annotated[str, arg(metavar="FILE_OR_NAME")] = "",
-    format: CaptionFormat | None = None,  # noqa: A002 (the name of the option)
-    intersection: bool = False,
-    java: bool = False,
-    out: Annotated[Path | None, arg(metavar="FILE")] = None,
+    split: Annotated[Word, arg(metavar="FILE_OR_NAME")] = "",
+    format: Annotated[CaptionFormat | None, EMPTY] = None,  # noqa: A002 (the name of the option)
+    intersection: Flag = False,
+    java: Flag = False,
+    out: File = None,
 ) -> int:
     """Score the captions of a model against reference captions.
 

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
+from visattn.commands.arguments import EMPTY, File, ResizeModeOrNone
 from visattn.commands.digests import file_digest
 from visattn.commands.files import report_failures
 from visattn.commands.loop import (
     Command,
     LoopOptions,
-    ResizeMode,
     Result,
     finished_records,
     run,
 )
 from visattn.commands.model import BuildOptions
-from visattn.commands.score.report import report_lines, report_numbers
 from visattn.commands.streams import print_lines, print_where
 from visattn.io.atomic import atomic_write
 
@@ -43,10 +42,10 @@ def score_maps(
     data: Annotated[Path, arg(metavar="DATA")],
     methods: Annotated[tuple[str, ...], arg(metavar="METHOD ...")],
     model: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
-    images: Annotated[Path | None, arg(metavar="DIR")] = None,
-    masks: Annotated[Path | None, arg(metavar="DIR")] = None,
-    target: Literal["category", "predicted", "region", "box"] | None = None,
-    resize_mode: ResizeMode | None = None,
+    images: Annotated[File, arg(metavar="DIR")] = None,
+    masks: Annotated[File, arg(metavar="DIR")] = None,
+    target: Annotated[Literal["category", "predicted", "region", "box"] | None, EMPTY] = None,
+    resize_mode: ResizeModeOrNone = None,
     sanity_checks: int = 0,
     loop: LoopOptions = LoopOptions(Path("visattn-scores")),  # noqa: B008
 ) -> int:
@@ -80,6 +79,7 @@ def score_maps(
         sanity_checks: randomize weights and classes for the first N objects
     """
     from visattn.attribution.saliency import BASELINES
+    from visattn.commands.score.report import report_lines, report_numbers
     from visattn.data.regions.readers import read_annotated_images
     from visattn.pipelines.evaluate_maps import (
         DenseMapEvaluator,

@@ -1,0 +1,27 @@
+"""Types of options: what help says of their defaults."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+
+def _unless_empty(default: str) -> str:
+    return "" if default in ("", "''", "None", "False") else f"(default: {default})"
+
+
+EMPTY = arg(help_behavior_hint=_unless_empty)
+"""Nothing is said of a default that is empty: the text of the option tells what then happens."""
+
+Photos = Annotated[Positional[tuple[str, ...]], EMPTY, arg(metavar="PHOTO ...")]
+Word = Annotated[str, EMPTY]
+Words = Annotated[tuple[str, ...], EMPTY]
+Integers = Annotated[tuple[int, ...], EMPTY]
+Numbers = Annotated[tuple[float, ...], EMPTY]
+Flag = Annotated[bool, EMPTY]
+File = Annotated[Path | None, EMPTY, arg(metavar="FILE")]
+Values = Annotated[tuple[str, ...], EMPTY, arg(metavar="NAME=VALUE ...")]
+Figures = Literal["png", "svg", "pdf"]
+FiguresOrNone = Annotated[Figures | None, EMPTY, arg(metavar="{png,svg,pdf}")]
+ResizeMode = Literal["crop", "squash", "pad"]
+ResizeModeOrNone = Annotated[ResizeMode | None, EMPTY, arg(metavar="{crop,squash,pad}")]
