@@ -84,10 +84,13 @@ def _content(path: Path) -> Any:
             return [image.mode, *image.size]
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as arrays:
-            return {key: [str(arrays[key].dtype), list(arrays[key].shape)] for key in arrays}
-    if path.suffix == ".npy":
-        return np.load(path)
+            return {key: _values(arrays[key]) for key in arrays}
     return None
+
+
+def _values(array: np.ndarray) -> Any:
+    """Return a map; of the arrays of captions, whose records have the values, dtype and shape."""
+    return array if array.ndim == 2 else [str(array.dtype), list(array.shape)]
 
 
 def _lasting(value: Any) -> Any:

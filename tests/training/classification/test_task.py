@@ -12,7 +12,7 @@ from classification_data import write_digits
 from PIL import Image
 from torch import nn
 from torch.nn.functional import cross_entropy
-from visattn.commands.model_option import file_digest
+from visattn.commands.digests import file_digest
 
 from visattn.cli import main
 from visattn.data.classification.datasets import LabeledBatch

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 
 _NO_MODEL = "--model is missing: name the model whose maps are scored, as in visattn overlay"
 _AT_ONCE = 16  # maps of an image
+_TOLERANCE = 15  # pixels around an object in which the pointing game hits it, as in its paper
 Row = Mapping[str, Any]
 """Scores of one map, with what it shows."""
 
@@ -81,6 +82,8 @@ def score_maps(
     from visattn.attribution.saliency import BASELINES
     from visattn.commands.score.report import report_lines, report_numbers
     from visattn.data.regions.readers import read_annotated_images
+    from visattn.metrics.faithfulness import PerturbationSchedule
+    from visattn.metrics.localization import LocalizationRule
     from visattn.pipelines.evaluate_maps import (
         DenseMapEvaluator,
         MapEvaluator,
@@ -97,15 +100,15 @@ def score_maps(
     names = list(dict.fromkeys([*methods, *BASELINES]))
     dense = target in ("region", "box")
     explainer, made = model.explainer(text=(), resize_mode=resize_mode, dense=dense)
-    subject = explainer.analyze()
+    subject, rule = explainer.analyze(), LocalizationRule(_TOLERANCE)
     if target == "region" or target == "box":
         if not subject.class_names:
             raise ValueError(
                 "the names of the classes are unknown; give a file, --class-names FILE"
             )
-        evaluator: MapEvaluator = DenseMapEvaluator(explainer, ["localization"], kind=target)
+        evaluator: MapEvaluator = DenseMapEvaluator(explainer, ["localization"], rule, kind=target)
     else:
-        evaluator = MapEvaluator(explainer)
+        evaluator = MapEvaluator(explainer, rule=rule, schedule=PerturbationSchedule(steps=16))
         target = target or (
             "category" if any(any(x.categories) for x in annotated) else "predicted"
         )
