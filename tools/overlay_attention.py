@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[1]
 def draw_saved_maps(words: Sequence[str]) -> int:
     """Draw the maps of a file on one photo."""
     import torch
-    from PIL import Image
 
     import visattn as va
     from visattn.images.resize import ResizeSpec, resize_to_input
@@ -50,7 +49,7 @@ def draw_saved_maps(words: Sequence[str]) -> int:
     maps = va.AttentionMap(values, str(args.maps), "gradient", geometry)
     drawing = {"colormap": args.colormap, "opacity": args.opacity}
     if len(maps) == 1 and args.out.suffix == ".png":
-        Image.fromarray(va.overlay(image, maps[0], **drawing)).save(args.out)
+        va.overlay(image, maps[0], **drawing).save(args.out)
     else:
         titles = saved.words or [str(number) for number in range(1, len(maps) + 1)]
         va.figure(dict(zip(titles, maps, strict=True)), image, **drawing).savefig(args.out)

@@ -12,9 +12,9 @@ from classification_data import write_digits
 from PIL import Image
 from torch import nn
 from torch.nn.functional import cross_entropy
-from visattn.commands.digests import file_digest
 
 from visattn.cli import main
+from visattn.commands.digests import file_digest
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.resnet import AttentionResNet
 from visattn.models.saving import load
