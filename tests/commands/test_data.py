@@ -13,11 +13,10 @@ from PIL import Image
 from visattn.cli import main
 from visattn.commands import data as command
 from visattn.commands.data import digits
-from visattn.data.classification.cluttered_mnist import ClutterSpec
+from visattn.data.classification.cluttered_mnist import ClutteredDigits, ClutterSpec
 from visattn.data.regions.readers import read_coco_images
 from visattn.data.scenes.dataset import SINGLE_OBJECT, Scenes, single_object_scenes
 from visattn.images.sources import find_images
-from visattn.training.classification.data import ClutteredMNISTDataModule
 
 Capsys = pytest.CaptureFixture[str]
 LISTS = {"scenes": "captions.jsonl", "shapes": "shapes.jsonl", "digits": "digits.jsonl"}
@@ -69,7 +68,7 @@ def test_shapes_match_the_data_module(tmp_path: Path, capsys: Capsys) -> None:
     assert write("shapes", tmp_path, "--count 5 --size 19 --seed 3 --split train") == 0
     things = single_object_scenes(Scenes(5, size=19, seed=3, split="train", config=SINGLE_OBJECT))
     lines = records(tmp_path, "shapes")
-    for line, image, shape in zip(lines, things.images, things.shapes.tolist(), strict=True):
+    for line, image, shape in zip(lines, things.images, things.labels.tolist(), strict=True):
         np.testing.assert_array_equal(pixels(tmp_path / line["file"]), image.numpy())
         assert line["class"] == line["object"]["shape"] == SINGLE_OBJECT.shapes[shape]
     assert capsys.readouterr().out == f"{tmp_path}\t5 shapes of split train, 19 x 19 pixels\n"
@@ -98,11 +97,9 @@ def test_digits(tmp_path: Path, capsys: Capsys) -> None:
     out, root = tmp_path / "new", f"--root {tmp_path}"
     line = "--canvas-size 31 41 --num-distractors 3 --distractor-size 5 --seed 2 --blend max"
     assert write("digits", out, f"{root} {line} --count 7 --split validation") == 0
-    data = ClutteredMNISTDataModule(
-        root=str(tmp_path), canvas_size=(31, 41), num_distractors=3, distractor_size=5,
-        blend="max", seed=2, split_seed=2,
-    ).open_dataset("validation")  # fmt: skip
-    images, labels = data[[*range(7)]]
+    spec = ClutterSpec((31, 41), 3, 5, "max")
+    data = ClutteredDigits(str(tmp_path), spec, seed=2, split_seed=2)("validation")
+    images, labels = data.draw([*range(7)])
     placed = {image.name: image for image in read_coco_images(out / "instances.json", out)}
     for number, record in enumerate(records(out, "digits")):
         drawn = pixels(out / record["file"])

@@ -135,7 +135,7 @@ def text_model(copy: Path) -> None:
     [
         (lambda copy: (copy / "config.json").unlink(), "must be a directory with a config.json"),
         (lambda copy: (copy / "model.safetensors").unlink(), "no file named"),
-        (lambda copy: (copy / "tokenizer.json").unlink(), "processor must be"),
+        (lambda copy: (copy / "tokenizer.json").unlink(), "without its processor"),
         (own_code, "code of the directory is not executed"),
         (text_model, "is it a text-only model?"),
     ],
@@ -184,6 +184,8 @@ def test_photos_that_a_model_cannot_process_are_skipped(
     assert lines.startswith("panorama")
     assert "LlavaForConditionalGeneration fails on this photo: index out of range" in errors
     assert "2 of 3 images skipped" in errors
+    assert run(llava, photos / "portrait.png", "--out", "alone") == 1
+    assert "skipped" not in capsys.readouterr().err  # it failed on the first photo
     assert run(llava, photos / "panorama.png", "--prompt", "w1 " * 5000, "--out", "long") == 1
     assert "prompt and words must fit into" in capsys.readouterr().err
 

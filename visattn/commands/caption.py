@@ -119,8 +119,15 @@ def caption(
     phrases = {} if phrase_boxes is None else _phrases(phrase_boxes)
     drawing = _Drawing(phrases, boxes=boxes, figures=figures)
 
+    done: list[str] = []
+
     def infer(images: "Sequence[LoadedImage]") -> "Sequence[Caption | Exception]":
-        return _captions(network, images, options, method, maps, seed)
+        captions = _captions(network, images, options, method, maps, seed)
+        for each in captions:
+            if isinstance(each, Exception) and (loop.strict or not done):
+                raise each  # on the first photo it is mostly one of the model
+            done.append("")
+        return captions
 
     settings = {**made, **options, "method": method, **chosen, "boxes": boxes}
     settings |= {"phrase_boxes": phrase_boxes and file_digest(phrase_boxes), "figures": figures}
@@ -155,7 +162,7 @@ def _captions(
             torch.manual_seed(seed)
         return caption_images(model, list(images), batch_size=len(images), **options)
     # Of the model's own code, too.
-    except (ValueError, TypeError, IndexError, RuntimeError) as error:
+    except (ValueError, IndexError, RuntimeError) as error:
         reason = str(error)
         if not isinstance(error, ValueError):
             reason = f"{type(model).__name__} fails on this photo: {error}"

@@ -164,26 +164,19 @@ def digits(
         blend: how patches overlap
         seed: seed and split_seed of the data
     """
-    from visattn.training.classification.data import ClutteredMNISTDataModule
+    from visattn.data.classification.cluttered_mnist import ClutteredDigits, ClutterSpec
 
     if not (root / "MNIST" / "raw").is_dir():
         raise FileNotFoundError(
             f"{root} does not hold MNIST/raw, where torchvision stores MNIST; choose another --root"
         )
-    data = ClutteredMNISTDataModule(
-        root=str(root),
-        canvas_size=canvas_size,
-        num_distractors=num_distractors,
-        distractor_size=distractor_size,
-        blend=blend,
-        split_seed=seed,
-        seed=seed,
-    )
-    canvases = data.open_dataset(split)
+    spec = ClutterSpec(canvas_size, num_distractors, distractor_size, blend)
+    source = ClutteredDigits(str(root), spec, seed=seed, split_seed=seed)
+    canvases = source(split)
     if not 1 <= canvas.count <= len(canvases):
         raise ValueError(f"--count must be 1 to {len(canvases)}, got {canvas.count}")
     numbers = list(range(canvas.count))
-    (images, labels), placements = canvases[numbers], canvases.placements(numbers)
+    (images, labels), placements = canvases.draw(numbers), canvases.placements(numbers)
     patch = (distractor_size,) * 2
     with _data_set("digits", canvas, canvas_size) as (folder, add):
         for number, image in enumerate(images):
@@ -191,7 +184,7 @@ def digits(
             add(
                 {
                     **_write_image(image, f"{split}-{number}", folder),
-                    "class": data.class_names[int(labels[number])],
+                    "class": source.class_names[int(labels[number])],
                     "box": _box(placements.digits[number].tolist(), canvases.digits.shape[2:]),
                     "distractors": [_box(corner, patch) for corner in corners],
                 }

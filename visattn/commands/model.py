@@ -90,13 +90,16 @@ class ModelOptions:
         self.require(missing, "hf:")
         if not (self.model.startswith("hf:") and not self.model.startswith("hf://")):
             return self.load(Captioner, "a captioner", missing, photos)
-        from visattn.pipelines.words.checks import check_captioner
+        from visattn.models.loaded import loaded_with
+        from visattn.pipelines.words.checks import as_captioner
 
         model, made = self._load(photos)
         try:
-            check_captioner(model)
+            as_captioner(model)
         except TypeError as error:
             raise ValueError(f"{self.model} cannot caption photos: {error}") from error
+        if loaded_with(model).processor is None:
+            raise ValueError(f"{self.model} cannot caption photos without its processor")
         move_to_device(model, self.device)
         return model, made
 

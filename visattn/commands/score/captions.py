@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from tyro.conf import Positional, arg
 
-from visattn.commands.arguments import EMPTY, File, Flag, Word
+from visattn.commands.arguments import File, Flag, Word
 from visattn.commands.files import create_folder
 from visattn.commands.loop import MADE, finished_records
 from visattn.commands.streams import activity, print_lines, print_where
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import print_message
-from visattn.results.kinds import CaptionFormat
 
 if TYPE_CHECKING:  # imported when the command runs, not for its help
     from visattn.data.captions.files import CaptionEntry
@@ -27,7 +26,6 @@ def score_captions(
     references: Annotated[Positional[Path], arg(metavar="REFERENCES")],
     *,
     split: Annotated[Word, arg(metavar="FILE_OR_NAME")] = "",
-    format: Annotated[CaptionFormat | None, EMPTY] = None,  # noqa: A002 (the name of the option)
     intersection: Flag = False,
     java: Flag = False,
     out: File = None,
@@ -46,14 +44,13 @@ def score_captions(
         references: a Flickr token file, a CSV table image,caption, Karpathy's JSON, a COCO caption
             file, or JSON lines
         split: score these references only: a list of images, or a split named in REFERENCES
-        format: format of REFERENCES (default: detected)
         intersection: score the images that are in both files; else files that differ are refused
         java: also compute METEOR and SPICE; needs Java and pycocoevalcap
         out: JSON file for the plain scores of the corpus and of each image
     """
     from visattn.metrics.captions import caption_scores
 
-    pairs, notes = _read_pairs(results, references, split, format, intersection=intersection)
+    pairs, notes = _read_pairs(results, references, split, intersection=intersection)
     if out is not None:
         out = _check_output(out, results, references)
     with activity("scoring"):
@@ -79,7 +76,7 @@ def _check_output(out: Path, *inputs: Path) -> Path:
 
 
 def _read_pairs(
-    results: Path, references: Path, split: str, kind: CaptionFormat | None, *, intersection: bool
+    results: Path, references: Path, split: str, *, intersection: bool
 ) -> "tuple[CaptionPairs, list[str]]":
     """Read both files; return captions and references of the same images, and notes."""
     from visattn.data.captions.files import (
@@ -93,7 +90,7 @@ def _read_pairs(
     known = CaptionResults(_read_folder(results)) if folder else read_caption_results(results)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        entries = read_captions(references, format=kind)
+        entries = read_captions(references)
     if split:
         entries = entries_of_split(entries, split)
     pairs = match_captions(known.captions, entries, intersection=intersection)
