@@ -110,6 +110,8 @@ def test_options_reach_the_model_and_the_maps(llava: Path, photos: Path, tmp_pat
         texts.append(record_of(tmp_path / name))
     assert texts[0] == texts[1]
     assert len(texts[0]["alternatives"]) == 2
+    assert run(llava, photo, "--out", tmp_path / "b", "--seed", 6, generate=sampled) == 0
+    assert record_of(tmp_path / "b")["log_probs"] != texts[1]["log_probs"]
 
 
 def test_image_processor_and_tokenizer_suffice(photos: Path, tmp_path: Path) -> None:

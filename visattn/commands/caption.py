@@ -119,17 +119,18 @@ def caption(
     phrases = {} if phrase_boxes is None else _phrases(phrase_boxes)
     drawing = _Drawing(phrases, boxes=boxes, figures=figures)
 
-    done: list[str] = []
+    worked: list[bool] = []
+    kept: dict[Any, Any] = {}  # positions of image tokens, of all photos of a size
 
     def infer(images: "Sequence[LoadedImage]") -> "Sequence[Caption | Exception]":
-        captions = _captions(network, images, options, method, maps, seed)
+        captions = _captions(network, images, options, method, maps, seed, kept)
         for each in captions:
-            if isinstance(each, Exception) and (loop.strict or not done):
+            if isinstance(each, Exception) and (loop.strict or not worked):
                 raise each  # on the first photo it is mostly one of the model
-            done.append("")
+            worked.append(True)
         return captions
 
-    settings = {**made, **options, "method": method, **chosen, "boxes": boxes}
+    settings = {**made, **options, "method": method, **chosen, "seed": seed, "boxes": boxes}
     settings |= {"phrase_boxes": phrase_boxes and file_digest(phrase_boxes), "figures": figures}
     endings = ["{}.html", "{}.npz", *([f"{{}}.{figures}"] if figures else [])]
     command = Command("caption", "Captions", settings, infer, drawing.draw, endings)
@@ -143,6 +144,7 @@ def _captions(
     method: WordMethod,
     maps: Mapping[str, Any] | None,
     seed: int,
+    kept: dict[Any, Any],
 ) -> "Sequence[Caption | Exception]":
     """Return the caption of each photo; of a model of transformers, errors skip photos."""
     import torch
@@ -160,7 +162,7 @@ def _captions(
     try:
         if options.get("do_sample"):
             torch.manual_seed(seed)
-        return caption_images(model, list(images), batch_size=len(images), **options)
+        return caption_images(model, list(images), kept=kept, **options)
     # Of the model's own code, too.
     except (ValueError, IndexError, RuntimeError) as error:
         reason = str(error)
