@@ -11,17 +11,6 @@ from visattn.commands.files import create_folder, result_names
 from visattn.io.atomic import atomic_write
 
 
-def test_folders_are_created_empty_with_their_parents(tmp_path: Path) -> None:
-    create_folder(tmp_path / "a" / "b")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-
-
-def test_existing_files_are_kept(tmp_path: Path) -> None:
-    (tmp_path / "kept").write_text("as it was")
-    create_folder(tmp_path)
-    assert (tmp_path / "kept").read_text() == "as it was"
-
-
 def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mkdir = Path.mkdir
 

@@ -180,7 +180,7 @@ def test_a_terminal_shows_what_is_done_from_the_start(sandbox: Path) -> None:
     os.close(terminal)
     assert process.wait() == 0
     text = shown.decode()
-    order = ["0 of 2"]
+    order = ["loading the model", "0 of 2"]
     order += ["cat     b", "dog     b", "open in a browser: said/index.html"]
     places = [text.find(part) for part in order]
     assert -1 not in places, text

@@ -10,6 +10,7 @@ from tyro.conf import arg
 
 from visattn.commands.arguments import File, Numbers, Values, Word
 from visattn.commands.digests import file_digest, user_code_digest, weights_origin
+from visattn.commands.streams import activity
 from visattn.io.safe_text import parse_json, print_message, short_repr
 from visattn.models.model_files import bundled_models
 
@@ -109,7 +110,8 @@ class ModelOptions:
         from visattn.models.loaded import loaded_with
         from visattn.models.saving import load
 
-        model = load(self.model, weights=self.weights, **options)
+        with activity("loading the model"):
+            model = load(self.model, weights=self.weights, **options)
         loaded = loaded_with(model)
         # The models that come with visattn are trained on scenes that it renders.
         for note in (
