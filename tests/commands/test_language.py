@@ -137,7 +137,7 @@ def text_model(copy: Path) -> None:
     [
         (lambda copy: (copy / "config.json").unlink(), "must be a directory with a config.json"),
         (lambda copy: (copy / "model.safetensors").unlink(), "no file named"),
-        (lambda copy: (copy / "tokenizer.json").unlink(), "without its processor"),
+        (lambda copy: (copy / "tokenizer.json").unlink(), "processor must be"),
         (own_code, "code of the directory is not executed"),
         (text_model, "is it a text-only model?"),
     ],

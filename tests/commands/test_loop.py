@@ -15,7 +15,7 @@ from PIL import Image
 
 from visattn.commands import loop
 from visattn.commands.files import map_in_threads
-from visattn.commands.loop import Command, Folder, LoopOptions, Result, index_link, read_record
+from visattn.commands.loop import Command, Folder, LoopOptions, Made, index_link, read_record
 from visattn.images.reader import ImageError, LoadedImage
 
 Files = dict[str, bytes]
@@ -37,9 +37,9 @@ def run(
         computed.extend(Path(image.name).stem for image in images)
         return [float(image.pixels.mean()) * scale for image in images]
 
-    def draw(image: LoadedImage, mean: float, files: Sequence[str]) -> Result:
+    def draw(image: LoadedImage, mean: float, files: Sequence[str]) -> Made:
         contents = dict.fromkeys(files, f"{mean:.1f}".encode())
-        return Result({"mean": mean}, contents, [(f"{mean:.1f}",)], [{"mean": mean}], f"{mean:.0f}")
+        return Made({"mean": mean}, contents, [(f"{mean:.1f}",)], [{"mean": mean}], f"{mean:.0f}")
 
     endings = ["{}.txt", *["{}.more.txt"] * more]
     command = Command(name, "Means", {"scale": scale, "more": more}, infer, draw, endings)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import arg
 
 from visattn.commands.arguments import Photos, ResizeMode
-from visattn.commands.loop import Command, LoopOptions, Result, run
+from visattn.commands.loop import Command, LoopOptions, Made, run
 from visattn.commands.model import ModelOptions
 from visattn.io.safe_text import print_message
 
@@ -67,7 +67,7 @@ def ask(
     return run(command, photos, loop, batch_size=1)
 
 
-def _draw(image: "LoadedImage", result: "list[Answer]", files: Sequence[str]) -> Result:
+def _draw(image: "LoadedImage", result: "list[Answer]", files: Sequence[str]) -> Made:
     """Return answers and maps, and their page."""
     from visattn.commands.loop import index_link
     from visattn.viz.html.index_page import thumbnail
@@ -82,7 +82,7 @@ def _draw(image: "LoadedImage", result: "list[Answer]", files: Sequence[str]) ->
     }
     page = answer_html(image, result, index=index_link(files[0]))
     best = [(answer.question, *answer.answers[0]) for answer in result]
-    return Result(
+    return Made(
         record,
         {files[0]: page.encode()},
         rows=[(asked, f"{text} ({100 * share:.0f} %)") for asked, text, share in best],

@@ -24,7 +24,7 @@ from visattn.commands.digests import file_digest
 from visattn.commands.loop import (
     Command,
     LoopOptions,
-    Result,
+    Made,
     encode_figure,
     index_link,
     run,
@@ -117,7 +117,7 @@ def caption(
     chosen = {"layers": layers or None, "heads": heads or None}
     maps = None if not own or (method == "attention" and not any(chosen.values())) else chosen
     phrases = {} if phrase_boxes is None else _phrases(phrase_boxes)
-    drawing = _Drawing(phrases, boxes=boxes, figures=figures)
+    drawing = _Pages(phrases, boxes=boxes, figures=figures)
 
     worked: list[bool] = []
     kept: dict[Any, Any] = {}  # positions of image tokens, of all photos of a size
@@ -164,7 +164,7 @@ def _captions(
             torch.manual_seed(seed)
         return caption_images(model, list(images), kept=kept, **options)
     # Of the model's own code, too.
-    except (ValueError, IndexError, RuntimeError) as error:
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
         reason = str(error)
         if not isinstance(error, ValueError):
             reason = f"{type(model).__name__} fails on this photo: {error}"
@@ -182,14 +182,14 @@ def _phrases(file: Path) -> "dict[str, tuple[Phrase, ...]]":
 
 
 @dataclass(frozen=True)
-class _Drawing:
+class _Pages:
     """Pages, arrays and figures of captions."""
 
     phrases: "Mapping[str, tuple[Phrase, ...]]"
     boxes: bool
     figures: str | None
 
-    def draw(self, image: "LoadedImage", result: "Caption", files: Sequence[str]) -> Result:
+    def draw(self, image: "LoadedImage", result: "Caption", files: Sequence[str]) -> Made:
         """Return record, page and arrays of a photo."""
         import numpy as np
 
@@ -214,7 +214,7 @@ class _Drawing:
             record["boxes"] = outlined.to_dict()
         best = {name: record[name] for name in ("caption", "score", "finished")}
         counts = {"words": len(result.words), "log_prob": sum(result.log_probs)}
-        return Result(
+        return Made(
             record,
             contents,
             rows=[(result.text,)],

@@ -8,7 +8,7 @@ from visattn.commands.arguments import Figures, Photos, ResizeMode
 from visattn.commands.loop import (
     Command,
     LoopOptions,
-    Result,
+    Made,
     encode_figure,
     run,
 )
@@ -65,7 +65,7 @@ def detect(
     return run(command, photos, loop, batch_size=1)
 
 
-def _draw(image: "LoadedImage", result: "Detections", files: Sequence[str]) -> Result:
+def _draw(image: "LoadedImage", result: "Detections", files: Sequence[str]) -> Made:
     """Return the objects and their maps, and the figures of boxes and queries."""
     from visattn.viz.detections import detection_figure, detection_overlay
     from visattn.viz.html.index_page import thumbnail
@@ -74,7 +74,7 @@ def _draw(image: "LoadedImage", result: "Detections", files: Sequence[str]) -> R
     queries = encode_figure(detection_figure(image, result), files[0])
     record = {"image": image.name, **result.to_dict()}
     text = count_classes([each.label for each in result.objects])
-    return Result(
+    return Made(
         record,
         dict(zip(files, (queries, encode_overlay(boxes)), strict=True)),
         rows=[(text,)],

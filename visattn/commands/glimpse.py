@@ -7,7 +7,7 @@ from visattn.commands.arguments import Figures, Photos, ResizeMode
 from visattn.commands.loop import (
     Command,
     LoopOptions,
-    Result,
+    Made,
     encode_figure,
     run,
 )
@@ -81,7 +81,7 @@ def glimpse(
     return code
 
 
-def _draw(image: "LoadedImage", result: "ScanPath", files: Sequence[str]) -> Result:
+def _draw(image: "LoadedImage", result: "ScanPath", files: Sequence[str]) -> Made:
     """Return the scan path, and its panel."""
     from visattn.results.values import format_percent
     from visattn.viz.html.index_page import thumbnail
@@ -91,7 +91,7 @@ def _draw(image: "LoadedImage", result: "ScanPath", files: Sequence[str]) -> Res
     labels = [label._asdict() for label in result.labels]
     record = {"image": image.name, **best, "labels": labels, **result.to_dict()}
     figure = encode_figure(glimpse_figure(image, result), files[0])
-    return Result(
+    return Made(
         record,
         {files[0]: figure},
         rows=[(result.prediction, f"{result.probability:.3f}")],

@@ -76,7 +76,7 @@ class LoopOptions:
 
 
 @dataclass(frozen=True)
-class Result:
+class Made:
     """What a command makes of a photo.
 
     Args:
@@ -116,7 +116,7 @@ class Command(NamedTuple):
     title: str
     settings: Mapping[str, Any]
     infer: "Callable[[Sequence[LoadedImage]], Sequence[Any]]"
-    draw: "Callable[[LoadedImage, Any, Sequence[str]], Result]"
+    draw: "Callable[[LoadedImage, Any, Sequence[str]], Made]"
     endings: Sequence[str]
     read: "Callable[[Source], LoadedImage] | None" = None
     shared: Sequence[str] = ()
@@ -340,7 +340,7 @@ class Folder:
         except (OSError, ValueError) as error:
             return {}, str(error)
 
-    def _write(self, item: Item, name: str, result: Result) -> Mapping[str, Any]:
+    def _write(self, item: Item, name: str, result: Made) -> Mapping[str, Any]:
         new = {file: self._stage(content) for file, content in result.files.items()}
         made = {
             "command": self.command.name,

@@ -20,7 +20,7 @@ from visattn.commands.digests import file_digest
 from visattn.commands.loop import (
     Command,
     LoopOptions,
-    Result,
+    Made,
     encode_figure,
     index_link,
     run,
@@ -371,7 +371,7 @@ class _Runner:
                 made = [_failed(place, spec, error) for place in batch.geometries]
             yield [replace(m, info=replace(m.info, title=spec.title)) for m in made]
 
-    def draw(self, image: "LoadedImage", result: _Explained, files: Sequence[str]) -> Result:
+    def draw(self, image: "LoadedImage", result: _Explained, files: Sequence[str]) -> Made:
         """Return overlays, arrays, record and page of a photo."""
         import numpy as np
 
@@ -428,7 +428,7 @@ class _Runner:
         empty = [f"{spec.key}: {m.info.empty}" for spec, m in zip(self.maps, maps, strict=True)
                  if m.info.empty]  # fmt: skip
         titles = ", ".join(dict.fromkeys(method_title(made) for made, _ in shown))
-        return Result(
+        return Made(
             {"image": image.name, "maps": records},
             contents,
             rows=[_printed(row) for row in rows if not row["reason"]],

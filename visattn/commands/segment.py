@@ -7,7 +7,7 @@ from visattn.commands.arguments import Figures, Photos, ResizeMode
 from visattn.commands.loop import (
     Command,
     LoopOptions,
-    Result,
+    Made,
     encode_figure,
     run,
 )
@@ -57,7 +57,7 @@ def segment(
     return run(command, photos, loop, batch_size=8)
 
 
-def _draw(image: "LoadedImage", result: "Segmentation", files: Sequence[str]) -> Result:
+def _draw(image: "LoadedImage", result: "Segmentation", files: Sequence[str]) -> Made:
     """Return shares and geometry, and mask, overlay and figure."""
     from visattn.results.kinds import IGNORE_CLASS
     from visattn.results.records import to_dict
@@ -76,7 +76,7 @@ def _draw(image: "LoadedImage", result: "Segmentation", files: Sequence[str]) ->
         "ignored": IGNORE_CLASS,
         "geometry": to_dict(result.geometry),
     }
-    return Result(
+    return Made(
         record,
         dict(zip(files, contents, strict=True)),
         rows=[(_percent(shares),)],

@@ -17,7 +17,7 @@ from visattn.commands.files import report_failures
 from visattn.commands.loop import (
     Command,
     LoopOptions,
-    Result,
+    Made,
     finished_records,
     run,
 )
@@ -197,9 +197,9 @@ class _Scorer:
         ]
 
 
-def _draw(image: "LoadedImage", rows: list[Row], files: Sequence[str]) -> Result:
+def _draw(image: "LoadedImage", rows: list[Row], files: Sequence[str]) -> Made:
     del image, files
-    return Result({"image": rows[0]["image"], "rows": rows}, {})
+    return Made({"image": rows[0]["image"], "rows": rows}, {})
 
 
 def _digest(images: "Sequence[AnnotatedImage]") -> str:
