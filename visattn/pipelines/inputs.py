@@ -271,7 +271,7 @@ def _say_assumed(info: ModelInfo, resize_mode: ResizeMode | None) -> None:
         assumed.append("the shorter side resized and the center cropped")
     text = (
         f"assumed for {info.name}: {', '.join(assumed)}; other values: va.Explainer(..., mean=, "
-        "std=, transform=), img_size=, resize_mode=, or --mean, --std, --transform, --input-size, "
+        "std=, transform=), img_size=, resize_mode=, or --mean, --std, --input-size, "
         "--resize-mode"
     )
     if assumed and text not in _SAID:
