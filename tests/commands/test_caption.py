@@ -69,10 +69,10 @@ def test_a_folder_yields_rows_pages_arrays_and_scores(
 
 
 def test_saved_values_match_the_library(weights: str, photos: Path, tmp_path: Path) -> None:
-    for words, options in (((), {}), (("--beam-size", 1), {"beam_size": 1})):
+    for words, width in (((), 5), (("--beam-size", 1), 1)):
         assert caption(photos / "wide.png", weights, tmp_path, *words) == 0
         record = json.loads((tmp_path / "wide.json").read_text())
-        [known] = va.caption(va.load(weights), photos / "wide.png", **options)
+        [known] = va.caption(va.load(weights), photos / "wide.png", beam_size=width)
         assert record["words"] == list(known.words)
         for key in ("log_probs", "gates", "score"):
             assert record[key] == pytest.approx(getattr(known, key))
@@ -143,9 +143,9 @@ def test_layers_and_heads_of_a_transformer_captioner(photos: Path, tmp_path: Pat
         maps[number] = np.load(tmp_path / str(number) / "tall.npz")["maps"]
     from visattn.pipelines.caption_words import explain_captions
 
-    captions = va.caption(va.load(file), photo)
+    captions = va.caption(model.eval(), photo)
     [expected] = explain_captions(
-        va.load(file), [va.read_image(photo)], captions, "attention", layers=[0], heads=[1]
+        model, [va.read_image(photo)], captions, "attention", layers=[0], heads=[1]
     )
     np.testing.assert_allclose(maps[2], expected.maps.values, rtol=1e-4, atol=1e-6)
     assert not np.allclose(maps[0], maps[1])
