@@ -121,12 +121,7 @@ def choose_fonts(text: Any) -> None:
 
 
 def pop_boxed_letters() -> str:
-    """Return the letters that figures showed as boxes since the last call, each once.
-
-    Example:
-        >>> pop_boxed_letters()
-        ''
-    """
+    """Return the letters that figures showed as boxes since the last call, each once."""
     letters = "".join(_boxed)
     _boxed.clear()
     return letters
