@@ -1,7 +1,6 @@
 """Figures of captions, alignments, detections, segmentations, answers, statistics and crops."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from visattn.results.info import MapInfo
 from visattn.results.map_boxes import MapBox, MapBoxes
 from visattn.results.values import Answer, DetectedObject, Detections, Segmentation
 from visattn.viz.answers import answer_figure
-from visattn.viz.attention_stats import plot_attention_stats
 from visattn.viz.captions import alignment_figure, caption_figure, draw_alignment
 from visattn.viz.crops import crop_figure
 from visattn.viz.detections import box_color, detection_figure, detection_overlay, draw_boxes
@@ -269,23 +267,6 @@ def test_questions_are_rows_with_their_answers_and_hops() -> None:
     assert {"0", "0.4", "this model has no attention maps"} <= {*written}
     one = answer_figure(PHOTO, [replace(answers[0], maps=maps[:1])], boxes=[boxes])
     assert len(one.axes[1].patches) == 1
-
-
-def test_statistics_of_heads_and_their_mean_are_at_their_values() -> None:
-    known, unknown = np.array([0.0, 0.5]), np.array([np.nan])
-    layers: list[Any] = [
-        {"entropy": known, "distance": 7 * known, "to class": known, "pixels": unknown},
-        {"entropy": np.array([1.0, np.nan]), "sink": known},
-    ]
-    figure = plot_attention_stats(layers)
-    titles = [ax.get_title(loc="left") for ax in figure.axes]
-    assert titles == ["normalized entropy (1: uniform)", "mean distance, patches",
-                      "attention to class tokens", "attention to the strongest key"]  # fmt: skip
-    heads, means = figure.axes[0].lines
-    np.testing.assert_array_equal(np.asarray(heads.get_xydata())[:3], [[0, 0], [0, 0.5], [1, 1]])
-    np.testing.assert_array_equal(means.get_xydata(), [[0, 0.25], [1, 1]])
-    with pytest.raises(ValueError, match="at least one layer must have a statistic"):
-        plot_attention_stats([{"entropy": unknown}])
 
 
 def test_crops_lie_below_the_photo_with_their_outline() -> None:
