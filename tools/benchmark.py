@@ -262,7 +262,7 @@ def last_layer(model: Any) -> nn.Module:
 
 def of_visattn(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
     """Return the call of our method."""
-    from visattn.pipelines import Explainer
+    from visattn import Explainer
 
     window = image.shape[-1] // 4
     options: dict[str, dict[str, Any]] = {

@@ -11,10 +11,10 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from visattn import Explainer, explain, methods_for
 from visattn.attribution.explained_model import analyze_model
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.vit import VisionTransformer
-from visattn.pipelines import Explainer, explain, methods_for
 from visattn.recording.model_info import FeatureLayer
 
 

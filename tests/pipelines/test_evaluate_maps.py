@@ -48,10 +48,9 @@ def scores(folder: Path) -> dict[str, float]:
     )
     explainer = Explainer(Blur().eval(), img_size=SIDE, resize_mode="squash")
     schedule = PerturbationSchedule(steps=64)
-    parts = ("localization", "insertion_deletion")
-    evaluator = MapEvaluator(explainer, parts, schedule=schedule)
+    evaluator = MapEvaluator(explainer, schedule=schedule)
     query = QueryObject(annotated, "square", (0,))
-    [row] = evaluator.evaluate([query], [read_image(path)], ["gradcam"])
+    [row] = evaluator.evaluate([query], read_image(path), ["gradcam"])
     return row
 
 

@@ -10,9 +10,9 @@ import transformers
 from torch import nn
 from torchvision.transforms import v2
 
+from visattn import Explainer, explain
 from visattn.models import RecurrentAttentionModel
 from visattn.models.loaded import Loaded, mark
-from visattn.pipelines import Explainer, explain
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (53, 71, 3), dtype=np.uint8)
 

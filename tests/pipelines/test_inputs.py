@@ -173,12 +173,10 @@ def test_inputs_have_the_dtype_of_the_model() -> None:
 
 
 def test_inputs_that_cannot_be_prepared_are_refused() -> None:
-    sizes = [noise(9, 9), noise(9, 11)]
     cases: list[tuple[Any, Any, str]] = [
-        (noise(9, 9), {"transform": v1.PILToTensor()}, r"got torch.uint8 Tensor; add ToTensor"),
+        (noise(9, 9), {"transform": v1.PILToTensor()}, r"got torch.uint8; add ToTensor"),
         (noise(9, 9), {"transform": v1.Resize(5)}, r"float tensors \[c, y, x\], got Image"),
         (noise(9, 9), {"transform": v2.RandomAffine([-5, 5])}, "transform RandomAffine is random"),
-        (sizes, {"transform": v1.ToTensor()}, r"one size .* \(3, 9, 9\) and \(3, 9, 11\) of image"),
         ("nowhere.jpg", {}, "nowhere.jpg: no such file"),
         ([noise(9, 9), b"no image"], {}, "not an image"),
     ]

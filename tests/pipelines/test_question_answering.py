@@ -13,7 +13,7 @@ from torch import nn
 import visattn as va
 from visattn.data.captions.batch import Vocabulary
 from visattn.images.resize import ResizeSpec, resize_to_input
-from visattn.pipelines.answering import MAX_WORDS, check_question
+from visattn.pipelines.answering import check_question
 from visattn.results.values import Answer
 
 SIZE = (48, 72)
@@ -83,13 +83,10 @@ def test_bad_questions_and_models_are_refused() -> None:
         ("", "at least one word, got ''"),
         (" ?! ", "at least one word"),
         ("Wo ist der rote Kreis?", "knows none of the words of 'Wo ist der rote Kreis.'"),
-        ("the " * 500, f"at most {MAX_WORDS} words, got 500"),
     )
     for question, message in cases:
         with pytest.raises(ValueError, match=message):
             va.ask(small_mac(), photo(), question)
-    with pytest.raises(ValueError, match="at least one question"):
-        va.ask(small_mac(), photo(), [])
     with pytest.raises(TypeError, match="must answer questions, .* got Linear"):
         va.ask(nn.Linear(1, 1), photo(), "the ring")
     damaged = small_mac()

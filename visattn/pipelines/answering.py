@@ -19,8 +19,6 @@ from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
 from visattn.results.values import Answer
 
-MAX_WORDS = 100
-"""Longest question, in words; questions of data sets have up to 30."""
 _STRANGE = 1 / 3  # share of unknown words from which on a question is of another kind
 
 
@@ -52,8 +50,8 @@ def ask(
     Raises:
         TypeError: If the model does not answer questions.
         ImageError: If an image cannot be read.
-        ValueError: If there is no question, a question has no words, none that the model knows, or
-            more than 100, or the model outputs NaN.
+        ValueError: If a question has no words, or none that the model knows, or the model outputs
+            NaN.
 
     Warns:
         UserWarning: For a question with words that the model does not know.
@@ -68,8 +66,6 @@ def ask(
         (('what', 'color'), ('layer 1', 'layer 2', 'layer 3'), torch.Size([3, 2, 3]))
     """
     texts = [questions] if isinstance(questions, str) else list(questions)
-    if not texts:
-        raise ValueError("there must be at least one question, got none")
     if not isinstance(model, VQAModel):
         raise TypeError(
             "the model must answer questions, such as CrossAttentionVQA, or, if it generates text, "
@@ -98,7 +94,7 @@ def check_question(
     `beginnings` are the first two words of the questions of its training; empty if unknown.
 
     Raises:
-        ValueError: If it has no words, none that are known, or more than `MAX_WORDS`.
+        ValueError: If it has no words, or none that are known.
 
     Example:
         >>> vocabulary = Vocabulary.from_captions(["what color is the ring"])
@@ -112,10 +108,6 @@ def check_question(
     shown = truncate_text(question, 80)
     if not words:
         raise ValueError(f"a question must have at least one word, got {shown!r}")
-    if len(words) > MAX_WORDS:
-        raise ValueError(
-            f"a question may have at most {MAX_WORDS} words, got {len(words)}: {shown!r}"
-        )
     # Behind the special tokens, such as <pad>.
     known = sorted(vocabulary.words[4:])
     unknown = [word for word in dict.fromkeys(words) if word not in known]

@@ -5,14 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from visattn.attribution.dense_targets import QueryTarget
 from visattn.attribution.explained_model import read_by_target
 from visattn.attribution.gates import resolve_gate
 from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
 from visattn.attribution.methods import Method
-from visattn.attribution.targets import DenseTarget, Score, is_function, resolve_target
+from visattn.attribution.targets import Score, resolve_target
 from visattn.io.safe_text import print_message
 from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
@@ -22,7 +21,7 @@ from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap, empty_map_reason, map_note
 from visattn.results.info import MapInfo
 
-_UNREAD = "no score depends on the attention of this layer"
+_OWN_KINDS = ("thing", "function")  # may read other tokens than the scores, if these are not all
 
 
 def compute_maps(
@@ -40,7 +39,7 @@ def compute_maps(
     Example:
         >>> from visattn.attribution.methods import METHODS
         >>> from visattn.models import AttentionResNet
-        >>> from visattn.pipelines import Explainer
+        >>> from visattn import Explainer
         >>> explainer = Explainer(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))
         >>> batch = explainer.prepare(torch.zeros(60, 80, 3).byte().numpy())
         >>> [heatmap] = compute_maps(explainer.analyze(), batch, METHODS["gradcam"], "dog", {})
@@ -48,53 +47,32 @@ def compute_maps(
         ('dog', (60, 80))
     """
     score = resolve_target(target, subject, batch.geometries)
+    output = subject.info.output
     if isinstance(target, QueryTarget) and method.of_query(target):
         layers = {"attention_layers": subject.info.query_layers, "attention_error": ""}
         subject = replace(subject, info=replace(subject.info, **layers))
         method_args = {"queries": [target.query], **method_args}
-    elif method.needs == "tokens" and _reads_otherwise(subject, target):
-        own = score if isinstance(target, DenseTarget) else target
-        subject = read_by_target(subject, batch.inputs, own)
-    grids = method.function(subject, batch.inputs, score, **method_args)
-    return _placed(subject, batch, method, method_args, score, grids)
-
-
-def _reads_otherwise(subject: Subject, target: Any) -> bool:
-    """Whether a target may read other tokens than the scores: not if these are the output."""
-    output = subject.info.output
-    of_output = isinstance(target, DenseTarget) or is_function(target)
-    return of_output and bool(output.error or output.key)
-
-
-def _placed(
-    subject: Subject,
-    batch: PreparedImages,
-    method: Method,
-    method_args: Mapping[str, Any],
-    score: Score,
-    grids: Tensor,
-) -> list[AttentionMap]:
-    """Return the grid of each image as a map with its place and info."""
-    grids = grids.detach().float().cpu()
-    is_class = score.kind in ("class", "none")
-    common = _common_info(subject, batch, method, method_args, is_class=is_class)
+    elif method.needs == "tokens" and score.kind in _OWN_KINDS and (output.error or output.key):
+        subject = read_by_target(subject, batch.inputs, score)
+    grids = method.function(subject, batch.inputs, score, **method_args).detach().float().cpu()
+    common = _common_info(subject, batch, method, {**method.default_kwargs, **method_args}, score)
     site = method.name if common.layer is None else str(common.layer)
-    canvas, margin = None, (0, 0)
+    geometries, margin = batch.geometries, (0, 0)
     # Detectors of torchvision resize and pad images themselves: their features lie on that canvas.
     if method.needs == "features" and resizes_images(subject.model):
         canvas = internal_geometry(subject.model, (batch.inputs.shape[2], batch.inputs.shape[3]))
+        geometries = tuple(each.then(canvas) for each in geometries)
     elif method.on_grid:
         margin = subject.margin((grids.shape[-2], grids.shape[-1]))
     maps: list[AttentionMap] = []
-    for index, (grid, geometry) in enumerate(zip(grids, batch.geometries, strict=True)):
-        place = (geometry if canvas is None else geometry.then(canvas)).inset(margin)
-        info = common | score.describe(index, subject.class_names)
-        if isinstance(subject.model, TextScorer) and info.score is not None:
-            cosine = float(subject.model.cosine_of(torch.tensor(info.score)))
-            info = replace(info, cosine=cosine)
+    for index, (grid, geometry) in enumerate(zip(grids, geometries, strict=True)):
+        told = score.describe(index, subject.class_names)
+        if isinstance(subject.model, TextScorer) and told.score is not None:
+            told = replace(told, cosine=float(subject.model.cosine_of(torch.tensor(told.score))))
         note = ", ".join(filter(None, (common.note, map_note(grid))))
         image, empty = batch.originals[index].name, empty_map_reason(grid)
-        info = replace(info, image=image, empty=empty, note=note)
+        info = replace(common | told, image=image, empty=empty, note=note)
+        place = geometry.inset(margin)
         maps.append(AttentionMap(grid.clone(), site, method.kind, place, info, margin=margin))
     return maps
 
@@ -103,29 +81,27 @@ def _common_info(
     subject: Subject,
     batch: PreparedImages,
     method: Method,
-    method_args: Mapping[str, Any],
-    *,
-    is_class: bool,
+    options: dict[str, Any],
+    score: Score,
 ) -> MapInfo:
     """Return what the maps of all images share."""
-    options = {**method.default_kwargs, **method_args}
+    info, output = subject.info, subject.info.output
+    is_class = score.kind in ("class", "none")
     layer, note = options.get("layer"), ""
     more: dict[str, Any] = {}
     if layer is not None and method.needs == "gates":
-        layer = resolve_gate(subject.info, layer)
+        layer = resolve_gate(info, layer)
     elif layer is not None and method.needs == "tokens":
-        attention = resolve_attention_layer(subject.info, layer, allow_unread=True)
+        attention = resolve_attention_layer(info, layer, allow_unread=True)
         layer, note = attention.site, _layers_behind(subject, attention.site)
-        if attention in subject.info.unread_layers:
-            more["unread"] = _UNREAD
+        if attention in info.unread_layers:
+            more["unread"] = "no score depends on the attention of this layer"
     elif layer is not None:
         feature = resolve_feature_layer(subject, layer)
         layer = feature.site
-        if feature.call is not None:
-            more["run"] = feature.call
+        more |= {} if feature.call is None else {"run": feature.call}
     if method.needs == "tokens" and options.get("queries") is None:
-        more["rows"] = describe_read_rows(subject.info)
-    output = subject.info.output
+        more["rows"] = describe_read_rows(info)
     if method.needs_target and is_class and (output.key or output.assumed):
         assumed = f"{output.key} (assumed)" if output.key else "assumed"
         more["scores"] = assumed if output.assumed else output.key
@@ -134,9 +110,7 @@ def _common_info(
     signed = bool(options.get("signed", method.signed))
     if not is_class:
         options.pop("score_type", None)
-    return MapInfo(
-        method.name, options, subject.info.name, layer, signed=signed, note=note, more=more
-    )
+    return MapInfo(method.name, options, info.name, layer, signed=signed, note=note, more=more)
 
 
 def _layers_behind(subject: Subject, site: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -118,7 +118,7 @@ def captioner_run(
     The words are token ids without start and end; the model is in evaluation mode.
 
     Raises:
-        ValueError: If the caption is empty, or the model samples the place of each word.
+        ValueError: If the model samples the place of each word.
 
     Example:
         >>> from visattn.results.kinds import SPECIAL_TOKENS
@@ -130,8 +130,6 @@ def captioner_run(
         >>> run.log_probs.shape, run.layers[0].weights().shape
         (torch.Size([2]), torch.Size([1, 2, 15]))
     """
-    if not len(words):
-        raise ValueError("the caption must have at least one word, got none")
     if model.places == "sample":
         raise ValueError(
             "methods for words need places that do not depend on chance, but this model samples "
@@ -181,15 +179,12 @@ class CaptionerWords:
     image: LoadedImage
     words: tuple[str, ...]
     resize_mode: ResizeMode = "crop"
+    strides: CellStrides = field(default_factory=CellStrides)
 
     @cached_property
     def _tokens(self) -> list[int]:
         ids = {word: token for token, word in enumerate(self.model.words)}
         return [ids.get(word, UNKNOWN) for word in self.words]
-
-    @cached_property
-    def _strides(self) -> CellStrides:
-        return CellStrides()
 
     @cached_property
     def _input(self) -> tuple[UInt8[Tensor, "1 3 y x"], Geometry]:
@@ -205,7 +200,7 @@ class CaptionerWords:
         Raises:
             ValueError: As `captioner_run`.
         """
-        with self._strides.watching(self.model.encoder):
+        with self.strides.watching(self.model.encoder):
             features = self.model.encoder(self._input[0])
         return captioner_run(self.model, features, self._tokens)
 
@@ -213,7 +208,7 @@ class CaptionerWords:
         """Return values of features as maps of words."""
         encoder = self.model.encoder
         values = rows.unflatten(-1, encoder.grid_size).float().cpu()
-        margin = self._strides.margin(encoder.grid_size, encoder.img_size)
+        margin = self.strides.margin(encoder.grid_size, encoder.img_size)
         return WordGrids(values, self._input[1].inset(margin))
 
     @torch.no_grad()
@@ -230,26 +225,23 @@ class CaptionerWords:
             Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2, for the log-probability of each
             word.
         """
-        pixels, geometry = self._input
-        model = self.model
-        grid = self.model.encoder.grid_size
-        size = pixels.shape[2:]
+        (pixels, geometry), encoder = self._input, self.model.encoder
+        grid, size = encoder.grid_size, encoder.img_size
         side = 2 if window_cells is None else window_cells
         windows = occlusion_windows(grid, window_size=(side, side), stride=(1, 1))
         windows = windows.to(pixels.device)
         cells = window_masks(windows, grid)
         scale = torch.tensor([size[1] / grid[1], size[0] / grid[0]], device=pixels.device)
-        hidden = window_masks((windows * scale.repeat(2)).round().long(), (size[0], size[1]))
-        with frozen(model):
-            image = model.encoder.normalize(pixels)
-            original = word_log_probs(model, model.encoder(image), self._tokens)
-            decrease = torch.cat(
-                [
-                    original
-                    - word_log_probs(model, model.encoder(image * ~masks[:, None]), self._tokens)
-                    for masks in hidden.split(_BATCH)
-                ]
-            )
+        hidden = window_masks((windows * scale.repeat(2)).round().long(), size)
+
+        def log_probs(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b t"]:
+            return word_log_probs(self.model, encoder(images), self._tokens)
+
+        with frozen(self.model):
+            image = encoder.normalize(pixels)
+            original = log_probs(image)
+            rest = [log_probs(image * ~masks[:, None]) for masks in hidden.split(_BATCH)]
+        decrease = original - torch.cat(rest)
         total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
         values = (total / cells.sum(0)).relu().float().cpu()
         return WordGrids(values, geometry)

@@ -115,18 +115,17 @@ def caption(
         pair = (model.image_processor, model.tokenizer)
         processor, model = processor or model.processor or pair, model.model
     processor = loaded_with(model).processor if processor is None else processor
+    of_transformers = {"processor": processor, "prompt": prompt, **generate_kwargs}
     if not isinstance(model, Captioner):
         own = {"beam_size": beam_size != 5, "num_captions": num_captions != 1,
                "min_length": min_length != 1,
                "resize_mode": resize_mode != "crop", "places": places, "seed": seed}  # fmt: skip
         _check_transformers(model, processor, [name for name, value in own.items() if value])
-        options: dict[str, Any] = {"length_penalty": length_penalty} if length_penalty else {}
-        options |= {"max_length": max_length} if max_length else {}
-        options |= {"processor": processor, "prompt": prompt, **generate_kwargs}
+        lengths = {"length_penalty": length_penalty, "max_length": max_length}
+        options = {name: value for name, value in lengths.items() if value} | of_transformers
         from visattn.pipelines.words.captions import caption_with_transformers
 
         return caption_with_transformers(model, images, **options)
-    of_transformers = {"processor": processor, "prompt": prompt, **generate_kwargs}
     if names := [name for name, value in of_transformers.items() if value is not None]:
         raise TypeError(
             f"{', '.join(names)} is for models of transformers, not for {type(model).__name__}"
@@ -173,25 +172,15 @@ def _check_transformers(model: nn.Module, processor: Any, arguments: list[str]) 
             f"the model must be a Captioner, or a model of transformers that generates text, got "
             f"{name}, which has no generate"
         )
-    check_processor(model, processor)
+    if processor is None:
+        raise TypeError(
+            f"{name} needs its processor: pass processor=AutoProcessor.from_pretrained(DIRECTORY), "
+            "or a pair of image processor and tokenizer"
+        )
     if arguments:
         raise TypeError(
             f"{', '.join(arguments)} is for captioners of visattn, not for {name}: pass the "
             "options of its generate, such as num_beams, num_return_sequences, max_new_tokens"
-        )
-
-
-def check_processor(model: nn.Module, processor: Any) -> None:
-    """Refuse a model of transformers without its processor.
-
-    Raises:
-        TypeError: If there is none.
-    """
-    if processor is None:
-        raise TypeError(
-            f"{type(model).__name__} needs its processor: pass "
-            "processor=AutoProcessor.from_pretrained(DIRECTORY), or a pair of image processor and "
-            "tokenizer"
         )
 
 

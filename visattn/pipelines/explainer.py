@@ -373,43 +373,44 @@ class Explainer:
             _refuse_arguments("text=", target)
             count = 1 if isinstance(self.text, str) else len(self.text)
             targets = [list(range(count))] * len(listed)
+        dense = self.dense or any(isinstance(each, DenseTarget) for row in targets for each in row)
         own = sequence_methods(self.model)
         names = [method] if isinstance(method, str) else list(method)
         names = [own[0] if own and name == "auto" else name for name in names]
         names = [find_name(name, (*METHODS, *SEQUENCE_METHODS)) for name in names]
         for name in {*names} - {*own, "auto"}:
             self._method(name)
-        dense = self.dense or any(isinstance(each, DenseTarget) for row in targets for each in row)
-        first = None if {*names} <= {*own} else self._prepare(listed[:1], dense=dense)
-        if first is not None and "auto" in names:
-            chosen = self._default(first, targets[0][0], layered="layer" in method_args)
-            names = [chosen if name == "auto" else name for name in names]
-        methods = arguments_of_methods(names, method_args)
-        maps: dict[str, list[Any]] = {
-            name: self._sequence_maps(listed, name, target, batch_size, args)
-            for name, args in methods.items()
-            if name in own
-        }
-        rows: dict[str, list[list[AttentionMap]]] = {
-            name: [] for name in methods if name not in own
-        }
-        if first is not None:
-            alone = dense or (len(listed) > 1 and not self.analyze(first).independent)
-            step = 1 if alone else batch_size
-            for start in range(0, len(listed), step):
-                part = slice(start, start + step)
-                whole = start == 0 and len(listed[part]) == 1
-                batch = first if whole else self._prepare(listed[part], dense=dense)
-                for name, made in rows.items():
-                    made += self.map_targets(batch, name, targets[part], **methods[name])
-        for name, made in rows.items():
-            report_empty([each for row in made for each in row], name)
-            maps[name] = made if is_list(target) else [row[0] for row in made]
+        first, step = None, batch_size
+        if not {*names} <= {*own}:
+            first = self._prepare(listed[:1], dense=dense)
+            if "auto" in names:
+                chosen = self._default(first, targets[0][0], layered="layer" in method_args)
+                names = [chosen if name == "auto" else name for name in names]
+            if dense or (len(listed) > 1 and not self.analyze(first).independent):
+                step = 1
+        arguments = arguments_of_methods(names, method_args)
+        made: dict[str, list[list[AttentionMap]]] = {name: [] for name in arguments}
+        for start in range(0, len(listed), step):
+            part = listed[start : start + step]
+            batch = first
+            if first is not None and (start or len(part) > 1):
+                batch = self._prepare(part, dense=dense)
+            for name, rows in made.items():
+                if batch is None or name in own:
+                    maps = self._sequences(part, name, target, batch_size, arguments[name])
+                    rows += [[each] for each in maps]
+                else:
+                    wanted = targets[start : start + step]
+                    rows += self.map_targets(batch, name, wanted, **arguments[name])
+        of_method: dict[str, list[Any]] = {}
+        for name, rows in made.items():
+            report_empty([each for row in rows for each in row], name)
+            of_method[name] = list(rows) if is_list(target) else [row[0] for row in rows]
             if is_list(self.text):
-                maps[name] = [stack_texts(row, self.text) for row in made]
+                of_method[name] = [stack_texts(row, self.text) for row in rows]
         if isinstance(method, str):
-            return maps[names[0]]
-        return [list(of_image) for of_image in zip(*(maps[name] for name in methods), strict=True)]
+            return of_method[names[0]]
+        return [list(of_image) for of_image in zip(*of_method.values(), strict=True)]
 
     def map(
         self,
@@ -466,7 +467,7 @@ class Explainer:
         fitting = supported_methods(self.analyze(batch), target)
         return default_method(fitting, of_texts=self.text is not None, layered=layered)
 
-    def _sequence_maps(
+    def _sequences(
         self,
         images: list[Any],
         method: str,
@@ -476,9 +477,6 @@ class Explainer:
     ) -> list[AttentionMap]:
         """Return the maps `[t, y, x]` of each image that its words or glimpses have."""
         _refuse_arguments(method, target, *self._passed)
-        if isinstance(images[0], ModelInput):
-            reason = "takes photos, which the model prepares itself, got tensors"
-            raise ValueError(f"{method} {reason}")  # noqa: TRY004 (of the images)
         options = {"batch_size": batch_size, **method_args}
         if self._preprocessing.resize_mode is not None:
             options["resize_mode"] = self._preprocessing.resize_mode
@@ -491,12 +489,10 @@ class Explainer:
 
             maps = [scan.maps for scan in glimpses(self.model, images, **options)]
         common = MapInfo(method, dict(method_args))
-        made = [
+        return [
             replace(m, info=m.info | replace(common, empty=empty_map_reason(m.values)))
             for m in maps
         ]
-        report_empty(made, method)
-        return made
 
 
 def as_subject(
@@ -570,15 +566,13 @@ def arguments_of_methods(
         {'gradcam': {}, 'occlusion': {'stride': 8}}
     """
     # Methods of captioners take any argument of `caption`.
-    known = {name: {*METHODS[name].default_kwargs} for name in names if name in METHODS}
+    known = {
+        name: METHODS[name].default_kwargs if name in METHODS else method_args for name in names
+    }
     unknown = {*method_args}.difference(*known.values())
     return {
-        name: {
-            key: value
-            for key, value in method_args.items()
-            if key in unknown or key in known.get(name, method_args)
-        }
-        for name in names
+        name: {key: value for key, value in method_args.items() if key in own or key in unknown}
+        for name, own in known.items()
     }
 
 

@@ -4,7 +4,7 @@ what is passed, else what the model states --> Preprocessing --> PreparedImages
 (size, transform, resize mode, mean, std)                        inputs [b c y x], geometries
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from visattn.geometry.affine import Geometry
 from visattn.geometry.preprocessing import (
-    UnsupportedTransform,
     geometry_of_transform,
+    steps_of,
     transform_with_geometry,
 )
 from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
@@ -29,6 +29,7 @@ from visattn.models.backbones.huggingface import is_image_processor, processor_t
 from visattn.models.base import DenseModel, ImageClassifier, ImageEncoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.recording.feature_layers import resizes_images
+from visattn.recording.frozen import first_weight
 from visattn.recording.model_config import input_channels, parse_image_size
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.subject import Subject
@@ -37,7 +38,7 @@ from visattn.results.attention_map import transform_geometry
 ChannelNumbers = float | Sequence[float]
 """A number for all channels, or one for each."""
 PASSED_COLORS = "mean= and std="
-_TRIED_SIZES = ((480, 640), (1024, 600))
+_SIZES = ((480, 640), (1024, 600))  # of photos
 _SAID: set[str] = set()
 
 
@@ -95,8 +96,7 @@ class Preprocessing:
         if self.transform is None:
             return None if self.img_size is None else parse_image_size(self.img_size)
         try:
-            tried = (geometry_of_transform(self.transform, size) for size in _TRIED_SIZES)
-            sizes = {geometry.input_size for geometry in tried}
+            sizes = {geometry_of_transform(self.transform, each).input_size for each in _SIZES}
         except ValueError:  # reported when it is applied
             return None
         return sizes.pop() if len(sizes) == 1 else None
@@ -130,9 +130,12 @@ class Preprocessing:
         channels = len(subject.info.mean)
         if self.mean is None or self.std is None or self.channels not in (None, channels):
             return subject
-        mean, std = _per_channel(self.mean, channels), _per_channel(self.std, channels)
-        colors = {"colors": self.source, "preprocessing_error": ""}
-        return replace(subject, info=replace(subject.info, mean=mean, std=std, **colors))
+        mean, std = (
+            (float(each),) * channels if isinstance(each, int | float) else tuple(map(float, each))
+            for each in (self.mean, self.std)
+        )
+        colors = {"mean": mean, "std": std, "colors": self.source, "preprocessing_error": ""}
+        return replace(subject, info=replace(subject.info, **colors))
 
 
 def preprocessing_of(model: nn.Module, own_transform: Any, passed: Preprocessing) -> Preprocessing:
@@ -163,7 +166,13 @@ def preprocessing_of(model: nn.Module, own_transform: Any, passed: Preprocessing
     elif own_transform is not None and passed == Preprocessing():
         made = Preprocessing(transform=own_transform)
     elif own_transform is not None and passed.mean is None:  # only its size is replaced
-        mean, std = _colors_of(own_transform)
+        (mean, std), *more = _colors(own_transform) or [(0.0, 1.0)]
+        if more:
+            raise ValueError(
+                "the preprocessing of the model changes colors in another way than by one mean and "
+                "std, so that it cannot be resized otherwise: leave out img_size and resize_mode, "
+                "or pass transform="
+            )
         made = replace(passed, mean=mean, std=std, source="preprocessing that was loaded")
     if (passed.mean is None) != (passed.std is None):
         raise ValueError(f"mean and std belong together, got {passed.mean} and {passed.std}")
@@ -193,8 +202,8 @@ def prepare_photos(
 
     Raises:
         ImageError: If an image cannot be read.
-        ValueError: If a step of a transform is not supported, or its outputs are not tensors of
-            one size; or if the model needs a transform.
+        ValueError: If a step of a transform is not supported, or its outputs are not tensors; or if
+            the model needs a transform.
 
     Example:
         >>> info = ModelInfo("net", "other", (32, 48), (0.5,) * 3, (0.5,) * 3, "none")
@@ -205,39 +214,32 @@ def prepare_photos(
     """
     channels = input_channels(model) if info is None else len(info.mean)
     originals = tuple(read_image(image, channels=channels) for image in images)
-    has_values = any(image.values is not None for image in originals)
-    described: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     if info is None:
-        transform, used = passed.transform, {"resize": "transform"}
-        normalized = [step_colors(step) for step in steps_of(transform)]
-        mean, std = next(filter(None, reversed(normalized)), (None, None))
-        colors = {"mean": mean, "std": std, "source": "transform"}
-        resized = [_transformed(transform, image) for image in originals]
+        resized = [_transformed(passed.transform, image) for image in originals]
+        mean, std = next(iter(_colors(passed.transform)[::-1]), (None, None))
+        made |= {"resize": "transform", "mean": mean, "std": std, "source": "transform"}
     else:
         _check_known(info, originals)
         _say_assumed(info, passed.resize_mode)
-        colors = {"mean": list(info.mean), "std": list(info.std), "source": info.colors}
-        if info.size_source:
-            described["size_source"] = info.size_source
+        made |= {"size_source": info.size_source} if info.size_source else {}
+        has_values = any(image.values is not None for image in originals)
         if passed.resize_mode is None and info.library == "timm" and not has_values:
-            transform, used = _timm_transform(model, info)
+            transform, steps = _timm_transform(model, info)
             resized = [_transformed(transform, image) for image in originals]
         else:
             spec = _resize_spec(model, info, passed.resize_mode)
-            shorter = {} if spec.shorter is None else {"shorter": spec.shorter}
-            used = {"resize": spec.mode, **shorter, "interpolation": spec.interpolation}
+            steps = {
+                "resize": spec.mode,
+                "shorter": spec.shorter,
+                "interpolation": spec.interpolation,
+            }
             resized = [_resized(model, info, image, spec) for image in originals]
-    for image, (output, _) in zip(originals, resized, strict=True):
-        if output.shape != resized[0][0].shape:
-            raise ValueError(
-                "the transform must return one size for all images, got "
-                f"{tuple(resized[0][0].shape)} and {tuple(output.shape)} of {image.name}; end it "
-                "in CenterCrop(size) or Resize((height, width)), or pass one image at a time"
-            )
-    inputs = like_weights(torch.stack([output for output, _ in resized]), model)
-    display = {"display": originals[0].display} if originals[0].display else {}
-    size = {"size": [inputs.shape[2], inputs.shape[3]]}
-    made = {**size, **described, **used, **colors, **display}
+        made |= {name: value for name, value in steps.items() if value is not None}
+        made |= {"mean": list(info.mean), "std": list(info.std), "source": info.colors}
+    inputs = torch.stack([output for output, _ in resized]).to(first_weight(model))
+    made |= {"display": originals[0].display} if originals[0].display else {}
+    made = {"size": list(inputs.shape[2:]), **made}
     return PreparedImages(inputs, tuple(geometry for _, geometry in resized), originals, made)
 
 
@@ -296,13 +298,21 @@ def _transformed(transform: Any, image: LoadedImage) -> tuple[Float[Tensor, "c y
     if image.values is not None:
         source = torch.from_numpy(image.values).movedim(2, 0)
     output, geometry = transform_with_geometry(transform, source)
-    if not isinstance(output, Tensor) or output.ndim != 3 or not output.is_floating_point():
-        dtype = f"{output.dtype} " if isinstance(output, Tensor) else ""
+    # Bytes would be converted to floats of 0 to 255, which no model was trained on.
+    if not isinstance(output, Tensor) or not output.is_floating_point():
         raise ValueError(
             "the transform must return float tensors [c, y, x], got "
-            f"{dtype}{type(output).__name__}; add ToTensor() and Normalize(mean, std)"
+            f"{getattr(output, 'dtype', type(output).__name__)}; add ToTensor() and "
+            "Normalize(mean, std)"
         )
     return output.as_subclass(Tensor), geometry
+
+
+def _colors(transform: Any) -> list[tuple[list[float], list[float]]]:
+    """Return the mean and std of each step of a transform that normalizes."""
+    steps = [step for step in steps_of(transform) if hasattr(step, "std")]
+    numbers = lambda values: torch.as_tensor(values).flatten().tolist()  # noqa: E731
+    return [(numbers(step.mean), numbers(step.std)) for step in steps]
 
 
 def _resize_spec(model: nn.Module, info: ModelInfo, mode: ResizeMode | None) -> ResizeSpec:
@@ -365,26 +375,18 @@ def list_inputs(images: Any, originals: Any = None) -> list[Any]:
     """Return images as a list; tensors with the photos that they were made of.
 
     Raises:
-        TypeError: If it is neither an image nor a list of images.
-        ValueError: If images and tensors are mixed, a tensor is no image, or there is not one photo
-            for each tensor.
+        ValueError: If a tensor is no image, or there is not one photo for each tensor.
 
     Example:
         >>> [each.tensor.shape[0] for each in list_inputs(torch.zeros(2, 5, 4, 4))]
         [5, 5]
     """
     listed: list[Any] = list_images(images)
-    kinds = {isinstance(each, Tensor) for each in listed}
-    if kinds != {True}:
-        if True in kinds:
-            raise ValueError("images must be all tensors, or all photos, got both")
+    if not isinstance(listed[0], Tensor):
         if originals is not None:
             raise ValueError("originals= are the photos of tensors, got images: pass them alone")
         return list_photos(listed)
     photos = [None] * len(listed) if originals is None else list_images(originals)
-    if len(photos) != len(listed):
-        raise ValueError(f"originals= must be a photo for each of {len(listed)} tensors, got "
-                         f"{len(photos)}")  # fmt: skip
     # A DataLoader of batch size 1 gives batches of one image each.
     pairs = zip(listed, photos, strict=True)
     return [ModelInput(single_image(each), photo, i) for i, (each, photo) in enumerate(pairs)]
@@ -405,7 +407,14 @@ def prepare_tensors(
         ValueError: If values are integers and the model does not normalize them, or a transform
             cannot be followed or gives another size.
     """
-    batch = _floats(subject, torch.stack([each.tensor for each in inputs]))
+    batch, network = torch.stack([each.tensor for each in inputs]), own_network(subject.model)
+    if network is not None and batch.dtype == torch.uint8:
+        batch = network.normalize(batch.to(network.shift.device))
+    if not batch.is_floating_point():
+        raise ValueError(
+            f"a tensor is the input of the model as it is and must hold floats, got {batch.dtype}: "
+            "normalize it as in the training of the model, or pass pixels as NumPy arrays [y, x, c]"
+        )
     info, size = subject.info, (batch.shape[2], batch.shape[3])
     described: dict[str, Any] = {"size": list(size), "resize": "tensor", "source": "tensor"}
     if info.colors and not info.colors.startswith("assumed"):
@@ -421,21 +430,8 @@ def prepare_tensors(
         else:
             originals.append(read_image(each.photo, channels=3))
             geometries.append(_geometry_on_photo(transform, originals[-1], size))
-    inputs_of_model = like_weights(batch, subject.model)
+    inputs_of_model = batch.to(first_weight(subject.model))
     return PreparedImages(inputs_of_model, tuple(geometries), tuple(originals), described)
-
-
-def _floats(subject: Subject, batch: Tensor) -> Float[Tensor, "b c y x"]:
-    """Return a batch of floats; models of visattn normalize uint8 themselves."""
-    if batch.is_floating_point():
-        return batch
-    network = own_network(subject.model)
-    if network is not None and batch.dtype == torch.uint8:
-        return network.normalize(batch.to(network.shift.device))
-    raise ValueError(
-        f"a tensor is the input of the model as it is, and must hold floats, got {batch.dtype}: "
-        "normalize it as in the training of the model, or pass pixels as NumPy arrays [y, x, c]"
-    )
 
 
 def _geometry_on_photo(transform: Any, photo: LoadedImage, size: tuple[int, int]) -> Geometry:
@@ -451,19 +447,6 @@ def _geometry_on_photo(transform: Any, photo: LoadedImage, size: tuple[int, int]
     return geometry
 
 
-def like_weights(inputs: Tensor, model: nn.Module) -> Tensor:
-    """Return inputs on the device and in the dtype of the model.
-
-    Example:
-        >>> like_weights(torch.zeros(1, 3, 2, 2), nn.Conv2d(3, 2, 1).double()).dtype
-        torch.float64
-    """
-    weight = next(model.parameters(), None)
-    if weight is None:
-        return inputs
-    return inputs.to(weight.device, weight.dtype if weight.is_floating_point() else None)
-
-
 def own_network(model: nn.Module) -> ImageClassifier | ImageEncoder | None:
     """Return the network of visattn that normalizes images itself; None for other models.
 
@@ -473,55 +456,3 @@ def own_network(model: nn.Module) -> ImageClassifier | ImageEncoder | None:
     """
     network = model.encoder if isinstance(model, Captioner | DenseModel) else model
     return network if isinstance(network, ImageClassifier | ImageEncoder) else None
-
-
-def _per_channel(value: ChannelNumbers, channels: int) -> tuple[float, ...]:
-    values = value if isinstance(value, Sequence) else (value,) * channels
-    if len(values) != channels:
-        raise ValueError(
-            f"mean and std must be one number, or one for each of {channels} channels, got "
-            f"{len(values)}"
-        )
-    return tuple(map(float, values))
-
-
-def steps_of(transform: Any) -> Iterator[Any]:
-    """Yield the steps of a transform of torchvision or timm.
-
-    Example:
-        >>> len(list(steps_of([nn.Identity(), [nn.Identity()]])))
-        2
-    """
-    steps = getattr(transform, "transforms", transform)
-    if isinstance(steps, (list, tuple, nn.Sequential)):
-        for step in steps:
-            yield from steps_of(step)
-    else:
-        yield transform
-
-
-def step_colors(step: Any) -> tuple[list[float], list[float]] | None:
-    """Return the mean and std of a step that normalizes; None for another one.
-
-    Example:
-        >>> step_colors(nn.Identity()) is None
-        True
-    """
-    if not (hasattr(step, "mean") and hasattr(step, "std")):
-        return None
-    mean, std = (torch.as_tensor(values).flatten() for values in (step.mean, step.std))
-    return mean.double().tolist(), std.double().tolist()
-
-
-def _colors_of(transform: Any) -> tuple[list[float], list[float]]:
-    """Return the mean and std that a transform normalizes colors with."""
-    if isinstance(transform, UnsupportedTransform):
-        raise ValueError(transform.reason)  # noqa: TRY004 - of the preprocessing of a model
-    colors = [pair for step in steps_of(transform) if (pair := step_colors(step)) is not None]
-    if len(colors) > 1:
-        raise ValueError(
-            "the preprocessing of the model changes colors in another way than by one mean and "
-            "std, so that it cannot be resized otherwise: leave out img_size and resize_mode, or "
-            "pass transform="
-        )
-    return colors[0] if colors else ([0.0] * 3, [1.0] * 3)

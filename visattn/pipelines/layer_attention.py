@@ -23,7 +23,6 @@ def record_layers(
     explained: Subject,
     inputs: Float[Tensor, "1 c y x"],
     *,
-    layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     max_weights: int = MAX_WEIGHTS,
 ) -> list[RecordedLayer]:
@@ -35,12 +34,11 @@ def record_layers(
     Args:
         explained: The model.
         inputs: One normalized image.
-        layers: Indices of layers, -1 for the last; None for all.
         heads: Indices of heads; None for all.
         max_weights: Approximate number of weights that are returned.
 
     Raises:
-        ValueError: If the model has no token attention, or no such layers or heads.
+        ValueError: If the model has no token attention, or no such heads.
 
     Example:
         >>> from visattn.attribution.explained_model import analyze_model
@@ -57,18 +55,14 @@ def record_layers(
     if info.attention_error or not info.attention_layers:
         reason = info.attention_error or "it has no token attention"
         raise ValueError(f"{info.name} has no attention heads to show: {reason}")
-    count = len(info.attention_layers)
-    if wrong := [index for index in layers or () if not -count <= index < count]:
-        raise ValueError(f"layers must lie between 0 and {count - 1}, got {wrong[0]}")
-    indices = range(count) if layers is None else sorted({index % count for index in layers})
     results: list[RecordedLayer] = []
-    for index in indices:  # a pass for each: all weights of a large model are gigabytes
-        layer = info.attention_layers[index]
+    # a pass for each: all weights of a large model are gigabytes
+    for index, layer in enumerate(info.attention_layers):
         with record(explained, layers=[layer.site], heads=heads) as recorder, torch.no_grad():
             explained.forward(inputs)
         [attention_map] = (entry for entry in recorder.maps if entry.kind == "tokens")
         recorded = _recorded_layer(index, attention_map, layer, heads)
-        recorded = _average_queries(recorded, max_weights // len(indices))
+        recorded = _average_queries(recorded, max_weights // len(info.attention_layers))
         results.append(replace(recorded, shares=_read_shares(recorded, info)))
     return results
 

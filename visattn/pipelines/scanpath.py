@@ -51,8 +51,7 @@ def glimpses(
     Raises:
         TypeError: If the model is not a glimpse model.
         ImageError: If an image cannot be read.
-        ValueError: If the policy or resize mode does not exist, the batch size is below 1, or the
-            model outputs NaN.
+        ValueError: If the policy or resize mode does not exist, or the model outputs NaN.
 
     Example:
         >>> from visattn.models import RecurrentAttentionModel
@@ -71,12 +70,8 @@ def glimpses(
             "the model must be a glimpse model, such as RecurrentAttentionModel or DRAM, got "
             f"{type(model).__name__}"
         )
-    if policy not in get_args(Policy) or batch_size < 1:
-        policies = ", ".join(get_args(Policy))
-        raise ValueError(
-            f"policy must be one of {policies}, and batch_size at least 1, got {policy!r} and "
-            f"{batch_size}"
-        )
+    if policy not in get_args(Policy):
+        raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, got {policy!r}")
     level = round(255 * model.pad_value)
     spec = ResizeSpec(size=model.img_size, mode=resize_mode, fill=(level, level, level))
     inputs = (resize_to_input(read_image(image), spec) for image in list_images(images))

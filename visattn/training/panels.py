@@ -14,7 +14,6 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from visattn import pipelines, viz
 from visattn.blocks.spatial_transformer import SpatialTransformer
 from visattn.functional.sampling import affine_corners, affine_sample
 from visattn.images.reader import ImageLike
@@ -22,9 +21,11 @@ from visattn.models.base import ImageClassifier
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.unet import UNet
 from visattn.pipelines.attention_panels import AttentionPanels
+from visattn.pipelines.captioning import caption
 from visattn.training.data_module import DataModule
 from visattn.training.segmentation.task import batch_panels
 from visattn.training.task import Task
+from visattn.viz.captions import caption_figure
 from visattn.viz.crops import crop_figure
 from visattn.viz.figures import rgb
 
@@ -189,8 +190,8 @@ class CaptionPanels(ImageLogger):
         """Yield a panel for each image, if the model is a captioner."""
         for index, image in enumerate(data.examples(self.images)):
             if isinstance(model, Captioner):
-                (caption,) = pipelines.caption(model, [image])
-                yield f"captions/{index}", rgb(viz.caption_figure(image, caption), self.width)
+                (said,) = caption(model, [image])
+                yield f"captions/{index}", rgb(caption_figure(image, said), self.width)
 
 
 class CropPanels(ImageLogger):

@@ -82,10 +82,8 @@ def score_maps(
     from visattn.attribution.saliency import BASELINES
     from visattn.commands.score.report import report_lines, report_numbers
     from visattn.data.regions.readers import read_annotated_images
-    from visattn.metrics.faithfulness import PerturbationSchedule
     from visattn.metrics.localization import LocalizationRule
     from visattn.pipelines.evaluate_maps import (
-        DenseMapEvaluator,
         MapEvaluator,
         build_queries,
         count_classes,
@@ -106,9 +104,9 @@ def score_maps(
             raise ValueError(
                 "the names of the classes are unknown; give a file, --class-names FILE"
             )
-        evaluator: MapEvaluator = DenseMapEvaluator(explainer, ["localization"], rule, kind=target)
+        evaluator = MapEvaluator(explainer, target, rule)
     else:
-        evaluator = MapEvaluator(explainer, rule=rule, schedule=PerturbationSchedule(steps=16))
+        evaluator = MapEvaluator(explainer, rule=rule)
         target = target or (
             "category" if any(any(x.categories) for x in annotated) else "predicted"
         )
@@ -188,7 +186,7 @@ class _Scorer:
         ):
             for start in range(0, len(queries), _AT_ONCE):
                 batch = queries[start : start + _AT_ONCE]
-                rows += compute(batch, [image] * len(batch), self.methods)
+                rows += compute(batch, image, self.methods)
         order = {method: number for number, method in enumerate(self.methods)}
         named = self.queries[image.name][0].image.name
         return [
