@@ -73,10 +73,9 @@ def overlay(
     """Draw attention maps and attribution maps of a model on photos and videos.
 
     Prints method, explained class and its probability of each map. The folder gets NAME.html, a
-    page with all maps of the photo, the attention of every head, and the most probable classes;
-    NAME.METHOD.png, each map on the photo; NAME.npz, the maps at their own resolution; and
-    NAME.json, classes, scores and places. overlay.csv has a row per map. A video becomes
-    NAME.METHOD.mp4.
+    page with all maps of the photo and the attention of every head; NAME.METHOD.png, each map on
+    the photo; NAME.npz, the maps at their own resolution; and NAME.json, classes, scores and
+    places. overlay.csv has a row per map. A video becomes NAME.METHOD.mp4.
 
     Args:
         photos: files, folders, patterns in quotes, zip and tar archives, URLs; or video files

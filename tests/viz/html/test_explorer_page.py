@@ -124,17 +124,3 @@ def test_averaged_queries_are_reported() -> None:
 
 def test_the_weights_of_a_large_model_fit_into_15_megabytes() -> None:
     assert MAX_WEIGHTS * 4 / 3 < 14_000_000
-
-
-def test_class_maps_share_a_scale_per_layer() -> None:
-    rows = [
-        [method_map("Grad-CAM", value * np.ones((2, 2)), PLACE, class_name=name, layer=site)
-         for name, value in (("cat", 0.5), ("dog", 2.0))]
-        for site in ("layer1", "layer2")
-    ]  # fmt: skip
-    classes = page_data(page(class_maps=rows))["classes"]
-    assert [name for name, _ in classes["names"]] == ["cat", "dog"]
-    assert [(each["site"], each["top"]) for each in classes["layers"]] == [
-        ("layer1", 2.0), ("layer2", 2.0)
-    ]  # fmt: skip
-    assert page_data(page())["classes"] is None

@@ -4,32 +4,18 @@ function methodViews() {
     unit: map.signed ? "against \u00b7 for" : map.unit }));
 }
 
-/** The maps of each class in each layer: rows of layers, which have a scale each. */
-function classViews() {
-  const { classes } = pageData;
-  if (!classes) return [];
-  return classes.layers.map(({ site, grid, geometry, values, top }) => {
-    const all = floats(values), cells = grid[0] * grid[1];
-    return classes.names.map(([name, share], index) => ({ name: `${classes.method}, ${site}: ${name}`, site, share,
-      label: name, values: all.subarray(index * cells, (index + 1) * cells), grid, geometry: geometry ?? pageData.geometry,
-      scale: [0, top], range: [0, top], unit: "attribution" }));
-  });
-}
-
-let stage, tiles, queries, methods, classes, fields, desk, player;
-const maps = methodViews(), byLayer = classViews();
+let stage, tiles, queries, methods, fields, desk, player;
+const maps = methodViews();
 const choices = queryChoices();
-const state = { pinned: null, hovered: null, query: null, head: null, class: { depth: byLayer.length - 1, label: 0 }, shared: true };
+const state = { pinned: null, hovered: null, query: null, head: null, shared: true };
 const current = () => state.hovered ?? state.pinned;
 const isHead = (at) => at !== null && at.layer !== undefined;
-const isClass = (at) => at !== null && at.depth !== undefined;
 const isMethod = (at) => at !== null && at.method !== undefined;
 
-/** What is drawn for a head, a class in a layer, or a method: values, their grid, and their scale. */
+/** What is drawn for a head or a method: values, their grid, and their scale. */
 function drawn(at) {
   if (at === null) return null;
   if (isMethod(at)) return maps[at.method];
-  if (isClass(at)) return byLayer[at.depth][at.label];
   if (!fields[at.layer]) return null;
   const top = topOf(fields, at.layer, at.head, state.shared), values = fields[at.layer][at.head];
   const { keys: grid, geometry } = layers[at.layer];
@@ -43,12 +29,8 @@ function show() {
   desk.show(shown, place ? [boxOf(cellOf(place, state.query), place)] : []);
   tiles?.mark(isHead(state.pinned) ? state.pinned : null);
   methods.mark(isMethod(state.pinned) ? state.pinned.method : -1);
-  classes.mark(isClass(state.pinned) ? state.pinned.label : -1);
   queries.mark(choices.findIndex(({ query }) => query === state.query));
   $("alone").setAttribute("aria-pressed", String(at === null));
-  $("depth").value = state.class.depth;
-  $("depth-out").textContent = byLayer.length ? `${state.class.depth + 1} of ${byLayer.length}` : "";
-  $("depth").setAttribute("aria-valuetext", byLayer[state.class.depth]?.[0].site ?? "");
   showDetails(at, shown);
 }
 
@@ -61,8 +43,7 @@ function headName({ layer, head: column }) {
 function title(at = current(), shown = drawn(at)) {
   if (at === null) return ["Photo alone", pageData.title];
   if (isHead(at)) return [headName(at), `${shown ? "query: " : "no such query in this layer: "}${queryName()} \u00b7 ${layers[at.layer].site}`];
-  if (isMethod(at)) return [maps[at.method].name, pageData.title];
-  return [`${pageData.classes.method}, layer ${shown.site}`, `${shown.label}, ${percent(shown.share)}`];
+  return [maps[at.method].name, pageData.title];
 }
 
 /** Write what is known of the map that is shown. */
@@ -79,10 +60,9 @@ function queryName() {
   return "this patch";
 }
 
-function factsOf(at, { values, grid, scale }, place) {
+function factsOf(at, { values }, place) {
   const lies = place ? textRow("Peak lies", place) : [];
   if (isMethod(at)) return [...maps[at.method].facts.flatMap(([name, text]) => textRow(name, text)), ...lies];
-  if (isClass(at)) return [...textRow("Peak", `${numbered(peakOf(values))} of ${numbered(scale[1])}`), ...lies, ...textRow("Grid", grid.join(" \u00d7 "))];
   const sum = values.reduce((all, value) => all + value, 0), rows = mapRows(values, place);
   if (layers[at.layer].before) rows.push(...barRow("On the image", sum, percent(Math.min(1, sum))));
   const far = reach(values, layers[at.layer], state.query);
@@ -93,7 +73,6 @@ function factsOf(at, { values, grid, scale }, place) {
 function pin(at) {
   Object.assign(state, { pinned: at, hovered: null });
   if (isHead(at)) state.head = at;
-  if (isClass(at)) state.class = at;
   show();
 }
 
@@ -147,19 +126,15 @@ function listenToPhoto() {
   });
 }
 
-/** Whether layers are played of a head or of a class: of what is shown, or of what there is. */
-const playsClass = () => isClass(state.pinned) || !layers.length;
-
 function layerAt(index) {
-  if (playsClass()) return pin({ ...state.class, depth: index });
   const { heads } = layers[index], { head, layer } = state.head, last = layers[layer].heads.length;
   pin({ layer: index, head: head === last ? heads.length : Math.min(head, heads.length - 1) });
 }
 
 function forward() {
-  const next = (playsClass() ? state.class.depth : state.head.layer) + 1;
+  const next = state.head.layer + 1;
   layerAt(next);
-  return next < (playsClass() ? byLayer : layers).length - 1;
+  return next < layers.length - 1;
 }
 
 function choose(at) {
@@ -170,7 +145,6 @@ function choose(at) {
 function listen() {
   player = new Player("Play, layer by layer", () => layerAt(0), forward);
   $("alone").addEventListener("click", () => choose(null));
-  $("depth").addEventListener("input", () => choose({ ...state.class, depth: Number($("depth").value) }));
   segmented("shared", [true, false], state.shared, (shared) => { state.shared = shared; paintTiles(); show(); });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") choose(null); });
 }
@@ -178,11 +152,6 @@ function listen() {
 function methodButton({ name, ends }) {
   return made("button", { type: "button", role: "radio" },
     made("span", {}, name), made("span", { class: "said-of" }, ends));
-}
-
-function classButton({ label, share }) {
-  return made("button", { type: "button", role: "radio" },
-    made("span", {}, label), made("span", { class: "said-of" }, percent(share)));
 }
 
 async function start() {
@@ -193,13 +162,9 @@ async function start() {
     name[0].toUpperCase() + name.slice(1))));
   methods = new Choice($("maps"), (index) => choose({ method: index }));
   methods.fill(maps.map(methodButton));
-  classes = new Choice($("class-list"), (label) => choose({ ...state.class, label }));
-  classes.fill((byLayer[0] ?? []).map(classButton));
-  $("depth").max = byLayer.length - 1;
   $("heads").hidden = $("hint").hidden = !layers.length;
   $("methods").hidden = !maps.length;
-  $("classes").hidden = !byLayer.length;
-  $("play").hidden = layers.length < 2 && byLayer.length < 2;
+  $("play").hidden = layers.length < 2;
   $("pooled").hidden = !pageData.pooled;
   $("pooled").textContent = pageData.pooled;
   desk = new Desk(stage, () => { if (tiles) paintTiles(); show(); });

@@ -34,7 +34,6 @@ def explorer_html(
     layers: Sequence[RecordedLayer] = (),
     maps: Sequence[AttentionMap] = (),
     scales: Sequence[MapScale] | None = None,
-    class_maps: Sequence[Sequence[AttentionMap]] = (),
     **options: Any,
 ) -> str:
     """Return a self-contained HTML page to explore the attention of all layers and heads.
@@ -50,8 +49,6 @@ def explorer_html(
         layers: Attention from `record_layers`.
         maps: Maps of methods, placed on the image.
         scales: One color scale per map; by default that of `map_scale`.
-        class_maps: Maps of the same classes in several layers, from `class_layer_maps`; those of a
-            layer share a scale.
         options: Fields of `PageOptions`, such as `name`, `index` and `colormap`.
 
     Raises:
@@ -74,8 +71,7 @@ def explorer_html(
     """
     if not layers and not maps:
         raise ValueError("a page needs at least one attention layer or attribution map")
-    placed = [*maps, *(each for row in class_maps for each in row)]
-    arrays = [*(layer.weights for layer in layers), *(each.values for each in placed)]
+    arrays = [*(layer.weights for layer in layers), *(each.values for each in maps)]
     if not all(bool(each.isfinite().all()) for each in arrays):
         raise ValueError("maps must be finite, got NaN or infinity")
     page = PageOptions(**options).otherwise(name=Path(image.name).name)
@@ -92,14 +88,13 @@ def explorer_html(
                 "title": sanitize_text(title, _TITLE),
                 "layers": [_layer_data(layer, explained, geometry) for layer in layers],
                 "maps": [_map_data(*pair, geometry) for pair in zip(maps, scales, strict=True)],
-                "classes": _class_data(class_maps, geometry),
                 "pooled": _pooling_text(layers, explained.info),
                 "read": sanitize_text(_first_query(explained.info), _NAME),
             },
             texts={"title": sanitize_text(title, _TITLE)},
             styles=["explorer.css"],
             model=explained.info.name,
-            input=next((each.info.input_text for each in placed), ""),
+            input=next((each.info.input_text for each in maps), ""),
         ),
         page,
     )
@@ -171,32 +166,7 @@ def _pooling_text(layers: Sequence[RecordedLayer], info: ModelInfo) -> str:
         f"{y0} \N{MULTIPLICATION SIGN} {x0} patches to {y} \N{MULTIPLICATION SIGN} {x}"
         for (y0, x0), (y, x) in sorted(of_layers)
     ]
-    return (
-        f"Neighboring queries are averaged to keep this page small: {'; '.join(texts)} queries. "
-        "With fewer layers (--layers) it shows each patch."
-    )
-
-
-def _class_data(rows: Sequence[Sequence[AttentionMap]], base: Geometry) -> dict[str, Any] | None:
-    """Return the maps of classes in layers; those of a layer have one scale."""
-    if not rows or not rows[0]:
-        return None
-    return {
-        "method": method_title(rows[0][0]),
-        "names": [
-            [sanitize_text(each.info.target_name, _NAME), each.info.probability] for each in rows[0]
-        ],
-        "layers": [
-            {
-                "site": sanitize_text(str(row[0].info.layer), _TITLE),
-                "grid": list(row[0].values.shape),
-                **_own_geometry(row[0].geometry, base),
-                "top": max(float(each.values.max()) for each in row) or 1.0,
-                "values": _float_text(np.stack([each.values.numpy() for each in row])),
-            }
-            for row in rows
-        ],
-    }
+    return f"Neighboring queries are averaged to keep this page small: {'; '.join(texts)} queries."
 
 
 def _float_text(values: np.ndarray) -> str:
