@@ -4,18 +4,21 @@ Imports only the standard library, so that help, version and error messages are 
 of a command is imported when the command is selected; it imports torch when it runs.
 """
 
+import contextlib
+import functools
 import importlib
+import io
 import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from typing import Any, get_type_hints
 
 from visattn.commands.streams import prepare_streams
 from visattn.io.messages import did_you_mean
-from visattn.io.safe_text import escaped_warnings, print_message, silence
+from visattn.io.safe_text import escaped_warnings, print_message, silence, terminal_text
 
 # command: (one line of help, module with main(argv) -> exit code)
 COMMANDS = {
@@ -161,12 +164,32 @@ def _call(command: str, function: Any, arguments: Sequence[str]) -> int:
                 _unwrap(kind)
         _unwrap(each)
     # --shard 2/4 and not --loop.shard 2/4; --strict without --no-strict.
-    config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-    if isinstance(function, dict):  # subcommands
-        return tyro.extras.subcommand_cli_from_dict(
-            function, prog=f"visattn {command}", args=arguments, config=config
-        )
-    return tyro.cli(function, prog=f"visattn {command}", args=arguments, config=config)
+    options: dict[str, Any] = {
+        "prog": f"visattn {command}",
+        "args": arguments,
+        "config": (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+    }
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):  # errors repeat arguments as they are
+            if isinstance(function, dict):  # subcommands
+                named = {name: _later(each) for name, each in function.items()}
+                call = tyro.extras.subcommand_cli_from_dict(named, **options)
+            else:
+                call = tyro.cli(_later(function), **options)
+    finally:
+        sys.stderr.write(terminal_text(said.getvalue(), keep="\n"))
+    return call()
+
+
+def _later(function: Callable[..., int]) -> Callable[..., Callable[[], int]]:
+    """Return a function of the same signature that returns the call."""
+
+    @functools.wraps(function)
+    def later(*args: Any, **kwargs: Any) -> Callable[[], int]:
+        return functools.partial(function, *args, **kwargs)
+
+    return later
 
 
 def _unwrap(described: Any) -> None:
