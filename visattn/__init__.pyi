@@ -19,6 +19,9 @@ from .images.reader import (
     ImageError as ImageError,
     read_image as read_image,
 )
+from .images.sample_photos import (
+    sample_photos as sample_photos,
+)
 from .insertion.cost import (
     summary as summary,
 )

@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 import visattn as va
-from visattn.commands import model as models
 from visattn.images.sources import find_images
 from visattn.io.safe_paths import walk_files
 
@@ -187,31 +186,3 @@ def test_lists_of_photos(own: Run, capsys: Capsys, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"photos/dog.png\n")))
     assert own(OVERLAY, "other", "--files-from", "-") == 0
     assert capsys.readouterr().out.startswith("dog\t")
-
-
-def test_models_in_the_caches_of_libraries_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import huggingface_hub.constants
-    import torch
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    for file in (
-        "hub/models--timm--resnet50.a1_in1k/snapshots/a/config.json",
-        "hub/models--llava-hf--llava-1.5/snapshots/b/config.json",
-        "hub/models--me--unfinished/snapshots/c/other",
-        "checkpoints/resnet18-f37072fd.pth",
-        "checkpoints/unknown-f37072fd.pth",
-    ):
-        (tmp_path / file).parent.mkdir(parents=True) if not (
-            tmp_path / file
-        ).parent.exists() else None
-        (tmp_path / file).touch()
-    llava = tmp_path / "hub/models--llava-hf--llava-1.5/snapshots/b"
-    expected = [f"hf:{llava}", "timm:resnet50.a1_in1k", "torchvision:resnet18"]
-    assert models.cached_models() == expected
-    with pytest.raises(
-        ValueError, match=r"caches:\n  timm:resnet50.a1_in1k\n  torchvision:resnet18$"
-    ):
-        models.ModelOptions().require("name a model", "timm:", "torchvision:")

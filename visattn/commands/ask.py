@@ -17,12 +17,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.results.values import Answer
 
-_NO_MODEL = """\
---model is missing: questions need a trained model. Train one:
-  visattn fit --config sort_of_clevr_cross
-then pass --model with its run, such as runs/sort_of_clevr_cross/1; ask a vision-language model of
-transformers by visattn caption --model hf:DIRECTORY --prompt QUESTION"""
-
 
 def ask(
     photos: Photos,
@@ -38,6 +32,7 @@ def ask(
     Prints each question with its answer and probability. The folder gets NAME.html, a page with all
     questions about the photo: answers, the map of each hop, and the words that each hop attended
     to; and NAME.json, answers with probabilities, maps with their geometry, weights of the words.
+    Vision-language models answer by visattn caption --model hf:DIRECTORY --prompt QUESTION.
 
     Args:
         photos: files, folders, patterns in quotes, zip and tar archives, URLs
@@ -49,7 +44,7 @@ def ask(
     from visattn.models.vqa.model import VQAModel
     from visattn.pipelines.answering import ask as ask_model, check_question
 
-    network, made = model.load(VQAModel, "a model that answers questions", _NO_MODEL, photos)
+    network, made = model.load(VQAModel, "a model that answers questions", "ask")
     words = Vocabulary(network.words)
     for question in questions:  # unknown words, once
         for note in check_question(question, words, network.question_beginnings):

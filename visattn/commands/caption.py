@@ -39,13 +39,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.results.captions import Caption, Phrase
 
-_NO_MODEL = """\
---model is missing: captions need a trained model. Pass --model scenes-captioner, which comes with
-visattn and knows synthetic scenes only, hf:DIRECTORY of a vision-language model of transformers, or
-train one:
-  visattn fit --config scenes_demo
-then pass --model with its run, such as runs/scenes_demo/1"""
-
 
 def caption(
     photos: Photos,
@@ -98,7 +91,7 @@ def caption(
     """
     from visattn.models.captioning.captioner import Captioner
 
-    network, made = model.load_captioner(_NO_MODEL, photos)
+    network, made = model.load_captioner()
     own = isinstance(network, Captioner)
     options: dict[str, Any] = {"length_penalty": length_penalty}
     if own:

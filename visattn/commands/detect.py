@@ -19,11 +19,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.results.values import Detections
 
-_NO_MODEL = """\
---model is missing: detection needs a trained model. Train one:
-  visattn fit --config scenes_detr
-then pass --model with its run, such as runs/scenes_detr/1"""
-
 
 def detect(
     photos: Photos,
@@ -53,7 +48,7 @@ def detect(
     from visattn.models.detr import DETR
     from visattn.pipelines.detection import detect as detect_objects
 
-    network, made = model.load(DETR, "a detector", _NO_MODEL, photos)
+    network, made = model.load(DETR, "a detector", "detect")
     options = {"threshold": threshold, "max_detections": max_detections, "layer": layer}
 
     def infer(images: "Sequence[LoadedImage]") -> "Sequence[Detections]":

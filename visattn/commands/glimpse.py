@@ -17,12 +17,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.results.values import ScanPath
 
-_NO_MODEL = """\
---model is missing: glimpses need a trained model. Pass --model scenes-glimpses, which comes
-with visattn and knows synthetic scenes only, or train one in a few minutes:
-  visattn fit --config ram_scenes
-then pass --model with its run, such as runs/ram_scenes/1"""
-
 
 def glimpse(
     photos: Photos,
@@ -55,7 +49,7 @@ def glimpse(
     from visattn.pipelines.scanpath import glimpses
     from visattn.viz.scanpaths import Coverage
 
-    network, made = model.load(RecurrentAttentionModel, "a glimpse model", _NO_MODEL, photos)
+    network, made = model.load(RecurrentAttentionModel, "a glimpse model", "glimpse")
     options = {"policy": policy, "seed": seed, "resize_mode": resize_mode}
     coverage = Coverage()
 

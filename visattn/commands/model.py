@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from tyro.conf import arg
 
@@ -22,6 +22,16 @@ if TYPE_CHECKING:  # torch is imported when the command runs, not for its help
 # As in "0, cat" or "0 cat", which would become names with numbers in them.
 _NUMBERED = re.compile(r"\d+(\s*[,;:\t]\s*|\s+)\w")
 ModelT = TypeVar("ModelT", bound="nn.Module")
+DEFAULTS = {
+    "caption": "photo-captioner",
+    "overlay": "imagenet-classifier",
+    "score maps": "imagenet-classifier",
+    "glimpse": "ram_scenes",
+    "ask": "sort_of_clevr_cross",
+    "detect": "scenes_detr",
+    "segment": "scenes_unet",
+}
+"""What commands use without --model: a model that comes with visattn, else a config to train."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +39,10 @@ class ModelOptions:
     """The model of a command.
 
     Args:
-        model: a file of visattn export, a run of visattn fit (its best checkpoint), a checkpoint, a
-            name of visattn models, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME,
+        model: a name of visattn models, a file of visattn export, a run of visattn fit (its best
+            checkpoint), a checkpoint, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME,
             hf:DIRECTORY of transformers, or your own code, which is executed: FILE.py:NAME or
-            package.module:NAME
+            package.module:NAME (default: photo-captioner, imagenet-classifier)
         weights: weights of timm:NAME, torchvision:NAME or your own code; nothing in the file is
             executed
         device: torch device: cpu, cuda, cuda:1, mps
@@ -42,34 +52,35 @@ class ModelOptions:
     weights: File = None
     device: str = "cpu"
 
-    def require(self, missing: str, *kinds: str) -> None:
-        """Raise an error without a model: what to do, and what the caches of libraries hold.
+    def named(self, command: str) -> Self:
+        """Return these options with the default model of a command, if none is named.
 
         Raises:
-            ValueError: If no model is named.
+            ValueError: If no model that comes with visattn fits the command.
         """
-        if self.model:
-            return
-        cached = [each for each in cached_models() if each.startswith(kinds)] if kinds else []
-        raise ValueError("\n  ".join([missing, *(["in the caches:"] if cached else []), *cached]))
+        default = DEFAULTS[command]
+        if self.model or default in bundled_models():
+            return replace(self, model=self.model or default)
+        raise ValueError(
+            f"--model is missing: train one with visattn fit --config {default}, then pass --model "
+            f"runs/{default}/1; visattn models lists those that come with visattn"
+        )
 
-    def load(
-        self, kind: type[ModelT], noun: str, missing: str, photos: Sequence[str] = ()
-    ) -> tuple[ModelT, dict[str, Any]]:
+    def load(self, kind: type[ModelT], noun: str, command: str) -> tuple[ModelT, dict[str, Any]]:
         """Return the model on its device, and what identifies it by the content of its files.
 
         Args:
             kind: Class of models that the command takes.
             noun: What the command calls them, with its article.
-            missing: What to do without a model.
-            photos: What it is used on, for what is said of models of synthetic scenes.
+            command: Whose default model is used if none is named.
 
         Raises:
             FileNotFoundError: If the file or run does not exist.
             ValueError: If there is no model, it is of another kind, or the device is missing.
         """
-        self.require(missing)
-        model, made = self._load(photos)
+        if not self.model:
+            return self.named(command).load(kind, noun, command)
+        model, made = self._load()
         if not isinstance(model, kind):
             raise ValueError(  # noqa: TRY004 (the file is wrong, not a type in the code)
                 f"{self.model} holds a {type(model).__name__}, which is not {noun}"
@@ -77,9 +88,7 @@ class ModelOptions:
         move_to_device(model, self.device)
         return model, made
 
-    def load_captioner(
-        self, missing: str, photos: Sequence[str]
-    ) -> "tuple[nn.Module, dict[str, Any]]":
+    def load_captioner(self) -> "tuple[nn.Module, dict[str, Any]]":
         """Return a captioner of visattn, or a model of transformers that generates text.
 
         Raises:
@@ -88,13 +97,12 @@ class ModelOptions:
         """
         from visattn.models.captioning.captioner import Captioner
 
-        self.require(missing, "hf:")
         if not (self.model.startswith("hf:") and not self.model.startswith("hf://")):
-            return self.load(Captioner, "a captioner", missing, photos)
+            return self.load(Captioner, "a captioner", "caption")
         from visattn.models.loaded import loaded_with
         from visattn.pipelines.words.checks import as_captioner
 
-        model, made = self._load(photos)
+        model, made = self._load()
         try:
             as_captioner(model)
         except TypeError as error:
@@ -104,19 +112,14 @@ class ModelOptions:
         move_to_device(model, self.device)
         return model, made
 
-    def _load(
-        self, photos: Sequence[str] = (), **options: Any
-    ) -> "tuple[nn.Module, dict[str, Any]]":
+    def _load(self, **options: Any) -> "tuple[nn.Module, dict[str, Any]]":
         from visattn.models.loaded import loaded_with
         from visattn.models.saving import load
 
         with activity("loading the model"):
             model = load(self.model, weights=self.weights, **options)
         loaded = loaded_with(model)
-        # The models that come with visattn are trained on scenes that it renders.
-        for note in (
-            () if loaded.weights in bundled_models() and _are_scenes(photos) else loaded.notes
-        ):
+        for note in loaded.notes:
             print_message(note)
         is_file = Path(self.model).expanduser().exists()
         return model, {
@@ -194,40 +197,6 @@ class BuildOptions(ModelOptions):
         names = self.class_names and file_digest(self.class_names)
         made |= {"model_args": self.model_args, "input_size": self.input_size, "classes": names}
         return explainer, made | {"mean": self.mean, "std": self.std}
-
-
-def cached_models() -> list[str]:
-    """Return the models, as `--model` names them, whose weights the caches of libraries hold.
-
-    Example:
-        >>> all(name.startswith(("timm:", "torchvision:", "hf:")) for name in cached_models())
-        True
-    """
-    from huggingface_hub.constants import HF_HUB_CACHE
-    from torch.hub import get_dir
-    from torchvision.models import list_models
-
-    names: list[str] = []
-    for folder in sorted(Path(HF_HUB_CACHE).glob("models--*--*")):
-        _, user, name = folder.name.split("--", 2)
-        complete = sorted(folder.glob("snapshots/*/config.json"))
-        if complete:
-            names.append(f"timm:{name}" if user == "timm" else f"hf:{complete[-1].parent}")
-    known = {*list_models()}
-    for file in sorted(Path(get_dir(), "checkpoints").glob("*-*.pth")):
-        name = file.stem.rpartition("-")[0].removesuffix("_coco")
-        names += [f"torchvision:{name}"] if name in known else []
-    return names
-
-
-def _are_scenes(photos: Sequence[str]) -> bool:
-    """Whether all photos are synthetic scenes that `visattn data` has written."""
-    from visattn.commands.data import drawn_files
-
-    paths = [Path(photo) for photo in photos]
-    folders = {path if path.is_dir() else path.parent for path in paths}
-    lists = [drawn_files(folder)[:1] for folder in folders]
-    return bool(lists) and all(each and each != ["digits.jsonl"] for each in lists)
 
 
 def parse_value(text: str) -> tuple[str, Any]:

@@ -40,12 +40,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.results.scale import MapScale
     from visattn.results.values import RecordedLayer
 
-_NO_MODEL = """\
---model is missing: name a model, such as
-  visattn overlay dog.jpg --model timm:resnet50
-  visattn overlay photos --model timm:deit_tiny_patch16_224 --method rollout
-  visattn overlay dog.jpg --model torchvision:fasterrcnn_resnet50_fpn --at box:best"""
-
 
 def overlay(
     photos: Photos,
@@ -106,7 +100,7 @@ def overlay(
     from visattn.viz.heatmap import colormap_lut
 
     colormap_lut(colormap)  # refuses an unknown name before maps are computed
-    model.require(_NO_MODEL, "timm:", "torchvision:", "hf:")
+    model = model.named("overlay")
     dense = _dense_target(at, target)
     explainer, made = model.explainer(text=text, resize_mode=resize_mode, dense=dense is not None)
     chosen = _maps(explainer, method, target, text, dense, layers, heads, method_args)

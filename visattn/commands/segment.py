@@ -18,11 +18,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.images.reader import LoadedImage
     from visattn.results.values import Segmentation
 
-_NO_MODEL = """\
---model is missing: segmentation needs a trained model. Train one in a few minutes:
-  visattn fit --config scenes_unet
-then pass --model with its run, such as runs/scenes_unet/1"""
-
 
 def segment(
     photos: Photos,
@@ -46,7 +41,7 @@ def segment(
     from visattn.models.unet import UNet
     from visattn.pipelines.segmentation import segment as segment_images
 
-    network, made = model.load(UNet, "a segmentation model", _NO_MODEL, photos)
+    network, made = model.load(UNet, "a segmentation model", "segment")
 
     def infer(images: "Sequence[LoadedImage]") -> "Sequence[Segmentation]":
         return [*segment_images(network, images, resize_mode=resize_mode, batch_size=len(images))]

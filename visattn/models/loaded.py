@@ -16,6 +16,7 @@ class Loaded:
         transform: Preprocessing of PIL images; None if the size, mean and std of the model suffice.
         processor: Processor of transformers, or its image processor and tokenizer.
         notes: What was removed, converted or assumed, in sentences.
+        on_photos: What is said when a model of synthetic scenes gets a photo.
     """
 
     weights: str = "in memory"
@@ -23,6 +24,7 @@ class Loaded:
     transform: Any = None
     processor: Any = None
     notes: tuple[str, ...] = ()
+    on_photos: str = ""
 
 
 def mark(model: nn.Module, loaded: Loaded) -> nn.Module:

@@ -182,10 +182,11 @@ def load(
     except Exception as error:  # arguments of wrong types raise anything
         reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}, {error}"
         raise ValueError(f"{path} cannot be loaded: {reason}") from error
-    known = f"{spec} knows synthetic scenes alone: on photos its output has no meaning"
-    notes = (known,) if spec in bundled_models() else ()
+    note = ""
+    if spec in bundled_models() and spec.startswith("scenes-"):
+        note = f"{spec} knows synthetic scenes alone: on photos its output has no meaning"
     weights_of = str(path) if Path(spec).is_dir() else spec
-    return mark(model, Loaded(weights_of, notes=notes))
+    return mark(model, Loaded(weights_of, on_photos=note))
 
 
 def save_blocks(

@@ -15,7 +15,7 @@ from torch import nn
 from visattn.data.phrases import match_phrases, normalize_maps, phrases_to_input, score_phrases
 from visattn.functional.beams import BeamSearchOutput
 from visattn.geometry.affine import Geometry, Margin
-from visattn.images.reader import ImageLike, make_thumbnail
+from visattn.images.reader import ImageLike, LoadedImage, make_thumbnail
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
 from visattn.metrics.ptb_tokenizer import word_spaces
@@ -24,6 +24,7 @@ from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.loaded import loaded_with
 from visattn.models.saving import load
+from visattn.pipelines.inputs import note_photo
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap
@@ -133,7 +134,12 @@ def caption(
     batch_size = batch_size or 16
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
     loaded = read_images([] if images is None else images)
-    inputs = ((img.name, make_thumbnail(img), *resize_to_input(img, spec)) for img in loaded)
+
+    def prepare(img: LoadedImage) -> tuple[Any, ...]:
+        note_photo(model, img)
+        return img.name, make_thumbnail(img), *resize_to_input(img, spec)
+
+    inputs = map(prepare, loaded)
     device = next(model.parameters()).device
     random_state = torch.random.fork_rng([device] if device.type == "cuda" else [])
     captions: list[Caption] = []

@@ -28,6 +28,7 @@ from visattn.io.safe_text import print_message
 from visattn.models.backbones.huggingface import is_image_processor, processor_transform
 from visattn.models.base import DenseModel, ImageClassifier, ImageEncoder
 from visattn.models.captioning.captioner import Captioner
+from visattn.models.loaded import loaded_with
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.frozen import first_weight
 from visattn.recording.model_config import input_channels, parse_image_size
@@ -40,6 +41,7 @@ ChannelNumbers = float | Sequence[float]
 PASSED_COLORS = "mean= and std="
 _SIZES = ((480, 640), (1024, 600))  # of photos
 _SAID: set[str] = set()
+_SCENE_BORDER = 26.0  # 2,000 scenes had at most 23.3, 94 of 100 photos more
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,6 +243,20 @@ def prepare_photos(
     made |= {"display": originals[0].display} if originals[0].display else {}
     made = {"size": list(inputs.shape[2:]), **made}
     return PreparedImages(inputs, tuple(geometry for _, geometry in resized), originals, made)
+
+
+def note_photo(model: nn.Module, image: LoadedImage) -> None:
+    """Print once that a model of synthetic scenes got a photo.
+
+    The border of a scene is nearly uniform: its standard deviation tells them apart.
+    """
+    text = loaded_with(model).on_photos
+    if text and text not in _SAID:
+        rows, columns = image.pixels[[0, -1]], image.pixels[:, [0, -1]]
+        border = np.concatenate([rows.reshape(-1, 3), columns.reshape(-1, 3)])
+        if border.std(0).mean() > _SCENE_BORDER:
+            _SAID.add(text)
+            print_message(text)
 
 
 def _check_known(info: ModelInfo, originals: Sequence[LoadedImage]) -> None:

@@ -17,6 +17,7 @@ from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.glimpses.ram import RecurrentAttentionModel
+from visattn.pipelines.inputs import note_photo
 from visattn.recording.frozen import eval_mode
 from visattn.results.info import MapInfo
 from visattn.results.values import ScanPath
@@ -74,7 +75,13 @@ def glimpses(
         raise ValueError(f"policy must be one of {', '.join(get_args(Policy))}, got {policy!r}")
     level = round(255 * model.pad_value)
     spec = ResizeSpec(size=model.img_size, mode=resize_mode, fill=(level, level, level))
-    inputs = (resize_to_input(read_image(image), spec) for image in list_images(images))
+
+    def prepare(image: ImageLike) -> tuple[UInt8[Tensor, "3 y x"], Geometry]:
+        loaded = read_image(image)
+        note_photo(model, loaded)
+        return resize_to_input(loaded, spec)
+
+    inputs = map(prepare, list_images(images))
     scans: list[ScanPath] = []
     with eval_mode(model):
         while batch := list(itertools.islice(inputs, batch_size)):

@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.io.sources import Source
     from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 
-_NO_MODEL = "--model is missing: name the model whose maps are scored, as in visattn overlay"
 _AT_ONCE = 16  # maps of an image
 _TOLERANCE = 15  # pixels around an object in which the pointing game hits it, as in its paper
 Row = Mapping[str, Any]
@@ -89,7 +88,7 @@ def score_maps(
         count_classes,
     )
 
-    model.require(_NO_MODEL, "timm:", "torchvision:")
+    model = model.named("score maps")
     skipped: list[str] = []
     annotated = read_annotated_images(
         data, images=images, masks=masks, omit=loop.out,
