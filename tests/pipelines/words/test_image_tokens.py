@@ -130,12 +130,12 @@ def rows_of(replay: WordReplay, pixels: np.ndarray) -> Tensor:
     with torch.no_grad(), attention_calls(model, on_call):
         model(**inputs)
     handle.remove()
-    return rows[first][replay.placement.columns]
+    return rows[first][replay.placement.columns if replay.tokens.between else replay.columns]
 
 
 @pytest.mark.parametrize(
     "family", ["llava", "llava_next", "qwen2_vl", "internvl", "blip", "donut", "mllama", "mistral3",
-               "blip2"],
+               "blip2", "git"],
 )  # fmt: skip
 def test_the_token_under_a_marked_block_changes_most(family: str) -> None:
     replay = replays(family, model=build(family))[0]

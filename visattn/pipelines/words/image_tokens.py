@@ -379,7 +379,8 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
 
     placement = placed(site)
     if placement is not None:
-        keys = None if site == _INPUTS else rows.shapes[site][3]
+        _, _, num_queries, num_keys = rows.shapes.get(site, (0, 0, 0, 0))
+        keys = None if num_queries == num_keys else num_keys  # in GIT words stand behind the photo
         return ImageTokens(placement, sites, placement.columns, num_keys=keys)
     placement = placed(between[0]) if between else None
     if placement is None:
