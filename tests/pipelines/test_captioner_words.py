@@ -194,21 +194,6 @@ def test_model_is_returned_as_it_was() -> None:
         assert torch.equal(weight, before[name])
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    model = captioner("transformer", SmallEncoder((24, 40), channels=8))
-    photo = np.zeros((24, 40, 3), np.uint8)
-    with pytest.raises(ValueError, match="methods for words are attention, gradient_attention"):
-        explain_words(model, [photo], "rollout")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="use attention or gradient_attention"):
-        visattn.explain(model, photo, "word_relevance", heads=[0])
-    with pytest.raises(ValueError, match="3 heads of"):
-        visattn.explain(model, photo, "words", heads=[3], max_length=2)
-    hard = ShowAttendTell(WORDS, SmallEncoder((24, 40), channels=8), attention="hard")
-    hard.places = "sample"
-    with pytest.raises(ValueError, match='set its places to "argmax"'):
-        visattn.explain(hard, photo, "word_relevance", max_length=2)
-
-
 def test_letters_of_scripts_without_spaces_are_joined_in_captions() -> None:
     torch.manual_seed(0)
     model = ShowAttendTell((*SPECIAL_TOKENS, *"狗在跑"), SmallEncoder((16, 24), channels=8))

@@ -110,14 +110,6 @@ def test_queries_read_the_quarter_that_they_detect() -> None:
         assert share_inside(heatmap, box) > 0.999
 
 
-def test_methods_that_do_not_fit_are_refused() -> None:
-    model, options = Segmenter(), {"class_names": CLASSES, "img_size": (24, 40)}
-    with pytest.raises(ValueError, match="finercam does not fit Segmenter with a PixelTarget"):
-        va.explain(model, photo(), "finercam", va.PixelTarget(0, 1, 1), **options)
-    with pytest.raises(ValueError, match="cat; did you mean|did you mean cat"):
-        va.explain(model, photo(), "gradcam", va.PixelTarget("caat", 1, 1), **options)
-
-
 def test_the_target_is_drawn_on_the_overlay() -> None:
     [heatmap] = va.explain(BlobDetector().eval(), photo(), "layercam", va.BoxTarget(BOX, 2))
     drawn = draw_target(np.zeros((120, 200, 3), np.uint8), heatmap)

@@ -126,18 +126,3 @@ def test_layers_have_their_own_maps_and_the_model_is_restored() -> None:
     assert (first.maps.info.layer, last.maps.info.layer) == (0, 1)
     assert not torch.allclose(first.maps.values, last.maps.values)
     assert model.training
-
-
-def test_what_is_no_detector_or_photo_of_it_is_refused() -> None:
-    model = small_detector()
-    with pytest.raises(ValueError, match="layer must be from -2 to 1"):
-        detect(model, photo((24, 40)), layer=2)
-    with pytest.raises(TypeError, match="must be a detector such as DETR, got Linear"):
-        detect(torch.nn.Linear(1, 1), photo((24, 40)))
-    [result] = detect(model, photo((24, 40)))
-    with pytest.raises(ValueError, match="pass the original image"):
-        detection_overlay(photo((24, 41)), result)
-    with torch.no_grad():
-        model.heads.classes.weight.fill_(torch.nan)
-    with pytest.raises(ValueError, match="its weights are damaged"):
-        detect(model, photo((24, 40)))

@@ -11,7 +11,7 @@ from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import glimpses
 from visattn.results.values import ScanPath
 from visattn.viz.figures import rgb
-from visattn.viz.scanpaths import Coverage, glimpse_figure
+from visattn.viz.scanpaths import Coverage
 
 RNG = np.random.default_rng(4)
 PHOTOS = [RNG.integers(0, 256, (37, 53, 3), dtype=np.uint8) for _ in range(5)]
@@ -60,13 +60,6 @@ def test_coverage_of_one_image() -> None:
     coverage = Coverage()
     coverage.add(make_scans()[0])
     assert rgb(coverage.figure()).any()
-
-
-@pytest.mark.parametrize("size", [(36, 53), (37, 52)])
-def test_image_of_another_size_is_refused(size: tuple[int, int]) -> None:
-    scan = make_scans()[0]
-    with pytest.raises(ValueError, match=r"belongs to an image of \(37, 53\) .* pass the original"):
-        glimpse_figure(np.zeros((*size, 3), np.uint8), scan)
 
 
 def test_coverage_needs_scans_of_one_model() -> None:

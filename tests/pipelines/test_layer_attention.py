@@ -11,7 +11,6 @@ from torch import Tensor
 
 from visattn.attribution.explained_model import analyze_model
 from visattn.images.reader import LoadedImage
-from visattn.models.resnet import AttentionResNet
 from visattn.models.vit import VisionTransformer
 from visattn.pipelines.inputs import PreparedImages, Preprocessing, prepare_photos
 from visattn.pipelines.layer_attention import record_layers
@@ -115,10 +114,3 @@ def test_the_page_shows_all_layers(explained: Subject) -> None:
     layers = record_layers(explained, batch.inputs)
     page = explorer_html(PHOTO, batch.geometries[0], explained=explained, layers=layers)
     assert '"query_roles":["class","register","register"]' in page
-
-
-def test_unknown_layers_and_models_without_attention_are_refused(explained: Subject) -> None:
-    pixels = prepared(explained).inputs
-    cnn = analyze_model(AttentionResNet(("ant", "bee"), depth=8, stem_width=4))
-    with pytest.raises(ValueError, match="has no attention heads to show"):
-        record_layers(cnn, pixels)

@@ -8,7 +8,6 @@ from question_models import (
     brightest_cell,
     small_mac,
 )
-from torch import nn
 
 import visattn as va
 from visattn.data.captions.batch import Vocabulary
@@ -76,21 +75,3 @@ def test_unknown_words_are_reported_with_similar_ones() -> None:
     notes = check_question("why does the ring shine?", vocabulary)
     assert "knows only 2 of the 5 words" in notes[-1]
     assert "was not trained on such questions" in notes[-1]
-
-
-def test_bad_questions_and_models_are_refused() -> None:
-    cases = (
-        ("", "at least one word, got ''"),
-        (" ?! ", "at least one word"),
-        ("Wo ist der rote Kreis?", "knows none of the words of 'Wo ist der rote Kreis.'"),
-    )
-    for question, message in cases:
-        with pytest.raises(ValueError, match=message):
-            va.ask(small_mac(), photo(), question)
-    with pytest.raises(TypeError, match="must answer questions, .* got Linear"):
-        va.ask(nn.Linear(1, 1), photo(), "the ring")
-    damaged = small_mac()
-    with torch.no_grad():
-        next(damaged.head.parameters()).fill_(torch.nan)
-    with pytest.raises(ValueError, match="its weights are damaged"):
-        va.ask(damaged, photo(), "the ring")

@@ -8,7 +8,7 @@ from torch import nn
 
 from visattn.data.captions.batch import Vocabulary, split_words
 from visattn.data.questions.batch import encode_questions
-from visattn.images.reader import ImageLike, LoadedImage
+from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
 from visattn.io.messages import did_you_mean, format_names
@@ -76,14 +76,38 @@ def ask(
     for question_notes in filter(None, notes):
         warnings.warn("; ".join(question_notes), stacklevel=2)
     spec = ResizeSpec(model.img_size, mode=resize_mode)
+    tokens = encode_questions(texts, vocabulary).to(next(model.parameters()).device)
+    answers: list[Answer] = []
     with eval_mode(model):
-        return [
-            answer
-            for image in read_images(images)
-            for answer in _ask_about_image(
-                model, image, texts, vocabulary, notes, spec, num_answers
-            )
-        ]
+        for image in read_images(images):
+            pixels, geometry = resize_to_input(image, spec)
+            with CellStrides().watching(model.encoder) as strides:
+                output = model(pixels[None].to(tokens.device), tokens, tokens.new_zeros(len(texts)))
+            if not output.logits.isfinite().all():
+                raise ValueError("the model outputs NaN or infinity: its weights are damaged")
+            margin = strides.margin(model.grid_size, model.img_size)
+            more = {"resize_mode": resize_mode}
+            info = MapInfo(model=type(model).__name__, image=image.name, more=more)
+            place = geometry.inset(margin), info, model.hop_names, margin
+            for row, question in enumerate(texts):
+                probabilities = output.logits[row].float().softmax(-1)
+                best = probabilities.topk(min(num_answers, len(probabilities)))
+                names = [str(model.answers[index]) for index in best.indices.tolist()]
+                words = tuple(split_words(question))
+                maps = None
+                if output.attention is not None:
+                    values = output.attention[row].float().unflatten(-1, model.grid_size).cpu()
+                    site = f"{type(model).__name__} hops"
+                    maps = AttentionMap(values, site, "tokens", *place)
+                weights = None
+                if output.words is not None:
+                    weights = output.words[row, :, : len(words)].float().cpu()
+                unknown = tuple(word for word in dict.fromkeys(words) if word not in model.words)
+                shares = tuple(zip(names, best.values.tolist(), strict=True))
+                answers.append(
+                    Answer(question, words, shares, maps, weights, unknown, image.name, notes[row])
+                )
+    return answers
 
 
 def check_question(
@@ -132,52 +156,3 @@ def check_question(
             f"they begin with {format_names(sorted(beginnings), 12)}"
         )
     return tuple(notes)
-
-
-def _ask_about_image(
-    model: VQAModel,
-    image: LoadedImage,
-    questions: Sequence[str],
-    vocabulary: Vocabulary,
-    notes: Sequence[tuple[str, ...]],
-    spec: ResizeSpec,
-    num_answers: int,
-) -> list[Answer]:
-    pixels, geometry = resize_to_input(image, spec)
-    device = next(model.parameters()).device
-    tokens = encode_questions(questions, vocabulary).to(device)
-    with CellStrides().watching(model.encoder) as strides:
-        output = model(pixels[None].to(device), tokens, torch.zeros(len(tokens), dtype=torch.long))
-    if not output.logits.isfinite().all():
-        raise ValueError("the model outputs NaN or infinity: its weights are damaged")
-    margin = strides.margin(model.grid_size, model.img_size)
-    placed = geometry.inset(margin)
-    info = MapInfo(
-        model=type(model).__name__,
-        image=image.name,
-        more={"resize_mode": spec.mode},
-    )
-    answers: list[Answer] = []
-    for row, question in enumerate(questions):
-        probabilities = output.logits[row].float().softmax(-1)
-        best = probabilities.topk(min(num_answers, len(probabilities)))
-        names = [str(model.answers[index]) for index in best.indices.tolist()]
-        words = tuple(split_words(question))
-        maps = None
-        if output.attention is not None:
-            values = output.attention[row].float().unflatten(-1, model.grid_size).cpu()
-            site = f"{type(model).__name__} hops"
-            maps = AttentionMap(values, site, "tokens", placed, info, model.hop_names, margin)
-        answers.append(
-            Answer(
-                question,
-                words,
-                tuple(zip(names, best.values.tolist(), strict=True)),
-                maps,
-                None if output.words is None else output.words[row, :, : len(words)].float().cpu(),
-                tuple(word for word in dict.fromkeys(words) if word not in model.words),
-                image.name,
-                notes[row],
-            )
-        )
-    return answers

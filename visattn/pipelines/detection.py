@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.images.reader import ImageLike, list_images, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.detr import DETR, BoxPrediction, PredictedObjects
 from visattn.recording.frozen import eval_mode
@@ -95,47 +95,37 @@ def detect(
     if not isinstance(model, DETR):
         raise TypeError(f"the model must be a detector such as DETR, got {type(model).__name__}")
     resize = ResizeSpec(model.img_size, mode=resize_mode)
+    results: list[Detections] = []
     with eval_mode(model):
-        return [
-            _detect_image(model, read_image(image), resize, threshold, max_detections, layer)
-            for image in list_images(images)
-        ]
-
-
-def _detect_image(
-    model: DETR,
-    image: LoadedImage,
-    resize: ResizeSpec,
-    threshold: float,
-    max_detections: int,
-    layer: int,
-) -> Detections:
-    pixels, geometry = resize_to_input(image, resize)
-    attention = detector_attention(model, pixels[None].to(model.query_content.device), layer=layer)
-    predicted = model.select(attention.prediction, max_detections=max_detections)
-    predicted = PredictedObjects(*(tensor[0].cpu() for tensor in predicted))
-    if not (predicted.scores.isfinite().all() and predicted.boxes.isfinite().all()):
-        raise ValueError("the model outputs NaN or infinity: its weights are damaged")
-    boxes = geometry.boxes_to_image(predicted.boxes.double())
-    visible = (boxes[:, 2:] > boxes[:, :2]).all(1)  # not on the padding
-    (kept,) = ((predicted.scores >= threshold) & visible).nonzero(as_tuple=True)
-    objects = tuple(
-        DetectedObject(
-            model.class_names[int(predicted.labels[index])],
-            float(predicted.scores[index]),
-            tuple(boxes[index].tolist()),
-            int(predicted.queries[index]),
-        )
-        for index in kept.tolist()
-    )
-    queries = predicted.queries[kept]
-    values = attention.maps[0].float().cpu()[queries]
-    info = MapInfo(
-        model=type(model).__name__,
-        layer=layer % model.num_decoder_layers,
-        outside=(1 - values.sum((1, 2))).clamp(min=0).tolist(),
-        more={"heads": "mean", "queries": queries.tolist()},
-    )
-    labels = tuple(detected.label for detected in objects)
-    maps = AttentionMap(values, attention.site, "queries", geometry, info, labels)
-    return Detections(objects, maps)
+        for image in map(read_image, list_images(images)):
+            pixels, geometry = resize_to_input(image, resize)
+            inputs = pixels[None].to(model.query_content.device)
+            attention = detector_attention(model, inputs, layer=layer)
+            selected = model.select(attention.prediction, max_detections=max_detections)
+            predicted = PredictedObjects(*(tensor[0].cpu() for tensor in selected))
+            if not (predicted.scores.isfinite().all() and predicted.boxes.isfinite().all()):
+                raise ValueError("the model outputs NaN or infinity: its weights are damaged")
+            boxes = geometry.boxes_to_image(predicted.boxes.double())
+            visible = (boxes[:, 2:] > boxes[:, :2]).all(1)  # not on the padding
+            (kept,) = ((predicted.scores >= threshold) & visible).nonzero(as_tuple=True)
+            objects = tuple(
+                DetectedObject(
+                    model.class_names[int(predicted.labels[index])],
+                    float(predicted.scores[index]),
+                    tuple(boxes[index].tolist()),
+                    int(predicted.queries[index]),
+                )
+                for index in kept.tolist()
+            )
+            queries = predicted.queries[kept]
+            values = attention.maps[0].float().cpu()[queries]
+            info = MapInfo(
+                model=type(model).__name__,
+                layer=layer % model.num_decoder_layers,
+                outside=(1 - values.sum((1, 2))).clamp(min=0).tolist(),
+                more={"heads": "mean", "queries": queries.tolist()},
+            )
+            labels = tuple(detected.label for detected in objects)
+            maps = AttentionMap(values, attention.site, "queries", geometry, info, labels)
+            results.append(Detections(objects, maps))
+    return results

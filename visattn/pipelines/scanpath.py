@@ -103,14 +103,9 @@ def _scan_images(
         _draw(model, image, of_image[None], policy, seed)
         for image, of_image in zip(images, pixels, strict=True)
     ]
-    noise, starts, paths = (
-        None if drawn[0] is None else torch.cat(drawn).to(device)
-        for drawn in zip(*draws, strict=True)
-    )
+    drawn = {name: torch.cat([each[name] for each in draws]).to(device) for name in draws[0]}
     inputs = pixels.to(device)
-    rollout = model.rollout(
-        model.normalize(inputs), noise=noise, init_locations=starts, locations=paths
-    )
+    rollout = model.rollout(model.normalize(inputs), **drawn)
     locations = rollout.locations[:, 0].float()
     logits = rollout.logits[:, 0]
     if not (rollout.policy_means.isfinite().all() and logits.isfinite().all()):
@@ -143,24 +138,24 @@ def _draw(
     pixels: UInt8[Tensor, "1 c y x"],
     policy: Policy,
     seed: int,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return noise of the policy, first location and all locations of an image, where it has them.
+) -> dict[str, Tensor]:
+    """Return noise and first location, or all locations, of an image, as `rollout` takes them.
 
     They depend on the seed and the image, not on its batch.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(image.numpy().tobytes(), seed))  # 32 bits
     if policy in ("greedy", "sampled"):
-        shape = (1, 1, model.num_glimpses, 2)
-        noise = (
-            torch.randn(shape, generator=generator) if policy == "sampled" else torch.zeros(shape)
-        )
+        noise = torch.zeros(1, 1, model.num_glimpses, 2)
+        if policy == "sampled":
+            noise = torch.randn(noise.shape, generator=generator)
         start = torch.rand((1, 2), generator=generator) * 2 - 1
-        return noise, start if model.random_start else None, None
+        return {"noise": noise} | ({"init_locations": start} if model.random_start else {})
     if policy == "random":
-        return None, None, torch.rand(1, model.num_glimpses, 2, generator=generator) * 2 - 1
+        return {"locations": torch.rand(1, model.num_glimpses, 2, generator=generator) * 2 - 1}
     if policy == "raster":
-        return None, None, raster_scanpaths(1, model.num_glimpses)
-    return None, None, saliency_scanpaths(itti_koch_saliency(pixels / 255), model.num_glimpses)
+        return {"locations": raster_scanpaths(1, model.num_glimpses)}
+    peaks = saliency_scanpaths(itti_koch_saliency(pixels / 255), model.num_glimpses)
+    return {"locations": peaks}
 
 
 def raster_scanpaths(num_images: int, num_glimpses: int) -> Float[Tensor, "b t 2"]:
