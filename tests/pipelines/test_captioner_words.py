@@ -1,6 +1,7 @@
 """Forward pass for the methods of words: steps, numeric gradients, and marked blocks."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,16 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 import visattn
-from visattn.attribution.words import word_attention, word_gradients
+from visattn.attribution.cam import grad_cam
+from visattn.attribution.words import (
+    TokenVectors,
+    WordLayer,
+    WordRun,
+    word_attention,
+    word_attributions,
+    word_gradients,
+)
+from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.captioning.captioner import Captioner
@@ -26,7 +36,8 @@ from visattn.pipelines.caption_words import (
 )
 from visattn.pipelines.captioning import attention_site
 from visattn.pipelines.explainer import WORD_METHODS
-from visattn.pipelines.word_source import word_grids
+from visattn.pipelines.word_source import WordGrids, with_word_maps, word_grids
+from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS, START, WordMethod
 
@@ -204,3 +215,95 @@ def test_letters_of_scripts_without_spaces_are_joined_in_captions() -> None:
     assert Caption.from_dict(result.to_dict()).text == result.text
     assert result.alternatives[0].text == "".join(result.alternatives[0].words)
     assert "</span><span" in (result._repr_html_() or "")
+
+
+def test_maps_match_grad_cam_of_each_log_probability() -> None:
+    model = captioner("soft", SmallEncoder((24, 40), channels=8)).double()
+    features, words = torch.rand(1, 8, 3, 5, dtype=torch.float64), [7, 4, 9, 4, 5]
+    maps = word_attributions(captioner_run(model, features, words), ["gradcam"])["gradcam"]
+    for index, word in enumerate(words):
+        leaf = features.clone().requires_grad_()
+        state = model.start(leaf)
+        logits = torch.zeros(0)
+        for previous in [START, *words[:index]]:
+            logits, state, _ = model.step(state, torch.tensor([[previous]]))
+        [gradient] = torch.autograd.grad(logits[0, 0].log_softmax(-1)[word], [leaf])
+        expected = grad_cam(features, gradient)[0]
+        torch.testing.assert_close(maps[index].unflatten(-1, (3, 5)), expected)
+
+
+def test_explain_heeds_the_batch_size_and_empty_maps_of_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = captioner("soft", SmallEncoder((24, 40), channels=8))
+    photos = [np.zeros((24, 40, 3), np.uint8)] * 3
+    sizes: list[int] = []
+    encode = model.encoder.forward
+
+    def counted(images: Tensor) -> Tensor:
+        sizes.append(len(images))
+        return encode(images)
+
+    monkeypatch.setattr(model.encoder, "forward", counted)
+    maps = visattn.explain(model, photos, "words", batch_size=2)
+    assert sizes == [2, 1]
+    empty = [replace(each, values=torch.zeros_like(each.values)) for each in maps]
+    monkeypatch.setattr("visattn.pipelines.caption_words.explain_words", lambda *_, **__: empty)
+    kept = visattn.explain(model, photos, "words")
+    assert [each.info.empty for each in kept] == ["the map is zero everywhere"] * 3
+
+
+PLACE = Geometry.identity((10, 20))
+
+
+class TwoCells:
+    """Words whose log-probability is minus the squared distance of a mean of two cells from 3."""
+
+    words = ("a", "dog")
+
+    def __init__(self) -> None:
+        self.model, self.runs = nn.Linear(1, 1), 0
+
+    def run(self) -> WordRun:
+        self.runs += 1
+        cells = torch.tensor([[1.0], [2.0]], requires_grad=True)
+        weights = torch.tensor([[[0.25, 0.75], [1.0, 0.0]]], requires_grad=True)
+        layer = WordLayer("look", (weights,), torch.tensor([0, 1]))
+        log_probs = -(((weights[0] @ cells)[:, 0] - 3) ** 2)
+        return WordRun(log_probs, (layer,), TokenVectors(cells, Tensor.detach))
+
+    def place(self, rows: Tensor) -> WordGrids:
+        return WordGrids(rows[:, None], PLACE)
+
+    def occlude(self, window_cells: int | None) -> WordGrids:
+        return WordGrids(torch.full((2, 1, 2), float(window_cells or 7)), PLACE)
+
+    def described(self, caption: Caption, selected: dict[str, list[int]]) -> Caption:
+        return replace(caption, notes=f"{caption.maps.info.method} {selected}")
+
+
+def test_a_method_takes_one_run_if_it_needs_weights() -> None:
+    source = TwoCells()
+    assert word_grids(source, "occlusion").values.unique().tolist() == [7.0]
+    assert source.runs == 0
+    # the gradient for a weight is 2 (3 - mean) times its cell: 2.5 and 4 times 1 and 2
+    values, place = word_grids(source, "gradient_attention")
+    assert values[:, 0].tolist() == [[0.625, 3.75], [4.0, 0.0]]
+    assert place is PLACE
+    assert source.runs == 1
+    values, _ = word_grids(source, "attention", layers=[0])
+    assert values[:, 0].tolist() == [[0.25, 0.75], [1.0, 0.0]]
+
+
+def test_captions_get_the_maps_of_a_method() -> None:
+    source = TwoCells()
+    maps = AttentionMap(torch.ones(2, 1, 2), "look", "words", labels=source.words)
+    said = Caption(source.words, (-0.1, -0.2), (1.0, 1.0), maps, -0.3, finished=True)
+    assert with_word_maps(said, source, "attention") is said
+    drawn = with_word_maps(said, source, "gradient_attention", layers=[0])
+    assert (drawn.maps.kind, drawn.maps.geometry) == ("gradient", PLACE)
+    assert drawn.quantity == "attention \N{MULTIPLICATION SIGN} gradient"
+    assert drawn.notes == "gradient_attention {'layers': [0]}"
+    for method, message in (("rollout", "methods for words are"), ("gradcam", "attention weights")):
+        with pytest.raises(ValueError, match=message):
+            with_word_maps(said, source, method, heads=[0])

@@ -1,5 +1,6 @@
 """Captions of photos, and overlays of their maps."""
 
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -11,15 +12,15 @@ from PIL import Image
 import visattn
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageError, read_image
-from visattn.images.resize import ResizeMode
+from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.pipelines.captioning import caption
+from visattn.pipelines.captioning import caption, ground_phrases
 from visattn.pipelines.scanpath import glimpses
 from visattn.recording.recorder import Recording
 from visattn.results.attention_map import AttentionMap
-from visattn.results.captions import Caption
+from visattn.results.captions import Caption, Phrase
 from visattn.results.info import MapInfo
 from visattn.results.kinds import SPECIAL_TOKENS
 from visattn.viz.maps import overlay
@@ -219,3 +220,20 @@ def test_repr_is_one_line(model: ShowAttendTell) -> None:
         assert len(repr(thing)) < 200
         assert type(thing).__name__ in repr(thing)
     assert visattn.overlay is overlay
+
+
+def test_reference_phrases_are_scored_on_the_visible_part_of_their_boxes() -> None:
+    words, values = ("a", "red", "dog"), torch.zeros(3, 2, 4)
+    values[range(3), 0, range(3)] = 1.0  # the maps peak further to the right with each word
+    middle = ResizeSpec((24, 24)).geometry((40, 100))  # 30 to 70 of 100 columns
+    maps = AttentionMap(values, "look", "words", middle, labels=words)
+    said = Caption(words, (-0.5,) * 3, (0.5,) * 3, maps, -1.5, finished=True)
+    # The box covers the left half of the visible region: the first two columns of the grid.
+    dog = Phrase(4, 2, ((0.3, 0.0, 0.5, 1.0),), ("animals",), "red dog")
+    hidden = Phrase(0, 1, ((0.0, 0.0, 0.2, 1.0),), ("other",), "a")
+    first, second = ground_phrases(said, [dog, hidden]).phrases
+    assert (second.first, second.words, second.boxes) == (1, 2, dog.boxes)
+    assert second.correctness == pytest.approx((1.0, 0.0))
+    assert second.baseline == pytest.approx(0.5)
+    assert (first.first, first.boxes, first.correctness) == (0, hidden.boxes, ())
+    assert ground_phrases(replace(said, words=("dogs",)), [dog]).phrases == ()

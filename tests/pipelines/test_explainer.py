@@ -86,22 +86,9 @@ def test_metadata_describes_target_and_score() -> None:
     [best] = explain(model, photo(), "input_gradient", signed=True)
     assert best.info.signed
     with torch.no_grad():
-        resized = torch.from_numpy(resized_pixels(photo(), best)).permute(2, 0, 1)[None]
-        scores = model.eval()(resized)[0]
+        scores = model.eval()(va.Explainer(model).prepare(photo()).inputs)[0]
     assert best.info.target == int(scores.argmax())
     assert best.info.score == pytest.approx(float(scores.max()), abs=1e-5)
-
-
-def resized_pixels(image: np.ndarray, heatmap: va.AttentionMap) -> np.ndarray:
-    from visattn.images.reader import LoadedImage
-    from visattn.images.resize import ResizeSpec, resize_to_input
-
-    assert heatmap.geometry is not None
-    return (
-        resize_to_input(LoadedImage(image), ResizeSpec(heatmap.geometry.input_size))[0]
-        .permute(1, 2, 0)
-        .numpy()
-    )
 
 
 def test_model_and_random_state_are_restored() -> None:

@@ -1,5 +1,7 @@
 """What a model that was loaded by name brings beside its weights."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,3 +43,14 @@ def loaded_with(model: nn.Module) -> Loaded:
         'in memory'
     """
     return getattr(model, "visattn_loaded", Loaded())
+
+
+def unique_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return unique class names: repeated names get their index appended.
+
+    Example:
+        >>> unique_names(["crane", "cat", "crane"])
+        ('crane (0)', 'cat', 'crane (2)')
+    """
+    counts = Counter(names)
+    return tuple(f"{n} ({i})" if counts[n] > 1 else n for i, n in enumerate(names))

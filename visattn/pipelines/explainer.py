@@ -30,8 +30,6 @@ from visattn.models.backbones.huggingface import (
     image_model,
     image_transform,
 )
-from visattn.models.captioning.captioner import Captioner
-from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.loaded import loaded_with
 from visattn.pipelines.attribution_maps import compute_maps, report_empty, stack_texts
 from visattn.pipelines.inputs import (
@@ -302,9 +300,7 @@ class Explainer:
             target: What will be explained, as for `explain`.
         """
         own = sequence_methods(self.model)
-        if isinstance(self.model, Captioner):
-            return own
-        return [*own, *supported_methods(self.analyze(), target)]
+        return own if "words" in own else [*own, *supported_methods(self.analyze(), target)]
 
     def check(self, method: str, target: TargetLike = None, **method_args: Any) -> None:
         """Refuse a method that does not fit the model, or arguments that it does not take.
@@ -315,7 +311,7 @@ class Explainer:
         self._checked(None, method, target, method_args)
 
     def _method(self, name: str) -> Method:
-        if isinstance(self.model, Captioner) or name in SEQUENCE_METHODS:
+        if "words" in sequence_methods(self.model) or name in SEQUENCE_METHODS:
             raise ValueError(
                 f"{name} does not fit a {type(self.model).__name__}; supported methods: "
                 f"{', '.join(self.methods())}"
@@ -401,7 +397,7 @@ class Explainer:
                     rows += [[each] for each in maps]
                 else:
                     wanted = targets[start : start + step]
-                    rows += self.map_targets(batch, name, wanted, **arguments[name])
+                    rows += self._rows(batch, name, wanted, arguments[name])
         of_method: dict[str, list[Any]] = {}
         for name, rows in made.items():
             report_empty([each for row in rows for each in row], name)
@@ -425,26 +421,19 @@ class Explainer:
             ValueError: If the method does not fit.
         """
         each = target if is_list(target) else [target] * len(batch.originals)
-        rows = self.map_targets(batch, method, [[one] for one in each], **method_args)
+        rows = self._rows(batch, method, [[one] for one in each], method_args)
         return [made for [made] in rows]
 
-    def map_targets(
+    def _rows(
         self,
         batch: PreparedImages,
         method: str,
         targets: Sequence[Sequence[Any]],
-        **method_args: Any,
+        method_args: Mapping[str, Any],
     ) -> list[list[AttentionMap]]:
         """Return for each prepared image a map of each of its targets, empty ones included.
 
-        Args:
-            batch: The images.
-            method: Name of the method; one that explains no class computes one map per image.
-            targets: Targets of each image.
-            method_args: Arguments of the method.
-
-        Raises:
-            ValueError: If the method does not fit.
+        A method that explains no class computes one map per image.
         """
         first = targets[0][0]
         subject, chosen, args = self._checked(batch, method, first, method_args)
@@ -480,10 +469,11 @@ class Explainer:
         options = {"batch_size": batch_size, **method_args}
         if self._preprocessing.resize_mode is not None:
             options["resize_mode"] = self._preprocessing.resize_mode
-        if isinstance(self.model, Captioner):
+        if method in WORD_METHODS:
             from visattn.pipelines.caption_words import explain_words  # slow to import
 
-            maps = explain_words(self.model, images, WORD_METHODS[method], **options)
+            model: Any = self.model
+            maps = explain_words(model, images, WORD_METHODS[method], **options)
         else:
             from visattn.pipelines.scanpath import glimpses
 
@@ -541,9 +531,10 @@ def _state(model: nn.Module) -> list[Any]:
 
 def sequence_methods(model: nn.Module) -> list[str]:
     """Return the methods of a captioner or of a glimpse model; none for others."""
-    if isinstance(model, Captioner):
+    # By what it has, so that the models of visattn are not imported to explain others.
+    if hasattr(model, "teacher_force"):
         return list(WORD_METHODS)
-    return ["glimpses"] if isinstance(model, RecurrentAttentionModel) else []
+    return ["glimpses"] if hasattr(model, "glimpse_net") else []
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:

@@ -26,8 +26,6 @@ from visattn.images.sources import list_photos
 from visattn.images.tensors import render_tensor, single_image
 from visattn.io.safe_text import print_message
 from visattn.models.backbones.huggingface import is_image_processor, processor_transform
-from visattn.models.base import DenseModel, ImageClassifier, ImageEncoder
-from visattn.models.captioning.captioner import Captioner
 from visattn.models.loaded import loaded_with
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.frozen import first_weight
@@ -463,12 +461,13 @@ def _geometry_on_photo(transform: Any, photo: LoadedImage, size: tuple[int, int]
     return geometry
 
 
-def own_network(model: nn.Module) -> ImageClassifier | ImageEncoder | None:
+def own_network(model: nn.Module) -> Any:
     """Return the network of visattn that normalizes images itself; None for other models.
 
     Example:
         >>> own_network(nn.Conv2d(3, 2, 1)) is None
         True
     """
-    network = model.encoder if isinstance(model, Captioner | DenseModel) else model
-    return network if isinstance(network, ImageClassifier | ImageEncoder) else None
+    # By what it has, so that the models of visattn are not imported to explain others.
+    networks = (model, getattr(model, "encoder", None))
+    return next((each for each in networks if hasattr(each, "set_input")), None)

@@ -4,7 +4,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -103,7 +103,9 @@ def _scan_images(
         _draw(model, image, of_image[None], policy, seed)
         for image, of_image in zip(images, pixels, strict=True)
     ]
-    drawn = {name: torch.cat([each[name] for each in draws]).to(device) for name in draws[0]}
+    drawn: dict[str, Any] = {
+        name: torch.cat([each[name] for each in draws]).to(device) for name in draws[0]
+    }
     inputs = pixels.to(device)
     rollout = model.rollout(model.normalize(inputs), **drawn)
     locations = rollout.locations[:, 0].float()

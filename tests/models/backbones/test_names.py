@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 
 import visattn as va
 from visattn.models import TimmEncoder
-from visattn.models.backbones.names import unique_names
-from visattn.models.loaded import loaded_with
+from visattn.models.loaded import loaded_with, unique_names
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (61, 83, 3), np.uint8)
 

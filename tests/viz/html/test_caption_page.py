@@ -103,7 +103,9 @@ def test_page_has_phrases_with_boxes_and_scores() -> None:
 @pytest.mark.parametrize("name", ["$width.png", "b$$c.png", "<b>.png"])
 def test_the_name_of_a_photo_is_text(name: str, tmp_path: Path) -> None:
     Image.new("RGB", (SIZE[1], SIZE[0])).save(tmp_path / name)
-    assert f">{html.escape(name)}<" in caption_html(tmp_path / name, DOG)
+    text = caption_html(tmp_path / name, DOG)
+    assert f">{html.escape(name)}<" in text
+    assert tmp_path.name not in text
 
 
 def test_back_link_is_shown_if_set() -> None:
@@ -115,6 +117,7 @@ def test_back_link_is_shown_if_set() -> None:
     ("change", "reason"),
     [
         ({"size": (53, 31)}, r"belong to an image of size \(31, 53\)"),
+        ({"caption": replace(DOG, maps=replace(DOG.maps, geometry=None))}, "have no geometry"),
         ({"vmax": 0.0}, "must be above 0, got 0.0"),
         ({"vmax": float("nan")}, "must be above 0, got nan"),
         ({"opacity": 1.5}, "opacity must be between 0 and 1"),

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from visattn.geometry.preprocessing import UnsupportedTransform
 from visattn.io.safe_text import read_json_object
-from visattn.models.backbones.names import unique_names
-from visattn.models.loaded import Loaded, mark
+from visattn.models.loaded import Loaded, mark, unique_names
 from visattn.recording.model_config import vision_tower
 
 _TOLERANCE = 0.02  # of normalized pixels, in the mean

@@ -4,8 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from visattn.models.backbones.timm_classifier import (
     create_timm_backbone,
     read_timm_weights,
 )
-from visattn.models.loaded import Loaded, mark
+from visattn.models.loaded import Loaded, mark, unique_names
 from visattn.models.weights import Weights, classes_of, load_weights, read_weights
 
 _LIBRARIES = ("timm", "torchvision", "hf")
@@ -107,17 +106,6 @@ def _torchvision_model(
     names = loaded.class_names or (classes if built[-1] == len(classes) else ())
     source = str(weights or ("pretrained" if pretrained else "random"))
     return mark(model, Loaded(source, names, transform, notes=loaded.notes))
-
-
-def unique_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return unique class names: repeated names get their index appended.
-
-    Example:
-        >>> unique_names(["crane", "cat", "crane"])
-        ('crane (0)', 'cat', 'crane (2)')
-    """
-    counts = Counter(names)
-    return tuple(f"{n} ({i})" if counts[n] > 1 else n for i, n in enumerate(names))
 
 
 def _imagenet_names(model: nn.Module) -> tuple[str, ...]:
