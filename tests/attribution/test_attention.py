@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack  # pyright: ignore[reportPrivateUsage]
 
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.attention import (
     attention,
     attention_rollout,
@@ -19,7 +20,6 @@ from visattn.attribution.attention import (
     relevance,
     rollout,
 )
-from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.targets import class_target, resolve_target
 from visattn.recording.attention_call import AttentionCall
 from visattn.recording.recorder import record
@@ -76,17 +76,17 @@ def inputs(count: int = 2) -> Tensor:
     return torch.randn(count, 3, 24, 40, generator=generator, dtype=torch.float64)
 
 
-def recorded(explained: Subject, x: Tensor) -> tuple[list[Tensor], Tensor | None]:
+def recorded(subject: Subject, x: Tensor) -> tuple[list[Tensor], Tensor | None]:
     """Return the weights of the layers and those of the pool if there is one."""
-    with torch.no_grad(), record(explained.model.eval()) as recording:
-        explained.scores(x)
+    with torch.no_grad(), record(subject.model.eval()) as recording:
+        subject.scores(x)
     return recording.weights[:3], recording.weights[3] if len(recording.weights) > 3 else None
 
 
-def gradients(explained: Subject, x: Tensor, class_index: int, layer: int) -> Tensor:
+def gradients(subject: Subject, x: Tensor, class_index: int, layer: int) -> Tensor:
     """Return the gradient of a score with respect to one layer alone."""
-    with record(explained.model.eval(), layers=[layer], differentiable=True) as recording:
-        total = explained.scores(x)[:, class_index].sum()
+    with record(subject.model.eval(), layers=[layer], differentiable=True) as recording:
+        total = subject.scores(x)[:, class_index].sum()
     return torch.autograd.grad(total, recording.weights)[0]
 
 
@@ -103,28 +103,28 @@ def to_grid(rows: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_attention_is_that_of_the_pooled_tokens(pool: str) -> None:
-    explained, x = transformer(pool), inputs()
-    layers, pooling = recorded(explained, x)
-    result = attention(explained, x, resolve_target(None, explained))
+    subject, x = transformer(pool), inputs()
+    layers, pooling = recorded(subject, x)
+    result = attention(subject, x, resolve_target(None, subject))
     rows = (
         pooled_rows(pool, layers[-1].mean(1))
         if pooling is None
         else pooling.reshape(2, 2, -1).mean(1)
     )
     torch.testing.assert_close(result, to_grid(rows))
-    second = attention(explained, x, resolve_target(None, explained), layer=1, heads="max")
+    second = attention(subject, x, resolve_target(None, subject), layer=1, heads="max")
     torch.testing.assert_close(second, to_grid(pooled_rows(pool, layers[1].amax(1))))
 
 
 def test_heads_layers_and_queries_are_selected() -> None:
-    explained, x = transformer("class"), inputs()
-    layers, _ = recorded(explained, x)
-    target = resolve_target(None, explained)
-    single = attention(explained, x, target, layer=0, heads=1)
+    subject, x = transformer("class"), inputs()
+    layers, _ = recorded(subject, x)
+    target = resolve_target(None, subject)
+    single = attention(subject, x, target, layer=0, heads=1)
     torch.testing.assert_close(single, to_grid(layers[0][:, 1, 0]))
-    both = attention(explained, x, target, layer=0, heads=[0, 1], queries="patches")
+    both = attention(subject, x, target, layer=0, heads=[0, 1], queries="patches")
     torch.testing.assert_close(both, to_grid(layers[0][:, :, 3:].mean((1, 2))))
-    named = attention(explained, x, target, layer=explained.info.attention_layers[0].site, heads=1)
+    named = attention(subject, x, target, layer=subject.info.attention_layers[0].site, heads=1)
     assert torch.equal(named, single)
 
 
@@ -132,8 +132,8 @@ def test_heads_layers_and_queries_are_selected() -> None:
     ("pool", "start"), [("class", 0), ("class", 1), ("distilled", 0), ("mean", 0), ("attention", 1)]
 )
 def test_rollout_is_the_product_of_recorded_weights(pool: str, start: int) -> None:
-    explained, x = transformer(pool), inputs()
-    layers, pooling = recorded(explained, x)
+    subject, x = transformer(pool), inputs()
+    layers, pooling = recorded(subject, x)
     product = torch.eye(layers[0].shape[-1], dtype=torch.float64).expand(2, -1, -1)
     for layer in layers[start:]:
         mixed = layer.amax(1) + torch.eye(layer.shape[-1])
@@ -141,15 +141,15 @@ def test_rollout_is_the_product_of_recorded_weights(pool: str, start: int) -> No
     rows = pooled_rows(pool, product)
     if pooling is not None:
         rows = (pooling.reshape(2, 2, 1, -1).amax(1) @ product)[:, 0]
-    result = rollout(explained, x, resolve_target(None, explained), heads="max", start_layer=start)
+    result = rollout(subject, x, resolve_target(None, subject), heads="max", start_layer=start)
     torch.testing.assert_close(result, to_grid(rows))
 
 
 @pytest.mark.parametrize("pool", ["class", "mean"])
 def test_each_layer_is_multiplied_by_its_own_gradient(pool: str) -> None:
-    explained, x = transformer(pool), inputs()
-    layers, _ = recorded(explained, x)
-    layer_gradients = [gradients(explained, x, 2, layer) for layer in range(3)]
+    subject, x = transformer(pool), inputs()
+    layers, _ = recorded(subject, x)
+    layer_gradients = [gradients(subject, x, 2, layer) for layer in range(3)]
     assert not torch.allclose(layer_gradients[0], layer_gradients[2])
     rolled = relevances = torch.eye(layers[0].shape[-1], dtype=torch.float64).expand(2, -1, -1)
     for weights, gradient in zip(layers, layer_gradients, strict=True):
@@ -157,23 +157,23 @@ def test_each_layer_is_multiplied_by_its_own_gradient(pool: str) -> None:
         relevances = relevances + product @ relevances
         mixed = (weights * gradient).mean(1).clamp(min=0) + torch.eye(weights.shape[-1])
         rolled = (mixed / mixed.sum(-1, keepdim=True)) @ rolled
-    target = resolve_target(2, explained)
+    target = resolve_target(2, subject)
     torch.testing.assert_close(
-        gradient_rollout(explained, x, target), to_grid(pooled_rows(pool, rolled))
+        gradient_rollout(subject, x, target), to_grid(pooled_rows(pool, rolled))
     )
     identity = torch.eye(layers[0].shape[-1], dtype=torch.float64).expand(2, -1, -1)
     torch.testing.assert_close(
-        relevance(explained, x, target), to_grid(pooled_rows(pool, relevances - identity))
+        relevance(subject, x, target), to_grid(pooled_rows(pool, relevances - identity))
     )
     last = (layers[-1] * layer_gradients[-1]).clamp(min=0).mean(1)
     torch.testing.assert_close(
-        gradient_attention(explained, x, target), to_grid(pooled_rows(pool, last))
+        gradient_attention(subject, x, target), to_grid(pooled_rows(pool, last))
     )
 
 
 def test_layers_that_run_twice_raise_an_error() -> None:
-    explained = transformer("class")
-    twice = replace(explained, forward=lambda x: explained.scores(x) + explained.scores(-x))
+    subject = transformer("class")
+    twice = replace(subject, forward=lambda x: subject.scores(x) + subject.scores(-x))
     with pytest.raises(ValueError, match=r"each of 3 attention layers of vit_tiny.* got 6 maps"):
         rollout(twice, inputs(), resolve_target(0, twice))
     with pytest.raises(ValueError, match=r"each of 1 attention layers of vit_tiny.* got 2 maps"):
@@ -187,8 +187,8 @@ def test_a_class_token_may_be_added_by_a_later_layer() -> None:
     with torch.no_grad():
         for block in model.blocks:
             (block.attn.qkv if hasattr(block.attn, "qkv") else block.attn.qk).weight.normal_()
-    explained, x = analyze_model(model.eval()), torch.randn(2, 3, 48, 48)
-    assert [layer.prefix_tokens for layer in explained.info.attention_layers] == [
+    subject, x = analyze_model(model.eval()), torch.randn(2, 3, 48, 48)
+    assert [layer.prefix_tokens for layer in subject.info.attention_layers] == [
         (),
         (),
         ("class",),
@@ -201,19 +201,19 @@ def test_a_class_token_may_be_added_by_a_later_layer() -> None:
     rows = (rows + rows @ last)[:, :, 1:] / 2
     for weights in (second, first):
         rows = (rows + rows @ weights) / 2
-    result = rollout(explained, x, resolve_target(0, explained))
+    result = rollout(subject, x, resolve_target(0, subject))
     torch.testing.assert_close(
         result.double(), rows[:, 0].unflatten(1, (3, 3)), atol=1e-6, rtol=1e-5
     )
     for method in (gradient_rollout, relevance):
-        assert method(explained, x, resolve_target(0, explained)).shape == (2, 3, 3)
-    earlier = attention(explained, x, resolve_target(0, explained), layer=0)  # of all patches
+        assert method(subject, x, resolve_target(0, subject)).shape == (2, 3, 3)
+    earlier = attention(subject, x, resolve_target(0, subject), layer=0)  # of all patches
     torch.testing.assert_close(earlier.flatten(1).double(), first.mean(1))
 
 
 def test_an_error_inside_a_layer_ends_the_interception(monkeypatch: pytest.MonkeyPatch) -> None:
-    explained, x = transformer("class"), inputs()
-    before = attention(explained, x, class_target([1]))
+    subject, x = transformer("class"), inputs()
+    before = attention(subject, x, class_target([1]))
     linear = torch.nn.functional.linear
 
     def fail(*args: Any) -> Tensor:
@@ -224,9 +224,9 @@ def test_an_error_inside_a_layer_ends_the_interception(monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(torch.nn.functional, "linear", fail)
         with pytest.raises(RuntimeError, match="out of order"):
-            attention(explained, x, class_target([1]))
+            attention(subject, x, class_target([1]))
     assert not _get_current_function_mode_stack()
-    assert torch.equal(attention(explained, x, class_target([1])), before)
+    assert torch.equal(attention(subject, x, class_target([1])), before)
 
 
 def test_weights_that_do_not_reproduce_an_output_are_refused_at_first(

@@ -12,7 +12,7 @@ from torch import nn
 
 import visattn as va
 from visattn.attribution import METHODS
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.models import AttentionResNet, VisionTransformer
 
 CLASSES = ("ant", "bee", "cat")
@@ -47,7 +47,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Any, torch.dtype]] = {
 }
 
 
-def explained(model: nn.Module, method: str, target: Any) -> Any:
+def subject(model: nn.Module, method: str, target: Any) -> Any:
     """Return the map of a method; or the refusal."""
     chosen = target if METHODS[method].needs_target else None
     torch.manual_seed(0)
@@ -64,9 +64,9 @@ def test_autocast_changes_the_rounding_alone(name: str) -> None:
     # A model of its own, since what is known of one is kept: here it is found under autocast.
     model, other = create(), create()
     for method in METHODS:
-        plain = explained(other, method, target)
+        plain = subject(other, method, target)
         with torch.autocast("cpu", dtype):
-            rounded = explained(model, method, target)
+            rounded = subject(model, method, target)
         if isinstance(plain, str):
             assert rounded == plain
             continue

@@ -138,9 +138,9 @@ def test_eigen_maps_are_first_components_with_the_sign_of_the_evidence() -> None
     assert heatmap[0, 1] == 0
 
 
-def halves(explained: Subject, index: int) -> tuple[nn.Sequential, nn.Sequential]:
+def halves(subject: Subject, index: int) -> tuple[nn.Sequential, nn.Sequential]:
     """Return the modules before and behind a layer, without operations in place."""
-    layers: Any = list(explained.model.eval().children())
+    layers: Any = list(subject.model.eval().children())
     layers[3] = nn.ReLU()
     return nn.Sequential(*layers[:index]), nn.Sequential(*layers[index:])
 
@@ -149,27 +149,27 @@ def halves(explained: Subject, index: int) -> tuple[nn.Sequential, nn.Sequential
 def test_a_method_gets_the_features_and_gradients_of_its_layer(
     layer: int | str, index: int
 ) -> None:
-    explained, x = small_cnn(), images()
-    before, behind = halves(explained, index)
+    subject, x = small_cnn(), images()
+    before, behind = halves(subject, index)
     features = before(x).detach().requires_grad_()
     total = behind(features)[[0, 1], TARGETS].sum()
     [gradients] = torch.autograd.grad(total, [features])
-    target = resolve_target(TARGETS, explained)
+    target = resolve_target(TARGETS, subject)
     for chosen, formula in (
         (gradcam, grad_cam),
         (gradcam_plus_plus, grad_cam_plus_plus),
         (layercam, layer_cam),
     ):
-        result = chosen(explained, x, target, layer=layer)
+        result = chosen(subject, x, target, layer=layer)
         torch.testing.assert_close(result, formula(features.detach(), gradients))
 
 
 @pytest.mark.parametrize(("count", "strength"), [(1, 1.0), (2, 0.6), (99, 1.0), (2, 0.0)])
 def test_finer_cam_explains_the_difference_to_similar_classes(count: int, strength: float) -> None:
-    explained, x = small_cnn(), images()
-    trunk, head = halves(explained, 1)
-    target = resolve_target(TARGETS, explained)
-    result = finercam(explained, x, target, layer=0, num_references=count, strength=strength)
+    subject, x = small_cnn(), images()
+    trunk, head = halves(subject, 1)
+    target = resolve_target(TARGETS, subject)
+    result = finercam(subject, x, target, layer=0, num_references=count, strength=strength)
     for index, row in enumerate(TARGETS):
         features = trunk(x[[index]]).detach().requires_grad_()
         scores = head(features)[0]
@@ -183,18 +183,18 @@ def test_finer_cam_explains_the_difference_to_similar_classes(count: int, streng
 
 @pytest.mark.parametrize(("layer", "index"), [(-1, 3), (0, 1)])
 def test_channel_methods_equal_plain_loops(layer: int, index: int) -> None:
-    explained, x = small_cnn(), images()
-    before, behind = halves(explained, index)
-    target = resolve_target(TARGETS, explained)
-    scored = scorecam(explained, x, target, layer=layer, internal_batch_size=1)
-    ablated = ablationcam(explained, x, target, layer=layer, internal_batch_size=4)
+    subject, x = small_cnn(), images()
+    before, behind = halves(subject, index)
+    target = resolve_target(TARGETS, subject)
+    scored = scorecam(subject, x, target, layer=layer, internal_batch_size=1)
+    ablated = ablationcam(subject, x, target, layer=layer, internal_batch_size=4)
     with torch.no_grad():
         for row, label in enumerate(TARGETS):
             activations = before(x[[row]])
             large = interpolate(activations, (13, 17), mode="bilinear")[0]
             low, high = large.amin((1, 2), keepdim=True), large.amax((1, 2), keepdim=True)
             masked = x[row] * ((large - low) / (high - low))[:, None]
-            weights = explained.model(masked)[:, label].softmax(0)
+            weights = subject.model(masked)[:, label].softmax(0)
             expected = (weights[:, None, None] * activations[0]).sum(0).relu()
             torch.testing.assert_close(scored[row], expected)
             score = behind(activations)[0, label]
@@ -232,12 +232,12 @@ def test_ablationcam_of_a_linear_head_is_its_class_activation_map() -> None:
     x = torch.rand(2, 3, 2, 3, generator=torch.Generator().manual_seed(3))
     x[1, 2] = -1  # a channel that is off
     activations, weights = x.relu(), torch.arange(1.0, 4.0)
-    for explained in (head(), head(shortcut=True), head(named=True)):
-        scores = explained.scores(x)
+    for subject in (head(), head(shortcut=True), head(named=True)):
+        scores = subject.scores(x)
         drops = activations.mean((2, 3)) * weights / scores.abs()
         expected = torch.einsum("bc,bcyx->byx", drops, activations)
-        target = resolve_target(0, explained)
-        torch.testing.assert_close(ablationcam(explained, x, target), expected)
+        target = resolve_target(0, subject)
+        torch.testing.assert_close(ablationcam(subject, x, target), expected)
     named = ablationcam(head(named=True), x[:1], lambda output: output["logits"][:, 0])
     plain = ablationcam(head(), x[:1], lambda scores: scores[:, 0])
     torch.testing.assert_close(named, plain)
@@ -247,12 +247,12 @@ def test_ablationcam_of_a_linear_head_is_its_class_activation_map() -> None:
 
 
 def test_the_backward_pass_stops_at_the_layer_and_activations_alone_need_none() -> None:
-    explained, x = small_cnn(), images()
-    model: Any = explained.model.train()
+    subject, x = small_cnn(), images()
+    model: Any = subject.model.train()
     model[7].bias.grad = torch.ones(4, dtype=torch.float64)
     reached: list[bool] = []
     hook = model[0].register_full_backward_hook(lambda *_: reached.append(True))
-    gradcam(explained, x, resolve_target(2, explained))
+    gradcam(subject, x, resolve_target(2, subject))
     hook.remove()
     assert reached == []
     grads = [weight.grad for weight in model.parameters()]
@@ -265,16 +265,16 @@ def test_the_backward_pass_stops_at_the_layer_and_activations_alone_need_none() 
         return scores[:, 0]
 
     for name in ("eigencam", "eigengradcam"):
-        METHODS[name].function(explained, x, target)
+        METHODS[name].function(subject, x, target)
     assert seen == [False, True]
 
 
 def test_a_hundred_calls_do_not_leak_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # which takes most of the time
-    explained, x = head(), torch.rand(1, 3, 2, 3)
+    subject, x = head(), torch.rand(1, 3, 2, 3)
     alive: list[int] = []
     for call in range(100):
-        gradcam(explained, x, resolve_target(0, explained))
+        gradcam(subject, x, resolve_target(0, subject))
         if call in (9, 99):
             gc.collect()
             alive.append(sum(issubclass(type(item), Tensor) for item in gc.get_objects()))
@@ -292,9 +292,9 @@ def test_channels_last_layouts_are_supported(layout: Any) -> None:
             return (x * torch.arange(x[0].numel()).view_as(x[0])).flatten(1)[:, :35] / 100
 
     model = nn.Sequential(ChannelsLast(), Scores())
-    explained, x = Subject(model, small_cnn().info, model), images()
-    target, layer = resolve_target(4, explained), FeatureLayer("0", layout, (13, 17))
-    [(activations, gradients)] = activations_and_gradients(explained, x, target, layer)
+    subject, x = Subject(model, small_cnn().info, model), images()
+    target, layer = resolve_target(4, subject), FeatureLayer("0", layout, (13, 17))
+    [(activations, gradients)] = activations_and_gradients(subject, x, target, layer)
     assert torch.equal(activations, x)
     assert gradients[0].nonzero().tolist() == [[1, 0, 1]]  # of index 4, at the second position
 

@@ -16,7 +16,7 @@ from visattn.attribution import (
     QueryTarget,
     RegionTarget,
 )
-from visattn.attribution.explained_model import describe_model
+from visattn.attribution.analysis import describe_model
 from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.perturbation import evaluate_target
 from visattn.attribution.regions import mask_from_runs, mask_on_grid, mask_to_runs
@@ -32,8 +32,8 @@ def images(count: int = 1, size: tuple[int, int] = (24, 40)) -> Tensor:
 
 
 def bound(target: DenseTarget, model: nn.Module, *geometries: Geometry) -> Any:
-    explained = describe_model(model, (24, 40), CLASSES)
-    return target.bind(explained, geometries or (Geometry.identity((24, 40)),))
+    subject = describe_model(model, (24, 40), CLASSES)
+    return target.bind(subject, geometries or (Geometry.identity((24, 40)),))
 
 
 def test_a_pixel_is_the_logit_of_the_upsampled_map() -> None:
@@ -56,18 +56,18 @@ def test_coordinates_are_those_of_the_photo_after_any_preprocessing() -> None:
 
 
 def test_the_cam_of_a_region_is_the_sum_over_its_pixels() -> None:
-    explained, batch = describe_model(Segmenter(), (24, 40), CLASSES), images()
+    subject, batch = describe_model(Segmenter(), (24, 40), CLASSES), images()
     mask = torch.zeros(24, 40)
     mask[4:12, 8:16] = 1  # 2 x 2 cells
     total = torch.zeros(6, 10)
     for y in (5, 9):
         for x in (9, 13):  # a pixel of each cell; the center of a cell of 4 x 4 is between pixels
             pixel = PixelTarget("cat", x=x + 0.5, y=y + 0.5)
-            target = pixel.bind(explained, (Geometry.identity((24, 40)),))
-            [(activations, gradients)] = activations_and_gradients(explained, batch, target, LAYER)
+            target = pixel.bind(subject, (Geometry.identity((24, 40)),))
+            [(activations, gradients)] = activations_and_gradients(subject, batch, target, LAYER)
             total += (activations * gradients.mean((2, 3), keepdim=True)).sum(1)[0]
-    region = RegionTarget("cat", mask).bind(explained, (Geometry.identity((24, 40)),))
-    [(activations, gradients)] = activations_and_gradients(explained, batch, region, LAYER)
+    region = RegionTarget("cat", mask).bind(subject, (Geometry.identity((24, 40)),))
+    [(activations, gradients)] = activations_and_gradients(subject, batch, region, LAYER)
     cam = (activations * gradients.mean((2, 3), keepdim=True)).sum(1)[0]
     assert torch.allclose(cam, total, atol=1e-5)
     elementwise = (activations * gradients).sum(1)[0]  # HiResCAM through a head of 1 x 1
@@ -126,11 +126,11 @@ def test_queries_of_a_detr_have_logits_boxes_and_detections(extra: int) -> None:
 
 def test_variants_are_evaluated_in_one_batch() -> None:
     geometries = (Geometry.identity((24, 40)), Geometry.identity((24, 40)).flipped())
-    explained = describe_model(Segmenter(), (24, 40), CLASSES)
-    target = PixelTarget(None, x=3, y=4).bind(explained, geometries)
+    subject = describe_model(Segmenter(), (24, 40), CLASSES)
+    target = PixelTarget(None, x=3, y=4).bind(subject, geometries)
     variants = torch.stack((images(2), images(2) / 2, images(2) * 0))
-    values = evaluate_target(explained, variants, target)
-    alone = [target(explained.forward(variant)) for variant in variants]
+    values = evaluate_target(subject, variants, target)
+    alone = [target(subject.forward(variant)) for variant in variants]
     assert torch.allclose(values, torch.stack(alone), atol=1e-6)
 
 

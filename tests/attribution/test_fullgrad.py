@@ -6,7 +6,7 @@ import torch
 from small_models import images
 from torch import Tensor, nn
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.fullgrad import fullgrad
 from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import resolve_target
@@ -43,9 +43,9 @@ def network(activation: nn.Module) -> Subject:
     "activation", [nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.GELU(), nn.SiLU(inplace=True)]
 )
 def test_the_parts_of_fullgrad_sum_to_the_score(activation: nn.Module) -> None:
-    explained, x = network(activation), images()
-    result = fullgrad(explained, x, resolve_target([2, 0], explained))
-    assert METHODS["fullgrad"].check(explained, None) == ""
+    subject, x = network(activation), images()
+    result = fullgrad(subject, x, resolve_target([2, 0], subject))
+    assert METHODS["fullgrad"].check(subject, None) == ""
     assert result.shape == (2, 13, 17)
     assert bool((result >= 0).all())
 
@@ -54,7 +54,7 @@ def test_fullgrad_of_a_convolution_is_the_sum_of_two_maps() -> None:
     convolution, last = nn.Conv2d(1, 2, 1), nn.Linear(6, 1, bias=False)
     model = nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), last)
     info = ModelInfo("net", "other", (1, 3), (0.5,), (0.5,), "none")
-    explained, x = Subject(model, info, model), torch.tensor([[[[-1.0, 1.0, 4.0]]]])
+    subject, x = Subject(model, info, model), torch.tensor([[[[-1.0, 1.0, 4.0]]]])
     with torch.no_grad():
         convolution.weight.copy_(torch.tensor([1.0, 2.0]).view(2, 1, 1, 1))
         for bias in (convolution.bias,):
@@ -64,7 +64,7 @@ def test_fullgrad_of_a_convolution_is_the_sum_of_two_maps() -> None:
     # gradients behind the convolution: 0 2 1 and 1 3 0.5; of the image: 2 8 2
     bias = torch.tensor([[4.0, 12.0, 2.0]]) / 12
     pixels = (torch.tensor([[2.0, 8.0, 8.0]]) - 2) / 6
-    result = fullgrad(explained, x, resolve_target(0, explained))
+    result = fullgrad(subject, x, resolve_target(0, subject))
     torch.testing.assert_close(result, (bias + pixels)[None])
 
 
@@ -78,8 +78,8 @@ def test_fullgrad_lays_biases_where_the_cells_of_a_network_without_padding_lie()
         convolution.weight[0, 0, 2, 2] = convolution.bias[0] = 1  # pyright: ignore[reportOptionalSubscript]
         head.weight[0, 7 + 4] = 1  # row 1, column 4 of 5 x 7 cells
     info = ModelInfo("net", "other", (9, 11), (0.5,), (0.5,), "none")
-    explained, x = Subject(model, info, model), torch.ones(1, 1, 9, 11)
-    [result] = fullgrad(explained, x, resolve_target(0, explained))
+    subject, x = Subject(model, info, model), torch.ones(1, 1, 9, 11)
+    [result] = fullgrad(subject, x, resolve_target(0, subject))
     expected = torch.zeros(9, 11)
     expected[1 + 2, 4 + 2] = 2  # bias and pixel
     torch.testing.assert_close(result, expected)

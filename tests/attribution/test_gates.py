@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import visattn as va
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.blocks.tap import Tap
 
 

@@ -21,9 +21,9 @@ from visattn.recording.subject import Subject
 
 
 def test_gradients_equal_finite_differences() -> None:
-    explained, x = small_cnn(), images()
-    result = input_gradient(explained, x, resolve_target([2, 0], explained), signed=True)
-    model, step = explained.model.eval(), 1e-5
+    subject, x = small_cnn(), images()
+    result = input_gradient(subject, x, resolve_target([2, 0], subject), signed=True)
+    model, step = subject.model.eval(), 1e-5
     with torch.no_grad():
         for row, class_index, y, column in ((0, 2, 3, 5), (1, 0, 12, 16), (1, 0, 0, 0)):
             total = 0.0
@@ -38,8 +38,8 @@ def test_gradients_equal_finite_differences() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_attributions_of_a_linear_model_are_its_weights_or_terms(channels: int) -> None:
     weights = torch.randn(4, channels, 5, 7, dtype=torch.float64)
-    explained, x = linear_model(weights), torch.randn(2, channels, 5, 7, dtype=torch.float64)
-    target, chosen = resolve_target([3, 1], explained), weights[[3, 1]]
+    subject, x = linear_model(weights), torch.randn(2, channels, 5, 7, dtype=torch.float64)
+    target, chosen = resolve_target([3, 1], subject), weights[[3, 1]]
     largest, summed = chosen.abs().amax(1), (chosen * x).sum(1)
     hidden: dict[str, Any] = {"sliding_window_size": 1, "score_type": "logits"}
     cases: list[tuple[Any, dict[str, Any], Tensor]] = [
@@ -52,21 +52,21 @@ def test_attributions_of_a_linear_model_are_its_weights_or_terms(channels: int) 
         (occlusion, hidden, summed),
     ]
     for method, options, expected in cases:
-        torch.testing.assert_close(method(explained, x, target, **options), expected)
+        torch.testing.assert_close(method(subject, x, target, **options), expected)
 
 
 def test_integrated_gradients_satisfy_completeness() -> None:
-    explained, x = small_cnn(), images()
-    explained.model[3] = nn.GELU()  # pyright: ignore[reportIndexIssue]  # smooth, so that few steps suffice
-    result = integrated_gradients(explained, x, resolve_target(1, explained), n_steps=50)
+    subject, x = small_cnn(), images()
+    subject.model[3] = nn.GELU()  # pyright: ignore[reportIndexIssue]  # smooth, so that few steps suffice
+    result = integrated_gradients(subject, x, resolve_target(1, subject), n_steps=50)
     with torch.no_grad():
-        model = explained.model.eval()
+        model = subject.model.eval()
         expected = (model(x) - model(torch.zeros_like(x)))[:, 1]
     torch.testing.assert_close(result.sum((1, 2)), expected, atol=1e-8, rtol=0)
 
 
 def test_smoothgrad_is_the_mean_gradient_over_noise() -> None:
-    explained, x = small_cnn(), images()
+    subject, x = small_cnn(), images()
     generator = torch.Generator().manual_seed(5)
     total = torch.zeros_like(x)
     for _ in range(3):
@@ -74,19 +74,19 @@ def test_smoothgrad_is_the_mean_gradient_over_noise() -> None:
         for row in range(2):
             spread = x[row].max() - x[row].min()
             noisy = (x[row : row + 1] + 0.2 * spread * noise).requires_grad_()
-            total[row] += torch.autograd.grad(explained.model.eval()(noisy)[0, 1], noisy)[0][0] / 3
+            total[row] += torch.autograd.grad(subject.model.eval()(noisy)[0, 1], noisy)[0][0] / 3
     options: dict[str, Any] = {"num_samples": 3, "stdev_spread": 0.2, "seed": 5, "signed": True}
-    result = smoothgrad(explained, x, resolve_target(1, explained), **options)
+    result = smoothgrad(subject, x, resolve_target(1, subject), **options)
     torch.testing.assert_close(result, total.sum(1))
 
 
 def test_the_size_of_images_bounds_the_batch_of_gradients() -> None:
     model = nn.Sequential(nn.Sigmoid(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     info = ModelInfo("net", "other", (5, 7), (0.5,) * 3, (0.5,) * 3, "none")
-    explained, sizes = Subject(model, info, model), list[int]()
+    subject, sizes = Subject(model, info, model), list[int]()
     model.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
     for size, most in (((5, 7), 32), ((224, 224), 8), ((640, 640), 1)):
         for function in (integrated_gradients, partial(smoothgrad, num_samples=50)):
             sizes.clear()
-            function(explained, torch.randn(1, 3, *size), resolve_target(1, explained))
+            function(subject, torch.randn(1, 3, *size), resolve_target(1, subject))
             assert max(sizes) == min(most, images_per_pass(torch.zeros(1, 3, *size)))

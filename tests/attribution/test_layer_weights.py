@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 import visattn as va
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.layer_weights import resolve_attention_layer
 from visattn.models import VisionTransformer
 

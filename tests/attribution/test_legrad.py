@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from transformers.models.clip.modeling_clip import CLIPAttention
 
 from tests.helpers.image_text_models import tiny_clip, tiny_siglip, tiny_tokenizer
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.legrad import legrad
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import class_target, function_target
@@ -54,21 +54,21 @@ def clip_embedding(model: Any, token: Tensor) -> Tensor:
 @pytest.mark.parametrize("start", [0, 1, -1])
 def test_legrad_of_clip_is_the_formula(start: int) -> None:
     model = tiny_clip()
-    explained: Any = explained_texts(model)
-    text = explained.model.text_features[1]  # of "the sky"
+    subject: Any = explained_texts(model)
+    text = subject.model.text_features[1]  # of "the sky"
     expected = torch.zeros(2, 25, dtype=torch.float64)
     tokens, weights = clip_blocks(model, IMAGES)
     for hidden, attention in list(zip(tokens, weights, strict=True))[start:]:
-        score = (clip_embedding(model, hidden.mean(1)) @ text).sum() * explained.model.logit_scale
+        score = (clip_embedding(model, hidden.mean(1)) @ text).sum() * subject.model.logit_scale
         [gradient] = torch.autograd.grad(score, attention)
         expected += gradient.clamp(min=0).mean((1, 2))[:, 1:]
-    computed = legrad(explained, IMAGES, class_target([1]), start_layer=start)
+    computed = legrad(subject, IMAGES, class_target([1]), start_layer=start)
     torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
 
 
 def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
     model = tiny_siglip()
-    explained: Any = explained_texts(model)
+    subject: Any = explained_texts(model)
     tower, head = model.vision_model, model.vision_model.head
     pool = head.attention
     hidden = tower.embeddings(IMAGES)
@@ -87,10 +87,10 @@ def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
         attention = (q @ k.mT / width**0.5).softmax(-1)
         pooled = pool.out_proj((attention @ v).transpose(1, 2).flatten(2))
         pooled = (pooled + head.mlp(head.layernorm(pooled)))[:, 0]
-        score = (normalize(pooled, dim=-1) @ explained.model.text_features[1]).sum()
-        [gradient] = torch.autograd.grad(score * explained.model.logit_scale, attention)
+        score = (normalize(pooled, dim=-1) @ subject.model.text_features[1]).sum()
+        [gradient] = torch.autograd.grad(score * subject.model.logit_scale, attention)
         expected += gradient.clamp(min=0).mean((1, 2))
-    computed = legrad(explained, IMAGES, class_target([1]))
+    computed = legrad(subject, IMAGES, class_target([1]))
     torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
 
 
@@ -138,12 +138,12 @@ NAMES = (
 def test_legrad_of_registers_distillation_and_parallel_branches(name: str) -> None:
     torch.manual_seed(2)
     small: dict[str, Any] = {"embed_dim": 24, "depth": 3, "num_heads": 2, "num_classes": 5}
-    explained = analyze_model(timm.create_model(name, img_size=48, **small).double(), 48)
+    subject = analyze_model(timm.create_model(name, img_size=48, **small).double(), 48)
     images = torch.randn(2, 3, 48, 48, dtype=torch.float64)
-    assert METHODS["legrad"].supports(explained) == ""
-    maps = legrad(explained, images, class_target([2]))
+    assert METHODS["legrad"].supports(subject) == ""
+    maps = legrad(subject, images, class_target([2]))
     assert maps.shape == (2, 3, 3)
     assert float(maps.min()) >= 0 < float(maps.max())
-    torch.testing.assert_close(legrad(explained, images[1:], class_target([2])), maps[1:])
-    by_function = legrad(explained, images, function_target(lambda output: output[:, 2]))
+    torch.testing.assert_close(legrad(subject, images[1:], class_target([2])), maps[1:])
+    by_function = legrad(subject, images, function_target(lambda output: output[:, 2]))
     torch.testing.assert_close(by_function, maps)

@@ -8,7 +8,7 @@ import torch
 from small_models import CLASSES, images, small_cnn, token_info
 from torch import nn
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import class_target
 from visattn.models import VisionTransformer
@@ -73,24 +73,24 @@ def vit() -> Subject:
 def test_a_method_maps_each_image_alone_and_leaves_the_model_as_it_was(
     name: str, vit: Subject
 ) -> None:
-    explained, x = small_cnn(), images(3)
+    subject, x = small_cnn(), images(3)
     if name in (*ONE_LAYER, *ALL_LAYERS):
-        explained, x = vit, torch.rand(3, 3, 9, 12, dtype=torch.float64)
+        subject, x = vit, torch.rand(3, 3, 9, 12, dtype=torch.float64)
     method, options, target = METHODS[name], FEW.get(name, {}), class_target()
-    model, random = explained.model.train(), torch.get_rng_state()
+    model, random = subject.model.train(), torch.get_rng_state()
     with torch.no_grad():
-        scores = explained.model.eval()(x)
+        scores = subject.model.eval()(x)
     model.train()
-    result = method.function(explained, x, target, **options)
+    result = method.function(subject, x, target, **options)
     assert (len(result), result.ndim, result.requires_grad) == (3, 3, False)
     assert bool((result < 0).any()) == method.signed
     if name != "itti_koch":  # prediction and probability are those of the images themselves
         torch.testing.assert_close(target.first_scores, scores)
     for row in range(3):
-        single = method.function(explained, x[[row]], class_target(), **options)
+        single = method.function(subject, x[[row]], class_target(), **options)
         torch.testing.assert_close(single[0], result[row])
     for size in (1, 7) if "internal_batch_size" in method.default_kwargs else ():
-        parts = method.function(explained, x, class_target(), internal_batch_size=size, **options)
+        parts = method.function(subject, x, class_target(), internal_batch_size=size, **options)
         torch.testing.assert_close(parts, result)
     assert torch.equal(torch.get_rng_state(), random)
     assert all(module.training for module in model.modules())

@@ -67,16 +67,16 @@ def between(grid: torch.Tensor, down: float, across: float) -> float:
 
 
 def test_occlusion_is_the_mean_decrease_over_all_windows_of_a_pixel() -> None:
-    explained, x = small_cnn(), images()
+    subject, x = small_cnn(), images()
     result = occlusion(
-        explained,
+        subject,
         x,
-        resolve_target([1, 2], explained),
+        resolve_target([1, 2], subject),
         sliding_window_size=5,
         stride=4,
         baselines="black",
     )
-    model = explained.model.eval()
+    model = subject.model.eval()
     with torch.no_grad():
         for row, class_index in ((0, 1), (1, 2)):
             total, counts = torch.zeros(2, 13, 17, dtype=torch.float64)
@@ -94,9 +94,9 @@ def test_occlusion_is_the_mean_decrease_over_all_windows_of_a_pixel() -> None:
 
 
 def test_rise_is_the_mean_of_masks_weighted_by_scores() -> None:
-    explained, x = small_cnn(), images()
+    subject, x = small_cnn(), images()
     options = {"num_masks": 11, "grid_size": 3, "keep_probability": 0.4, "seed": 2}
-    result = rise(explained, x, resolve_target([0, 3], explained), **options)
+    result = rise(subject, x, resolve_target([0, 3], subject), **options)
     masks = rise_masks(
         *rise_grids(11, num_cells=3, keep_probability=0.4, seed=2), (13, 17)
     ).double()
@@ -104,7 +104,7 @@ def test_rise_is_the_mean_of_masks_weighted_by_scores() -> None:
     with torch.no_grad():
         for row, class_index in ((0, 0), (1, 3)):
             for mask in masks:
-                score = explained.model.eval()((mask * x[row])[None]).softmax(1)[0, class_index]
+                score = subject.model.eval()((mask * x[row])[None]).softmax(1)[0, class_index]
                 expected[row] += score * mask / (11 * 0.4)
     torch.testing.assert_close(result, expected)
 
@@ -115,9 +115,9 @@ def test_maps_on_a_gpu_equal_those_on_the_host() -> None:
     net, x = small_cnn(torch.float32), images(dtype=torch.float32)
     maps = []
     for device in ("cpu", "cuda"):
-        explained = replace(net, model=net.model.to(device))
-        target = resolve_target([1, 2], explained)
+        subject = replace(net, model=net.model.to(device))
+        target = resolve_target([1, 2], subject)
         there = x.to(device)
-        maps.append(torch.stack((rise(explained, there, target, num_masks=9),
-                                 occlusion(explained, there, target))).cpu())  # fmt: skip
+        maps.append(torch.stack((rise(subject, there, target, num_masks=9),
+                                 occlusion(subject, there, target))).cpu())  # fmt: skip
     torch.testing.assert_close(*maps, atol=1e-3, rtol=1e-3)  # TensorFloat-32

@@ -140,10 +140,10 @@ def normalized_and_resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
     return (large - low) / (1e-7 + high - low)
 
 
-def check_maps_of_small_scores(explained: Subject, x: Tensor, expected: dict[str, Tensor]) -> None:
-    last: nn.Linear = explained.model[6]  # pyright: ignore[reportIndexIssue, reportAssignmentType]
+def check_maps_of_small_scores(subject: Subject, x: Tensor, expected: dict[str, Tensor]) -> None:
+    last: nn.Linear = subject.model[6]  # pyright: ignore[reportIndexIssue, reportAssignmentType]
     last.weight.data /= 1000
-    target = resolve_target(CLASS_INDICES, explained)
+    target = resolve_target(CLASS_INDICES, subject)
     # Theirs takes the references from a list; of a single one no weight is left.
     index = torch.tensor(CLASS_INDICES)
 
@@ -151,21 +151,21 @@ def check_maps_of_small_scores(explained: Subject, x: Tensor, expected: dict[str
         rows = torch.arange(2)
         return scores[rows, index] - 0.6 * scores[rows, (index + 1) % 4]
 
-    result = normalized_and_resized(gradcam(explained, x, difference), (56, 72))
+    result = normalized_and_resized(gradcam(subject, x, difference), (56, 72))
     torch.testing.assert_close(result, expected["finercam"], atol=5e-6, rtol=0)
-    scores = explained.model(x).detach()
+    scores = subject.model(x).detach()
     for row, image in enumerate(x):
         distances = (scores[row] - scores[row, index[row]]).abs()
         nearest = int(distances.argsort()[1])
         ours = finercam(
-            explained, image[None], resolve_target(int(index[row]), explained), num_references=1
+            subject, image[None], resolve_target(int(index[row]), subject), num_references=1
         )
         theirs = gradcam(
-            explained, image[None], lambda out, n=nearest, c=index[row]: out[:, c] - out[:, n]
+            subject, image[None], lambda out, n=nearest, c=index[row]: out[:, c] - out[:, n]
         )
         torch.testing.assert_close(ours, theirs)
     for name, method in (("eigengradcam", eigengradcam), ("kpcacam", kpcacam)):
-        result = method(explained, x, target)
+        result = method(subject, x, target)
         for ours, projection in zip(result, expected[name], strict=True):
             sign = 1 if bool((ours * projection).sum() > 0) else -1  # theirs is arbitrary
             torch.testing.assert_close(ours, (sign * projection).relu(), atol=5e-6, rtol=1e-4)
@@ -185,8 +185,8 @@ def test_maps_equal_those_of_pytorch_grad_cam_and_captum(tmp_path: Path) -> None
     info = ModelInfo(
         "net", "other", (56, 72), (0.5,) * 3, (0.5,) * 3, "none", feature_layers=(layer,)
     )
-    explained = Subject(model, info, model)
-    target = resolve_target(CLASS_INDICES, explained)
+    subject = Subject(model, info, model)
+    target = resolve_target(CLASS_INDICES, subject)
     for name, method in (
         ("gradcam", gradcam),
         ("gradcam++", gradcam_plus_plus),
@@ -195,31 +195,29 @@ def test_maps_equal_those_of_pytorch_grad_cam_and_captum(tmp_path: Path) -> None
         ("xgradcam", xgradcam),
         ("ablationcam", ablationcam),
     ):
-        result = normalized_and_resized(method(explained, x, target), (56, 72))
+        result = normalized_and_resized(method(subject, x, target), (56, 72))
         torch.testing.assert_close(result, expected[name], atol=5e-6, rtol=0)
-    small = scorecam(explained, x, lambda scores: scores[[0, 1], CLASS_INDICES] / 1000)
+    small = scorecam(subject, x, lambda scores: scores[[0, 1], CLASS_INDICES] / 1000)
     result = normalized_and_resized(small, (56, 72))
     torch.testing.assert_close(result, expected["scorecam"], atol=5e-6, rtol=0)
-    maps = fullgrad(explained, x, target)
+    maps = fullgrad(subject, x, target)
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     result = (maps - low) / (high - low)
     torch.testing.assert_close(result, expected["fullgrad"], atol=5e-6, rtol=0)
-    for result, projection in zip(
-        eigencam(explained, x, target), expected["eigencam"], strict=True
-    ):
+    for result, projection in zip(eigencam(subject, x, target), expected["eigencam"], strict=True):
         sign = 1 if bool((result * projection).sum() > 0) else -1  # theirs is arbitrary
         torch.testing.assert_close(result, (sign * projection).relu(), atol=5e-6, rtol=1e-5)
-    check_maps_of_small_scores(explained, x, expected)
-    result = input_x_gradient(explained, x, target)
+    check_maps_of_small_scores(subject, x, expected)
+    result = input_x_gradient(subject, x, target)
     theirs = expected["input_x_gradient"].sum(1)
     torch.testing.assert_close(result, theirs, atol=1e-4, rtol=1e-5)
-    result = gradcam(explained, x, target)
+    result = gradcam(subject, x, target)
     torch.testing.assert_close(result, expected["captum_gradcam"][:, 0], atol=1e-6, rtol=1e-6)
-    result = integrated_gradients(explained, x, target, n_steps=16)
+    result = integrated_gradients(subject, x, target, n_steps=16)
     torch.testing.assert_close(
         result, expected["integrated_gradients"].sum(1), atol=1e-4, rtol=1e-5
     )
-    result = input_gradient(explained, x, target)
+    result = input_gradient(subject, x, target)
     torch.testing.assert_close(result, expected["saliency"].amax(1), atol=0, rtol=1e-6)
-    result = occlusion(explained, x, target, sliding_window_size=9, stride=6, score_type="logits")
+    result = occlusion(subject, x, target, sliding_window_size=9, stride=6, score_type="logits")
     torch.testing.assert_close(result, expected["occlusion"][:, 0], atol=1e-2, rtol=1e-4)

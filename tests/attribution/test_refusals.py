@@ -13,7 +13,7 @@ from torch import nn
 
 import visattn as va
 from visattn.attribution import BoxTarget, PixelTarget, QueryTarget, RegionTarget
-from visattn.attribution.explained_model import analyze_model, describe_model
+from visattn.attribution.analysis import analyze_model, describe_model
 from visattn.attribution.methods import METHODS, get_method
 from visattn.attribution.targets import class_target, resolve_target
 from visattn.geometry import Geometry

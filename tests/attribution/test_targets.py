@@ -14,12 +14,12 @@ SCORES = torch.tensor([[1.0, 5.0, 2.0, 0.0], [7.0, 3.0, 4.0, 6.0], [0.0, 1.0, 2.
 
 
 def test_classes_are_given_by_index_name_or_one_for_each_image() -> None:
-    explained = small_cnn()
-    assert resolve_target(2, explained)(SCORES).tolist() == [2, 4, 2]
-    assert resolve_target("dog", explained)(SCORES).tolist() == [5, 3, 1]
-    assert resolve_target(["hen", 0, 1], explained)(SCORES).tolist() == [0, 7, 1]
-    assert resolve_target((3,), explained)(SCORES).tolist() == [0, 6, 3]
-    pair = resolve_target([0, 3], explained)
+    subject = small_cnn()
+    assert resolve_target(2, subject)(SCORES).tolist() == [2, 4, 2]
+    assert resolve_target("dog", subject)(SCORES).tolist() == [5, 3, 1]
+    assert resolve_target(["hen", 0, 1], subject)(SCORES).tolist() == [0, 7, 1]
+    assert resolve_target((3,), subject)(SCORES).tolist() == [0, 6, 3]
+    pair = resolve_target([0, 3], subject)
     assert [pair.describe(image, CLASSES).target for image in (0, 1)] == [0, 3]
 
 
@@ -49,13 +49,13 @@ def test_functions_of_the_output_are_targets() -> None:
 
 
 def test_variants_of_images_are_evaluated_in_one_forward_pass() -> None:
-    explained = small_cnn()
-    explained.model.eval()
+    subject = small_cnn()
+    subject.model.eval()
     variants = torch.randn(5, 2, 3, 13, 17, dtype=torch.float64)
-    target = resolve_target([1, 3], explained)
-    values = evaluate_target(explained, variants, target, score_type="probabilities")
+    target = resolve_target([1, 3], subject)
+    values = evaluate_target(subject, variants, target, score_type="probabilities")
     for variant, value in zip(variants, values, strict=True):
-        expected = explained.scores(variant).softmax(1)
+        expected = subject.scores(variant).softmax(1)
         torch.testing.assert_close(value, torch.stack([expected[0, 1], expected[1, 3]]))
 
 

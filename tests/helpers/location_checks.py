@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.recording.attention_call import AttentionCall
 from visattn.recording.feature_layers import to_grid
 from visattn.recording.interception import attention_calls, probing
@@ -43,24 +43,24 @@ def check_locations(
 
     `size` is the height and width of its images, None for its default.
     """
-    explained = analyze_model(model.double(), size)  # changes may be small with random weights
-    info = explained.info
+    subject = analyze_model(model.double(), size)  # changes may be small with random weights
+    info = subject.info
     attention = (0, 0)
     if info.attention_layers:
         ends = dict.fromkeys((info.attention_layers[0].site, info.attention_layers[-1].site))
-        attention = _sum_counts(_localize_in_keys(explained, site) for site in ends)
+        attention = _sum_counts(_localize_in_keys(subject, site) for site in ends)
     if not info.feature_layers:
         return LocationCheck(name, info.features_error, (0, 0), attention)
     site = info.feature_layers[-1]
     blocks = _block_cells(site.grid)
     images = _perturbed_images(info, site.grid, blocks)
-    features = to_grid(_output_of(explained, site.site, images), site)
+    features = to_grid(_output_of(subject, site.site, images), site)
     change = (features[1:] - features[:1]).square().sum(1)
     layer = f"{site.site}, {site.grid[0]} x {site.grid[1]}"
     return LocationCheck(name, layer, _count_localized(change, blocks), attention)
 
 
-def identity_attention(explained: Subject, images: torch.Tensor) -> dict[str, torch.Tensor]:
+def identity_attention(subject: Subject, images: torch.Tensor) -> dict[str, torch.Tensor]:
     """Run a model whose tokens keep their content, and return the values of its attention."""
     values: dict[str, torch.Tensor] = {}
 
@@ -72,29 +72,29 @@ def identity_attention(explained: Subject, images: torch.Tensor) -> dict[str, to
         queries, keys = call.shape[2:]
         return torch.eye(keys).to(images) if queries == keys else None
 
-    with torch.no_grad(), probing(), attention_calls(explained.model, keep):
-        explained.scores(images)
+    with torch.no_grad(), probing(), attention_calls(subject.model, keep):
+        subject.scores(images)
     return values
 
 
-def _localize_in_keys(explained: Subject, site: str) -> tuple[int, int]:
-    layer = next(layer for layer in explained.info.attention_layers if layer.site == site)
+def _localize_in_keys(subject: Subject, site: str) -> tuple[int, int]:
+    layer = next(layer for layer in subject.info.attention_layers if layer.site == site)
     grid = layer.key_grid or layer.grid
     blocks = _block_cells(grid)
     blocks = blocks if layer.window_size is not None else blocks[:3]
-    images = _perturbed_images(explained.info, grid, blocks)
+    images = _perturbed_images(subject.info, grid, blocks)
     if layer.window_size is None:  # the values, as the probe records them
-        keys = identity_attention(explained, images)[site]
+        keys = identity_attention(subject, images)[site]
         values = keys.transpose(-2, -1).flatten(1, 2)
-        layout = explained.probe.layouts[site][0]
+        layout = subject.probe.layouts[site][0]
         assert isinstance(layout, ObservedTokens)
         if layout.windows is not None:  # from all groups of tokens of an image
             values = values.unflatten(0, (len(images), -1)).transpose(1, 2).flatten(2)
             values = values[..., layout.windows.flatten().argsort()]
         values = values[..., -grid[0] * grid[1] :].unflatten(-1, grid)
     else:
-        with torch.no_grad(), record(explained.model, layers=[site]) as records:
-            explained.scores(images)
+        with torch.no_grad(), record(subject.model, layers=[site]) as records:
+            subject.scores(images)
         values = records.maps[0].values.flatten(1, -3)
     return _count_localized((values[1:] - values[:1]).square().sum(1), blocks)
 
@@ -133,15 +133,15 @@ def _perturbed_images(
     return torch.stack(images).double()
 
 
-def _output_of(explained: Subject, site: str, images: torch.Tensor) -> torch.Tensor:
+def _output_of(subject: Subject, site: str, images: torch.Tensor) -> torch.Tensor:
     """Return the output of a module while attention is the identity."""
     outputs: list[torch.Tensor] = []
 
     def keep(_: nn.Module, __: object, output: torch.Tensor | tuple[torch.Tensor, ...]) -> None:
         outputs.append(output[0] if isinstance(output, tuple) else output)
 
-    handle = explained.model.get_submodule(site).register_forward_hook(keep)
-    identity_attention(explained, images)
+    handle = subject.model.get_submodule(site).register_forward_hook(keep)
+    identity_attention(subject, images)
     handle.remove()
     return outputs[0]
 

@@ -9,7 +9,7 @@ import timm
 import torch
 from torch import Tensor
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.images.reader import LoadedImage
 from visattn.models.vit import VisionTransformer
 from visattn.pipelines.inputs import PreparedImages, Preprocessing, prepare_photos
@@ -33,16 +33,16 @@ def explained() -> Subject:
 
 
 def prepared(explained: Subject) -> PreparedImages:
-    return prepare_photos(explained.model, explained.info, [PHOTO], Preprocessing())
+    return prepare_photos(subject.model, subject.info, [PHOTO], Preprocessing())
 
 
 def test_layers_match_the_recorder(explained: Subject) -> None:
     pixels = prepared(explained).inputs
-    recorded = record_layers(explained, pixels, heads=[2, 0])[::2]
+    recorded = record_layers(subject, pixels, heads=[2, 0])[::2]
     assert [(layer.index, layer.heads, layer.prefix_queries, layer.grid) for layer in recorded] == [
         (index, (2, 0), ("class", "register", "register"), (5, 7)) for index in (0, 2)
     ]
-    with record(explained.model) as recorder, torch.no_grad():
+    with record(subject.model) as recorder, torch.no_grad():
         explained.scores(pixels)
     for layer in recorded:
         torch.testing.assert_close(layer.weights, recorder.maps[layer.index].values[0][[2, 0]])
@@ -50,8 +50,8 @@ def test_layers_match_the_recorder(explained: Subject) -> None:
 
 def test_neighboring_queries_are_averaged_above_max_weights(explained: Subject) -> None:
     pixels = prepared(explained).inputs
-    full = record_layers(explained, pixels)[1]
-    averaged = record_layers(explained, pixels, max_weights=3 * 3 * 35 * 20)[1]
+    full = record_layers(subject, pixels)[1]
+    averaged = record_layers(subject, pixels, max_weights=3 * 3 * 35 * 20)[1]
     assert averaged.grid == (3, 4)
     assert averaged.weights.shape == (3, 3 + 12, 5, 7)
     torch.testing.assert_close(averaged.weights[:, :3], full.weights[:, :3])
@@ -64,14 +64,14 @@ def test_the_row_of_a_tile_is_the_mean_of_those_that_the_scores_read(
     explained: Subject,
 ) -> None:
     inputs = prepared(explained).inputs
-    layer = record_layers(explained, inputs)[1]
+    layer = record_layers(subject, inputs)[1]
 
     def row(info: ModelInfo) -> Tensor:
         read = record_layers(replace(explained, info=info), inputs)[1]
         return torch.einsum("q,hqyx->hyx", torch.tensor(read.shares), read.weights)
 
-    torch.testing.assert_close(row(explained.info), layer.weights[:, 0])
-    patches = replace(explained.info, pooling="mean", read_rows=None)
+    torch.testing.assert_close(row(subject.info), layer.weights[:, 0])
+    patches = replace(subject.info, pooling="mean", read_rows=None)
     torch.testing.assert_close(row(patches), layer.weights[:, 3:].mean(1))
     mixed = ReadRows((0.25, 0.0, 0.25), 0.5, kinds=("class", "register", "register"))
     expected = (layer.weights[:, 0] + layer.weights[:, 2]) / 4 + layer.weights[:, 3:].mean(1) / 2
@@ -85,7 +85,7 @@ def test_a_sequence_pool_is_a_layer_of_one_head_and_one_query() -> None:
     )  # fmt: skip
     explained = analyze_model(model.eval())
     batch = prepared(explained)
-    layers = record_layers(explained, batch.inputs)
+    layers = record_layers(subject, batch.inputs)
     assert [layer.weights.shape[:2] for layer in layers] == [(2, 64), (2, 64), (1, 1)]
     torch.testing.assert_close(layers[-1].weights.sum(), torch.tensor(1.0))
     page = explorer_html(PHOTO, batch.geometries[0], explained=explained, layers=layers)
@@ -96,9 +96,9 @@ def test_pages_start_with_the_tokens_that_the_scores_read(explained: Subject) ->
     batch = prepared(explained)
     rows = ReadRows((0.5, 0.0, 0.0), 0.5, kinds=("class", "register", "register"))
     for info, read in (
-        (explained.info, ""),
-        (replace(explained.info, pooling="mean", read_rows=None), "mean"),
-        (replace(explained.info, pooling="mixture", read_rows=rows), "class 0.5, patches 0.5"),
+        (subject.info, ""),
+        (replace(subject.info, pooling="mean", read_rows=None), "mean"),
+        (replace(subject.info, pooling="mixture", read_rows=rows), "class 0.5, patches 0.5"),
     ):
         model = replace(explained, info=info)
         layers = record_layers(model, batch.inputs)[:1]
@@ -111,6 +111,6 @@ def test_pages_start_with_the_tokens_that_the_scores_read(explained: Subject) ->
 
 def test_the_page_shows_all_layers(explained: Subject) -> None:
     batch = prepared(explained)
-    layers = record_layers(explained, batch.inputs)
+    layers = record_layers(subject, batch.inputs)
     page = explorer_html(PHOTO, batch.geometries[0], explained=explained, layers=layers)
     assert '"query_roles":["class","register","register"]' in page

@@ -10,7 +10,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 import visattn as va
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import class_target
 from visattn.pipelines import inputs
@@ -55,9 +55,9 @@ def test_a_batch_is_explained_as_it_is(form: str) -> None:
     model = Reader(3)
     labels = torch.tensor([1, 0, 1])
     maps = va.explain(model, x, "gradcam", labels, layer="features")
-    explained = analyze_model(model, SIZE)
-    target = class_target([1, 0, 1], explained.info.output)
-    expected = METHODS["gradcam"].function(explained, batch(), target, layer="features")
+    subject = analyze_model(model, SIZE)
+    target = class_target([1, 0, 1], subject.info.output)
+    expected = METHODS["gradcam"].function(subject, batch(), target, layer="features")
     torch.testing.assert_close(torch.stack([each.values for each in maps]), expected)
     assert [each.info.target for each in maps] == [1, 0, 1]
     placed = maps[0].resize_to_image()

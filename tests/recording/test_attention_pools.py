@@ -9,7 +9,7 @@ from timm.layers.attention_pool2d import AttentionPool2d
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import resolve_target
 from visattn.recording.recorder import record
@@ -112,8 +112,8 @@ def test_the_map_is_the_row_of_the_token_that_is_read(name: str) -> None:
         for weight in net.pool.parameters():
             weight.mul_(3)  # attention that is not even
     size = (8 * GRID[0], 8 * GRID[1])
-    explained = analyze_model(net, size)
-    info = explained.info
+    subject = analyze_model(net, size)
+    info = subject.info
     [layer] = info.attention_layers
     assert (layer.site, layer.key_grid or layer.grid) == ("pool", GRID), name
     assert info.feature_layers[-1].site == "stem"
@@ -134,13 +134,13 @@ def test_the_map_is_the_row_of_the_token_that_is_read(name: str) -> None:
     [weights] = recording.weights
     weights = weights[:, :, 0] if weights.ndim == 4 else weights  # of several queries, or one
     torch.testing.assert_close(weights, rows[:, :, 0].float())
-    target = resolve_target(1, explained)
-    torch.testing.assert_close(METHODS["attention"].function(explained, x, target), right)
-    assert "legrad" not in supported_methods(explained)
-    for method in supported_methods(explained):
+    target = resolve_target(1, subject)
+    torch.testing.assert_close(METHODS["attention"].function(subject, x, target), right)
+    assert "legrad" not in supported_methods(subject)
+    for method in supported_methods(subject):
         if METHODS[method].needs in ("tokens", "features") and method != "legrad":
-            values = METHODS[method].function(explained, x, target)
+            values = METHODS[method].function(subject, x, target)
             assert values.shape == (2, *GRID), method
             assert values.isfinite().all(), method
-    assert METHODS["hirescam"].function(explained, x, target, signed=True).any()
-    assert "fullgrad" not in supported_methods(explained)
+    assert METHODS["hirescam"].function(subject, x, target, signed=True).any()
+    assert "fullgrad" not in supported_methods(subject)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.attribution.explained_model import describe_model
+from visattn.attribution.analysis import describe_model
 from visattn.recording.bottleneck import bottleneck_layer
 
 SIZE = (24, 40)
@@ -30,8 +30,8 @@ def test_depthwise_convolutions_are_no_bottleneck() -> None:
     stem, pointwise = nn.Conv2d(3, 5, 2, 2), nn.Conv2d(5, 5, 1)
     for groups, site in ((1, "b"), (5, "c")):
         down = nn.Conv2d(5, 5, 3, 2, 1, groups=groups)
-        explained = describe_model(Flat(stem, down, pointwise).eval(), SIZE)
-        assert bottleneck_layer(explained).site == site
+        subject = describe_model(Flat(stem, down, pointwise).eval(), SIZE)
+        assert bottleneck_layer(subject).site == site
 
 
 def test_a_model_without_a_grid_is_refused() -> None:

@@ -9,7 +9,7 @@ from torch.nn.functional import interpolate, max_pool2d, relu
 
 import visattn as va
 from visattn.attribution import analyze_model
-from visattn.attribution.explained_model import describe_model
+from visattn.attribution.analysis import describe_model
 from visattn.recording.feature_layers import resolve_feature_layer, to_grid
 
 IMAGES = tuple[int, int]
@@ -55,8 +55,8 @@ def padded(kernel: int) -> nn.Sequential:
 
 def looked_at(model: nn.Module, layer: str, size: IMAGES, cell: tuple[int, int]) -> Tensor:
     """Return the center (x, y) of the pixels of the input that change a cell."""
-    explained = analyze_model(model, size)
-    found = resolve_feature_layer(explained, layer)
+    subject = analyze_model(model, size)
+    found = resolve_feature_layer(subject, layer)
     outputs: list[Tensor] = []
     handle = model.get_submodule(layer).register_forward_hook(lambda *c: outputs.append(c[-1]))
     x = torch.rand(64, 3, *size, requires_grad=True)

@@ -11,7 +11,7 @@ from host_models import image, residual_net
 from torch import nn
 
 import visattn as va
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import resolve_target
 from visattn.recording.recorder import record
@@ -40,11 +40,11 @@ MODELS = [partial(timm_model, "test_vit"), partial(timm_model, "test_resnet"), r
 
 @pytest.mark.parametrize("make", MODELS)
 def test_all_methods_give_the_same_maps_as_without_checkpointing(make: Any) -> None:
-    explained: list[Any] = []
+    subject: list[Any] = []
     for enabled in (False, True):
         torch.manual_seed(5)
-        explained.append(analyze_model(make(enabled=enabled).train(), 64))
-    plain, checkpointed = explained
+        subject.append(analyze_model(make(enabled=enabled).train(), 64))
+    plain, checkpointed = subject
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(3))
     methods = supported_methods(plain)
     assert supported_methods(checkpointed) == methods
@@ -53,7 +53,7 @@ def test_all_methods_give_the_same_maps_as_without_checkpointing(make: Any) -> N
     for method in methods:
         values = [
             METHODS[method].function(each, x, resolve_target([1, 3], each), **SHORT.get(method, {}))
-            for each in explained
+            for each in subject
         ]
         torch.testing.assert_close(values[1], values[0], atol=1e-6, rtol=1e-4, msg=method)
 

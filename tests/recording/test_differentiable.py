@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 from windows import swin_windows
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.models.vit import VisionTransformer
 from visattn.recording.recorder import record
 from visattn.recording.window_weights import window_weights_to_dense
@@ -40,16 +40,16 @@ def models() -> dict[str, nn.Module]:
 @pytest.mark.parametrize("name", models())
 def test_scores_do_not_change_and_every_weight_has_a_gradient(name: str) -> None:
     model = models()[name].eval()
-    explained = analyze_model(model)
-    x = torch.randn(2, 3, *explained.info.input_size, generator=torch.Generator().manual_seed(3))
-    before = explained.scores(x)
+    subject = analyze_model(model)
+    x = torch.randn(2, 3, *subject.info.input_size, generator=torch.Generator().manual_seed(3))
+    before = subject.scores(x)
     with record(model, differentiable=True) as recording:
-        after = explained.scores(x)
+        after = subject.scores(x)
     torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-5)
     gradients = torch.autograd.grad(after.square().sum() + after.sum(), recording.weights)
-    assert len(gradients) == len(explained.info.attention_layers)
+    assert len(gradients) == len(subject.info.attention_layers)
     assert all(float(gradient.abs().max()) > 0 for gradient in gradients)
-    assert torch.equal(explained.scores(x), before)
+    assert torch.equal(subject.scores(x), before)
 
 
 def test_gradients_equal_those_of_eager_timm_attention() -> None:
@@ -96,9 +96,9 @@ def test_single_rows_are_not_differentiable() -> None:
 
 def test_other_recordings_still_get_their_rows() -> None:
     model = models()["visattn"].eval()
-    explained = analyze_model(model)
-    x = torch.randn(1, 3, *explained.info.input_size)
+    subject = analyze_model(model)
+    x = torch.randn(1, 3, *subject.info.input_size)
     with record(model, differentiable=True) as complete, record(model, queries="class") as selected:
-        explained.scores(x)
+        subject.scores(x)
     assert torch.equal(selected.weights[0], complete.weights[0][:, :, :1])
     assert not selected.weights[0].requires_grad

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.cam import grad_cam, gradcam
-from visattn.attribution.explained_model import analyze_model
 from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.targets import resolve_target
 from visattn.recording.feature_layers import resolve_feature_layer
@@ -98,47 +98,47 @@ class Shared(nn.Module):
 
 def test_the_last_call_counts_or_the_selected_one() -> None:
     model = Shared().eval()
-    explained, x = analyze_model(model, SIZE), torch.randn(2, 3, *SIZE)
+    subject, x = analyze_model(model, SIZE), torch.randn(2, 3, *SIZE)
     first = torch.relu(model.a(x)).detach().requires_grad_()
     second = torch.relu(model.b(first) + 0.1)
     third = torch.relu(second - 0.05)
     score = model.head(third.mean((2, 3)))[:, 1].sum()
     gradients = torch.autograd.grad(score, [first, second, third])
-    target = resolve_target(1, explained)
+    target = resolve_target(1, subject)
     calls = (("act#1", first), ("act#2", second), ("act#3", third))
     for (name, features), gradient in zip(calls, gradients, strict=True):
-        layer = resolve_feature_layer(explained, name)
+        layer = resolve_feature_layer(subject, name)
         assert layer.call == int(name[-1])
-        [(activations, gradient_of_layer)] = activations_and_gradients(explained, x, target, layer)
+        [(activations, gradient_of_layer)] = activations_and_gradients(subject, x, target, layer)
         torch.testing.assert_close(activations, features.detach())
         torch.testing.assert_close(gradient_of_layer, gradient)
     last = grad_cam(third.detach(), gradients[2])
     for layer in ("act", model.act):
-        assert resolve_feature_layer(explained, layer).call == 3
-        torch.testing.assert_close(gradcam(explained, x, target, layer=layer), last)
+        assert resolve_feature_layer(subject, layer).call == 3
+        torch.testing.assert_close(gradcam(subject, x, target, layer=layer), last)
     with pytest.raises(ValueError, match="a call of the module, act#1 to act#3; got act#0"):
-        resolve_feature_layer(explained, "act#0")
+        resolve_feature_layer(subject, "act#0")
 
 
 def test_unknown_modules_raise_an_error_with_similar_names() -> None:
-    explained = analyze_model(Shared(), SIZE)
+    subject = analyze_model(Shared(), SIZE)
     with pytest.raises(
         ValueError, match="must name a module of Shared, got 'heed'; did you mean head"
     ):
-        resolve_feature_layer(explained, "heed")
+        resolve_feature_layer(subject, "heed")
     with pytest.raises(
         ValueError, match="must name a module of Shared, got 'act#x'; did you mean act"
     ):
-        resolve_feature_layer(explained, "act#x")
+        resolve_feature_layer(subject, "act#x")
     with pytest.raises(ValueError, match="a module of the Shared, got a ReLU that is not part"):
-        resolve_feature_layer(explained, nn.ReLU())
-    assert all(not part._forward_hooks for part in explained.model.modules())
+        resolve_feature_layer(subject, nn.ReLU())
+    assert all(not part._forward_hooks for part in subject.model.modules())
 
 
 def test_blocks_of_oblong_images_are_as_oblong() -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.Identity(), nn.Flatten(), nn.Linear(1800, 2))
-    explained = analyze_model(model, (24, 240))
-    for image in (explained, analyze_model(model, (240, 24))):
+    subject = analyze_model(model, (24, 240))
+    for image in (subject, analyze_model(model, (240, 24))):
         layer = resolve_feature_layer(image, "1")
         assert layer.grid == tuple(side // 4 for side in image.info.input_size)
 
@@ -158,6 +158,6 @@ class Beside(Net):
 def test_a_grid_may_have_one_row() -> None:
     for kind in ("tokens", "channels first"):
         for size, grid, sides in (((8, 64), (1, 8), (8, 16)), ((64, 8), (8, 1), (16, 8))):
-            explained = analyze_model(Beside(kind, sides).eval(), size)
-            assert grid not in {layer.grid for layer in explained.info.feature_layers}
-            assert resolve_feature_layer(explained, "rearrange").grid == grid
+            subject = analyze_model(Beside(kind, sides).eval(), size)
+            assert grid not in {layer.grid for layer in subject.info.feature_layers}
+            assert resolve_feature_layer(subject, "rearrange").grid == grid

@@ -12,7 +12,7 @@ from location_checks import check_locations
 from timm.models import model_entrypoint
 from torch import Tensor, nn
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.methods import METHODS
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.recorder import record
@@ -298,11 +298,11 @@ def test_an_unknown_default_layer_has_a_reason() -> None:
         ),
         (no_grad, "its scores have no gradient with respect to the image"),
     ):
-        explained = analyze_model(model.eval(), (32, 56))
-        info = explained.info
+        subject = analyze_model(model.eval(), (32, 56))
+        info = subject.info
         assert info.feature_layers == ()
         assert reason in info.features_error
-        assert METHODS["gradcam"].supports(explained).startswith(info.features_error)
+        assert METHODS["gradcam"].supports(subject).startswith(info.features_error)
         assert f"features   unknown: {info.features_error}" in str(info)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.recording.recorder import record
 
 PLAIN: dict[str, Any] = {
@@ -35,8 +35,8 @@ def test_maps_equal_those_of_eager_attention(name: str) -> None:
     build, cells, prefix_tokens = MODELS[name]
     torch.manual_seed(5)
     model = build().eval()
-    explained = analyze_model(model)
-    x = torch.randn(2, 3, *explained.info.input_size, generator=torch.Generator().manual_seed(3))
+    subject = analyze_model(model)
+    x = torch.randn(2, 3, *subject.info.input_size, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         before = model(pixel_values=x).logits
         with record(model) as recording:
@@ -44,10 +44,8 @@ def test_maps_equal_those_of_eager_attention(name: str) -> None:
         model.set_attn_implementation("eager")
         with record(model) as eager:
             attentions = model(x, output_attentions=True).attentions
-    assert torch.equal(explained.scores(x[:1]), model(x[:1]).logits)
-    assert (
-        len(recording.maps) == len(explained.info.attention_layers) == (3 if name == "swin" else 2)
-    )
+    assert torch.equal(subject.scores(x[:1]), model(x[:1]).logits)
+    assert len(recording.maps) == len(subject.info.attention_layers) == (3 if name == "swin" else 2)
     assert recording.weights[0].shape == (
         2,
         2,

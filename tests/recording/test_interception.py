@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.blocks import CBAM
 from visattn.recording.attention_call import FusedCall, row_tolerance, sums_to_one
 from visattn.recording.interception import attention_calls

@@ -9,7 +9,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.recording.model_config import (
     configured_image_size,
     input_hint,

@@ -11,7 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.layer_outputs import layer_activations
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import resolve_target
@@ -89,16 +89,16 @@ def test_maps_lie_where_changed_patches_are(name: str) -> None:
         model = MODELS[name](size, patch).eval()
         grid = size[0] // patch[0], size[1] // patch[1]
         case = f"{name}, patches of {patch} on {size}"
-        explained = analyze_model(model, size)
-        layers = explained.info.attention_layers
+        subject = analyze_model(model, size)
+        layers = subject.info.attention_layers
         assert [layer.grid for layer in layers] == [grid, grid], case
-        site = explained.info.feature_layers[-1].site
-        assert explained.info.feature_layers[-1].grid == grid, case
-        assert measure_feature_layer(explained, site, None).grid == grid, case
+        site = subject.info.feature_layers[-1].site
+        assert subject.info.feature_layers[-1].grid == grid, case
+        assert measure_feature_layer(subject, site, None).grid == grid, case
         x = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(3))
-        target = resolve_target(1, explained)
+        target = resolve_target(1, subject)
         for method in ("attention", "rollout", "relevance", "gradcam", "legrad"):
-            assert METHODS[method].function(explained, x, target).shape == (1, *grid), (
+            assert METHODS[method].function(subject, x, target).shape == (1, *grid), (
                 case,
                 method,
             )
@@ -108,11 +108,11 @@ def test_maps_lie_where_changed_patches_are(name: str) -> None:
         changed[:, :, *place] += 3
         features: list[Tensor] = []
         attention: list[Tensor] = []
-        first = explained.info.feature_layers[0]
+        first = subject.info.feature_layers[0]
         for images in (x, changed):
-            features.append(layer_activations(explained, images, target, first)[0])
+            features.append(layer_activations(subject, images, target, first)[0])
             with record(model) as recording, torch.no_grad():
-                explained.forward(images)
+                subject.forward(images)
             attention.append(recording.maps[0].values)
         change = (features[1] - features[0]).square().sum((0, 1))
         assert divmod(int(change.argmax()), grid[1]) == cell, case

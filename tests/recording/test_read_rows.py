@@ -9,7 +9,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.layer_weights import read_shares
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.read_rows import shares_of_rows
@@ -190,8 +190,8 @@ class TwoEncoders(nn.Module):
 
 
 def test_layers_side_by_side_are_not_multiplied() -> None:
-    explained: Subject = analyze_model(TwoEncoders().eval())
-    assert explained.info.parallel_layers == ("first.blocks.1.attn", "second.blocks.0.attn")
+    subject: Subject = analyze_model(TwoEncoders().eval())
+    assert subject.info.parallel_layers == ("first.blocks.1.attn", "second.blocks.0.attn")
 
 
 def test_shares_are_factors_of_parallel_gradients_and_sizes_of_others() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
 
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.models.vit import VisionTransformer
 from visattn.recording import attention_call
 from visattn.recording.recorder import record

@@ -1,3 +1,6 @@
+from .analysis import (
+    analyze_model as analyze_model,
+)
 from .cam import (
     class_activation_map as class_activation_map,
 )
@@ -6,9 +9,6 @@ from .dense_targets import (
     PixelTarget as PixelTarget,
     QueryTarget as QueryTarget,
     RegionTarget as RegionTarget,
-)
-from .explained_model import (
-    analyze_model as analyze_model,
 )
 from .methods import (
     METHODS as METHODS,

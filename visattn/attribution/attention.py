@@ -195,7 +195,7 @@ def propagate_decoder_relevance(
 
 @method("attention", title="Attention", paper="arXiv:2010.11929", needs="tokens", kind="tokens")
 def attention(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -216,11 +216,11 @@ def attention(
     Raises:
         ValueError: If there is no such layer, head or token.
     """
-    chosen = resolve_attention_layer(explained.info, layer, allow_unread=True)
-    shares = read_shares(explained.info, chosen.prefix_tokens, chosen.grid)
+    chosen = resolve_attention_layer(subject.info, layer, allow_unread=True)
+    shares = read_shares(subject.info, chosen.prefix_tokens, chosen.grid)
     rows = shares.nonzero().flatten()
     selected = tuple(rows.tolist()) if queries is None else queries
-    [recorded] = record_weights(explained, images, target, [chosen], queries=selected)
+    [recorded] = record_weights(subject, images, target, [chosen], queries=selected)
     matrix = fuse_heads(recorded.weights, heads)
     if queries is not None:
         return recorded.to_grid(matrix.mean(1))
@@ -236,7 +236,7 @@ def attention(
     check=no_single_grid,
 )
 def rollout(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -258,8 +258,8 @@ def rollout(
     Source:
         Abnar and Zuidema 2020, arXiv:2005.00928.
     """
-    included = included_layers(explained.info.attention_layers, start_layer, explained.info.name)
-    layers = record_weights(explained, images, target, included)
+    included = included_layers(subject.info.attention_layers, start_layer, subject.info.name)
+    layers = record_weights(subject, images, target, included)
     matrices = [fuse_heads(layer.weights, heads) for layer in layers]
     return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
@@ -268,7 +268,7 @@ def rollout(
     "gradient_attention", title="Gradient × attention", paper="arXiv:2103.15679", needs="tokens"
 )
 def gradient_attention(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -285,8 +285,8 @@ def gradient_attention(
     Source:
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equation 5, for one layer.
     """
-    chosen = resolve_attention_layer(explained.info, layer)
-    [recorded] = record_weights(explained, images, target, [chosen], gradients=True)
+    chosen = resolve_attention_layer(subject.info, layer)
+    [recorded] = record_weights(subject, images, target, [chosen], gradients=True)
     weighted = positive_grad_times_attention(recorded.weights, recorded.gradients)
     return recorded.to_grid(recorded.mean_of_read_rows(weighted))
 
@@ -299,7 +299,7 @@ def gradient_attention(
     check=no_single_grid,
 )
 def gradient_rollout(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -319,8 +319,8 @@ def gradient_rollout(
         Gildenblat 2020, "Exploring Explainability for Vision Transformers", with each layer's
         attention multiplied by its own gradient.
     """
-    included = included_layers(explained.info.attention_layers, start_layer, explained.info.name)
-    layers = record_weights(explained, images, target, included, gradients=True)
+    included = included_layers(subject.info.attention_layers, start_layer, subject.info.name)
+    layers = record_weights(subject, images, target, included, gradients=True)
     matrices = [gradient_rollout_weights(layer.weights, layer.gradients) for layer in layers]
     return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
 
@@ -329,7 +329,7 @@ def gradient_rollout(
     "relevance", title="Relevance", paper="arXiv:2103.15679", needs="tokens", check=no_single_grid
 )
 def relevance(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -347,8 +347,8 @@ def relevance(
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 and 6. Deviation: the initial
         relevance of tokens to themselves, the identity, is subtracted: it is equal for all patches.
     """
-    included = included_layers(explained.info.attention_layers, start_layer, explained.info.name)
-    layers = record_weights(explained, images, target, included, gradients=True)
+    included = included_layers(subject.info.attention_layers, start_layer, subject.info.name)
+    layers = record_weights(subject, images, target, included, gradients=True)
 
     def propagate(matrices: list[Tensor], rows: Tensor) -> Tensor:
         # The identity that tokens start with is left out; a pool starts with its attention instead.

@@ -54,20 +54,20 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
     named = inspect.signature(formula).parameters
 
     def explain(
-        explained: Subject,
+        subject: Subject,
         images: Float[Tensor, "b c y x"],
         target: Target,
         *,
         layer: Layer = -1,
         **options: Any,
     ) -> Float[Tensor, "b gy gx"]:
-        feature_layer = resolve_feature_layer(explained, layer)
+        feature_layer = resolve_feature_layer(subject, layer)
         if "gradients" not in named:
-            activations, _ = layer_activations(explained, images, target, feature_layer)
+            activations, _ = layer_activations(subject, images, target, feature_layer)
             return formula(activations, **options)
-        levels = activations_and_gradients(explained, images, target, feature_layer)
+        levels = activations_and_gradients(subject, images, target, feature_layer)
         maps = [formula(*level, **options) for level in levels]
-        return sum_levels(maps, explained, images, feature_layer)
+        return sum_levels(maps, subject, images, feature_layer)
 
     # The options of a method are read from its signature, also those of the formula.
     signature = inspect.signature(explain)
@@ -301,12 +301,12 @@ class _CalledFunctions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _signed_features_error(explained: Subject, _target: object) -> str:
+def _signed_features_error(subject: Subject, _target: object) -> str:
     """Return why the features of a model have both signs; "" if they may be positive."""
-    size = len(explained.info.mean), *explained.info.input_size
-    noise = torch.rand(1, *size).to(first_weight(explained.model))
-    with frozen(explained.model), torch.no_grad(), _CalledFunctions() as called:
-        explained.forward(noise)
+    size = len(subject.info.mean), *subject.info.input_size
+    noise = torch.rand(1, *size).to(first_weight(subject.model))
+    with frozen(subject.model), torch.no_grad(), _CalledFunctions() as called:
+        subject.forward(noise)
     if "layer_norm" not in called.names:  # of a module of any name, or a bare call
         return ""
     return (
@@ -348,7 +348,7 @@ def _of_class(_explained: Subject, target: object) -> str:
 
 @method("finercam", title="Finer-CAM", paper="arXiv:2501.11309", needs="features", check=_of_class)
 def finercam(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -386,4 +386,4 @@ def finercam(
         weights = scores.detach().gather(1, similar).softmax(1)  # shares of their probabilities
         return score - strength * (weights * scores.gather(1, similar)).sum(1)
 
-    return gradcam(explained, images, difference, layer=layer)
+    return gradcam(subject, images, difference, layer=layer)

@@ -24,7 +24,7 @@ _MAX_IMAGES = 32
 
 @method("scorecam", title="Score-CAM", paper="arXiv:1910.01279", needs="features")
 def scorecam(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -48,14 +48,14 @@ def scorecam(
     Source:
         Wang et al. 2020, arXiv:1910.01279, algorithm 1.
     """
-    feature_layer = resolve_feature_layer(explained, layer)
-    activations, _ = layer_activations(explained, images, target, feature_layer)
+    feature_layer = resolve_feature_layer(subject, layer)
+    activations, _ = layer_activations(subject, images, target, feature_layer)
     size = (images.shape[2], images.shape[3])
     rows = torch.arange(len(images))
     channels = _selected_first(activations.amax((2, 3)) > activations.amin((2, 3)))
-    with frozen(explained.model), torch.no_grad():
+    with frozen(subject.model), torch.no_grad():
         evaluate, count, _ = variant_scorer(
-            explained, images, target, internal_batch_size=internal_batch_size
+            subject, images, target, internal_batch_size=internal_batch_size
         )
         # A constant channel is not run: its mask of zeros leaves the mean color, which is 0 here.
         scores = evaluate(torch.zeros_like(images)[None]).T.repeat(1, activations.shape[1])
@@ -69,7 +69,7 @@ def scorecam(
 
 @method("ablationcam", title="Ablation-CAM", paper="Desai and Ramaswamy 2020", needs="features")
 def ablationcam(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -94,12 +94,12 @@ def ablationcam(
     Source:
         Desai and Ramaswamy 2020, "Ablation-CAM", WACV.
     """
-    feature_layer = resolve_feature_layer(explained, layer)
-    activations, called = layer_activations(explained, images, target, feature_layer)
+    feature_layer = resolve_feature_layer(subject, layer)
+    activations, called = layer_activations(subject, images, target, feature_layer)
     rows = torch.arange(len(images))
     channels = _selected_first(activations.any(3).any(2))
-    output = explained.info.output
-    single = not explained.independent or (is_function(target) and (output.key or output.error))
+    output = subject.info.output
+    single = not subject.independent or (is_function(target) and (output.key or output.error))
 
     def evaluate(chunk: Int[Tensor, "m b"], *, repeat: bool) -> Float[Tensor, "m b"]:
         """Return the scores without one channel of each image, m times."""
@@ -114,14 +114,14 @@ def ablationcam(
             return copies
 
         def once(_: Tensor) -> Any:
-            return explained.forward(images)
+            return subject.forward(images)
 
-        model = replace(explained, forward=once) if repeat else explained
-        with intercept_layer(explained, called, ablate):
+        model = replace(subject, forward=once) if repeat else subject
+        with intercept_layer(subject, called, ablate):
             return evaluate_target(model, images.expand(len(chunk), *images.shape), target)
 
-    with frozen(explained.model), torch.no_grad():
-        score = evaluate_target(explained, images[None], target)[0]
+    with frozen(subject.model), torch.no_grad():
+        score = evaluate_target(subject, images[None], target)[0]
         without = score[:, None].repeat(1, activations.shape[1])
         largest = max(1, _MAX_VALUES // activations[0].numel())
         # What leaves the layers before on another way (a skip connection, a size that was stored)

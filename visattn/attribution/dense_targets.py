@@ -40,12 +40,12 @@ Label = int | str | None
 
 def _score(
     function: Callable[[Any, Score], Tensor],
-    explained: Subject,
+    subject: Subject,
     label: Label,
     count: int,
     things: Sequence[Thing] = (),
 ) -> Score:
-    classes = () if label is None else (resolve_class_index(label, explained),) * count
+    classes = () if label is None else (resolve_class_index(label, subject),) * count
     return Score(function, "thing", classes, count, things=things)
 
 
@@ -59,10 +59,10 @@ class PixelTarget:
         y: Row of the pixel.
 
     Example:
-        >>> from visattn.attribution.explained_model import describe_model
-        >>> explained = describe_model(torch.nn.Identity(), class_names=("sky", "cat"))
+        >>> from visattn.attribution.analysis import describe_model
+        >>> subject = describe_model(torch.nn.Identity(), class_names=("sky", "cat"))
         >>> half = Geometry.identity((4, 8)).resized((2, 4))
-        >>> target = PixelTarget("cat", x=6, y=3).bind(explained, [half])
+        >>> target = PixelTarget("cat", x=6, y=3).bind(subject, [half])
         >>> logits = torch.arange(16.0).view(1, 2, 2, 4)  # the pixel is a quarter off the center
         >>> target(logits), target.describe(0, ("sky", "cat")).class_name
         (tensor([14.7500]), 'cat')
@@ -72,7 +72,7 @@ class PixelTarget:
     x: float
     y: float
 
-    def bind(self, explained: Subject, geometries: Sequence[Geometry]) -> Score:
+    def bind(self, subject: Subject, geometries: Sequence[Geometry]) -> Score:
         """Return the score on prepared images."""
         points = torch.tensor([visible_point(self.x, self.y, each) for each in geometries])
 
@@ -82,7 +82,7 @@ class PixelTarget:
             return score.of_class(sample_at(logits, repeated))
 
         things = [Thing("pixel", point=(self.x, self.y))] * len(geometries)
-        return _score(logit, explained, self.label, len(geometries), things)
+        return _score(logit, subject, self.label, len(geometries), things)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +97,9 @@ class RegionTarget:
             predicted as the class, which is chosen in the first call and then kept.
 
     Example:
-        >>> from visattn.attribution.explained_model import describe_model
-        >>> explained = describe_model(torch.nn.Identity(), class_names=("sky", "cat"))
-        >>> target = RegionTarget("cat").bind(explained, [Geometry.identity((2, 2))])
+        >>> from visattn.attribution.analysis import describe_model
+        >>> subject = describe_model(torch.nn.Identity(), class_names=("sky", "cat"))
+        >>> target = RegionTarget("cat").bind(subject, [Geometry.identity((2, 2))])
         >>> cat = torch.tensor([[[[0.0, 0.0], [0.0, 0.0]], [[1.0, -1.0], [2.0, -5.0]]]])
         >>> target(cat), target(-cat)  # the region of the first call is kept
         (tensor([3.]), tensor([-3.]))
@@ -111,7 +111,7 @@ class RegionTarget:
     label: Label
     mask: MaskLike | None = None
 
-    def bind(self, explained: Subject, geometries: Sequence[Geometry]) -> Score:
+    def bind(self, subject: Subject, geometries: Sequence[Geometry]) -> Score:
         """Return the score on prepared images.
 
         Raises:
@@ -126,7 +126,7 @@ class RegionTarget:
             if not regions:
                 predicted = logits[: len(geometries)].detach().argmax(1)
                 rows = zip(predicted, geometries, strict=True)
-                chosen = [self._choose(*row, explained, score) for row in rows]
+                chosen = [self._choose(*row, subject, score) for row in rows]
                 score.class_indices = tuple(label for label, _ in chosen)
                 runs = [mask_to_runs(region) for _, region in chosen]
                 score.things = [Thing("region", grid=grid, runs=each) for grid, each in runs]
@@ -134,17 +134,17 @@ class RegionTarget:
             inside = regions[0].repeat(len(logits) // len(geometries), 1, 1)
             return score.of_class((logits * inside[:, None]).sum((2, 3)))
 
-        return _score(total, explained, self.label, len(geometries))
+        return _score(total, subject, self.label, len(geometries))
 
     def _choose(
-        self, predicted: Tensor, geometry: Geometry, explained: Subject, score: Score
+        self, predicted: Tensor, geometry: Geometry, subject: Subject, score: Score
     ) -> tuple[int, Bool[Tensor, "y x"]]:
         """Return class and region of an image, by the classes that are predicted for its cells."""
         grid = (predicted.shape[0], predicted.shape[1])
         if self.mask is not None:
             region = mask_on_grid(self.mask, geometry, grid).to(predicted.device)
             return (*score.class_indices, int(predicted[region].mode().values))[0], region
-        label, names = score.class_indices[0], explained.class_names
+        label, names = score.class_indices[0], subject.class_names
         visible = mask_on_grid(torch.ones(geometry.image_size), geometry, grid)
         visible = visible.to(predicted.device)
         region = (predicted == label) & visible
@@ -170,9 +170,9 @@ class BoxTarget:
         label: Class index or name; None for that of the detection that fits the box best.
 
     Example:
-        >>> from visattn.attribution.explained_model import describe_model
-        >>> explained = describe_model(torch.nn.Identity(), class_names=("cat", "dog"))
-        >>> target = BoxTarget((0, 0, 4, 4), "dog").bind(explained, [Geometry.identity((8, 8))])
+        >>> from visattn.attribution.analysis import describe_model
+        >>> subject = describe_model(torch.nn.Identity(), class_names=("cat", "dog"))
+        >>> target = BoxTarget((0, 0, 4, 4), "dog").bind(subject, [Geometry.identity((8, 8))])
         >>> boxes = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 2.0], [4.0, 4.0, 8.0, 8.0]])
         >>> scores, labels = torch.tensor([0.5, 0.4, 0.9]), torch.tensor([1, 1, 1])
         >>> target([{"boxes": boxes, "scores": scores, "labels": labels}])  # 0.5 + 0.4 / 4
@@ -182,18 +182,18 @@ class BoxTarget:
     box: Box | None
     label: Label = None
 
-    def bind(self, explained: Subject, geometries: Sequence[Geometry]) -> Score:
+    def bind(self, subject: Subject, geometries: Sequence[Geometry]) -> Score:
         """Return the score on prepared images."""
         shown = [self.box and check_box(self.box, geometry) for geometry in geometries]
 
         def overlapping(output: Any, score: Score) -> Float[Tensor, " mb"]:
             size = geometries[0].input_size
-            detected = read_detections(output, size, _num_classes(explained))
+            detected = read_detections(output, size, _num_classes(subject))
             if not score.things:
                 rows = list(zip(detected, geometries, shown, strict=False))
                 labels = score.class_indices or (None,) * len(rows)
                 chosen = [
-                    _choose_detection(*row, label, explained.class_names)
+                    _choose_detection(*row, label, subject.class_names)
                     for row, label in zip(rows, labels, strict=True)
                 ]
                 score.things = [Thing("box", box=box) for box, _ in chosen]
@@ -206,7 +206,7 @@ class BoxTarget:
                 values.append((_iou(score.things[index].box, placed).square() * scores).sum())
             return torch.stack(values)
 
-        return _score(overlapping, explained, self.label, len(geometries))
+        return _score(overlapping, subject, self.label, len(geometries))
 
 
 def _choose_detection(
@@ -258,9 +258,9 @@ class QueryTarget:
         label: Class index or name; None for the class that the query predicts.
 
     Example:
-        >>> from visattn.attribution.explained_model import describe_model
-        >>> explained = describe_model(torch.nn.Identity(), class_names=("cat", "star"))
-        >>> target = QueryTarget(5, "star").bind(explained, [Geometry.identity((8, 8))])
+        >>> from visattn.attribution.analysis import describe_model
+        >>> subject = describe_model(torch.nn.Identity(), class_names=("cat", "star"))
+        >>> target = QueryTarget(5, "star").bind(subject, [Geometry.identity((8, 8))])
         >>> target({"logits": torch.arange(14.0).view(1, 7, 2)})
         tensor([11.])
     """
@@ -268,7 +268,7 @@ class QueryTarget:
     query: int
     label: Label = None
 
-    def bind(self, explained: Subject, geometries: Sequence[Geometry]) -> Score:
+    def bind(self, subject: Subject, geometries: Sequence[Geometry]) -> Score:
         """Return the score on prepared images."""
 
         def logit(output: Any, score: Score) -> Float[Tensor, " mb"]:
@@ -279,7 +279,7 @@ class QueryTarget:
             score.things = score.things or self._things(output, geometries)
             return score.of_class(logits[:, self.query])
 
-        return _score(logit, explained, self.label, len(geometries))
+        return _score(logit, subject, self.label, len(geometries))
 
     def _things(self, output: Any, geometries: Sequence[Geometry]) -> list[Thing]:
         """Return the query on each image, with the box that it predicts; masks have none."""
@@ -296,8 +296,8 @@ def _name(index: int, names: Sequence[str]) -> str:
     return class_name(index, names) or f"class {index}"
 
 
-def _num_classes(explained: Subject) -> int | None:
+def _num_classes(subject: Subject) -> int | None:
     """Return the number of classes of a model without "no object"; None if it is unknown."""
-    config = getattr(explained.model, "config", None)
-    stated = getattr(config, "num_labels", None) or getattr(explained.model, "num_classes", None)
-    return int(stated) if stated else len(explained.class_names) or None
+    config = getattr(subject.model, "config", None)
+    stated = getattr(config, "num_labels", None) or getattr(subject.model, "num_classes", None)
+    return int(stated) if stated else len(subject.class_names) or None

@@ -49,12 +49,12 @@ _ACTIVATIONS = frozenset(
 )
 
 
-def _incomplete(explained: Subject, _target: object) -> str:
+def _incomplete(subject: Subject, _target: object) -> str:
     """Return why gradients times input and biases do not sum to the score; "" if they do.
 
     It is tried on a noise image, for the sum of all outputs.
     """
-    size = (1, len(explained.info.mean), *explained.info.input_size)
+    size = (1, len(subject.info.mean), *subject.info.input_size)
     noise = torch.randn(size, generator=torch.Generator().manual_seed(0))
 
     def total(output: Any) -> Tensor:
@@ -62,8 +62,8 @@ def _incomplete(explained: Subject, _target: object) -> str:
         return torch.stack([tensor.sum() for tensor in parts]).sum()[None]
 
     try:
-        noise = noise.to(first_weight(explained.model))
-        value, parts, _ = _parts(explained, noise, total)
+        noise = noise.to(first_weight(subject.model))
+        value, parts, _ = _parts(subject, noise, total)
     except (RuntimeError, ValueError):  # of operations without a gradient
         return "its output has no gradient on an image of noise"
     sums = torch.stack([part.double().sum() for part in parts])
@@ -73,7 +73,7 @@ def _incomplete(explained: Subject, _target: object) -> str:
 
 @method("fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features", check=_incomplete)
 def fullgrad(
-    explained: Subject, images: Float[Tensor, "b c y x"], target: Target
+    subject: Subject, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, "b y x"]:
     """FullGrad: gradients times input, and gradients times biases of all layers.
 
@@ -84,7 +84,7 @@ def fullgrad(
     Source:
         Srinivas and Fleuret 2019, arXiv:1905.00780, definition 1 and section 4.
     """
-    _, parts, strides = _parts(explained, images, target)
+    _, parts, strides = _parts(subject, images, target)
     size = (images.shape[2], images.shape[3])
     maps = torch.zeros_like(images[:, 0])
     for part in parts:
@@ -95,14 +95,14 @@ def fullgrad(
 
 
 def _parts(
-    explained: Subject, images: Float[Tensor, "b c y x"], target: Target
+    subject: Subject, images: Float[Tensor, "b c y x"], target: Target
 ) -> tuple[Float[Tensor, " b"], list[Tensor], CellStrides]:
     """Return the values of a target, and gradients times input and biases of each layer."""
     strides = CellStrides()
-    with frozen(explained.model):  # also while checkpointed blocks run once more
-        with strides.watching(explained.model), _Biases() as biases:
+    with frozen(subject.model):  # also while checkpointed blocks run once more
+        with strides.watching(subject.model), _Biases() as biases:
             inputs = with_grad(images)
-            values = target_values(explained, inputs, target)
+            values = target_values(subject, inputs, target)
         edges: list[Any] = [inputs, *(edge for edge, _ in biases.found)]
         gradients = torch.autograd.grad(values.sum(), edges, allow_unused=True)
     factors = [images, *(bias for _, bias in biases.found)]

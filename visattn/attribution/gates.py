@@ -64,10 +64,10 @@ def resolve_gate(info: ModelInfo, layer: int | str) -> str:
     paper="of the block",
     needs="gates",
     kind="gate",
-    check=lambda explained, _: gates_error(explained.info),
+    check=lambda subject, _: gates_error(subject.info),
 )
 def gates(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     _: Target,
     *,
@@ -80,7 +80,7 @@ def gates(
     place. A module that runs several times has the gate of its last run.
 
     Args:
-        explained: A model with attention blocks or attention gates.
+        subject: A model with attention blocks or attention gates.
         images: Normalized.
         layer: Index of the gate in the order of the modules (-1 is the last one), or the name of
             its block, or of the module that the block was inserted after.
@@ -101,8 +101,8 @@ def gates(
     Source:
         Woo et al. 2018, arXiv:1807.06521, figure 5, draws gated features; these are the gates.
     """
-    site = resolve_gate(explained.info, layer)
-    with torch.no_grad(), record(explained, layers=[site]) as recording:
-        explained.forward(images)
+    site = resolve_gate(subject.info, layer)
+    with torch.no_grad(), record(subject, layers=[site]) as recording:
+        subject.forward(images)
     values = recording.maps[-1].values
     return values.flatten(1, -3).mean(1) if values.ndim > 3 else values

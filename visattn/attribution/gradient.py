@@ -19,7 +19,7 @@ from visattn.recording.subject import Subject
 
 @method("input_gradient", title="Input gradient", paper="arXiv:1312.6034", needs="gradient")
 def input_gradient(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -37,16 +37,16 @@ def input_gradient(
         >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("tiny", "other", (1, 2), (0.5,), (0.5,), "none")
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 3))
-        >>> explained = Subject(model, info, model)
+        >>> subject = Subject(model, info, model)
         >>> image = torch.zeros(1, 1, 1, 2)
-        >>> saliency = input_gradient(explained, image, lambda scores: scores[:, 1])
+        >>> saliency = input_gradient(subject, image, lambda scores: scores[:, 1])
         >>> torch.equal(saliency[0, 0], model[1].weight[1].abs())
         True
 
     Source:
         Simonyan, Vedaldi and Zisserman 2013, arXiv:1312.6034, section 3.1.
     """
-    return _reduce_channels(_input_gradient(explained, images, target), signed=signed)
+    return _reduce_channels(_input_gradient(subject, images, target), signed=signed)
 
 
 @method(
@@ -57,7 +57,7 @@ def input_gradient(
     signed=True,
 )
 def input_x_gradient(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -73,13 +73,13 @@ def input_x_gradient(
     Source:
         Shrikumar et al. 2016, arXiv:1605.01713, section 2.
     """
-    gradient = _input_gradient(explained, images, target)
+    gradient = _input_gradient(subject, images, target)
     return _reduce_channels(images * gradient, signed=signed)
 
 
 @method("smoothgrad", title="SmoothGrad", paper="arXiv:1706.03825", needs="gradient")
 def smoothgrad(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -107,9 +107,9 @@ def smoothgrad(
     random = torch.Generator().manual_seed(seed)
     spread = images.amax((1, 2, 3), keepdim=True) - images.amin((1, 2, 3), keepdim=True)
     total = torch.zeros_like(images)
-    with frozen(explained.model):
+    with frozen(subject.model):
         scorer, chunk, _ = variant_scorer(
-            explained, images, target, internal_batch_size=internal_batch_size, backward=True
+            subject, images, target, internal_batch_size=internal_batch_size, backward=True
         )
         for start in range(0, num_samples, chunk):
             count = min(chunk, num_samples - start)
@@ -127,7 +127,7 @@ def smoothgrad(
     signed=True,
 )
 def integrated_gradients(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -150,7 +150,7 @@ def integrated_gradients(
     Source:
         Sundararajan, Taly and Yan 2017, arXiv:1703.01365, equation 1.
     """
-    baseline = baseline_image(images, explained.info, baselines)
+    baseline = baseline_image(images, subject.info, baselines)
     difference = images - baseline
     points, weights = np.polynomial.legendre.leggauss(n_steps)  # of an integral from -1 to 1
     alphas, weights = (
@@ -158,9 +158,9 @@ def integrated_gradients(
         for values in ((points + 1) / 2, weights / 2)
     )
     total = torch.zeros_like(images)
-    with frozen(explained.model):
+    with frozen(subject.model):
         scorer, chunk, _ = variant_scorer(
-            explained, images, target, internal_batch_size=internal_batch_size, backward=True
+            subject, images, target, internal_batch_size=internal_batch_size, backward=True
         )
         for alpha, weight in zip(alphas.split(chunk), weights.split(chunk), strict=True):
             path = baseline + alpha * difference
@@ -169,12 +169,12 @@ def integrated_gradients(
 
 
 def _input_gradient(
-    explained: Subject, images: Float[Tensor, "b c y x"], target: Target
+    subject: Subject, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, "b c y x"]:
     """Return the gradient of the target with respect to images."""
-    with frozen(explained.model):
+    with frozen(subject.model):
         inputs = with_grad(images)
-        [gradient] = torch.autograd.grad(target_values(explained, inputs, target).sum(), inputs)
+        [gradient] = torch.autograd.grad(target_values(subject, inputs, target).sum(), inputs)
     return gradient
 
 

@@ -36,7 +36,7 @@ class LayerCalls:
 
 @contextmanager
 def intercept_layer(
-    explained: Subject, layer: FeatureLayer, function: Callable[[Tensor], Tensor]
+    subject: Subject, layer: FeatureLayer, function: Callable[[Tensor], Tensor]
 ) -> Iterator[LayerCalls]:
     """Pass the output of a layer through a function inside the block.
 
@@ -59,7 +59,7 @@ def intercept_layer(
     """
     if layer.levels:
         raise ValueError(
-            f"{layer.site} of {explained.info.name} returns {len(layer.levels)} levels of a "
+            f"{layer.site} of {subject.info.name} returns {len(layer.levels)} levels of a "
             "feature pyramid; use gradcam, gradcam++, layercam or hirescam, which sum over levels, "
             "or name a layer by layer="
         )
@@ -76,7 +76,7 @@ def intercept_layer(
         calls.last = calls.count
         return _replace_part(output, first[0], function(first[1]))
 
-    handle = explained.model.get_submodule(layer.site).register_forward_hook(in_this_run(hook))
+    handle = subject.model.get_submodule(layer.site).register_forward_hook(in_this_run(hook))
     try:
         yield calls
     finally:
@@ -86,13 +86,13 @@ def intercept_layer(
     if not calls.last:
         got = f"ran {calls.count} times" if calls.count else "did not run"
         raise ValueError(
-            f"the layer must run, but {layer.site} of {explained.info.name} {got}; choose another "
+            f"the layer must run, but {layer.site} of {subject.info.name} {got}; choose another "
             "layer"
         )
 
 
 def layer_activations(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     layer: FeatureLayer,
@@ -110,13 +110,13 @@ def layer_activations(
         outputs.append(output.clone())  # the model may overwrite it
         return output
 
-    with frozen(explained.model), torch.no_grad(), intercept_layer(explained, layer, keep) as calls:
-        target(explained.forward(images))
+    with frozen(subject.model), torch.no_grad(), intercept_layer(subject, layer, keep) as calls:
+        target(subject.forward(images))
     return to_grid(outputs[-1], layer), replace(layer, call=calls.last)
 
 
 def activations_and_gradients(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     layer: FeatureLayer,
@@ -135,15 +135,15 @@ def activations_and_gradients(
         >>> model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(12, 5))
         >>> layer = FeatureLayer("0", "b c y x", (2, 3))
         >>> info = ModelInfo("tiny", "other", (2, 3), (0.5,), (0.5,), "none")
-        >>> explained, target = Subject(model, info, model), lambda scores: scores[:, 4]
+        >>> subject, target = Subject(model, info, model), lambda scores: scores[:, 4]
         >>> [(_, gradients)] = activations_and_gradients(
-        ...     explained, torch.zeros(1, 1, 2, 3), target, layer)
+        ...     subject, torch.zeros(1, 1, 2, 3), target, layer)
         >>> torch.equal(gradients.flatten(), model[2].weight[4])
         True
     """
-    with frozen(explained.model):
-        with _leaves(explained, layer) as leaves:
-            values = target_values(explained, images, target)
+    with frozen(subject.model):
+        with _leaves(subject, layer) as leaves:
+            values = target_values(subject, images, target)
         leaves = leaves if layer.levels else leaves[-1:]
         gradients: Sequence[Tensor | None] = [None] * len(leaves)
         if values.requires_grad:
@@ -153,7 +153,7 @@ def activations_and_gradients(
     if not levels:
         raise ValueError(
             "the target must depend on the layer of a class activation map, but it does not depend "
-            f"on {layer.site or 'the output'} of {explained.info.name}; choose another layer"
+            f"on {layer.site or 'the output'} of {subject.info.name}; choose another layer"
         )
     if layer.levels:
         return levels
@@ -161,7 +161,7 @@ def activations_and_gradients(
 
 
 @contextmanager
-def _leaves(explained: Subject, layer: FeatureLayer) -> Iterator[list[Tensor]]:
+def _leaves(subject: Subject, layer: FeatureLayer) -> Iterator[list[Tensor]]:
     """Start the graph at a layer inside the block; the list gets its outputs, or its levels."""
     leaves: list[Tensor] = []
 
@@ -178,10 +178,10 @@ def _leaves(explained: Subject, layer: FeatureLayer) -> Iterator[list[Tensor]]:
         return copied
 
     if not layer.levels:
-        with intercept_layer(explained, layer, replace_by_leaf):
+        with intercept_layer(subject, layer, replace_by_leaf):
             yield leaves
         return
-    module = explained.model.get_submodule(layer.site)
+    module = subject.model.get_submodule(layer.site)
     handle = module.register_forward_hook(in_this_run(replace_levels))
     try:
         yield leaves
@@ -191,7 +191,7 @@ def _leaves(explained: Subject, layer: FeatureLayer) -> Iterator[list[Tensor]]:
 
 def sum_levels(
     maps: Sequence[Float[Tensor, "b _ _"]],
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     layer: FeatureLayer,
 ) -> Float[Tensor, "b gy gx"]:
@@ -202,7 +202,7 @@ def sum_levels(
     if not layer.levels:
         [only] = maps
         return only
-    canvas = internal_geometry(explained.model, (images.shape[2], images.shape[3])).input_size
+    canvas = internal_geometry(subject.model, (images.shape[2], images.shape[3])).input_size
     return torch.stack([resample_level(level, layer.grid, canvas) for level in maps]).sum(0)
 
 

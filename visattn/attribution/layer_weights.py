@@ -51,7 +51,7 @@ class LayerWeights:
 
 
 def record_weights(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     layers: Sequence[AttentionLayer],
@@ -68,13 +68,13 @@ def record_weights(
     Raises:
         ValueError: If a layer runs several times.
     """
-    info, model = explained.info, explained.model
+    info, model = subject.info, subject.model
     sites = [layer.site for layer in layers]
-    recorder = record(explained, layers=sites, queries=queries, differentiable=gradients)
+    recorder = record(subject, layers=sites, queries=queries, differentiable=gradients)
     with frozen(model), nullcontext() if gradients else torch.no_grad():
         with recorder as recording:
             inputs = with_grad(images) if gradients else images
-            values = target(explained.forward(inputs))
+            values = target(subject.forward(inputs))
         check_one_call_each(info, recording, layers)
         found: Sequence[Tensor] = recording.weights
         if gradients:
@@ -171,9 +171,9 @@ def included_layers(
     return list(layers[start_layer:])
 
 
-def no_single_grid(explained: Subject, _target: object) -> str:
+def no_single_grid(subject: Subject, _target: object) -> str:
     """Return why the attention of all layers cannot be multiplied; "" if it can."""
-    info, layers = explained.info, explained.info.attention_layers
+    info, layers = subject.info, subject.info.attention_layers
     if info.attention_error or not layers:
         return info.attention_error or NO_ATTENTION
     grids = [grid for layer in layers for grid in (layer.grid, layer.key_grid or layer.grid)]

@@ -88,17 +88,17 @@ def _giving(block: nn.Module, tokens: Tensor | None = None) -> Iterator[list[Ten
         handle.remove()
 
 
-def _no_chain(explained: Subject, _target: object) -> str:
+def _no_chain(subject: Subject, _target: object) -> str:
     """Return why a model is no chain of blocks with one token grid; "" if it may be."""
-    layers = explained.info.attention_layers
+    layers = subject.info.attention_layers
     if layers and all(layer.single_query or layer.pools for layer in layers):
         return "its only attention is a pool, and LeGrad reads the tokens after each block"
-    return no_single_grid(explained, _target)
+    return no_single_grid(subject, _target)
 
 
 @method("legrad", title="LeGrad", paper="arXiv:2404.03214", needs="tokens", check=_no_chain)
 def legrad(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -122,21 +122,21 @@ def legrad(
         tokens. Deviations: the map is not scaled to 0 and 1, so that those of several texts can
         be compared; with attention pooling, patches that an empty text also marks are kept.
     """
-    info, model = explained.info, explained.model
+    info, model = subject.info, subject.model
     layers = [layer for layer in info.attention_layers if not layer.single_query]
     pools = [layer.site for layer in info.attention_layers if layer.single_query]
     included = included_layers(layers, start_layer, info.name)
     names = block_names(info)
     blocks = [model.get_submodule(name) for name in names]
-    recorder = partial(record, explained, differentiable=True)
+    recorder = partial(record, subject, differentiable=True)
     with frozen(model):
         with ExitStack() as stack, recorder(layers=[layer.site for layer in layers]) as recording:
             runs = [stack.enter_context(_giving(block)) for block in blocks]
-            values = target_values(explained, with_grad(images), target)
+            values = target_values(subject, with_grad(images), target)
         check_one_call_each(info, recording, layers)
         outputs = [tokens[-1] for tokens in runs]
         with _giving(blocks[-1], outputs[-1].detach()):
-            other = target_values(explained, torch.zeros_like(images), target)
+            other = target_values(subject, torch.zeros_like(images), target)
         if not torch.allclose(values, other, rtol=1e-3, atol=1e-5):
             raise ValueError(
                 f"the scores of {info.name} must be computed from the output of its last block, "
@@ -148,14 +148,14 @@ def legrad(
             cells = layer.grid[0] * layer.grid[1]
             if pools:
                 with _giving(blocks[-1], with_grad(tokens)), recorder(layers=pools) as recording:
-                    score = target_values(explained, images, target)
+                    score = target_values(subject, images, target)
                 [weights] = recording.weights
             else:
                 # Of equal tokens any pooling, also of the patches alone, gives this one.
                 axis = 1 if tokens.shape[1] == len(layer.prefix_tokens) + cells else 0
                 mean = tokens.mean(axis, keepdim=True).expand_as(outputs[-1])
                 with _giving(blocks[-1], mean):
-                    score = target_values(explained, images, target)
+                    score = target_values(subject, images, target)
             [gradient] = grad(score.sum(), weights, retain_graph=True)
             total = total + with_query_axis(gradient).clamp(min=0).mean((1, 2))[:, -cells:]
     return total.unflatten(1, layers[0].grid)

@@ -75,7 +75,7 @@ def window_masks(windows: Int[Tensor, "m 4"], size: tuple[int, int]) -> Bool[Ten
 
 @method("occlusion", title="Occlusion", paper="arXiv:1311.2901", needs="scores", signed=True)
 def occlusion(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -107,12 +107,12 @@ def occlusion(
     side = max(1, min(size) // 7) if sliding_window_size is None else sliding_window_size
     step = max(1, side // 2) if stride is None else stride
     windows = occlusion_windows(size, window_size=(side, side), stride=(step, step))
-    baseline = baseline_image(images, explained.info, baselines)
+    baseline = baseline_image(images, subject.info, baselines)
     total = torch.zeros_like(images[:, 0])
     counts = torch.zeros_like(images[0, 0])
-    with frozen(explained.model), torch.no_grad():
+    with frozen(subject.model), torch.no_grad():
         evaluate, chunk, original = variant_scorer(
-            explained, images, target, score_type, internal_batch_size
+            subject, images, target, score_type, internal_batch_size
         )
         for part in windows.to(images.device).split(chunk):
             masks = window_masks(part, size).to(images)
@@ -174,7 +174,7 @@ def rise_masks(
 
 @method("rise", title="RISE", paper="arXiv:1806.07421", needs="scores")
 def rise(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
@@ -206,11 +206,11 @@ def rise(
     grids, shifts = rise_grids(
         num_masks, num_cells=grid_size, keep_probability=keep_probability, seed=seed
     )
-    baseline = baseline_image(images, explained.info, baselines)
+    baseline = baseline_image(images, subject.info, baselines)
     total = torch.zeros_like(images[:, 0])
-    with frozen(explained.model), torch.no_grad():
+    with frozen(subject.model), torch.no_grad():
         evaluate, chunk, _ = variant_scorer(
-            explained, images, target, score_type, internal_batch_size
+            subject, images, target, score_type, internal_batch_size
         )
         parts = (tensor.to(images.device).split(chunk) for tensor in (grids, shifts))
         for chunk_grids, chunk_shifts in zip(*parts, strict=True):
@@ -259,7 +259,7 @@ def _masked_variants(
 
 
 def variant_scorer(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,
     score_type: ScoreType = "logits",
@@ -284,10 +284,10 @@ def variant_scorer(
         tensor([[0.]])
     """
     size = internal_batch_size or images_per_pass(images, backward=backward)
-    size = size if explained.independent else 1
+    size = size if subject.independent else 1
 
     def evaluate(variants: Float[Tensor, "m b c y x"]) -> Float[Tensor, "m b"]:
-        return evaluate_target(explained, variants, target, score_type, size)
+        return evaluate_target(subject, variants, target, score_type, size)
 
     with torch.no_grad():
         first = evaluate(images[None])
@@ -316,7 +316,7 @@ def images_per_pass(images: Float[Tensor, "b c y x"], *, backward: bool = False)
 
 
 def evaluate_target(
-    explained: Subject,
+    subject: Subject,
     variants: Float[Tensor, "m b c y x"],
     target: Target,
     score_type: ScoreType = "logits",
@@ -331,18 +331,18 @@ def evaluate_target(
     """
     kind = target.kind if isinstance(target, Score) else "function"
     shape, images = variants.shape[:2], variants.flatten(0, 1)
-    output = explained.info.output
+    output = subject.info.output
     if isinstance(target, Score) and kind == "class":
         parts = images.split(internal_batch_size or len(images))
-        scores = torch.cat([explained.scores(part) for part in parts])
+        scores = torch.cat([subject.scores(part) for part in parts])
         target.keep_first(scores[: shape[1]])
         if score_type == "probabilities":
             scores = probabilities(at_least_float32(scores), output)
         return target(scores).unflatten(0, shape)
     if kind == "thing":
-        return target(explained.forward(images)).unflatten(0, shape)
+        return target(subject.forward(images)).unflatten(0, shape)
     # A function of the user gets one variant of all images, whose output may be of several parts.
-    outputs: Any = map(explained.forward, variants)
+    outputs: Any = map(subject.forward, variants)
     if not (output.key or output.error):
-        outputs = explained.forward(images).unflatten(0, shape)
+        outputs = subject.forward(images).unflatten(0, shape)
     return torch.stack([check_one_per_image(target(each), shape[1]) for each in outputs])

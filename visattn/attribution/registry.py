@@ -74,14 +74,14 @@ class Method:
 
     def supports(
         self,
-        explained: Subject,
+        subject: Subject,
         target: Any = None,
         args: Mapping[str, Any] = _NO_ARGUMENTS,
     ) -> str:
         """Return "" if a model supports the method, or else the reason why it does not.
 
         Args:
-            explained: A model with its metadata.
+            subject: A model with its metadata.
             target: What is explained: a class, a function of the output, a `PixelTarget`,
                 `RegionTarget`, `BoxTarget` or `QueryTarget`; None for the predicted class.
             args: Arguments of the method. A layer that they name is checked when it is resolved.
@@ -94,7 +94,7 @@ class Method:
             >>> METHODS["gradcam"].supports(network)
             'it has no layer whose features lie on a grid; name one of its modules with layer='
         """
-        info = explained.info
+        info = subject.info
         dense = isinstance(target, DenseTarget)
         if self.needs_target and not dense and not is_function(target):
             backward = self.needs in ("tokens", "gradient")
@@ -104,7 +104,7 @@ class Method:
         if self.needs == "features" and not (info.feature_layers or dense or "layer" in args):
             hint = "; name one of its modules with layer=" if "layer" in self.default_kwargs else ""
             return (info.features_error or "it has no layer whose features lie on a grid") + hint
-        if reason := self.check(explained, target):
+        if reason := self.check(subject, target):
             return reason
         if self.of_query(target):
             return "" if info.query_layers else _NO_QUERIES
@@ -159,8 +159,8 @@ def method(name: str, *, title: str, paper: str, needs: Needs, **facts: Any) -> 
         ... def mean_activation(activations):
         ...     return activations.mean(1)
         >>> @method("flat", title="Flat", paper="of my own", needs="scores")
-        ... def flat(explained, images, target, *, side: int = 3):
-        ...     scores = target(explained.forward(images)).detach()
+        ... def flat(subject, images, target, *, side: int = 3):
+        ...     scores = target(subject.forward(images)).detach()
         ...     return scores[:, None, None].expand(-1, side, side)
         >>> model = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
         >>> photo = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
@@ -215,11 +215,11 @@ gradcam, xgradcam or gradcam++?
     )
 
 
-def supported_methods(explained: Subject, target: Any = None) -> list[str]:
+def supported_methods(subject: Subject, target: Any = None) -> list[str]:
     """Return the names of the methods that a model supports.
 
     Args:
-        explained: A model with its metadata.
+        subject: A model with its metadata.
         target: What is explained, as for `Method.supports`.
 
     Example:
@@ -230,7 +230,7 @@ def supported_methods(explained: Subject, target: Any = None) -> list[str]:
         >>> supported_methods(network)[:3]
         ['input_gradient', 'input_x_gradient', 'smoothgrad']
     """
-    return [name for name, entry in METHODS.items() if not entry.supports(explained, target)]
+    return [name for name, entry in METHODS.items() if not entry.supports(subject, target)]
 
 
 def default_method(

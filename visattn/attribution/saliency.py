@@ -311,8 +311,8 @@ def saliency_scanpaths(
 _RANDOM_GRID = (7, 7)
 
 
-def _needs_colors(explained: Subject, _: object) -> str:
-    channels = len(explained.info.mean)
+def _needs_colors(subject: Subject, _: object) -> str:
+    channels = len(subject.info.mean)
     return "" if channels in (1, 3) else f"it compares colors, and images have {channels} channels"
 
 
@@ -325,7 +325,7 @@ def _needs_colors(explained: Subject, _: object) -> str:
     check=_needs_colors,
 )
 def itti_koch(
-    explained: Subject,
+    subject: Subject,
     images: Float[Tensor, "b c y x"],
     target: Target,  # noqa: ARG001 (signature of all methods)
 ) -> Float[Tensor, "b y x"]:
@@ -335,7 +335,7 @@ def itti_koch(
         Itti, Koch and Niebur 1998, "A Model of Saliency-Based Visual Attention for Rapid Scene
         Analysis".
     """
-    return itti_koch_saliency(denormalize(images, explained.info))
+    return itti_koch_saliency(denormalize(images, subject.info))
 
 
 def random_maps(images: Float[Tensor, "b c y x"], seeds: Sequence[int]) -> Float[Tensor, "b gy gx"]:

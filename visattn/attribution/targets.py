@@ -116,11 +116,11 @@ class Score:
 class DenseTarget(Protocol):
     """A thing on a photo that a dense model has an output for, in pixels of the photo."""
 
-    def bind(self, explained: Subject, geometries: Sequence[Geometry]) -> Score:
+    def bind(self, subject: Subject, geometries: Sequence[Geometry]) -> Score:
         """Return the score of the thing on prepared images.
 
         Args:
-            explained: The model.
+            subject: The model.
             geometries: Geometry of each image.
         """
         ...
@@ -187,7 +187,7 @@ def is_function(target: object) -> TypeGuard[Target]:
 
 
 def resolve_target(
-    target: TargetLike, explained: Subject, geometries: Sequence[Geometry] = ()
+    target: TargetLike, subject: Subject, geometries: Sequence[Geometry] = ()
 ) -> Score:
     """Return the score of a target.
 
@@ -204,43 +204,43 @@ def resolve_target(
         >>> from visattn.recording.model_info import ModelInfo
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> model = torch.nn.Flatten()
-        >>> explained = Subject(model, info, model, ("cat", "dog"))
-        >>> resolve_target("dog", explained)(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        >>> subject = Subject(model, info, model, ("cat", "dog"))
+        >>> resolve_target("dog", subject)(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
         tensor([2., 4.])
     """
-    layout = explained.info.output
+    layout = subject.info.output
     if isinstance(target, Score):
         return target
     if isinstance(target, DenseTarget):
-        return target.bind(explained, geometries)
+        return target.bind(subject, geometries)
     if callable(target):
         return function_target(target)
     if layout.error and target is None:  # for methods that use no scores
         return Score(lambda *_: torch.zeros(0), "none")
     if layout.error:
-        raise ValueError(f"{explained.info.name} has no class {target!r}: {layout.error}")
+        raise ValueError(f"{subject.info.name} has no class {target!r}: {layout.error}")
     listed = [target] if isinstance(target, int | str) else target or ()
-    return class_target([resolve_class_index(each, explained) for each in listed], layout)
+    return class_target([resolve_class_index(each, subject) for each in listed], layout)
 
 
-def resolve_class_index(target: int | str, explained: Subject) -> int:
+def resolve_class_index(target: int | str, subject: Subject) -> int:
     """Return the index of a class of a model.
 
     Raises:
         ValueError: If there is no such class; the message suggests similar names.
     """
-    names = explained.class_names
+    names = subject.class_names
     if isinstance(target, int):
         _check_class_indices([target], len(names) or None)
         return target
     if not names:
         raise ValueError(
-            f"the class names of {explained.info.name} are unknown, got target {target!r}; give "
+            f"the class names of {subject.info.name} are unknown, got target {target!r}; give "
             "the index of the class, or the names by class_names="
         )
     if target not in names:
         raise ValueError(
-            f"target must be one of the {len(names)} classes of {explained.info.name}, got "
+            f"target must be one of the {len(names)} classes of {subject.info.name}, got "
             f"{target!r}; {did_you_mean(target, names)}"
         )
     return names.index(target)
@@ -264,14 +264,14 @@ def class_name(index: int | None, names: Sequence[str]) -> str:
 
 
 def target_values(
-    explained: Subject, images: Float[Tensor, "b c y x"], target: Target
+    subject: Subject, images: Float[Tensor, "b c y x"], target: Target
 ) -> Float[Tensor, " b"]:
     """Return the value of the target for each image.
 
     Raises:
         ValueError: If the target does not return one number for each image.
     """
-    return check_one_per_image(target(explained.forward(images)), len(images))
+    return check_one_per_image(target(subject.forward(images)), len(images))
 
 
 def check_one_per_image(values: Float[Tensor, " b"], count: int) -> Float[Tensor, " b"]:

@@ -403,7 +403,7 @@ class _Runner:
             html = explorer_html(
                 image,
                 cast("Geometry", maps[0].input_geometry),
-                explained=self.subject,
+                subject=self.subject,
                 layers=result.layers,
                 maps=[made for made, _ in shown],
                 scales=[scale for _, scale in shown],

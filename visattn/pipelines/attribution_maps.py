@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from visattn.attribution.analysis import read_by_target
 from visattn.attribution.dense_targets import QueryTarget
-from visattn.attribution.explained_model import read_by_target
 from visattn.attribution.gates import resolve_gate
 from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
 from visattn.attribution.methods import Method

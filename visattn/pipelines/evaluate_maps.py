@@ -102,8 +102,8 @@ def count_classes(explained: Subject) -> int:
     """Return the number of classes of a model, from its class names or one forward pass."""
     if explained.class_names:
         return len(explained.class_names)
-    weight = next(explained.model.parameters(), torch.zeros(()))
-    blank = weight.new_zeros(1, len(explained.info.mean), *explained.info.input_size)
+    weight = next(subject.model.parameters(), torch.zeros(()))
+    blank = weight.new_zeros(1, len(subject.info.mean), *subject.info.input_size)
     with torch.no_grad():
         return explained.scores(blank).shape[1]
 

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
+from visattn.attribution.analysis import analyze_model, describe_model
 from visattn.attribution.dense_targets import QueryTarget
-from visattn.attribution.explained_model import analyze_model, describe_model
 from visattn.attribution.methods import (
     METHODS,
     Method,

@@ -41,17 +41,17 @@ def record_layers(
         ValueError: If the model has no token attention, or no such heads.
 
     Example:
-        >>> from visattn.attribution.explained_model import analyze_model
+        >>> from visattn.attribution.analysis import analyze_model
         >>> from visattn.models import VisionTransformer
         >>> model = VisionTransformer(
         ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
         ... )
         >>> explained = analyze_model(model)
-        >>> layers = record_layers(explained, torch.zeros(1, 3, 16, 24))
+        >>> layers = record_layers(subject, torch.zeros(1, 3, 16, 24))
         >>> [(layer.index, layer.heads) for layer in layers]
         [(0, (0, 1)), (1, (0, 1))]
     """
-    info = explained.info
+    info = subject.info
     if info.attention_error or not info.attention_layers:
         reason = info.attention_error or "it has no token attention"
         raise ValueError(f"{info.name} has no attention heads to show: {reason}")
@@ -59,7 +59,7 @@ def record_layers(
     # a pass for each: all weights of a large model are gigabytes
     for index, layer in enumerate(info.attention_layers):
         with record(explained, layers=[layer.site], heads=heads) as recorder, torch.no_grad():
-            explained.forward(inputs)
+            subject.forward(inputs)
         [attention_map] = (entry for entry in recorder.maps if entry.kind == "tokens")
         recorded = _recorded_layer(index, attention_map, layer, heads)
         recorded = _average_queries(recorded, max_weights // len(info.attention_layers))

@@ -13,7 +13,7 @@ from visattn.recording.subject import Subject
 
 
 @unrounded()
-def bottleneck_layer(explained: Subject) -> FeatureLayer:
+def bottleneck_layer(subject: Subject) -> FeatureLayer:
     """Return the layer that class activation maps of a dense model use by default.
 
     It is the last layer on the coarsest grid in the part of the model that reaches this grid first,
@@ -23,26 +23,26 @@ def bottleneck_layer(explained: Subject) -> FeatureLayer:
         ValueError: If there is none; then a layer must be named.
 
     Example:
-        >>> from visattn.attribution.explained_model import describe_model
+        >>> from visattn.attribution.analysis import describe_model
         >>> encoder = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU())
         >>> model = nn.Sequential(encoder, nn.Conv2d(5, 2, 1), nn.Upsample(scale_factor=4))
         >>> bottleneck_layer(describe_model(model, (24, 40))).site
         '0'
     """
-    key = ("bottleneck", explained.info.input_size)
-    if key not in explained.measures:
-        explained.measures[key] = _find(explained)
-    return explained.measures[key]
+    key = ("bottleneck", subject.info.input_size)
+    if key not in subject.measures:
+        subject.measures[key] = _find(subject)
+    return subject.measures[key]
 
 
-def _find(explained: Subject) -> FeatureLayer:
-    name = explained.info.name
-    if resizes_images(explained.model):
-        if not hasattr(explained.model, "backbone"):
+def _find(subject: Subject) -> FeatureLayer:
+    name = subject.info.name
+    if resizes_images(subject.model):
+        if not hasattr(subject.model, "backbone"):
             raise ValueError(f"{name} has no module backbone; name a layer by layer=")
-        return resolve_feature_layer(explained, "backbone")
-    with frozen(explained.model), probing():
-        trace = explained.tracer().run(explained.probe_image())
+        return resolve_feature_layer(subject, "backbone")
+    with frozen(subject.model), probing():
+        trace = subject.tracer().run(subject.probe_image())
         outputs = [output for output in trace.outputs if _is_candidate(output)]
         gradients = gradients_of(trace.scores, [output.edge for output in outputs])
     pairs = zip(outputs, gradients, strict=True)
@@ -61,7 +61,7 @@ def _find(explained: Subject) -> FeatureLayer:
     ]
     part = sites[0].partition(".")[0]
     return resolve_feature_layer(
-        explained, [site for site in sites if site.partition(".")[0] == part][-1]
+        subject, [site for site in sites if site.partition(".")[0] == part][-1]
     )
 
 

@@ -27,7 +27,7 @@ Layer = int | str | nn.Module
 
 
 @unrounded()
-def resolve_feature_layer(explained: Subject, layer: Layer) -> FeatureLayer:
+def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
     """Return the feature layer that a number, a module or a module name selects.
 
     Args:
@@ -39,25 +39,25 @@ def resolve_feature_layer(explained: Subject, layer: Layer) -> FeatureLayer:
         ValueError: If there is no such module or call, or its output does not lie on the image.
 
     Example:
-        >>> from visattn.attribution.explained_model import analyze_model
+        >>> from visattn.attribution.analysis import analyze_model
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 2, 2), nn.ReLU(), nn.Flatten(),
         ...                       nn.Linear(8 * 12 * 20, 2))
         >>> layer = resolve_feature_layer(analyze_model(model, (24, 40)), model[1])
         >>> layer.site, layer.layout, layer.grid
         ('1', 'b c y x', (12, 20))
     """
-    known = explained.info.feature_layers
+    known = subject.info.feature_layers
     if isinstance(layer, int):
         if -len(known) <= layer < len(known):
-            return _placed(explained, known[layer])
-        raise ValueError(_unknown_layer_error(explained, layer))
-    name = find_module_name(explained.model, layer) if isinstance(layer, nn.Module) else layer
+            return _placed(subject, known[layer])
+        raise ValueError(_unknown_layer_error(subject, layer))
+    name = find_module_name(subject.model, layer) if isinstance(layer, nn.Module) else layer
     site, separator, call = name.partition("#")
-    modules = dict(explained.model.named_modules())
+    modules = dict(subject.model.named_modules())
     if site not in modules or (separator and not call.isdecimal()):
-        raise ValueError(_unknown_layer_error(explained, name))
+        raise ValueError(_unknown_layer_error(subject, name))
     number = int(call) if separator else None
-    return _placed(explained, measure_feature_layer(explained, site, number))
+    return _placed(subject, measure_feature_layer(subject, site, number))
 
 
 def _placed(subject: Subject, layer: FeatureLayer) -> FeatureLayer:
@@ -92,21 +92,21 @@ def resizes_images(model: nn.Module) -> bool:
     return internal_transform(model) is not None
 
 
-def _unknown_layer_error(explained: Subject, layer: int | str) -> str:
-    sites = [layer.site for layer in explained.info.feature_layers]
+def _unknown_layer_error(subject: Subject, layer: int | str) -> str:
+    sites = [layer.site for layer in subject.info.feature_layers]
     if isinstance(layer, int):
         return (
-            f"layer must be below the number of feature layers of {explained.info.name}, "
+            f"layer must be below the number of feature layers of {subject.info.name}, "
             f"{len(sites)} ({', '.join(sites) or 'none'}); got {layer}"
         )
-    names = [name for name, _ in explained.model.named_modules() if name]
+    names = [name for name, _ in subject.model.named_modules() if name]
     return (
-        f"layer must name a module of {explained.info.name}, got {layer!r}; "
+        f"layer must name a module of {subject.info.name}, got {layer!r}; "
         f"{did_you_mean(layer.partition('#')[0], names, cutoff=0.5)}"
     )
 
 
-def measure_feature_layer(explained: Subject, site: str, call: int | None) -> FeatureLayer:
+def measure_feature_layer(subject: Subject, site: str, call: int | None) -> FeatureLayer:
     """Return layout and grid of the output of a module.
 
     Calls are numbered from 1; by default the last one counts.
@@ -121,11 +121,11 @@ def measure_feature_layer(explained: Subject, site: str, call: int | None) -> Fe
         >>> measure_feature_layer(Subject(model, info, model), "1", None).layout
         'b c n'
     """
-    info = explained.info
-    if resizes_images(explained.model):
-        calls = [_pyramid(explained, site)]
+    info = subject.info
+    if resizes_images(subject.model):
+        calls = [_pyramid(subject, site)]
     else:
-        calls = explained.probe.layers_of(site)
+        calls = subject.probe.layers_of(site)
     title = f"{site}{f'#{call}' if call else ''} of {info.name}"
     sites = ", ".join(layer.site for layer in info.feature_layers[-3:])
     hint = f"suitable layers include {sites}" if sites else "no suitable layer is known"
@@ -150,7 +150,7 @@ class _PyramidComputed(Exception):  # noqa: N818 (no error: it ends a forward pa
     """The feature pyramid is known, and the rest of a detector need not run."""
 
 
-def _pyramid(explained: Subject, site: str) -> FeatureLayer | None:
+def _pyramid(subject: Subject, site: str) -> FeatureLayer | None:
     """Return the layout of a module of a detector, or of the finest level of its pyramid."""
     outputs: list[Tensor] = []
     levels: tuple[str | int, ...] = ()
@@ -164,14 +164,14 @@ def _pyramid(explained: Subject, site: str) -> FeatureLayer | None:
             levels = tuple(key for key, level in parts.items() if level.ndim == 4)
             raise _PyramidComputed
 
-    size, channels = explained.info.input_size, len(explained.info.mean)
-    canvas = internal_geometry(explained.model, size)
-    with without_grad(explained.model), ExitStack() as stack:
-        module = explained.model.get_submodule(site)
+    size, channels = subject.info.input_size, len(subject.info.mean)
+    canvas = internal_geometry(subject.model, size)
+    with without_grad(subject.model), ExitStack() as stack:
+        module = subject.model.get_submodule(site)
         stack.callback(module.register_forward_hook(in_this_run(hook)).remove)
-        for image in probe_images(channels, size, first_weight(explained.model)).split(1):
+        for image in probe_images(channels, size, first_weight(subject.model)).split(1):
             with suppress(_PyramidComputed):
-                explained.forward(image)
+                subject.forward(image)
     if len(outputs) != IMAGES or outputs[0].ndim != 4:
         return None
     maps = torch.cat(outputs)

@@ -53,7 +53,7 @@ def explorer_page(name: str = "ViT", **options: Any) -> str:
     layers = [layer_of(index, weights(2, 1 + 15, 15), ("class",), 1) for index in range(3)]
     options = {"layers": layers, "maps": [METHOD, GRADIENT], **options}
     model = explained_model(name)
-    return explorer_html(LoadedImage(PHOTO), PLACE, explained=model, name="dog.jpg", **options)
+    return explorer_html(LoadedImage(PHOTO), PLACE, subject=model, name="dog.jpg", **options)
 
 
 def question_page() -> str:

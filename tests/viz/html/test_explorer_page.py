@@ -29,7 +29,7 @@ SCALE = MapScale("image", 0.0, 1.5, signed=True)
 def page(size: tuple[int, int] = (31, 53), **options: Any) -> str:
     options = {"layers": [LAYER], "maps": [MAP], "scales": [SCALE], **options}
     photo = LoadedImage(np.zeros((*size, 3), np.uint8))
-    return explorer_html(photo, PLACE, explained=explained_model(), **options)
+    return explorer_html(photo, PLACE, subject=explained_model(), **options)
 
 
 def page_data(text: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_averaged_queries_are_reported() -> None:
     text = explorer_html(
         LoadedImage(np.zeros((31, 53, 3), np.uint8)),
         PLACE,
-        explained=replace(model, info=info),
+        subject=replace(model, info=info),
         layers=[LAYER],
     )
     data = page_data(text)

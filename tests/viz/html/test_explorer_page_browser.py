@@ -51,7 +51,7 @@ def photo() -> np.ndarray:
 
 def write(path: Path, **options: Any) -> Path:
     options = {"layers": LAYERS, "maps": MAPS, "scales": SCALES, "name": "dog.jpg",
-               "explained": explained_model(), **options}  # fmt: skip
+               "subject": explained_model(), **options}  # fmt: skip
     page = explorer_html(LoadedImage(photo()), GEOMETRY, **options)
     path.write_text(page, encoding="utf-8")
     return path
@@ -232,8 +232,8 @@ def test_tap_selects_the_query(browser: Any, page: Path) -> None:
 @pytest.mark.parametrize("width", [360, 1280])
 def test_page_has_no_horizontal_overflow(browser: Any, tmp_path: Path, width: int) -> None:
     wide = layer_of(23, attention(24, 1, GRID), ("class",), 1, "x" * 90)
-    explained = explained_model("y" * 250)
-    path = write(tmp_path / "a.html", layers=[wide] * 24, name="x" * 250, explained=explained)
+    subject = explained_model("y" * 250)
+    path = write(tmp_path / "a.html", layers=[wide] * 24, name="x" * 250, subject=subject)
     opened(browser, path, width=width, height=740, dark=True)
     assert browser.value("document.documentElement.scrollWidth") == width
 
@@ -251,9 +251,9 @@ def test_model_without_heads_has_methods_only(browser: Any, tmp_path: Path) -> N
 def test_texts_are_escaped_and_no_request_is_sent(browser: Any, tmp_path: Path) -> None:
     layer = layer_of(0, attention(1, 1, GRID), (EVIL,), 1, EVIL)
     evil = method_map(EVIL, np.ones((2, 2)), GEOMETRY, options={EVIL: EVIL}, class_name=EVIL)
-    explained = explained_model(EVIL)
+    subject = explained_model(EVIL)
     options = {"layers": [layer], "maps": [evil], "scales": None, "name": EVIL}
-    path = write(tmp_path / "a.html", explained=explained, **options)
+    path = write(tmp_path / "a.html", subject=subject, **options)
     opened(browser, path)
     browser.click("#tiles button", 0)
     click_at(browser, 0.5, 0.5)

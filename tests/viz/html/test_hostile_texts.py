@@ -69,13 +69,11 @@ def pages(folder: Path, kind: str) -> list[Path]:
     words = WORDS[kind]
     text = " ".join(words)
     maps = [method_map(text, RNG.random((3, 5)), PLACE, options={text: text}, class_name=text)]
-    explained = explained_model(text)
+    subject = explained_model(text)
     said_twice = replace(said(words), alternatives=(said(words[::-1]),))
     made = {
         "viewer": caption_html(IMAGE, said_twice, name=text),
-        "explorer": explorer_html(
-            LoadedImage(IMAGE), PLACE, explained=explained, maps=maps, name=text
-        ),
+        "explorer": explorer_html(LoadedImage(IMAGE), PLACE, subject=subject, maps=maps, name=text),
         "index": index_page([Card(text, "viewer.html", text, thumbnail(IMAGE))] * 3, title=text),
     }
     for name, page in made.items():

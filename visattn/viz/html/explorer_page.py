@@ -55,7 +55,7 @@ def explorer_html(
         ValueError: If there are neither layers nor maps, or values are not finite.
 
     Example:
-        >>> from visattn.attribution.explained_model import analyze_model
+        >>> from visattn.attribution.analysis import analyze_model
         >>> from visattn.models import VisionTransformer
         >>> model = VisionTransformer(
         ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
@@ -65,7 +65,7 @@ def explorer_html(
         >>> from visattn.pipelines.layer_attention import record_layers
         >>> photo = read_image(np.zeros((16, 24, 3), np.uint8))
         >>> place = Geometry.identity((16, 24))
-        >>> layers = record_layers(explained, torch.zeros(1, 3, 16, 24))
+        >>> layers = record_layers(subject, torch.zeros(1, 3, 16, 24))
         >>> explorer_html(photo, place, explained=explained, layers=layers)[:15]
         '<!doctype html>'
     """
@@ -88,12 +88,12 @@ def explorer_html(
                 "title": sanitize_text(title, _TITLE),
                 "layers": [_layer_data(layer, explained, geometry) for layer in layers],
                 "maps": [_map_data(*pair, geometry) for pair in zip(maps, scales, strict=True)],
-                "pooled": _pooling_text(layers, explained.info),
-                "read": sanitize_text(_first_query(explained.info), _NAME),
+                "pooled": _pooling_text(layers, subject.info),
+                "read": sanitize_text(_first_query(subject.info), _NAME),
             },
             texts={"title": sanitize_text(title, _TITLE)},
             styles=["explorer.css"],
-            model=explained.info.name,
+            model=subject.info.name,
             input=next((each.info.input_text for each in maps), ""),
         ),
         page,
@@ -142,7 +142,7 @@ def _layer_data(layer: RecordedLayer, explained: Subject, base: Geometry) -> dic
         "is_pooling": count == 1 and not layer.prefix_queries,
         "before": layer.num_prefix_keys,
         "shares": list(layer.shares),
-        "averaged": _is_averaged(layer, explained.info),
+        "averaged": _is_averaged(layer, subject.info),
         **_own_geometry(base.inset(layer.margin), base),
         "tops": _float_text(tops),
         "codes": base64.b64encode(codes.tobytes()).decode(),

@@ -180,25 +180,25 @@ def _with_attention(
 
 
 @unrounded()
-def read_by_target(explained: Subject, images: Float[Tensor, "b c y x"], target: Target) -> Subject:
+def read_by_target(subject: Subject, images: Float[Tensor, "b c y x"], target: Target) -> Subject:
     """Return a model with the attention layers and tokens that a target reads, not its scores.
 
     A function of hidden states or of a dense output may read other tokens than a classifier. The
     target is traced on the first image; a copy of it is called.
     """
-    model = explained.model
-    info = explained.info
-    result = explained.probe
+    model = subject.model
+    info = subject.info
+    result = subject.probe
     # A copy, since a target keeps what it chose in its first call: here that is one image of all.
     traced = copy(target)
     try:
-        tracer = ScoreTracer(model, lambda image: traced(explained.forward(image)), result)
+        tracer = ScoreTracer(model, lambda image: traced(subject.forward(image)), result)
         reading = confirmed_reading(tracer, images[:1])
     except (RuntimeError, ValueError, TypeError, IndexError):  # needs the whole batch
-        return explained
+        return subject
     if reading is None:
-        return explained
-    return replace(explained, info=_with_attention(info, model, result, reading))
+        return subject
+    return replace(subject, info=_with_attention(info, model, result, reading))
 
 
 def _output_layout(subject: Subject, output: OutputLayout, num_classes: int | None) -> OutputLayout:

@@ -12,7 +12,7 @@ import torchvision
 from torch import Tensor, nn
 
 from visattn import Explainer, explain, methods_for
-from visattn.attribution.explained_model import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.vit import VisionTransformer
 from visattn.recording.model_info import FeatureLayer
@@ -27,7 +27,7 @@ def vit(**options: Any) -> Any:
 def test_model_info_of_timm_is_a_table() -> None:
     model = vit()
     explained = analyze_model(model)
-    assert str(explained.info) == "\n".join([
+    assert str(subject.info) == "\n".join([
         "deit_tiny_distilled_patch16_224 (timm)",
         "  input      48 x 80, mean 0.485 0.456 0.406, std 0.229 0.224 0.225",
         "  colors     timm pretrained_cfg",
@@ -53,9 +53,9 @@ def test_visattn_classifiers_have_class_names_and_take_normalized_images() -> No
     ).eval()  # fmt: skip
     explained = analyze_model(model)
     assert explained.class_names == ("cat", "dog")
-    assert explained.info.library == "visattn"
-    assert (explained.info.mean, explained.info.pooling) == ((0.4,), "attention")
-    assert [(layer.site, layer.single_query) for layer in explained.info.attention_layers] == [
+    assert subject.info.library == "visattn"
+    assert (subject.info.mean, subject.info.pooling) == ((0.4,), "attention")
+    assert [(layer.site, layer.single_query) for layer in subject.info.attention_layers] == [
         ("blocks.0.attn.tap", False), ("attn_pool.tap", True)
     ]  # fmt: skip
     x = torch.randn(2, 1, 24, 40)
