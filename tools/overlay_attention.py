@@ -21,7 +21,7 @@ def draw_saved_maps(words: Sequence[str]) -> int:
 
     import visattn as va
     from visattn.images.resize import ResizeSpec, resize_to_input
-    from visattn.results.map_files import read_saved_maps, reshape_maps
+    from visattn.results.map_files import read_saved_maps
     from visattn.results.records import from_dict
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -35,8 +35,7 @@ def draw_saved_maps(words: Sequence[str]) -> int:
     args = parser.parse_args(words)
     if args.out.exists():
         parser.error(f"{args.out} exists: choose another --out")
-    image, saved = va.read_image(args.photo), read_saved_maps(args.maps)
-    values = torch.from_numpy(reshape_maps(saved.maps, args.grid and tuple(args.grid)))
+    image, saved = va.read_image(args.photo), read_saved_maps(args.maps, args.grid)
     if saved.geometry is None:
         _, geometry = resize_to_input(image, ResizeSpec((224, 224), args.resize_mode))
     else:
@@ -46,7 +45,7 @@ def draw_saved_maps(words: Sequence[str]) -> int:
             f"{args.maps} belongs to an image of {geometry.image_size} pixels, {args.photo} has "
             f"{image.size}"
         )
-    maps = va.AttentionMap(values, str(args.maps), "gradient", geometry)
+    maps = va.AttentionMap(torch.from_numpy(saved.maps), str(args.maps), "gradient", geometry)
     drawing = {"colormap": args.colormap, "opacity": args.opacity}
     if len(maps) == 1 and args.out.suffix == ".png":
         va.overlay(image, maps[0], **drawing).save(args.out)

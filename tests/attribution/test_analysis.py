@@ -26,7 +26,7 @@ def vit(**options: Any) -> Any:
 
 def test_model_info_of_timm_is_a_table() -> None:
     model = vit()
-    explained = analyze_model(model)
+    subject = analyze_model(model)
     assert str(subject.info) == "\n".join([
         "deit_tiny_distilled_patch16_224 (timm)",
         "  input      48 x 80, mean 0.485 0.456 0.406, std 0.229 0.224 0.225",
@@ -41,8 +41,8 @@ def test_model_info_of_timm_is_a_table() -> None:
     ])  # fmt: skip
     x = torch.randn(2, 3, 48, 80)
     model.eval()
-    assert torch.equal(explained.scores(x), model(x))
-    assert explained.class_names == ()
+    assert torch.equal(subject.scores(x), model(x))
+    assert subject.class_names == ()
 
 
 def test_visattn_classifiers_have_class_names_and_take_normalized_images() -> None:
@@ -51,15 +51,15 @@ def test_visattn_classifiers_have_class_names_and_take_normalized_images() -> No
         global_pool="sequence",
         mean=(0.4,), std=(0.3,),
     ).eval()  # fmt: skip
-    explained = analyze_model(model)
-    assert explained.class_names == ("cat", "dog")
+    subject = analyze_model(model)
+    assert subject.class_names == ("cat", "dog")
     assert subject.info.library == "visattn"
     assert (subject.info.mean, subject.info.pooling) == ((0.4,), "attention")
     assert [(layer.site, layer.single_query) for layer in subject.info.attention_layers] == [
         ("blocks.0.attn.tap", False), ("attn_pool.tap", True)
     ]  # fmt: skip
     x = torch.randn(2, 1, 24, 40)
-    assert torch.equal(explained.scores(x), model.classify(x))
+    assert torch.equal(subject.scores(x), model.classify(x))
 
 
 NETWORKS = {

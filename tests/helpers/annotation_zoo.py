@@ -16,7 +16,7 @@ from visattn.data.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
 from visattn.geometry.affine import Geometry
-from visattn.results.map_files import read_saved_maps, reshape_maps
+from visattn.results.map_files import read_saved_maps
 from visattn.results.records import from_dict, to_dict
 
 
@@ -120,7 +120,7 @@ def _maps(path: Path) -> object:
     try:
         if saved.geometry is not None:
             from_dict(Geometry, saved.geometry)
-        return reshape_maps(saved.maps)
+        return saved.maps
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -10,7 +10,6 @@ import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +18,6 @@ from image_zoo import (
     BAD,
     COLORS,
     PHOTO,
-    SKY,
-    SMOOTH,
     ZOO,
     frames,
     header,
@@ -60,55 +57,6 @@ def test_every_file_type_is_read_as_rgb_of_its_size(name: str) -> None:
 @pytest.mark.parametrize("name", ["png", "lossless webp", "bmp", "tiff", "lzw tiff", "ppm"])
 def test_lossless_files_have_exact_pixels(name: str) -> None:
     np.testing.assert_array_equal(read_image(ZOO[name]).pixels, COLORS)
-
-
-LOSSY: dict[str, Any] = {
-    "JPEG": {"quality": 92, "subsampling": 0},
-    "MPO": {
-        "quality": 92,
-        "subsampling": 0,
-        "save_all": True,
-        "append_images": [PHOTO.resize((47, 31))],
-    },
-    "WEBP": {"quality": 95},
-    "AVIF": {"quality": 95},
-    "GIF": {},
-}
-
-
-@pytest.mark.parametrize("form", LOSSY)
-def test_lossy_files_have_close_pixels(form: str) -> None:
-    pixels = read_image(saved(SKY, form, **LOSSY[form])).pixels.astype(int)
-    assert np.abs(pixels - SMOOTH).mean() < (8 if form == "GIF" else 2)
-
-
-@pytest.mark.parametrize("mode", ["L", "CMYK"])
-@pytest.mark.parametrize("form", ["JPEG", "TIFF"])
-def test_gray_and_cmyk_conversion_matches_pillow(form: str, mode: str) -> None:
-    image = SKY.convert(mode)
-    options = {"quality": 95} if form == "JPEG" else {}
-    pixels = read_image(saved(image, form, **options)).pixels.astype(int)
-    assert np.abs(pixels - np.asarray(image.convert("RGB"))).mean() < 2
-
-
-@pytest.mark.parametrize(
-    ("name", "pixels"),
-    [
-        ("interlaced png", [[0x6B] * 3]),
-        ("1-bit png", None),
-        ("plain ppm", [[1, 2, 3], [4, 5, 6]]),
-        ("16-bit ppm", [[0] * 3, [255] * 3]),
-        ("16-bit png", [[3] * 3] * 7),
-        ("16-bit tiff", [[3] * 3] * 7),
-        ("lab tiff", [[119] * 3] * 7),
-    ],
-)
-def test_small_pixel_formats_by_hand(name: str, pixels: list[list[int]] | None) -> None:
-    row = read_image(ZOO[name]).pixels[0].tolist()
-    if pixels is None:
-        assert {tuple(pixel) for pixel in row} <= {(0, 0, 0), (255, 255, 255)}
-    else:
-        assert np.abs(np.array(row) - pixels).max() <= (1 if name == "lab tiff" else 0)
 
 
 @pytest.mark.parametrize("code", STORED)

@@ -18,7 +18,7 @@ from PIL import Image
 import visattn as va
 from visattn.images import reader
 from visattn.images.reader import ImageError, read_image
-from visattn.images.sources import find_images, find_sources, list_photos, read_images, read_list
+from visattn.images.sources import find_images, list_photos, read_images, read_list
 from visattn.io import sources as remote
 from visattn.io.sources import Source
 from visattn.models.resnet import AttentionResNet
@@ -67,18 +67,18 @@ def levels(sources: list[Source]) -> list[int]:
 @pytest.mark.parametrize("name", ["x.zip", "x.tar", "x.tar.gz", "x.tar.bz2", "x.tar.xz"])
 def test_an_archive_gives_the_photos_of_its_folder(folder: Path, name: str) -> None:
     archive = packed(folder, name)
-    files: list[Any] = find_sources(folder)
+    files: list[Any] = find_images(folder)
     expected = [path.relative_to(folder).as_posix() for path in files]
-    sources: list[Any] = find_sources(archive)
+    sources: list[Any] = find_images(archive)
     assert [source.relative.as_posix() for source in sources] == sorted(expected)
     assert sorted(levels(sources[::-1])) == [0, 1, 2, 3]
     kind = "zip" if name == "x.zip" else "tar"
     inside = "" if kind == "zip" else "./"
     assert str(sources[0]) == f"{kind}://{inside}A/d.png::{archive}"
-    assert len(find_sources([archive, folder, archive])) == 8
+    assert len(find_images([archive, folder, archive])) == 8
     if kind == "zip":
-        assert levels(find_sources(f"zip://a/*.png::{archive}")) == [1]
-    assert sorted(levels(find_sources(f"{kind}://{inside}a::{archive}"))) == [1, 2]
+        assert levels(find_images(f"zip://a/*.png::{archive}")) == [1]
+    assert sorted(levels(find_images(f"{kind}://{inside}a::{archive}"))) == [1, 2]
     assert [image.name for image in read_images(archive)] == list(map(str, sources))
 
 
@@ -99,7 +99,7 @@ def test_hostile_entries_lead_nowhere(tmp_path: Path, monkeypatch: pytest.Monkey
             member.type, member.linkname = kind, str(secret)
             tar.addfile(member)
     for name in ("x.zip", "x.tar"):
-        sources: list[Any] = find_sources(tmp_path / name)
+        sources: list[Any] = find_images(tmp_path / name)
         for source in sources:
             assert not source.relative.is_absolute()
             assert ".." not in source.relative.parts
@@ -108,7 +108,7 @@ def test_hostile_entries_lead_nowhere(tmp_path: Path, monkeypatch: pytest.Monkey
             except ImageError:
                 assert source.name != "good.png"
         assert any(source.name == "good.png" for source in sources)
-    [zeros] = [source for source in find_sources(tmp_path / "x.zip") if source.name == "zeros.png"]
+    [zeros] = [source for source in find_images(tmp_path / "x.zip") if source.name == "zeros.png"]
     monkeypatch.setattr(reader, "_MAX_BYTES", 2**16)
     with pytest.raises(ImageError, match="longer than"):
         read_image(zeros)
@@ -119,12 +119,12 @@ def test_damaged_archives_are_refused(folder: Path, monkeypatch: pytest.MonkeyPa
     for name, wrong in (("y.zip", zipped.read_bytes()[:90]), ("y.tar", b"x" * 3000)):
         (folder.parent / name).write_bytes(wrong)
         with pytest.raises(OSError, match=rf"{name} cannot be read"):
-            find_sources(folder.parent / name)
+            find_images(folder.parent / name)
     packed(folder, "x.tar.gz")
     usage = remote.shutil._ntuple_diskusage(2000, 0, 2000)
     monkeypatch.setattr(remote.shutil, "disk_usage", lambda _path: usage)
     with pytest.raises(ValueError, match="fills the disk when it is unpacked"):
-        find_sources(folder.parent / "x.tar.gz")
+        find_images(folder.parent / "x.tar.gz")
 
 
 def test_folders_are_searched_and_files_are_kept(tmp_path: Path) -> None:
@@ -156,17 +156,17 @@ def test_folders_are_searched_and_files_are_kept(tmp_path: Path) -> None:
 
 def test_patterns_and_lists(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    assert levels(find_sources("**/*.png")) == [3, 2, 1, 0]
-    assert levels(find_sources(["a/*.png", Path("b.png")])) == [1, 0]
+    assert levels(find_images("**/*.png")) == [3, 2, 1, 0]
+    assert levels(find_images(["a/*.png", Path("b.png")])) == [1, 0]
     with pytest.raises(FileNotFoundError, match=r"no file matches \*\.jpg"):
-        find_sources("*.jpg")
+        find_images("*.jpg")
     (folder / "[1].png").write_bytes(png(8))
-    assert levels(find_sources("[1].png")) == [8]
+    assert levels(find_images("[1].png")) == [8]
     listed = folder / "list"
     listed.write_bytes("\ufeffb.png\r\n\r\na\r\ngone.png\r\n".encode())
     names = read_list(listed)
     assert names == ["b.png", "a", "gone.png"]
-    sources = find_sources(names, keep_missing=True)
+    sources = find_images(names, keep_missing=True)
     assert levels(sources[:-1]) == [0, 1, 2]
     with pytest.raises(ImageError, match="gone.png: no such file"):
         read_image(sources[-1])
@@ -219,17 +219,17 @@ def server() -> Iterator[str]:
 
 
 def test_photos_on_the_web(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    [source] = find_sources(f"{server}/dogs/a%20dog.png?size=3")
+    [source] = find_images(f"{server}/dogs/a%20dog.png?size=3")
     assert (source.name, levels([source])) == ("a dog.png", [4])
-    assert levels(find_sources(f"{server}/moved.png")) == [4]
+    assert levels(find_images(f"{server}/moved.png")) == [4]
     for name in ("gone.png", "cut.png", "file.png"):
         with pytest.raises(ImageError, match=name):
-            read_image(find_sources(f"{server}/{name}")[0])
+            read_image(find_images(f"{server}/{name}")[0])
     monkeypatch.setattr(reader, "_MAX_BYTES", 2**10)
     with pytest.raises(ImageError, match="longer than"):
-        read_image(find_sources(f"{server}/huge.png")[0])
+        read_image(find_images(f"{server}/huge.png")[0])
     with pytest.raises(ValueError, match="Protocol not known: gopher"):
-        find_sources("gopher://example.org/a.png")
+        find_images("gopher://example.org/a.png")
 
 
 def test_a_store_is_read_by_fsspec(folder: Path) -> None:
@@ -237,12 +237,12 @@ def test_a_store_is_read_by_fsspec(folder: Path) -> None:
     for name in NAMES:
         store.pipe_file(f"/bucket/photos/{name}", (folder / name).read_bytes())
     try:
-        sources: list[Any] = find_sources("memory://bucket/photos")
+        sources: list[Any] = find_images("memory://bucket/photos")
         assert [source.relative.as_posix() for source in sources] == sorted(NAMES)
         assert levels(sources) == [3, 2, 1, 0]
-        assert levels(find_sources("memory://bucket/photos/b.png")) == [0]
+        assert levels(find_images("memory://bucket/photos/b.png")) == [0]
         with pytest.raises(FileNotFoundError, match="memory://bucket/none"):
-            find_sources("memory://bucket/none")
+            find_images("memory://bucket/none")
     finally:
         store.rm("/bucket", recursive=True)
 
@@ -251,7 +251,7 @@ def test_the_library_takes_what_the_commands_take(folder: Path) -> None:
     model = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
     archive = packed(folder, "x.zip")
     maps = va.explain(model, archive, "gradcam")
-    assert [each.info.image for each in maps] == [str(source) for source in find_sources(archive)]
+    assert [each.info.image for each in maps] == [str(source) for source in find_images(archive)]
     pixels = np.zeros((5, 7, 3), np.uint8)
     assert len(list_photos([pixels, str(folder)])) == 5
     assert list_photos(folder / "b.png") == [folder / "b.png"]

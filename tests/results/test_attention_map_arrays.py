@@ -11,7 +11,8 @@ from torchvision.transforms import v2
 import visattn
 from visattn.data.regions.masks import map_rle, rle_mask
 from visattn.geometry.affine import Geometry
-from visattn.images.resize import ResizeSpec
+from visattn.images.reader import read_image
+from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.results.attention_map import AttentionMap
 
 SIZE = (35, 49)  # of the network's input
@@ -35,9 +36,7 @@ def photo() -> np.ndarray:
 )
 def test_a_marked_block_lies_where_it_is_on_the_photo(transform: Any) -> None:
     if isinstance(transform, ResizeSpec):
-        from visattn.images.resize import resize_rgb
-
-        inputs = resize_rgb(v2.ToPILImage()(photo()), transform).float()
+        inputs = resize_to_input(read_image(photo()), transform)[0].float()
     else:
         steps = transform if isinstance(transform, v2.Compose) else v2.Compose(transform)
         inputs = steps(v2.functional.to_image(photo()))

@@ -19,7 +19,7 @@ from visattn.geometry.affine import Geometry
 from visattn.results import map_files
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
-from visattn.results.map_files import read_array, read_saved_maps, reshape_maps
+from visattn.results.map_files import read_array, read_saved_maps
 from visattn.results.records import to_dict
 
 MAPS = np.random.default_rng(2).random((2, 3, 5))
@@ -67,9 +67,16 @@ def test_every_file_type_has_its_maps(ending: str, tmp_path: Path) -> None:
     }
     file.write_bytes(content[ending])
     read = read_saved_maps(file)
-    np.testing.assert_array_equal(read.maps, MAPS)
+    np.testing.assert_array_equal(read.maps, MAPS.astype(np.float32))
     if ending == "json":
         assert (read.words, read.geometry) == (["a", "7"], None)
+    else:
+        np.save(file.with_suffix(".npy"), MAPS.reshape(2, 15))
+        rows = read_saved_maps(file.with_suffix(".npy"), (3, 5))
+        np.testing.assert_array_equal(rows.maps, read.maps)
+        assert read_saved_maps(file.with_suffix(".npy")).maps.shape == (1, 2, 15)  # one map
+        with pytest.raises(ValueError, match="cannot reshape"):
+            read_saved_maps(file.with_suffix(".npy"), (4, 4))
 
 
 def test_our_maps_and_captions_are_read_with_words_and_geometry(tmp_path: Path) -> None:
@@ -84,28 +91,6 @@ def test_our_maps_and_captions_are_read_with_words_and_geometry(tmp_path: Path) 
         assert (read.words, read.geometry) == (["a", "dog"], to_dict(place))
 
 
-def test_rows_are_reshaped_to_their_grid() -> None:
-    rows = MAPS.reshape(2, 15)
-    np.testing.assert_array_equal(reshape_maps(rows, grid=(3, 5)), MAPS.astype(np.float32))
-    assert reshape_maps(rows).shape == (1, 2, 15)  # without a grid, it is one map
-
-
-@pytest.mark.parametrize(
-    ("maps", "grid", "reason"),
-    [
-        (np.array([["a"]]), None, "must be numbers"),
-        (np.zeros((2, 0)), None, "must be numbers"),
-        (np.zeros((2, 3, 4, 5)), None, r"must be \[y, x\]"),
-        (np.zeros((2, 15)), (4, 4), r"4 x 4 does not fill \(2, 15\)"),
-        (np.array([[np.inf]]), None, "must be finite"),
-        (np.zeros((1001, 6)), (2, 3), "at most 1,000 maps can be drawn, got 1,001"),
-    ],
-)
-def test_invalid_maps_are_refused(maps: np.ndarray, grid: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        reshape_maps(maps, grid=grid)
-
-
 REFUSED = [
     ("a.npy", b"", "a.npy: not a NumPy array"),
     ("a.npy", header("(1000000000000,)"), "a.npy: not a NumPy array"),
@@ -116,8 +101,13 @@ REFUSED = [
     ("a.npz", npz_bytes(a=npy_bytes(MAPS), b=npy_bytes(MAPS)), r"array named maps, got \['a', 'b'"),
     ("a.json", b"{", "a.json: "),
     ("a.json", b'{"words": []}', "under the key maps"),
-    ("a.json", b'{"maps": [[1]], "words": "a dog"}', "words must be a list"),
-    ("a.txt", b"1", "must be a .npy, .npz or .json file, got a.txt"),
+    ("a.json", b'{"maps": [["a"]]}', "could not convert string"),
+    ("a.json", b"[[1e999]]", "must be finite numbers"),
+    ("a.npy", npy_bytes(np.array([["a"]])), "must be numbers"),
+    ("a.npy", npy_bytes(np.zeros((2, 0))), "must be numbers"),
+    ("a.npy", npy_bytes(np.zeros((2, 3, 4, 5))), r"must be numbers \[y, x\]"),
+    ("a.npy", npy_bytes(np.zeros((1001, 1, 2))), "up to 1,000 maps"),
+    ("a.txt", b"1", "a.txt: not a NumPy array"),
 ]
 
 

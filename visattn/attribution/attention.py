@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from visattn.attribution.layer_weights import (
     LayerWeights,
-    included_layers,
+    layers_from,
     no_single_grid,
     read_shares,
     record_weights,
@@ -258,7 +258,7 @@ def rollout(
     Source:
         Abnar and Zuidema 2020, arXiv:2005.00928.
     """
-    included = included_layers(subject.info.attention_layers, start_layer, subject.info.name)
+    included = layers_from(subject.info, start_layer)
     layers = record_weights(subject, images, target, included)
     matrices = [fuse_heads(layer.weights, heads) for layer in layers]
     return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
@@ -319,7 +319,7 @@ def gradient_rollout(
         Gildenblat 2020, "Exploring Explainability for Vision Transformers", with each layer's
         attention multiplied by its own gradient.
     """
-    included = included_layers(subject.info.attention_layers, start_layer, subject.info.name)
+    included = layers_from(subject.info, start_layer)
     layers = record_weights(subject, images, target, included, gradients=True)
     matrices = [gradient_rollout_weights(layer.weights, layer.gradients) for layer in layers]
     return combine_layers(layers, matrices, partial(attention_rollout, residual=residual))
@@ -347,7 +347,7 @@ def relevance(
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 5 and 6. Deviation: the initial
         relevance of tokens to themselves, the identity, is subtracted: it is equal for all patches.
     """
-    included = included_layers(subject.info.attention_layers, start_layer, subject.info.name)
+    included = layers_from(subject.info, start_layer)
     layers = record_weights(subject, images, target, included, gradients=True)
 
     def propagate(matrices: list[Tensor], rows: Tensor) -> Tensor:

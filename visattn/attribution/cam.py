@@ -13,19 +13,17 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.autograd.graph import get_gradient_edge
+from torch.nn.functional import interpolate
 
-from visattn.attribution.layer_outputs import (
-    activations_and_gradients,
-    layer_activations,
-    sum_levels,
-)
+from visattn.attribution.layer_outputs import activations_and_gradients, layer_activations
 from visattn.attribution.registry import method
 from visattn.attribution.targets import DenseTarget, Score, Target, is_function
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.feature_layers import Layer, resolve_feature_layer
-from visattn.recording.frozen import first_weight, frozen
-from visattn.recording.outputs import class_scores
+from visattn.recording.frozen import frozen, with_grad
+from visattn.recording.outputs import class_scores, output_tensors
+from visattn.recording.score_evidence import kind_of, walk
 from visattn.recording.subject import Subject
 
 _CANCELED = 1e-4  # of the products that were summed: what is left is rounding
@@ -67,7 +65,10 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
             return formula(activations, **options)
         levels = activations_and_gradients(subject, images, target, feature_layer)
         maps = [formula(*level, **options) for level in levels]
-        return sum_levels(maps, subject, images, feature_layer)
+        if not feature_layer.levels:
+            return maps[0]
+        finest = [interpolate(each[:, None], feature_layer.grid, mode="bilinear") for each in maps]
+        return torch.cat(finest, 1).sum(1)
 
     # The options of a method are read from its signature, also those of the formula.
     signature = inspect.signature(explain)
@@ -287,27 +288,13 @@ def weighted_sum(
     return torch.einsum("bcyx,bc->byx", activations, weights).relu()
 
 
-class _CalledFunctions(TorchFunctionMode):
-    """Collects the names of the functions of torch that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.names.add(getattr(func, "__name__", ""))
-        return func(*args, **(kwargs or {}))
-
-
 def _signed_features_error(subject: Subject, _target: object) -> str:
     """Return why the features of a model have both signs; "" if they may be positive."""
-    size = len(subject.info.mean), *subject.info.input_size
-    noise = torch.rand(1, *size).to(first_weight(subject.model))
-    with frozen(subject.model), torch.no_grad(), _CalledFunctions() as called:
-        subject.forward(noise)
-    if "layer_norm" not in called.names:  # of a module of any name, or a bare call
+    with frozen(subject.model):
+        outputs = output_tensors(subject.forward(with_grad(subject.probe_image())))
+        edges = [get_gradient_edge(each) for each in outputs if each.requires_grad]
+        normalized = any(kind_of(edge) == "NativeLayerNorm" for edge in walk(edges))
+    if not normalized:
         return ""
     return (
         "its layer normalization makes features of both signs, whose sum, the divisor of "

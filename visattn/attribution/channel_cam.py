@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from visattn.attribution.cam import weighted_sum
-from visattn.attribution.layer_outputs import intercept_layer, layer_activations
+from visattn.attribution.layer_outputs import layer_activations, replaced_output
 from visattn.attribution.perturbation import evaluate_target, variant_scorer
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target, is_function
@@ -117,7 +117,7 @@ def ablationcam(
             return subject.forward(images)
 
         model = replace(subject, forward=once) if repeat else subject
-        with intercept_layer(subject, called, ablate):
+        with replaced_output(subject, called, ablate):
             return evaluate_target(model, images.expand(len(chunk), *images.shape), target)
 
     with frozen(subject.model), torch.no_grad():

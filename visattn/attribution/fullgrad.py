@@ -9,7 +9,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from visattn.attribution.registry import method
-from visattn.attribution.targets import Target, target_values
+from visattn.attribution.targets import Target
 from visattn.functional.numerics import at_least_float32
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import first_weight, frozen, with_grad
@@ -102,7 +102,7 @@ def _parts(
     with frozen(subject.model):  # also while checkpointed blocks run once more
         with strides.watching(subject.model), _Biases() as biases:
             inputs = with_grad(images)
-            values = target_values(subject, inputs, target)
+            values = target(subject.forward(inputs))
         edges: list[Any] = [inputs, *(edge for edge, _ in biases.found)]
         gradients = torch.autograd.grad(values.sum(), edges, allow_unused=True)
     factors = [images, *(bias for _, bias in biases.found)]

@@ -12,7 +12,7 @@ from visattn.attribution.perturbation import (
     variant_scorer,
 )
 from visattn.attribution.registry import method
-from visattn.attribution.targets import Target, target_values
+from visattn.attribution.targets import Target
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.subject import Subject
 
@@ -174,7 +174,7 @@ def _input_gradient(
     """Return the gradient of the target with respect to images."""
     with frozen(subject.model):
         inputs = with_grad(images)
-        [gradient] = torch.autograd.grad(target_values(subject, inputs, target).sum(), inputs)
+        [gradient] = torch.autograd.grad(target(subject.forward(inputs)).sum(), inputs)
     return gradient
 
 

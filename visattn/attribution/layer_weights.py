@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from visattn.attribution.targets import Target, check_one_per_image
+from visattn.attribution.targets import Target
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.model_info import NO_ATTENTION, AttentionLayer, ModelInfo
 from visattn.recording.recorder import Recording, record
@@ -78,8 +78,7 @@ def record_weights(
         check_one_call_each(info, recording, layers)
         found: Sequence[Tensor] = recording.weights
         if gradients:
-            total = check_one_per_image(values, len(images)).sum()
-            found = torch.autograd.grad(total, recording.weights)
+            found = torch.autograd.grad(values.sum(), recording.weights)
     by_site = {layer.site: layer for layer in layers}
     recorded: list[LayerWeights] = []
     for item, weights, gradient in zip(recording.maps, recording.weights, found, strict=True):
@@ -154,21 +153,14 @@ def resolve_attention_layer(
     )
 
 
-def included_layers(
-    layers: Sequence[AttentionLayer], start_layer: int, name: str
-) -> list[AttentionLayer]:
-    """Return the layers from one on.
+def layers_from(info: ModelInfo, start_layer: int) -> tuple[AttentionLayer, ...]:
+    """Return the attention layers from one on.
 
     Raises:
         ValueError: If there is no such layer.
     """
-    count = len(layers)
-    if not -count <= start_layer < count:
-        raise ValueError(
-            f"start_layer must be an index below the number of attention layers of {name}, "
-            f"{count}; got {start_layer}"
-        )
-    return list(layers[start_layer:])
+    layers = info.attention_layers
+    return layers[layers.index(resolve_attention_layer(info, start_layer)) :]
 
 
 def no_single_grid(subject: Subject, _target: object) -> str:

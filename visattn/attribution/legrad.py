@@ -14,6 +14,7 @@ what the rest of the model, its head, says of its tokens:
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,12 +25,12 @@ from torch.autograd import grad
 
 from visattn.attribution.layer_weights import (
     check_one_call_each,
-    included_layers,
+    layers_from,
     no_single_grid,
     with_query_axis,
 )
 from visattn.attribution.registry import method
-from visattn.attribution.targets import Target, target_values
+from visattn.attribution.targets import Target
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.interception import in_this_run
 from visattn.recording.model_info import ModelInfo
@@ -125,18 +126,18 @@ def legrad(
     info, model = subject.info, subject.model
     layers = [layer for layer in info.attention_layers if not layer.single_query]
     pools = [layer.site for layer in info.attention_layers if layer.single_query]
-    included = included_layers(layers, start_layer, info.name)
+    included = layers_from(replace(info, attention_layers=tuple(layers)), start_layer)
     names = block_names(info)
     blocks = [model.get_submodule(name) for name in names]
     recorder = partial(record, subject, differentiable=True)
     with frozen(model):
         with ExitStack() as stack, recorder(layers=[layer.site for layer in layers]) as recording:
             runs = [stack.enter_context(_giving(block)) for block in blocks]
-            values = target_values(subject, with_grad(images), target)
+            values = target(subject.forward(with_grad(images)))
         check_one_call_each(info, recording, layers)
         outputs = [tokens[-1] for tokens in runs]
         with _giving(blocks[-1], outputs[-1].detach()):
-            other = target_values(subject, torch.zeros_like(images), target)
+            other = target(subject.forward(torch.zeros_like(images)))
         if not torch.allclose(values, other, rtol=1e-3, atol=1e-5):
             raise ValueError(
                 f"the scores of {info.name} must be computed from the output of its last block, "
@@ -148,14 +149,14 @@ def legrad(
             cells = layer.grid[0] * layer.grid[1]
             if pools:
                 with _giving(blocks[-1], with_grad(tokens)), recorder(layers=pools) as recording:
-                    score = target_values(subject, images, target)
+                    score = target(subject.forward(images))
                 [weights] = recording.weights
             else:
                 # Of equal tokens any pooling, also of the patches alone, gives this one.
                 axis = 1 if tokens.shape[1] == len(layer.prefix_tokens) + cells else 0
                 mean = tokens.mean(axis, keepdim=True).expand_as(outputs[-1])
                 with _giving(blocks[-1], mean):
-                    score = target_values(subject, images, target)
+                    score = target(subject.forward(images))
             [gradient] = grad(score.sum(), weights, retain_graph=True)
             total = total + with_query_axis(gradient).clamp(min=0).mean((1, 2))[:, -cells:]
     return total.unflatten(1, layers[0].grid)

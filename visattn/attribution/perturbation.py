@@ -13,7 +13,6 @@ from visattn.attribution.targets import (
     Score,
     ScoreType,
     Target,
-    check_one_per_image,
     probabilities,
 )
 from visattn.functional.numerics import at_least_float32
@@ -345,4 +344,4 @@ def evaluate_target(
     outputs: Any = map(subject.forward, variants)
     if not (output.key or output.error):
         outputs = subject.forward(images).unflatten(0, shape)
-    return torch.stack([check_one_per_image(target(each), shape[1]) for each in outputs])
+    return torch.stack([target(each) for each in outputs])

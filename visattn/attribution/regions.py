@@ -72,7 +72,12 @@ def mask_on_grid(
             f"the mask must have one value per pixel of the photo, {geometry.image_size} (height, "
             f"width), got shape {tuple(values.shape)}"
         )
-    points = _cell_points(geometry, (grid[0] * _SAMPLES, grid[1] * _SAMPLES))
+    y, x = (
+        (torch.arange(cells * _SAMPLES, dtype=torch.float64) + 0.5) * (side / cells / _SAMPLES)
+        for cells, side in zip(grid, geometry.input_size, strict=True)
+    )
+    points = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
+    points = geometry.to_image(points.view(-1, 2)).view(points.shape)
     height, width = geometry.image_size
     columns, rows = points.floor().long().unbind(-1)
     inside = values[rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
@@ -82,16 +87,6 @@ def mask_on_grid(
     if not bool(cells.any()):
         raise ValueError(_unseen("any pixel of the mask", geometry))
     return cells
-
-
-def _cell_points(geometry: Geometry, counts: tuple[int, int]) -> Float[Tensor, "gy gx 2"]:
-    """Return the positions on the photo of points at equal distances on the input."""
-    y, x = (
-        (torch.arange(count, dtype=torch.float64) + 0.5) * (side / count)
-        for count, side in zip(counts, geometry.input_size, strict=True)
-    )
-    points = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
-    return geometry.to_image(points.view(-1, 2)).view(*counts, 2)
 
 
 def _visible(points: Float[Tensor, "gy gx 2"], geometry: Geometry) -> Bool[Tensor, "gy gx"]:

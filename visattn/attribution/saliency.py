@@ -368,16 +368,12 @@ def center_maps(
         >>> center_maps(torch.zeros(1, 3, 1, 3))[0, 0]
         tensor([0.4111, 1.0000, 0.4111])
     """
-    y, x = (_centered_gaussian(side, images) for side in images.shape[2:])
-    return (y[:, None] * x).expand(len(images), -1, -1).clone()
+    y, x = ((torch.arange(side).double() + 0.5) / side - 0.5 for side in images.shape[2:])
+    gaussian = (-(y[:, None].square() + x.square()) / (2 * 0.25**2)).exp()
+    return gaussian.to(images).expand(len(images), -1, -1).clone()
 
 
 BASELINES: dict[
     str, Callable[[Float[Tensor, "b c y x"], Sequence[int]], Float[Tensor, "b y x"]]
 ] = {"random": random_maps, "center": center_maps}
 """Functions from normalized images, and a seed for each, to baseline maps, by name."""
-
-
-def _centered_gaussian(side: int, like: Tensor) -> Float[Tensor, " n"]:
-    positions = (torch.arange(side, dtype=torch.float64) + 0.5) / side - 0.5
-    return (-0.5 * (positions / 0.25).square()).exp().to(like)

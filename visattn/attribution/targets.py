@@ -56,8 +56,17 @@ class Score:
     """Scores of all classes in the first call, `[b, k]`; never probabilities made of them."""
 
     def __call__(self, output: Any) -> Float[Tensor, " mb"]:
-        """Return one number for each image, from the output of the model."""
+        """Return one number for each image, from the output of the model.
+
+        Raises:
+            ValueError: If a function does not return one for each image.
+        """
         values = self.function(output, self)
+        if self.kind == "function" and self.num_images not in (0, len(values)):
+            raise ValueError(
+                f"a target must return one number for each of {self.num_images} images, got "
+                f"{len(values)}"
+            )
         self.initial_values = self.initial_values or tuple(values.detach().tolist())
         return values
 
@@ -81,7 +90,10 @@ class Score:
                 f"there must be one target for each of {self.num_images} images, or one for all; "
                 f"got {len(classes)} targets"
             )
-        _check_class_indices(classes, scores.shape[1])
+        if wrong := [each for each in classes if not 0 <= each < scores.shape[1]]:
+            raise ValueError(
+                f"target must be a class index, 0 to {scores.shape[1] - 1}; got {wrong[0]}"
+            )
         return scores.new_tensor(classes).long().repeat(len(scores) // len(classes))
 
     def of_class(self, scores: Float[Tensor, "mb k"]) -> Float[Tensor, " mb"]:
@@ -148,7 +160,7 @@ def class_target(class_indices: Sequence[int] = (), layout: OutputLayout | None 
     return Score(select, "class", tuple(class_indices), layout=layout)
 
 
-def function_target(function: Target) -> Score:
+def function_target(function: Target, num_images: int = 0) -> Score:
     """Return a function of the output of a model whose result is checked.
 
     Example:
@@ -173,7 +185,7 @@ def function_target(function: Target) -> Score:
         return values
 
     name = getattr(function, "__name__", type(function).__name__)
-    return Score(checked, "function", more={"function": name})
+    return Score(checked, "function", (), num_images, more={"function": name})
 
 
 def is_function(target: object) -> TypeGuard[Target]:
@@ -214,7 +226,7 @@ def resolve_target(
     if isinstance(target, DenseTarget):
         return target.bind(subject, geometries)
     if callable(target):
-        return function_target(target)
+        return function_target(target, len(geometries))
     if layout.error and target is None:  # for methods that use no scores
         return Score(lambda *_: torch.zeros(0), "none")
     if layout.error:
@@ -231,7 +243,6 @@ def resolve_class_index(target: int | str, subject: Subject) -> int:
     """
     names = subject.class_names
     if isinstance(target, int):
-        _check_class_indices([target], len(names) or None)
         return target
     if not names:
         raise ValueError(
@@ -246,13 +257,6 @@ def resolve_class_index(target: int | str, subject: Subject) -> int:
     return names.index(target)
 
 
-def _check_class_indices(indices: Sequence[int], num_classes: int | None) -> None:
-    invalid = [index for index in indices if index < 0 or (num_classes and index >= num_classes)]
-    if invalid:
-        limit = f"0 to {num_classes - 1}" if num_classes else "at least 0"
-        raise ValueError(f"target must be a class index, {limit}; got {invalid[0]}")
-
-
 def class_name(index: int | None, names: Sequence[str]) -> str:
     """Return the name of a class; "" if it is unknown.
 
@@ -261,30 +265,6 @@ def class_name(index: int | None, names: Sequence[str]) -> str:
         ('dog', '', '')
     """
     return names[index] if index is not None and index < len(names) else ""
-
-
-def target_values(
-    subject: Subject, images: Float[Tensor, "b c y x"], target: Target
-) -> Float[Tensor, " b"]:
-    """Return the value of the target for each image.
-
-    Raises:
-        ValueError: If the target does not return one number for each image.
-    """
-    return check_one_per_image(target(subject.forward(images)), len(images))
-
-
-def check_one_per_image(values: Float[Tensor, " b"], count: int) -> Float[Tensor, " b"]:
-    """Return the values of a target.
-
-    Raises:
-        ValueError: If there is not one for each image.
-    """
-    if len(values) != count:
-        raise ValueError(
-            f"a target must return one number for each of {count} images, got {len(values)}"
-        )
-    return values
 
 
 def probabilities(

@@ -143,7 +143,7 @@ def find_input_images(
         Traceback (most recent call last):
         FileNotFoundError: no_such_folder does not exist; give image files or folders
     """
-    from visattn.images.sources import find_sources, is_result_folder
+    from visattn.images.sources import find_images, is_result_folder
 
     def skip(folder: Path) -> bool:
         is_result = is_result_folder(folder)
@@ -159,7 +159,7 @@ def find_input_images(
                 f"photos; choose another folder, for instance {os.fspath(path)}/results"
             )
     try:
-        return find_sources(
+        return find_images(
             paths,
             keep_missing=keep_missing,
             exclude=out,

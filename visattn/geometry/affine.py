@@ -73,15 +73,9 @@ class Geometry:
     def cropped(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
         """Return the geometry after cropping to a window, which limits the visible region.
 
-        Raises:
-            ValueError: If the window is not inside the input.
+        What of the window lies beyond the input is padding, as torchvision's `crop` does.
         """
         height, width = size
-        y, x = self.input_size
-        if not (0 <= top <= top + height <= y and 0 <= left <= left + width <= x):
-            raise ValueError(
-                f"the window {size} at ({top}, {left}) must lie inside {y} x {x} pixels"
-            )
         after = self._after(1.0, float(left), 1.0, float(top), size)
         window = _transform_box(after.matrix, (0.0, 0.0, float(width), float(height)))
         return replace(after, region=_intersection(window, self.region))
@@ -89,15 +83,9 @@ class Geometry:
     def padded(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
         """Return the geometry after padding the input to a canvas, with the input at (top, left).
 
-        Raises:
-            ValueError: If the canvas does not contain the input.
+        The region stays: padding shows nothing of the image.
         """
-        y, x = self.input_size
-        height, width = size
-        if not (0 <= top <= top + y <= height and 0 <= left <= left + x <= width):
-            raise ValueError(f"a canvas {size} does not hold {y} x {x} pixels at ({top}, {left})")
-        # The region stays: padding shows nothing of the image.
-        return self._after(1.0, -float(left), 1.0, -float(top), size)
+        return self.cropped(-top, -left, size)
 
     def flipped(self, *, vertical: bool = False) -> "Geometry":
         """Return the geometry after a horizontal or vertical flip of the input."""

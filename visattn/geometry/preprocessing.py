@@ -46,25 +46,6 @@ class UnsupportedTransform:
         raise ValueError(self.reason)
 
 
-def _crop_or_pad(geometry: Geometry, top: int, left: int, size: Size) -> Geometry:
-    """Return the geometry after cropping to a window, with padding where it exceeds the input.
-
-    Negative `top` and `left` pad there.
-
-    Example:
-        >>> _crop_or_pad(Geometry.identity((5, 7)), -1, 2, (7, 3)).region
-        (2.0, 0.0, 5.0, 5.0)
-    """
-    y, x = geometry.input_size
-    height, width = size
-    above = max(-top, 0)
-    before = max(-left, 0)
-    canvas = (y + above + max(top + height - y, 0), x + before + max(left + width - x, 0))
-    if canvas != geometry.input_size:
-        geometry = geometry.padded(above, before, canvas)
-    return geometry if canvas == size else geometry.cropped(top + above, left + before, size)
-
-
 def _pair(size: Sides) -> Size:
     """Return height and width from a size of torchvision, in which one number means a square."""
     sides = [size] if isinstance(size, int) else list(size)
@@ -88,29 +69,34 @@ def _resize(geometry: Geometry, size: Sides | None, max_size: int | None = None)
     return geometry.resized(sides if y <= x else (sides[1], sides[0]))
 
 
-def _center_crop(geometry: Geometry, size: Sides) -> Geometry:
-    y, x = geometry.input_size
-    height, width = _pair(size)
-    return _crop_or_pad(geometry, _crop_offset(y, height), _crop_offset(x, width), (height, width))
+def center_crop(geometry: Geometry, size: Sides) -> Geometry:
+    """Return the geometry after a center crop of torchvision, which pads what is smaller.
+
+    Example:
+        >>> center_crop(Geometry.identity((5, 7)), (6, 3)).region
+        (2.0, 0.0, 5.0, 5.0)
+    """
+    target = _pair(size)
+    top, left = map(crop_offset, geometry.input_size, target)
+    return geometry.cropped(top, left, target)
 
 
-def _crop_offset(length: int, target: int) -> int:
-    """Return the start of a center crop, rounded half to even; negative for padding."""
-    # As `center_crop` of torchvision: of an odd padding the larger part comes last.
+def crop_offset(length: int, target: int) -> int:
+    """Return the start of a center crop, rounded half to even; negative for padding.
+
+    Example:
+        >>> crop_offset(8, 5), crop_offset(5, 8)  # of an odd padding the larger part comes last
+        (2, -1)
+    """
     return round((length - target) / 2) if length >= target else -((target - length) // 2)
 
 
 def _pad(geometry: Geometry, padding: Sides) -> Geometry:
-    left, top, right, bottom = _padding_widths(padding)
-    y, x = geometry.input_size
-    return _crop_or_pad(geometry, -top, -left, (y + top + bottom, x + left + right))
-
-
-def _padding_widths(padding: Sides) -> tuple[int, int, int, int]:
-    """Return left, top, right, bottom from one, two or four padding widths of torchvision."""
+    """Pad by one, two or four widths of torchvision: left, top, right, bottom."""
     widths = [padding] if isinstance(padding, int) else list(padding)
     left, top, right, bottom = (widths * 4)[:4]
-    return left, top, right, bottom
+    y, x = geometry.input_size
+    return geometry.padded(top, left, (y + top + bottom, x + left + right))
 
 
 def _trim_border(step: Any, geometry: Geometry) -> Geometry:
@@ -130,13 +116,13 @@ def _resize_keep_ratio(step: Any, geometry: Geometry) -> Geometry:
 def _weights_preset(step: Any, geometry: Geometry) -> Geometry:
     """Apply the preset transform of pretrained torchvision weights: resize and center crop."""
     resized = _resize(geometry, step.resize_size) if step.resize_size else geometry
-    return _center_crop(resized, step.crop_size) if hasattr(step, "crop_size") else resized
+    return center_crop(resized, step.crop_size) if hasattr(step, "crop_size") else resized
 
 
 _MOVES: dict[str, Callable[[Any, Geometry], Geometry]] = {
     "Resize": lambda step, geometry: _resize(geometry, step.size, step.max_size),
-    "CenterCrop": lambda step, geometry: _center_crop(geometry, step.size),
-    "CenterCropOrPad": lambda step, geometry: _center_crop(geometry, step.size),
+    "CenterCrop": lambda step, geometry: center_crop(geometry, step.size),
+    "CenterCropOrPad": lambda step, geometry: center_crop(geometry, step.size),
     "Pad": lambda step, geometry: _pad(geometry, step.padding),
     "TrimBorder": _trim_border,
     "ResizeKeepRatio": _resize_keep_ratio,

@@ -150,11 +150,13 @@ def read_image(
         return source
     name = _name_of(source)
     with _explained_errors(name):
-        if _is_npy(source):
-            source = read_array(Path(source))  # pyright: ignore[reportArgumentType]
+        if isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".npy":
+            source = read_array(Path(source))
         values = None if channels is None else _values_of(source, channels, max_pixels)
         if values is None:
-            return LoadedImage(np.array(_read_rgb(source, max_pixels, value_range)), name)
+            image = _open_image(source, max_pixels)
+            image.load()  # now, so that a damaged file raises here
+            return LoadedImage(np.array(_upright(image, to_rgb(image, value_range))), name)
         pixels, display = draw_channels(values)
         return LoadedImage(pixels, name, values, display)
 
@@ -240,18 +242,6 @@ def _name_of(source: object) -> str:
     return str(getattr(source, "filename", "")) or "image"
 
 
-def _is_npy(source: object) -> bool:
-    return isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".npy"
-
-
-def _read_rgb(
-    source: ImageLike, max_pixels: int, value_range: tuple[float, float] | None
-) -> Image.Image:
-    image = _open_image(source, max_pixels)
-    image.load()  # now, so that a damaged file raises here
-    return _upright(image, to_rgb(image, value_range))
-
-
 def _open_image(source: ImageLike, max_pixels: int) -> Image.Image:
     """Return an image whose header is read, and whose size is checked."""
     if isinstance(source, Image.Image):
@@ -259,7 +249,11 @@ def _open_image(source: ImageLike, max_pixels: int) -> Image.Image:
     elif isinstance(source, np.ndarray):
         image = from_array(source)
     else:
-        image = _open_content(_content_of(source), max_pixels)
+        if isinstance(source, Location):
+            source = source.read_bytes(_MAX_BYTES)
+        elif not isinstance(source, bytes):
+            source = read_bytes_bounded(Path(source), _MAX_BYTES)  # pyright: ignore[reportArgumentType]
+        image = _open_content(source, max_pixels)
     width, height = image.size
     if width * height > max_pixels:
         raise ImageError(
@@ -269,14 +263,6 @@ def _open_image(source: ImageLike, max_pixels: int) -> Image.Image:
     if max(width, height) > _MAX_ASPECT * min(width, height):
         raise ImageError(f"{width} x {height} pixels: the aspect ratio exceeds {_MAX_ASPECT}")
     return image
-
-
-def _content_of(source: ImageLike) -> bytes:
-    if isinstance(source, bytes):
-        return source
-    if isinstance(source, Location):
-        return source.read_bytes(_MAX_BYTES)
-    return read_bytes_bounded(Path(source), _MAX_BYTES)  # pyright: ignore[reportArgumentType]
 
 
 def _open_content(content: bytes, max_pixels: int) -> Image.Image:

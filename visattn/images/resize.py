@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from visattn.geometry.affine import Geometry
+from visattn.geometry.preprocessing import center_crop, crop_offset
 from visattn.images.reader import LoadedImage
 
 ResizeMode = Literal["crop", "squash", "pad"]
@@ -65,9 +66,7 @@ class ResizeSpec:
             >>> ResizeSpec((224, 224)).geometry((448, 640)).region
             (96.0, 0.0, 544.0, 448.0)
         """
-        steps = _resize_steps(size, self)
-        geometry = Geometry.identity(size).resized(steps.resized)
-        return geometry.padded(*steps.padding, steps.canvas).cropped(*steps.crop, self.size)
+        return center_crop(Geometry.identity(size).resized(_resized_size(size, self)), self.size)
 
 
 def resize_to_input(
@@ -84,8 +83,10 @@ def resize_to_input(
         >>> pixels.shape, [round(edge, 2) for edge in geometry.region]
         (torch.Size([3, 224, 224]), [108.86, 30.0, 529.27, 450.0])
     """
-    pixels = resize_rgb(Image.fromarray(image.pixels), resize)
-    return pixels, resize.geometry(image.size)
+    rows, columns = _resized_size(image.size, resize)
+    resampling = _FILTERS[resize.interpolation]
+    resized = Image.fromarray(image.pixels).resize((columns, rows), resampling)
+    return _centered(np.array(resized), resize.size, resize.fill), resize.geometry(image.size)
 
 
 def resize_channels(
@@ -107,58 +108,29 @@ def resize_channels(
         >>> values.shape, values[0, :, 0]
         (torch.Size([5, 3, 3]), tensor([1., 1., 0.]))
     """
-    steps = _resize_steps(image.size, resize)
     values = torch.from_numpy(image.values).movedim(2, 0)[None]  # pyright: ignore[reportArgumentType]
-    resized = interpolate(values, steps.resized, mode=resize.interpolation, antialias=True)[0]
-    return steps.fit(resized.movedim(0, 2).numpy(), fill), resize.geometry(image.size)
+    size = _resized_size(image.size, resize)
+    [resized] = interpolate(values, size, mode=resize.interpolation, antialias=True)
+    channels_last = resized.movedim(0, 2).numpy()
+    return _centered(channels_last, resize.size, fill), resize.geometry(image.size)
 
 
-def resize_rgb(image: Image.Image, resize: ResizeSpec) -> UInt8[Tensor, "3 y x"]:
-    """Return the pixels of `resize_to_input` for an RGB image of PIL.
-
-    Example:
-        >>> resize_rgb(Image.new("RGB", (64, 48)), ResizeSpec((22, 22))).shape
-        torch.Size([3, 22, 22])
-    """
-    steps = _resize_steps((image.height, image.width), resize)
-    resized = image.resize((steps.resized[1], steps.resized[0]), _FILTERS[resize.interpolation])
-    return steps.fit(np.array(resized), resize.fill)
-
-
-class _Steps(NamedTuple):
-    """Steps of a resize: to a size, into the padding of a canvas, and a crop of it."""
-
-    resized: Size
-    canvas: Size
-    padding: Size
-    crop: Size
-    size: Size
-
-    def fit(self, pixels: Shaped[np.ndarray, "y x c"], fill: Sequence[float]) -> Any:
-        """Return resized pixels on their canvas, cropped, channels first."""
-        if self.canvas != self.resized:
-            (top, left), (rows, columns) = self.padding, self.resized
-            inner, pixels = pixels, np.full((*self.canvas, pixels.shape[2]), fill, pixels.dtype)
-            pixels[top : top + rows, left : left + columns] = inner
-        (top, left), (height, width) = self.crop, self.size
-        window = pixels[top : top + height, left : left + width].transpose(2, 0, 1)
-        return torch.from_numpy(np.ascontiguousarray(window))
-
-
-def _resize_steps(size: Size, resize: ResizeSpec) -> _Steps:
-    # All modes take the same steps. An image of 100 x 151 (height x width) to 64 x 64:
+def _centered(pixels: Shaped[np.ndarray, "y x c"], size: Size, fill: Sequence[float]) -> Any:
+    """Return the center crop of resized pixels, padded where they are smaller, channels first."""
+    # The steps of all modes for an image of 100 x 151 (height x width) to 64 x 64:
     #
-    #                        resized   canvas    padding   crop
-    #     crop               64 x 96   64 x 96   0, 0      0, 16
-    #     crop, shorter 50   50 x 75   64 x 75   7, 0      0, 6
-    #     squash             64 x 64   64 x 64   0, 0      0, 0
-    #     pad                42 x 64   64 x 64   11, 0     0, 0
-    y, x = resized = _resized_size(size, resize)
-    height, width = resize.size
-    canvas = (max(y, height), max(x, width))
-    padding = ((canvas[0] - y) // 2, (canvas[1] - x) // 2)
-    crop = (round((canvas[0] - height) / 2), round((canvas[1] - width) / 2))  # half to even
-    return _Steps(resized, canvas, padding, crop, resize.size)
+    #                        resized   window starts at
+    #     crop               64 x 96   0, 16
+    #     crop, shorter 50   50 x 75   -7, 6             7 rows of padding above and below
+    #     squash             64 x 64   0, 0
+    #     pad                42 x 64   -11, 0
+    starts = list(map(crop_offset, pixels.shape, size))
+    source = tuple(slice(max(at, 0), max(at, 0) + n) for at, n in zip(starts, size, strict=True))
+    inner = pixels[source]
+    top, left = (max(-at, 0) for at in starts)
+    canvas = np.full((*size, pixels.shape[2]), fill, pixels.dtype)
+    canvas[top : top + inner.shape[0], left : left + inner.shape[1]] = inner
+    return torch.from_numpy(np.ascontiguousarray(canvas.transpose(2, 0, 1)))
 
 
 def _resized_size(size: tuple[int, int], resize: ResizeSpec) -> tuple[int, int]:

@@ -20,8 +20,10 @@ _HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
 _GENERATOR = b'<meta name="generator" content="visattn">'
 
 
-def find_images(paths: PathLike | Iterable[PathLike], **walking: Any) -> list[Path]:
-    """Return the image files among files and folders.
+def find_images(
+    roots: PathLike | Iterable[PathLike], *, keep_missing: bool = False, **walking: Any
+) -> list[Any]:
+    """Return the image files among files, folders, patterns, archives and URLs, in their order.
 
     A file is returned as it is. A folder is searched recursively for image suffixes, in
     alphabetical order, as `visattn.io.safe_paths.walk_files` does; hidden files and folders are
@@ -29,49 +31,13 @@ def find_images(paths: PathLike | Iterable[PathLike], **walking: Any) -> list[Pa
     links, are included: `read_image` reports the reason.
 
     Args:
-        paths: One path or several.
-        walking: Options of `walk_files`: `exclude`, `skip` and `onerror`.
-
-    Raises:
-        FileNotFoundError: If a path does not exist, or if there is no image at all.
-        OSError: If a folder cannot be listed, and there is no `onerror`.
-
-    Example:
-        >>> find_images("no_such_folder")
-        Traceback (most recent call last):
-        FileNotFoundError: no_such_folder does not exist; give image files or folders
-    """
-    roots = [paths] if isinstance(paths, (str, os.PathLike)) else [*paths]
-    return _some([file for root in roots for file in _below(Path(root), walking)], roots)
-
-
-def _below(path: Path, walking: dict[str, Any]) -> list[Path]:
-    if not _exists(path):
-        raise FileNotFoundError(f"{path} does not exist; give image files or folders")
-    if not os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises without permission)
-        return [path]
-    files = walk_files(path, **walking)
-    return [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
-
-
-def _some(images: list[Any], roots: Iterable[PathLike]) -> list[Any]:
-    """Return images without duplicates, if there are any."""
-    if not images:
-        places = ", ".join(map(str, roots)) or "an empty list"
-        raise FileNotFoundError(f"no image in {places}; looked for {' '.join(IMAGE_SUFFIXES)}")
-    return list(dict.fromkeys(images))
-
-
-def find_sources(
-    roots: PathLike | Iterable[PathLike], *, keep_missing: bool = False, **walking: Any
-) -> list[Source]:
-    """Return the photos of files, folders, patterns, archives and URLs, in their order.
-
-    Args:
         roots: One of them or several. A pattern such as `photos/*.jpg` is expanded if no file has
             its name.
         keep_missing: Return files that do not exist, too, whose reading fails.
         walking: Options of `walk_files`: `exclude`, `skip` and `onerror`.
+
+    Returns:
+        Files as a `Path`, others as a `Location`; none twice.
 
     Raises:
         FileNotFoundError: If a path does not exist, or there is no image at all.
@@ -79,22 +45,33 @@ def find_sources(
         OSError: If a folder cannot be listed, or an archive or store cannot be read.
 
     Example:
-        >>> str(find_sources("https://example.org/dogs/1.jpg")[0])
+        >>> str(find_images("https://example.org/dogs/1.jpg")[0])
         'https://example.org/dogs/1.jpg'
+        >>> find_images("no_such_folder")
+        Traceback (most recent call last):
+        FileNotFoundError: no_such_folder does not exist; give image files or folders
     """
     expanded = expand_patterns(roots)
     photos: list[Source] = []
     for root in expanded:
         path = Path(root)
         if is_url(os.fspath(root)) or (is_archive(path) and path.is_file()):
-            files = remote_files(os.fspath(root))
-            named = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
-            photos += files if len(files) == 1 else named  # a single one may have any name
-        elif keep_missing and not _exists(path):
-            photos.append(path)
+            files: Iterable[Source] = remote_files(os.fspath(root))
+            if len(files) == 1:  # it may have any name
+                photos += files
+                continue
+        elif not _exists(path) and not keep_missing:
+            raise FileNotFoundError(f"{path} does not exist; give image files or folders")
+        elif os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises without permission)
+            files = walk_files(path, **walking)
         else:
-            photos += _below(path, walking)
-    return _some(photos, expanded)
+            photos.append(path)
+            continue
+        photos += [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+    if not photos:
+        places = ", ".join(map(str, expanded)) or "an empty list"
+        raise FileNotFoundError(f"no image in {places}; looked for {' '.join(IMAGE_SUFFIXES)}")
+    return list(dict.fromkeys(photos))
 
 
 def photo_source(name: str) -> Source:
@@ -179,7 +156,7 @@ def list_photos(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
     photos: list[ImageLike] = []
     for item in items:
         if isinstance(item, (str, os.PathLike)):
-            photos += find_sources(item, skip=is_result_folder, keep_missing=missing)
+            photos += find_images(item, skip=is_result_folder, keep_missing=missing)
         else:
             photos.append(item)
     return photos

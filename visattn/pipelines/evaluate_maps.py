@@ -98,14 +98,14 @@ def build_queries(
     return queries, missing
 
 
-def count_classes(explained: Subject) -> int:
+def count_classes(subject: Subject) -> int:
     """Return the number of classes of a model, from its class names or one forward pass."""
-    if explained.class_names:
-        return len(explained.class_names)
+    if subject.class_names:
+        return len(subject.class_names)
     weight = next(subject.model.parameters(), torch.zeros(()))
     blank = weight.new_zeros(1, len(subject.info.mean), *subject.info.input_size)
     with torch.no_grad():
-        return explained.scores(blank).shape[1]
+        return subject.scores(blank).shape[1]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ MAX_WEIGHTS = 10_000_000
 
 
 def record_layers(
-    explained: Subject,
+    subject: Subject,
     inputs: Float[Tensor, "1 c y x"],
     *,
     heads: Sequence[int] | None = None,
@@ -32,7 +32,7 @@ def record_layers(
     layer and no head is left out.
 
     Args:
-        explained: The model.
+        subject: The model.
         inputs: One normalized image.
         heads: Indices of heads; None for all.
         max_weights: Approximate number of weights that are returned.
@@ -46,7 +46,7 @@ def record_layers(
         >>> model = VisionTransformer(
         ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
         ... )
-        >>> explained = analyze_model(model)
+        >>> subject = analyze_model(model)
         >>> layers = record_layers(subject, torch.zeros(1, 3, 16, 24))
         >>> [(layer.index, layer.heads) for layer in layers]
         [(0, (0, 1)), (1, (0, 1))]
@@ -58,7 +58,7 @@ def record_layers(
     results: list[RecordedLayer] = []
     # a pass for each: all weights of a large model are gigabytes
     for index, layer in enumerate(info.attention_layers):
-        with record(explained, layers=[layer.site], heads=heads) as recorder, torch.no_grad():
+        with record(subject, layers=[layer.site], heads=heads) as recorder, torch.no_grad():
             subject.forward(inputs)
         [attention_map] = (entry for entry in recorder.maps if entry.kind == "tokens")
         recorded = _recorded_layer(index, attention_map, layer, heads)

@@ -37,6 +37,7 @@ from visattn.recording.places import (
     IMAGES,
     Grid,
     Places,
+    fits,
     lie_at,
     moments,
     place_planes,
@@ -259,6 +260,7 @@ class _Probe:
     def run(self, forward: Callable[[Tensor], Any], images: Tensor) -> Any:
         """Run the model once more, with another noise, and return its output."""
         self.at = 0  # number of outputs in this run
+        self.measured: tuple[Tensor | None, int, tuple[float, float]] = (None, 0, (0.0, 0.0))
         self.calls: set[tuple[str, int]] = set()
         self.last = ""
         with ExitStack() as stack:
@@ -275,6 +277,7 @@ class _Probe:
                     stack.callback(module.register_forward_hook(hook).remove)
             output = forward(images)
         self.runs += 1
+        self.measured = (None, 0, (0.0, 0.0))
         return output
 
     def _on_call(self, call: AttentionCall) -> Tensor | None:
@@ -349,14 +352,25 @@ class _Probe:
                     both = [moments(tensor, 2), moments(tensor, 1)]
                     found.tokens = list(map(_sum, found.tokens or [None] * 2, both))
                 else:
-                    maps = tensor.movedim(-1, 1), tensor
-                    both = [place_planes(each, self.size) for each in maps]
+                    both = self._planes(tensor)
                     found.planes = list(map(sum, zip(found.planes or (0, 0), both, strict=True)))
                 if self.runs == 0:
                     self._look_at_pixels(module, args)
 
         self.looked = False
         return hook
+
+    def _planes(self, tensor: Float[Tensor, "4 c y x"]) -> tuple[float, float]:
+        """Return how clearly a map is one of the image, with channels last and second."""
+        before, version, known = self.measured
+        if tensor is before and tensor._version == version:  # noqa: SLF001 - containers pass it on
+            return known
+        second, last = place_planes(tensor, self.size), 0.0
+        usual = fits(_sides(tensor, 2), self.size) and not fits(_sides(tensor, 1), self.size)
+        if second < CLEAR or not usual:
+            last = place_planes(tensor.movedim(-1, 1), self.size)
+        self.measured = tensor, tensor._version, (last, second)  # noqa: SLF001
+        return last, second
 
     def _look_at_pixels(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Find out whether the first layer gets the whole image."""
@@ -495,6 +509,10 @@ def _grid_of(output: _Output, runs: int) -> Grid | None:
     last, second = output.planes
     sides = output.shape[2:] if second >= last else output.shape[1:3]
     return sides[0], sides[1]
+
+
+def _sides(tensor: Tensor, start: int) -> Grid:
+    return tensor.shape[start], tensor.shape[start + 1]
 
 
 def _token_moments(tokens: Float[Tensor, "g h m d"]) -> Float[Tensor, "5 w m"]:

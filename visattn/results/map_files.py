@@ -15,7 +15,6 @@ from visattn.io.safe_text import (
     open_regular_file,
     parse_json,
     read_bytes_bounded,
-    short_repr,
 )
 
 MAX_MAPS = 1_000  # each is drawn; no model has as many words, layers and heads or queries
@@ -33,82 +32,57 @@ class SavedMaps:
         geometry: Where they lie on the image, as records have it, if it is known.
     """
 
-    maps: Shaped[np.ndarray, "..."]
+    maps: Float[np.ndarray, "t y x"]
     words: list[str] = field(default_factory=list)
     geometry: Any = None
 
 
-def read_saved_maps(path: Path) -> SavedMaps:
-    """Read a file of maps.
+def read_saved_maps(path: Path, grid: tuple[int, int] | None = None) -> SavedMaps:
+    """Read a file of maps, as float32.
 
-    It is an array in a .npy or .npz file, nested lists in a .json file, or the JSON that
-    `visattn caption` writes, with words and geometry.
+    It is nested lists in a .json file, or the JSON that `visattn caption` writes, with words and
+    geometry; else an array in a .npy or .npz file.
 
     Args:
-        path: The file.
+        path: The file, with `[y, x]`, `[t, y, x]`, or `[t, n]` where n runs over a grid.
+        grid: Rows and columns of that.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it has another format, is too long or damaged, or has no maps.
+        OSError: If it cannot be opened.
+        ValueError: If it has another format, is too long or damaged, or has no finite maps.
 
     Example:
         >>> file = getfixture("tmp_path") / "maps.npy"
-        >>> np.save(file, np.zeros((2, 7, 7)))
-        >>> read_saved_maps(file).maps.shape
-        (2, 7, 7)
+        >>> np.save(file, np.zeros((2, 15)))
+        >>> read_saved_maps(file, (3, 5)).maps.shape
+        (2, 3, 5)
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file of maps")
-    suffix = path.suffix.lower()
-    if suffix not in (".npy", ".npz", ".json"):
-        raise ValueError(f"maps must be a .npy, .npz or .json file, got {path.name}")
+    record: dict[str, Any] = {}
     try:
-        if suffix == ".json":
-            return _read_json(path)
-        return SavedMaps(read_array(path, max_values=MAX_CELLS))
+        if path.suffix.lower() == ".json":
+            record = _read_json(path)
+            values = np.array(record["maps"], dtype=np.float64)
+        else:
+            values = read_array(path, max_values=MAX_CELLS)
+        values = values if grid is None else values.reshape(*values.shape[:-1], *grid)
+        several = len(values) if values.ndim == 3 else 1
+        numbers = values.dtype.kind in "biuf" and values.size > 0
+        if not numbers or values.ndim not in (2, 3) or several > MAX_MAPS:
+            raise ValueError(
+                f"maps must be numbers [y, x], or up to {MAX_MAPS:,} maps [t, y, x], got "
+                f"{values.dtype} {values.shape}"
+            )
+        with np.errstate(over="ignore"):  # overflow is refused below
+            maps = values.reshape(-1, *values.shape[-2:]).astype(np.float32)
+        if not np.isfinite(maps).all():
+            raise ValueError("maps must be finite numbers, got NaN or infinity")
+        words = record.get("words") or record.get("tokens") or []
+        return SavedMaps(maps, list(map(str, words)), record.get("geometry"))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def reshape_maps(
-    maps: Shaped[np.ndarray, "..."], grid: tuple[int, int] | None = None
-) -> Float[np.ndarray, "t y x"]:
-    """Return an array of maps as float32 `[t, y, x]`.
-
-    Args:
-        maps: `[y, x]`, `[t, y, x]`, or `[t, n]` where the last axis runs over a grid.
-        grid: Grid shape of the last axis.
-
-    Raises:
-        ValueError: If it is not an array of maps, or not finite.
-
-    Example:
-        >>> reshape_maps(np.ones((2, 15)), (3, 5)).shape
-        (2, 3, 5)
-    """
-    if maps.dtype.kind not in "biuf" or not maps.size:
-        raise ValueError(f"maps must be numbers, got {maps.dtype} {maps.shape}")
-    if grid is not None:
-        if not maps.ndim or maps.shape[-1] != grid[0] * grid[1]:
-            raise ValueError(f"a grid of {grid[0]} x {grid[1]} does not fill {maps.shape}")
-        maps = maps.reshape(*maps.shape[:-1], *grid)
-    if maps.ndim not in (2, 3):
-        raise ValueError(
-            f"maps must be [y, x], [t, y, x], or [t, n] and the grid of n, got {maps.shape}"
-        )
-    if maps.ndim == 3 and len(maps) > MAX_MAPS:
-        raise ValueError(
-            f"at most {MAX_MAPS:,} maps can be drawn, got {len(maps):,}; save fewer of them, or "
-            "their mean"
-        )
-    with np.errstate(over="ignore"):  # overflow is refused below
-        maps = maps.reshape(-1, *maps.shape[-2:]).astype(np.float32)
-    if not np.isfinite(maps).all():
-        raise ValueError("maps must be finite, got NaN or infinity")
-    return maps
-
-
-def _read_json(path: Path) -> SavedMaps:
+def _read_json(path: Path) -> dict[str, Any]:
     loaded = parse_json(decode_utf8(read_bytes_bounded(path, _MAX_JSON_BYTES)))
     record: dict[str, Any] = loaded if isinstance(loaded, dict) else {"maps": loaded}
     # A map has its values, geometry and labels itself; a caption has maps; files of other programs
@@ -117,12 +91,8 @@ def _read_json(path: Path) -> SavedMaps:
     if maps is None:
         raise ValueError("must be nested lists, or hold them under the key maps")
     if isinstance(maps, dict):
-        record = {**record, **maps, "words": maps.get("labels"), "maps": maps["values"]}
-    words = record.get("words") or record.get("tokens") or []
-    if not isinstance(words, list):
-        raise TypeError(f"words must be a list of strings or numbers, got {short_repr(words)}")
-    values = np.array(record["maps"], dtype=np.float64)
-    return SavedMaps(values, list(map(str, words)), record.get("geometry"))
+        return {**record, **maps, "words": maps.get("labels"), "maps": maps["values"]}
+    return record
 
 
 def read_array(

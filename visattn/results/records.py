@@ -43,7 +43,7 @@ class Result:
         return from_dict(cls, record)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result as JSON; `visattn overlay PHOTO --maps FILE` draws its maps.
+        """Write the result as JSON.
 
         Example:
             >>> import torch

@@ -1,6 +1,5 @@
 """Color scales of maps: the values at the ends of the colormap, by rule."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -134,70 +133,37 @@ def map_scale(maps: Sequence[AttentionMap], rule: ScaleRule = "image") -> MapSca
     """
     if not maps or rule not in RULES:
         raise ValueError(f"a scale needs maps and a rule of {RULES}; got {len(maps)}, {rule!r}")
-    ranges = ValueRange()
-    for each in maps:
-        ranges.add(each)
+    signed = any(each.info.signed for each in maps)
+    values = torch.cat([each.values.nan_to_num(0.0, 0.0, 0.0).flatten() for each in maps])
+    ends = float(values.min()), float(values.max())
+    sizes = torch.cat([_magnitudes(each).flatten() for each in maps]).double()
     if rule == "percentile":
-        values = torch.cat([_magnitudes(each).flatten() for each in maps]).double()
-        low, high = values.quantile(values.new_tensor([_TAIL, 1 - _TAIL])).tolist()
-        low = 0.0 if ranges.signed else low
+        low, high = sizes.quantile(sizes.new_tensor([_TAIL, 1 - _TAIL])).tolist()
+        low = 0.0 if signed else low
         if low < high:
-            return MapScale(rule, low, high, ranges.signed, ranges.values, _PERCENTILE)
-    return ranges.scale(rule)
+            return MapScale(rule, low, high, signed, ends, _PERCENTILE)
+    low, high = 0.0, max(map(_top, maps)) or 1.0
+    # Scores that are far from 0 everywhere would be drawn in one color on a scale from 0.
+    least, most = float(sizes.min()), float(sizes.max())
+    if least < most and any(each.info.method == "rise" for each in maps):
+        low, high = least, high if most > 0 else most
+    percentile = _PERCENTILE if any(map(_has_outliers, maps)) else None
+    return MapScale(rule, low, high, signed, ends, percentile)
 
 
-class ValueRange:
-    """Range of values over any number of maps of one method, which are not kept.
-
-    Example:
-        >>> ranges = ValueRange()
-        >>> for top in (2.0, 4.0):
-        ...     ranges.add(AttentionMap(torch.tensor([[0.5, top]]), "layer4", "gradient"))
-        >>> ranges.scale("global").text
-        '0 to 4'
-    """
-
-    def __init__(self) -> None:
-        self.signed = self._has_offset = self._has_outliers = False
-        self.values = math.inf, -math.inf
-        """Lowest and highest value of all maps."""
-        self._magnitudes = math.inf, -math.inf
-        self._top = 0.0
-
-    def add(self, attention_map: AttentionMap) -> None:
-        """Include the values of a map."""
-        self.signed |= attention_map.info.signed
-        self._has_offset |= attention_map.info.method == "rise"
-        magnitudes = _magnitudes(attention_map)
-        outliers = _has_outliers(attention_map)
-        self._has_outliers |= outliers
-        self.values = _extended(self.values, attention_map.values.nan_to_num(0.0, 0.0, 0.0))
-        self._magnitudes = _extended(self._magnitudes, magnitudes)
-        top = float(magnitudes.max())
-        if outliers:
-            top = float(magnitudes.double().flatten().quantile(1 - _TAIL)) or top
-        elif not attention_map.info.signed:
-            top = replace(attention_map, values=magnitudes).display_range()[1]
-        self._top = max(self._top, top)
-
-    def scale(self, rule: ScaleRule) -> MapScale:
-        """Return the scale of all maps together, by `image` or `global`."""
-        low, high = 0.0, self._top or 1.0
-        # Scores that are far from 0 everywhere would be drawn in one color on a scale from 0.
-        if self._has_offset and self._magnitudes[0] < self._magnitudes[1]:
-            low = self._magnitudes[0]
-            high = high if self._magnitudes[1] > 0 else self._magnitudes[1]
-        percentile = _PERCENTILE if self._has_outliers else None
-        return MapScale(rule, low, high, self.signed, self.values, percentile)
+def _top(attention_map: AttentionMap) -> float:
+    """Return the value at the upper end of the colors of one map."""
+    magnitudes = _magnitudes(attention_map)
+    if _has_outliers(attention_map):
+        return float(magnitudes.double().quantile(1 - _TAIL)) or float(magnitudes.max())
+    if attention_map.info.signed:
+        return float(magnitudes.max())
+    return replace(attention_map, values=magnitudes).display_range()[1]
 
 
 def _magnitudes(attention_map: AttentionMap) -> Float[Tensor, "*axes"]:
     values = attention_map.values.nan_to_num(0.0, 0.0, 0.0)
     return values.abs() if attention_map.info.signed else values
-
-
-def _extended(ends: tuple[float, float], values: Float[Tensor, "*axes"]) -> tuple[float, float]:
-    return min(ends[0], float(values.min())), max(ends[1], float(values.max()))
 
 
 def _has_outliers(attention_map: AttentionMap) -> bool:

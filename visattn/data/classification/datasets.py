@@ -10,14 +10,14 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 import torchvision.datasets
 from jaxtyping import Float, Int, UInt8
-from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
 from visattn.data.augment import augment
 from visattn.data.source import Source, held_out, read_photo
 from visattn.images.formats import IMAGE_SUFFIXES
-from visattn.images.resize import ResizeSpec, resize_rgb
+from visattn.images.reader import LoadedImage
+from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.io.safe_paths import is_ignored, walk_files
 from visattn.io.safe_text import reading
 from visattn.results.kinds import Split
@@ -86,7 +86,7 @@ def labeled_input(
         if tuple(moved.shape[1:]) == resize.size:
             return moved.contiguous(), number
         pixels = moved.permute(1, 2, 0).contiguous().numpy()
-    return resize_rgb(Image.fromarray(pixels), resize), number
+    return resize_to_input(LoadedImage(pixels), resize)[0], number
 
 
 def collate_labeled(samples: Sequence[tuple[Tensor, int]]) -> LabeledBatch:

@@ -30,7 +30,7 @@ def explorer_html(
     image: LoadedImage,
     geometry: Geometry,
     *,
-    explained: Subject,
+    subject: Subject,
     layers: Sequence[RecordedLayer] = (),
     maps: Sequence[AttentionMap] = (),
     scales: Sequence[MapScale] | None = None,
@@ -45,7 +45,7 @@ def explorer_html(
     Args:
         image: The original image.
         geometry: Its geometry on the input of the network.
-        explained: The model.
+        subject: The model.
         layers: Attention from `record_layers`.
         maps: Maps of methods, placed on the image.
         scales: One color scale per map; by default that of `map_scale`.
@@ -60,13 +60,13 @@ def explorer_html(
         >>> model = VisionTransformer(
         ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
         ... )
-        >>> explained = analyze_model(model)
+        >>> subject = analyze_model(model)
         >>> from visattn.images import read_image
         >>> from visattn.pipelines.layer_attention import record_layers
         >>> photo = read_image(np.zeros((16, 24, 3), np.uint8))
         >>> place = Geometry.identity((16, 24))
         >>> layers = record_layers(subject, torch.zeros(1, 3, 16, 24))
-        >>> explorer_html(photo, place, explained=explained, layers=layers)[:15]
+        >>> explorer_html(photo, place, subject=subject, layers=layers)[:15]
         '<!doctype html>'
     """
     if not layers and not maps:
@@ -86,7 +86,7 @@ def explorer_html(
             data={
                 "smooth": True,
                 "title": sanitize_text(title, _TITLE),
-                "layers": [_layer_data(layer, explained, geometry) for layer in layers],
+                "layers": [_layer_data(layer, subject, geometry) for layer in layers],
                 "maps": [_map_data(*pair, geometry) for pair in zip(maps, scales, strict=True)],
                 "pooled": _pooling_text(layers, subject.info),
                 "read": sanitize_text(_first_query(subject.info), _NAME),
@@ -128,7 +128,7 @@ def _first_query(info: ModelInfo) -> str:
     return "" if info.pooling in ("class", "none") else describe_read_rows(info)
 
 
-def _layer_data(layer: RecordedLayer, explained: Subject, base: Geometry) -> dict[str, Any]:
+def _layer_data(layer: RecordedLayer, subject: Subject, base: Geometry) -> dict[str, Any]:
     codes, tops = quantize_weights(layer.weights.numpy())
     count = layer.weights.shape[1]
     return {
