@@ -95,9 +95,9 @@ def test_instances_of_scenes_and_shapes_are_their_boxes(tmp_path: Path) -> None:
 def test_digits(tmp_path: Path, capsys: Capsys) -> None:
     write_digits(tmp_path, train=5011)
     out, root = tmp_path / "new", f"--root {tmp_path}"
-    line = "--canvas-size 31 41 --num-distractors 3 --distractor-size 5 --seed 2 --blend max"
+    line = "--canvas-size 31 41 --num-distractors 3 --distractor-size 5 --seed 2"
     assert write("digits", out, f"{root} {line} --count 7 --split validation") == 0
-    spec = ClutterSpec((31, 41), 3, 5, "max")
+    spec = ClutterSpec((31, 41), 3, 5)
     data = ClutteredDigits(str(tmp_path), spec, seed=2, split_seed=2)("validation")
     images, labels = data.draw([*range(7)])
     placed = {image.name: image for image in read_coco_images(out / "instances.json", out)}
@@ -123,7 +123,7 @@ def test_digits(tmp_path: Path, capsys: Capsys) -> None:
         assert write("digits", tmp_path / "none", f"{root} {wrong}") == 1
         assert said in capsys.readouterr().err
         assert not (tmp_path / "none").exists()
-    names = ("canvas_size", "num_distractors", "distractor_size", "blend")
+    names = ("canvas_size", "num_distractors", "distractor_size")
     defaults = [inspect.signature(digits).parameters[name].default for name in names]
     assert ClutterSpec(*defaults) == ClutterSpec()  # those of training
 

@@ -9,7 +9,6 @@ from torch import nn
 from torchvision.transforms import v2
 
 import visattn
-from visattn.data.regions.masks import map_rle, rle_mask
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
@@ -63,15 +62,6 @@ def test_attributions_of_the_channels_add_up_to_the_map() -> None:
     back = AttentionMap.from_array(attributions, geometry, channels="sum")
     torch.testing.assert_close(back.values, expected)
     np.testing.assert_array_equal(np.asarray(maps), small.numpy())
-
-
-def test_the_mask_of_a_map_leaves_out_what_the_network_did_not_see() -> None:
-    geometry = Geometry.identity((8, 12)).cropped(0, 2, (8, 8))
-    ones = AttentionMap(torch.ones(2, 2), "x", "gate", geometry)
-    mask = rle_mask(map_rle(ones)["counts"], (8, 12))
-    np.testing.assert_array_equal(mask.all(0), [False] * 2 + [True] * 8 + [False] * 2)
-    with pytest.raises(ValueError, match="above 0 somewhere"):
-        map_rle(AttentionMap(-torch.ones(2, 2), "x", "gradient", geometry))
 
 
 def network(channels: int = 3) -> nn.Module:

@@ -146,7 +146,6 @@ def digits(
     canvas_size: tuple[int, int] = (60, 60),
     num_distractors: int = 0,
     distractor_size: int = 8,
-    blend: Literal["sum", "max", "overwrite", "alpha"] = "sum",
     seed: int = 0,
 ) -> int:
     """Place MNIST digits on canvases, with clutter.
@@ -161,7 +160,6 @@ def digits(
         canvas_size: height and width in pixels
         num_distractors: number of patches of other digits
         distractor_size: height and width of these patches in pixels
-        blend: how patches overlap
         seed: seed and split_seed of the data
     """
     from visattn.data.classification.cluttered_mnist import ClutteredDigits, ClutterSpec
@@ -170,7 +168,7 @@ def digits(
         raise FileNotFoundError(
             f"{root} does not hold MNIST/raw, where torchvision stores MNIST; choose another --root"
         )
-    spec = ClutterSpec(canvas_size, num_distractors, distractor_size, blend)
+    spec = ClutterSpec(canvas_size, num_distractors, distractor_size)
     source = ClutteredDigits(str(root), spec, seed=seed, split_seed=seed)
     canvases = source(split)
     if not 1 <= canvas.count <= len(canvases):

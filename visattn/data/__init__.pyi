@@ -36,12 +36,6 @@ from .questions.vqa_files import (
 from .regions.annotations import (
     AnnotatedImage as AnnotatedImage,
 )
-from .regions.coco_instances import (
-    coco_boxes as coco_boxes,
-)
-from .regions.masks import (
-    map_rle as map_rle,
-)
 from .regions.readers import (
     read_annotated_images as read_annotated_images,
 )

@@ -13,7 +13,7 @@ from visattn.results.records import Result
 
 BOX_THRESHOLD = 0.5
 """Share of the peak: of 0.1 to 0.8 the one with which most boxes of Grad-CAM fit the objects of
-photos, and that of `map_rle`."""
+photos."""
 
 
 @dataclass(frozen=True)

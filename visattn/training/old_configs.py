@@ -72,7 +72,9 @@ def _with_source(name: str, old: dict[str, Any]) -> dict[str, Any]:
             "their options"
         )
     if "canvas_size" in options:
-        clutter = _taken(options, "num_distractors", "distractor_size", "blend")
+        clutter = _taken(options, "num_distractors", "distractor_size")
+        if options.get("blend") == "sum":  # the others left
+            del options["blend"]
         options["canvas"] = {"size": options.pop("canvas_size"), **clutter}
     if source == "DigitCanvases":
         options["spec"] = _taken(options, *(each.name for each in fields(data.DigitSequenceSpec)))

@@ -1,10 +1,10 @@
 """Cluttered MNIST: digits of any size and place among parts of others."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -59,9 +59,6 @@ def resize_weights(
     return weights[..., 2:-2]
 
 
-BlendMode = Literal["sum", "max", "overwrite", "alpha"]
-
-
 @dataclass(frozen=True)
 class ClutterSpec:
     """Canvas size and distractors of cluttered MNIST.
@@ -70,15 +67,11 @@ class ClutterSpec:
         size: Height and width of the canvas in pixels.
         num_distractors: Number of distractors: pieces of other digits.
         distractor_size: Height and width of a distractor in pixels.
-        blend: How a distractor combines with the pixels below: their `sum`, at most 255; their
-            maximum (`max`); the distractor alone, black where it is black (`overwrite`); or white
-            composited with the distractor as alpha channel (`alpha`).
     """
 
     size: tuple[int, int] = (60, 60)
     num_distractors: int = 0
     distractor_size: int = 8
-    blend: BlendMode = "sum"
 
     def check_fit(self, digits: Tensor, sources: Tensor) -> None:
         """Refuse digits or distractors that are larger than the canvas."""
@@ -134,7 +127,7 @@ class ClutteredMNIST(Sequence[tuple[Tensor, int]]):
         ((2, 1, 7, 11), [2, 0], 50)
 
     Source:
-        Mnih et al. 2014, arXiv:1406.6247, section 4.1, which does not specify the blend mode.
+        Mnih et al. 2014, arXiv:1406.6247, section 4.1, which does not say how distractors cover.
     """
 
     endless = True  # indices beyond the length give other canvases
@@ -173,7 +166,7 @@ class ClutteredMNIST(Sequence[tuple[Tensor, int]]):
         digits = self.digits[rows]
         placements = self.placements(indices)
         canvases = digits.new_zeros((*digits.shape[:2], *self.spec.size))
-        paste(canvases, digits, placements.digits, "overwrite")
+        paste(canvases, digits, placements.digits)
         if self.spec.num_distractors:
             corners = placements.distractors.unbind(1)
             crops = crop_patches(
@@ -183,7 +176,7 @@ class ClutteredMNIST(Sequence[tuple[Tensor, int]]):
                 self.spec.distractor_size,
             )
             for patches, corner in zip(crops, corners, strict=True):
-                paste(canvases, patches, corner, self.spec.blend)
+                paste(canvases, patches, corner)
         return canvases, self.labels[rows]
 
     def placements(self, indices: Sequence[int]) -> Placements:
@@ -248,15 +241,15 @@ def paste(
     canvases: UInt8[Tensor, "b c y x"],
     patches: UInt8[Tensor, "b c h w"],
     corners: Int[Tensor, "b 2"],
-    blend: BlendMode,
+    combine: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> None:
-    """Paste a patch onto each canvas, in place, as `ClutterSpec` says.
+    """Add a patch to each canvas, in place: the sum, at most 255, or what `combine` makes of both.
 
     Canvases are contiguous; corners are top and left in pixels, and patches lie inside.
 
     Example:
         >>> canvas = torch.tensor([[[[0, 200, 100]]]], dtype=torch.uint8)
-        >>> paste(canvas, canvas[..., 1:].clone(), torch.tensor([[0, 0]]), "sum")
+        >>> paste(canvas, canvas[..., 1:].clone(), torch.tensor([[0, 0]]))
         >>> canvas.flatten().tolist()
         [200, 255, 100]
     """
@@ -267,21 +260,12 @@ def paste(
     pixels = (corners[:, :1] * stride + corners[:, 1:] + offsets)[:, None]
     pixels = pixels.expand(-1, canvases.shape[1], -1)
     flat_canvases = canvases.view(*canvases.shape[:2], -1)
-    values = patches.flatten(2)
-    if blend != "overwrite":
-        values = _blend(flat_canvases.gather(2, pixels), values, blend)
-    flat_canvases.scatter_(2, pixels, values)
+    below = flat_canvases.gather(2, pixels)
+    flat_canvases.scatter_(2, pixels, (combine or _sum)(below, patches.flatten(2)))
 
 
-def _blend(
-    below: UInt8[Tensor, "b c p"], above: UInt8[Tensor, "b c p"], blend: BlendMode
-) -> UInt8[Tensor, "b c p"]:
-    if blend == "max":
-        return torch.maximum(below, above)
-    headroom = 255 - below
-    if blend == "sum":
-        return below + torch.minimum(headroom, above)
-    return below + ((headroom.int() * above + 127) // 255).to(torch.uint8)
+def _sum(below: Tensor, above: Tensor) -> Tensor:
+    return below + torch.minimum(255 - below, above)
 
 
 @dataclass

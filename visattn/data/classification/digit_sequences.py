@@ -189,12 +189,12 @@ class DigitSequences(Sequence[tuple[Tensor, ...]]):
         placed = self.placements(indices)
         height, width = self.spec.canvas.size
         # Patches are larger than their ink: they reach over the edge, into a margin that is cut
-        # off, and over the ink of neighbors, which "max" keeps under their black border.
+        # off, and over the ink of neighbors, which the maximum keeps under their black border.
         margin = self.patch_size
         canvases = self.digits.new_zeros((len(indices), 1, height + margin, width + margin))
         patches = self._resized_digits(placed)
         for patch, corners in zip(patches.unbind(1), placed.corners.unbind(1), strict=True):
-            paste(canvases, patch, corners, "max")
+            paste(canvases, patch, corners, torch.maximum)
         canvases = canvases[..., :height, :width].contiguous()
         self._add_distractors(canvases, indices)
         corners = placed.corners.float()
@@ -348,7 +348,7 @@ class DigitSequences(Sequence[tuple[Tensor, ...]]):
         places = (uniforms[..., 3:] * (torch.tensor(canvas.size) - size + 1)).long()
         crops = crop_patches(self.distractor_source, sources, corners, size)
         for patches, place in zip(crops, places.unbind(1), strict=True):
-            paste(canvases, patches, place, canvas.blend)
+            paste(canvases, patches, place)
 
 
 def _check_fit(spec: DigitSequenceSpec, height: float, width: float) -> None:

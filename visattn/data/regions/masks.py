@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,14 +11,6 @@ from torch import Tensor
 
 from visattn.geometry.affine import Box, Geometry
 from visattn.io.safe_text import short_repr
-from visattn.results.attention_map import AttentionMap
-
-
-class CocoRLE(TypedDict):
-    """A mask as COCO stores it: height and width, and the compressed run lengths."""
-
-    size: list[int]
-    counts: str
 
 
 def polygon_mask(
@@ -89,61 +81,6 @@ def rle_mask(counts: Sequence[int] | str, size: tuple[int, int]) -> Bool[np.ndar
     lengths = _run_lengths(counts, size)
     inside = np.arange(len(lengths)) % 2 == 1
     return np.repeat(inside, lengths).reshape(width, height).T
-
-
-def mask_rle(mask: Bool[np.ndarray, "y x"]) -> CocoRLE:
-    """Encode a mask as COCO's compressed RLE, of which `rle_mask` is the inverse.
-
-    Example:
-        >>> mask_rle(np.array([[False, True, False], [True, False, False]]))
-        {'size': [2, 3], 'counts': '123'}
-
-    Source:
-        `pycocotools.mask.encode`, to the character.
-    """
-    pixels = mask.T.reshape(-1)
-    # Background before the first pixel makes a first run of 0 if the mask begins inside; a pixel
-    # unlike the last one ends the last run.
-    edges = np.flatnonzero(np.diff(pixels, prepend=False, append=not pixels[-1]))
-    lengths = np.diff(edges, prepend=0).tolist()
-    counts = "".join(
-        _compress_count(length - (lengths[index - 2] if index > 2 else 0))
-        for index, length in enumerate(lengths)
-    )
-    return {"size": [*mask.shape], "counts": counts}
-
-
-def map_rle(attention_map: AttentionMap, threshold: float = 0.5) -> CocoRLE:
-    """Return the part of the image where a map is high, as a COCO segmentation.
-
-    Args:
-        attention_map: A single map with a geometry.
-        threshold: Share of the maximum of the map on the image from which a pixel belongs to the
-            mask, in (0, 1]. Pixels that the network did not see never do.
-
-    Raises:
-        ValueError: If there are several maps, the threshold is out of range, the map is nowhere
-            above 0, or has no place on an image.
-
-    Example:
-        >>> import torch
-        >>> from visattn.geometry import Geometry
-        >>> halves = AttentionMap(torch.tensor([[0.1, 1.0]]), "layer4", "gradient")
-        >>> rle = map_rle(halves.with_geometry(Geometry.identity((2, 4))))
-        >>> rle, segmentation_mask(rle, (2, 4)).sum()
-        ({'size': [2, 4], 'counts': '44'}, np.int64(4))
-    """
-    if not 0 < threshold <= 1:
-        raise ValueError(f"threshold must be in (0, 1], got {threshold}")
-    if attention_map.values.ndim != 2:
-        raise ValueError(
-            f"there must be a single map [y, x], got {attention_map}; index it: maps[0]"
-        )
-    values = attention_map.resize_to_image().detach().cpu().numpy()
-    highest = np.nanmax(values, initial=0.0)
-    if not highest > 0:
-        raise ValueError(f"the map must be above 0 somewhere, got {attention_map}")
-    return mask_rle(values >= threshold * highest)  # false for NaN
 
 
 def segmentation_mask(segmentation: Any, size: tuple[int, int]) -> Bool[np.ndarray, "y x"]:
@@ -285,17 +222,6 @@ def _fill_polygon(corners: np.ndarray, size: tuple[int, int]) -> Bool[np.ndarray
     parity = crossings.cumsum(axis=1, dtype=np.uint8)[:, :-1] % 2 == 1
     inside[first:last, left:right] = parity
     return inside
-
-
-def _compress_count(number: int) -> str:
-    """Compress a number: 5 bits per character, with a bit for more to follow."""
-    text = ""
-    while True:
-        bits, number = number & 31, number >> 5
-        last = number == (-1 if bits & 16 else 0)
-        text += chr(48 + bits + (0 if last else 32))
-        if last:
-            return text
 
 
 def _run_lengths(counts: Sequence[int] | str, size: tuple[int, int]) -> list[int]:
