@@ -1,18 +1,16 @@
 """Order of samples, their random numbers, the loader that resumes, unreadable photos."""
 
-from collections.abc import Callable
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch.utils.data import DataLoader
 
 from visattn.data.loading import (
     DistributedEvalSampler,
     EpochBatches,
     Prepared,
-    ReadFallback,
     StatefulDataLoader,
     mix_seed,
     per_sample_uniforms,
@@ -131,48 +129,31 @@ def test_evaluation_reads_each_sample_once_and_keeps_groups_together(
         assert all(index // group % world == rank for index in share)
 
 
-def reader(bad: set[int]) -> Callable[[int], int]:
-    def load(number: int) -> int:
-        if number in bad:
-            raise ImageError(f"{number}.jpg: truncated")
-        return number
+@given(bad=st.sets(st.integers(0, 8), min_size=1, max_size=8), index=st.integers(0, 40))
+def test_the_next_photo_replaces_one_that_cannot_be_read(bad: set[int], index: int) -> None:
+    def load(sample: int, seed: int) -> tuple[int, int]:
+        if sample in bad:
+            raise ImageError(f"{sample}.jpg: truncated")
+        return sample, seed
 
-    return load
-
-
-@given(count=st.integers(2, 40), seed=st.integers(0, 99), data=st.data())
-def test_replacements_are_readable_and_the_same_in_any_order(
-    count: int, seed: int, data: st.DataObject
-) -> None:
-    numbers = st.integers(0, count - 1)
-    bad = data.draw(st.sets(numbers, max_size=count // 2))
-    indices = data.draw(st.lists(numbers, min_size=1))
-    first, again = ReadFallback(count, seed=seed), ReadFallback(count, seed=seed)
-    loaded = [first.read(number, reader(bad)) for number in indices]
-    for number, other in zip(indices, loaded, strict=True):
-        assert other not in bad
-        assert (other == number) == (number not in bad)
-    assert [again.read(number, reader(bad)) for number in indices[::-1]] == loaded[::-1]
-    assert bad & set(indices) <= set(first.unreadable) <= bad
+    data = Prepared(range(9), load, seed=3, substitute=True)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        sample, seed = data[index]
+    after = (sample - index) % 9
+    assert {(index + step) % 9 for step in range(after)} <= bad
+    assert sample not in bad
+    assert (len(said), seed) == (after, mix_seed(3, index))
+    with pytest.raises(ImageError, match="truncated"):
+        Prepared(range(9), load, seed=3)[min(bad)]
 
 
-def test_no_readable_replacement_is_an_error_and_others_are_not_hidden() -> None:
-    with pytest.raises(ImageError, match=r"2\.jpg: truncated; none of the 6 images"):
-        ReadFallback(7).read(2, reader(set(range(7))))
-    with pytest.raises(ZeroDivisionError):
-        ReadFallback(7).read(2, lambda number: number // 0)
+def test_no_photo_that_can_be_read_is_an_error() -> None:
+    def load(sample: int, seed: int) -> None:
+        raise ImageError(f"{sample}.jpg: truncated")
 
-
-def truncated_in_the_middle(sample: int, seed: int) -> int:
-    return reader({1, 5, 12})(sample)
-
-
-def test_workers_share_the_record_of_unreadable_photos() -> None:
-    records = []
-    for workers in (0, 2):
-        fallback = ReadFallback(13)
-        dataset = Prepared(range(13), truncated_in_the_middle, seed=0, fallback=fallback)
-        options: Any = {"collate_fn": list, "batch_size": 2, "num_workers": workers}
-        records.append((list(DataLoader(dataset, **options)), fallback.unreadable))
-    assert records[0] == records[1]
-    assert records[0][1] == [1, 5, 12]
+    with (
+        pytest.warns(UserWarning, match="next photo"),
+        pytest.raises(ImageError, match="truncated"),
+    ):
+        Prepared(range(9), load, seed=3, substitute=True)[2]

@@ -4,7 +4,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -201,71 +201,7 @@ class DistributedEvalSampler(Sampler[int]):
         return iter(self.indices)
 
 
-OnError = Literal["raise", "substitute"]
-Sample = TypeVar("Sample")
 _MAX_ATTEMPTS = 32
-_SEED_STREAM = 2  # separates these random numbers from others with the same seed
-
-
-class ReadFallback:
-    """Replaces each sample whose image cannot be read, and records the unreadable ones.
-
-    The replacement depends on the seed and on the index of the sample: not on the epoch, the
-    worker process, or what was read before. All worker processes share one record.
-
-    Example:
-        >>> def load(index):
-        ...     if index == 1:
-        ...         raise ImageError("b.jpg: truncated")
-        ...     return "abc"[index]
-        >>> fallback = ReadFallback(3)
-        >>> fallback.read(0, load), fallback.read(1, load) in ("a", "c")
-        ('a', True)
-        >>> fallback.unreadable
-        [1]
-    """
-
-    def __init__(self, num_samples: int, *, seed: int = 0) -> None:
-        self.num_samples = num_samples
-        self.seed = seed
-        self._unreadable = torch.zeros(num_samples, dtype=torch.uint8).share_memory_()
-
-    def read(self, index: int, load: Callable[[int], Sample]) -> Sample:
-        """Return the sample that `load` returns, or a replacement if its image is unreadable.
-
-        Raises:
-            ImageError: If no replacement can be read either.
-        """
-        try:
-            return load(index)
-        except ImageError as error:
-            self._unreadable[index] = 1
-            return self._load_replacement(index, load, error)
-
-    @property
-    def unreadable(self) -> list[int]:
-        """Indices of the samples that could not be read so far."""
-        return self._unreadable.nonzero().flatten().tolist()
-
-    def candidates(self, index: int) -> Iterator[int]:
-        """Yield the indices of the replacements of a sample, in the order of preference."""
-        uniforms = per_sample_uniforms(mix_seed(self.seed, _SEED_STREAM), [index], _MAX_ATTEMPTS)
-        for uniform in uniforms[0].tolist():
-            other = int(uniform * (self.num_samples - 1))
-            yield other + (other >= index)  # never the sample itself
-
-    def _load_replacement(
-        self, index: int, load: Callable[[int], Sample], first_error: ImageError
-    ) -> Sample:
-        for other in self.candidates(index) if self.num_samples > 1 else ():
-            try:
-                return load(other)
-            except ImageError:
-                self._unreadable[other] = 1
-        raise ImageError(
-            f"{first_error}; none of the {min(_MAX_ATTEMPTS, self.num_samples - 1)} images that "
-            "could replace it can be read either"
-        ) from first_error
 
 
 class Prepared(Dataset[Any]):
@@ -277,7 +213,8 @@ class Prepared(Dataset[Any]):
         prepare: Makes an input of the network of a sample and of a seed, which differs for each
             sample and epoch.
         seed: Seed of the split.
-        fallback: Replaces samples whose image cannot be read; None raises.
+        substitute: Whether a sample whose image cannot be read is replaced by the next one that
+            can, with a warning.
 
     Example:
         >>> dataset = Prepared(["a", "b"], lambda sample, seed: (sample, seed), seed=0)
@@ -291,12 +228,12 @@ class Prepared(Dataset[Any]):
         prepare: Callable[[Any, int], Any],
         *,
         seed: int,
-        fallback: "ReadFallback | None" = None,
+        substitute: bool = False,
     ) -> None:
         self.samples = samples
         self.prepare = prepare
         self.seed = seed
-        self.fallback = fallback
+        self.substitute = substitute
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -306,11 +243,13 @@ class Prepared(Dataset[Any]):
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: int) -> Any:
-        def read(row: int) -> Any:
-            return self.prepare(self.samples[row], mix_seed(self.seed, index))
-
-        row = self._row(index)
-        return read(row) if self.fallback is None else self.fallback.read(row, read)
+        seed = mix_seed(self.seed, index)
+        for other in range(index, index + _MAX_ATTEMPTS * self.substitute):
+            try:
+                return self.prepare(self.samples[self._row(other)], seed)
+            except ImageError as error:
+                warnings.warn(f"{error}; the next photo replaces it", stacklevel=2)
+        return self.prepare(self.samples[self._row(index)], seed)
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """Return several samples, which some sources draw faster together."""

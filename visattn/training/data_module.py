@@ -1,14 +1,13 @@
 """A data module: loaders, samplers, resizing and the report, for the samples of any source."""
 
 import os
-import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -22,9 +21,7 @@ from visattn import data
 from visattn.data.loading import (
     DistributedEvalSampler,
     EpochBatches,
-    OnError,
     Prepared,
-    ReadFallback,
     StatefulDataLoader,
     default_num_workers,
     loader_options,
@@ -82,8 +79,8 @@ class DataModule(LightningDataModule, ABC):
             and boxes, `squash` for questions, else `crop`.
         value_range: The values of float and 32-bit images that become black and white, the same
             for all; by default these must be floats from 0 to 1.
-        on_error: Whether an unreadable training photo is an error (`raise`), or is always replaced
-            by the same other photo, with a warning (`substitute`).
+        on_error: Whether an unreadable training photo is an error (`raise`), or is replaced by the
+            next one, with a warning (`substitute`).
     """
 
     eval_batch_size: int | None = 64
@@ -115,7 +112,7 @@ class DataModule(LightningDataModule, ABC):
         seed: int = 0,
         resize_mode: ResizeMode | None = None,
         value_range: tuple[float, float] | None = None,
-        on_error: OnError = "raise",
+        on_error: Literal["raise", "substitute"] = "raise",
     ) -> None:
         super().__init__()
         if isinstance(source, Source) and source.seed is None:
@@ -131,8 +128,6 @@ class DataModule(LightningDataModule, ABC):
         self.test_splits: tuple[Split, ...] = getattr(source, "test_splits", ("test",))
         self.datasets: dict[Split, Prepared] = {}
         self._samples: dict[Split, Sequence[Any]] = {}
-        self._fallback: ReadFallback | None = None
-        self._num_reported = 0
 
     @abstractmethod
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
@@ -158,12 +153,10 @@ class DataModule(LightningDataModule, ABC):
         if split not in self.datasets:
             samples = self.samples(split)
             seed = self.seed if split == "train" else _EVAL_SEEDS[split]
-            fallback = None
-            if split == "train" and self.on_error == "substitute":
-                # Validation and test never replace an image: the score would be another one.
-                fallback = self._fallback = ReadFallback(len(samples), seed=self.seed)
+            # Validation and test never replace an image: the score would be another one.
+            substitute = split == "train" and self.on_error == "substitute"
             self.datasets[split] = Prepared(
-                samples, self.prepare(split), seed=seed, fallback=fallback
+                samples, self.prepare(split), seed=seed, substitute=substitute
             )
         return self.datasets[split]
 
@@ -263,7 +256,8 @@ class DataModule(LightningDataModule, ABC):
         """Yield what contradicts itself in the data, each with the option that cures it."""
         sided = [name for name in self.class_names if says_side(name.replace("_", " "))]
         flips = (v2.RandomHorizontalFlip, v2.RandomRotation)
-        if sided and any(isinstance(each, flips) for each in self.train_transforms):
+        random = [*self.train_transforms, *getattr(self, "transforms", ())]
+        if sided and any(isinstance(each, flips) for each in _flat(random)):
             yield (
                 f"the classes {format_names(sided)} say left or right, but a mirrored photo keeps "
                 "its class: remove RandomHorizontalFlip from train_transforms"
@@ -308,29 +302,12 @@ class DataModule(LightningDataModule, ABC):
         """Move the tensors of a batch to a device."""
         return batch.to(device)
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Warn if there are twice as many unreadable images as in the last warning."""
-        self._warn(minimum=max(1, 2 * self._num_reported))
-        return batch
 
-    def teardown(self, stage: str) -> None:
-        """Warn of the unreadable images since the last warning."""
-        self._warn(minimum=self._num_reported + 1)
-
-    def _warn(self, minimum: int) -> None:
-        """Warn of unreadable images if there are at least `minimum`."""
-        unreadable = self._fallback.unreadable if self._fallback else []
-        if not unreadable or len(unreadable) < minimum:
-            return
-        self._num_reported = len(unreadable)
-        samples = self.samples("train")
-        names = format_names([str(photo_of(samples[index])) for index in unreadable])
-        warnings.warn(
-            f"{len(unreadable):,} training images could not be read so far and were replaced by "
-            f"others: {names}",
-            UserWarning,
-            stacklevel=2,
-        )
+def _flat(transforms: Iterable[Any]) -> Iterator[Any]:
+    """Yield transforms, and those inside of them."""
+    for each in transforms:
+        yield each
+        yield from _flat(getattr(each, "transforms", ()))
 
 
 def _names(samples: Sequence[Any]) -> dict[str, None]:

@@ -251,11 +251,11 @@ class Task(LightningModule, ABC):
         self.seed = torch.initial_seed() if self.seed is None else self.seed
 
     def _report_frozen(self) -> None:
-        """Say that frozen weights of a backbone are random, if the config names no source."""
+        """Say that weights of a backbone that are not trained are random."""
+        kept = 0 in (self.optim.lr_mults.get(name) for name in ("backbone", "encoder"))
         for part in self.model.modules():
-            settings = vars(part)
-            frozen = [not weight.requires_grad for weight in part.parameters()]
-            if settings.get("pretrained") is False and not settings.get("weights") and any(frozen):
+            frozen = kept or any(not weight.requires_grad for weight in part.parameters())
+            if getattr(part, "random_weights", False) and frozen:
                 rank_zero_info(
                     f"the frozen weights of {type(part).__name__} are random: set pretrained: true "
                     "or weights: FILE of it, or train them"

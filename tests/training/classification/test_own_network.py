@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from visattn.cli import main
 from visattn.data import Scenes, SingleObjects
@@ -114,8 +116,20 @@ def test_balanced_weights_are_inverse_to_the_images(monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(task.weight * counts, torch.full((len(counts),), 24 / len(counts)))
 
 
-def test_frozen_random_weights_are_remarked(caplog: pytest.LogCaptureFixture) -> None:
+def test_frozen_random_weights_are_remarked_unless_they_are_loaded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     head = "{class_path: TimmClassifier, init_args: {name: test_resnet, freeze_backbone: true}}"
     Path("frozen.yaml").write_text(config(yaml.safe_load(head)))
-    assert main(["fit", "--config", "frozen.yaml", "--dry-run"]) == 0
-    assert "the frozen weights of TimmClassifier are random: set pretrained: true" in caplog.text
+    save_file(timm.create_model("test_resnet").state_dict(), "w.safetensors")
+    run = ["fit", "--config", "frozen.yaml", "--dry-run"]
+    said = "the frozen weights of TimmClassifier are random: set pretrained: true"
+    for more, remarked in (
+        ([], True), (["--model.classifier.weights", "w.safetensors"], False),
+        (["--model.classifier.freeze_backbone", "false"], False),
+        (["--model.classifier.freeze_backbone", "false", "--model.optim.lr_mults.backbone", "0"],
+         True),
+    ):  # fmt: skip
+        caplog.clear()
+        assert main([*run, *more]) == 0
+        assert (said in caplog.text) == remarked

@@ -26,6 +26,11 @@ def check_single_source(weights: object, *, pretrained: bool) -> None:
         raise ValueError("set either pretrained or weights, not both")
 
 
+def weights_are_loaded(module: Any, _: object) -> None:
+    """Note that the weights of a network are not random any more."""
+    module.random_weights = False
+
+
 def create_timm_backbone(name: str, arguments: dict[str, Any], *, pretrained: bool) -> nn.Module:
     """Create a timm model without its classifier.
 
@@ -170,6 +175,8 @@ class TimmClassifier(ImageClassifier):
         self.timm_kwargs, self.block_kwargs = arguments, dict(block_kwargs or {})
         # A model rebuilt from its config gets its weights from its own file.
         self.pretrained, self.weights = False, None
+        self.random_weights = not (pretrained or weights)
+        self.register_load_state_dict_post_hook(weights_are_loaded)
         self.grad_checkpointing = grad_checkpointing
         # Before blocks add their own.
         self._frozen_norms = _batch_norms(model) if freeze_bn or freeze_backbone else []

@@ -17,6 +17,7 @@ from visattn.models.backbones.timm_classifier import (
     check_single_source,
     create_timm_backbone,
     load_timm_weights,
+    weights_are_loaded,
 )
 from visattn.models.base import ImageEncoder
 
@@ -111,6 +112,8 @@ class TimmEncoder(ImageEncoder):
         self.timm_kwargs = arguments
         # A model rebuilt from its config gets its weights from its own file.
         self.pretrained, self.weights = False, None
+        self.random_weights = not (pretrained or weights)
+        self.register_load_state_dict_post_hook(weights_are_loaded)
         if weights:
             load_timm_weights(backbone, name, Path(weights), arguments)
         self.backbone = backbone
