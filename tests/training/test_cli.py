@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from visattn.cli import main
 from visattn.data.scenes.dataset import Scenes
-from visattn.io.trusted_modules import TRUSTED_MODULES, parse_module_names
+from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
 from visattn.models.config import model_config
 from visattn.models.saving import load
 from visattn.pipelines.captioning import caption
@@ -367,8 +367,9 @@ def test_modules_are_trusted_while_the_variable_names_them(
     assert not accepted("friendmod.Friend")
     sys.modules.pop("friendmod")
     for text in ("os;", "a b", "*", "a..b", "/x/y", "a,b-c"):
+        monkeypatch.setenv("VISATTN_TRUST_MODULES", text)
         with pytest.raises(ValueError, match="VISATTN_TRUST_MODULES must hold module names"):
-            parse_module_names(text)
+            user_trusted_modules()
 
 
 def test_only_listed_modules_are_trusted() -> None:

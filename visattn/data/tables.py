@@ -22,7 +22,7 @@ from visattn.data.source import Source
 from visattn.geometry.affine import Box
 from visattn.images.reader import read_size
 from visattn.io.safe_text import reading
-from visattn.io.sources import Location, check_length
+from visattn.io.sources import Location
 from visattn.results.kinds import Split
 
 COLUMNS = {
@@ -334,5 +334,5 @@ class _TablePhoto(Location):
         self._table = table
         self._number = number
 
-    def read_bytes(self, max_bytes: int) -> bytes:
-        return check_length(self._table.content(self._number), max_bytes)
+    def _read(self, max_bytes: int) -> bytes:
+        return self._table.content(self._number)[:max_bytes]

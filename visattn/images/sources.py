@@ -12,7 +12,7 @@ from visattn.images.formats import IMAGE_SUFFIXES
 from visattn.images.reader import ImageError, ImageLike, LoadedImage, list_images, read_image
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file
-from visattn.io.sources import Source, is_archive, is_url, remote_files
+from visattn.io.sources import ARCHIVES, Source, is_url, remote_files
 
 PathLike = str | os.PathLike[str]
 _MAX_LIST_BYTES = 2**28
@@ -55,7 +55,7 @@ def find_images(
     photos: list[Source] = []
     for root in expanded:
         path = Path(root)
-        if is_url(os.fspath(root)) or (is_archive(path) and path.is_file()):
+        if is_url(os.fspath(root)) or (path.suffix.lower() in ARCHIVES and path.is_file()):
             files: Iterable[Source] = remote_files(os.fspath(root))
             if len(files) == 1:  # it may have any name
                 photos += files

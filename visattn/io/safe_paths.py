@@ -35,8 +35,8 @@ def walk_files(
     """Yield the files below a directory: its own in alphabetical order, then those below.
 
     What `is_ignored` names is skipped. Links to directories are followed, unless they lead back to
-    one on the way. Everything that is not a directory counts as a file, including dangling links,
-    pipes, sockets and devices; readers refuse those and report them.
+    one on the way, or above. Everything that is not a directory counts as a file, including
+    dangling links, pipes, sockets and devices; readers refuse those and report them.
 
     Args:
         folder: Directory; it may itself be a link.
@@ -56,8 +56,8 @@ def walk_files(
         >>> [path.name for path in walk_files(folder, exclude=folder / "results")]
         ['a.jpg']
     """
-    start = frozenset() if exclude is None else frozenset({_file_id(exclude)} - {None})
-    pending = [(Path(folder), start)]
+    known = [*Path(folder).resolve().parents, *([] if exclude is None else [exclude])]
+    pending = [(Path(folder), frozenset(map(_file_id, known)))]
     while pending:
         parent, closed = pending.pop()
         try:

@@ -178,26 +178,6 @@ def read_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
 
 
-def read_json_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises:
-        ValueError: If the file is too long, or holds no JSON object; the message names it.
-        OSError: If the file cannot be opened.
-
-    Example:
-        >>> file = getfixture("tmp_path") / "a.json"
-        >>> _ = file.write_text("[1, 2]")
-        >>> read_json_object(file)
-        Traceback (most recent call last):
-        ValueError: ...a.json must hold an object, got a list
-    """
-    content = read_json(path, max_bytes)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold an object, got a {type(content).__name__}")  # noqa: TRY004 (a file's fault)
-    return content
-
-
 @contextmanager
 def paused_garbage_collection() -> Iterator[None]:
     """Pause Python's garbage collection while many objects are made.

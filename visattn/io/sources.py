@@ -30,9 +30,8 @@ class Location(ABC):
         self.address = address
         self.relative = relative
 
-    @abstractmethod
     def read_bytes(self, max_bytes: int) -> bytes:
-        """Return the content.
+        """Return the content, of which no more than the largest size is read.
 
         Args:
             max_bytes: Largest size that is read.
@@ -41,6 +40,14 @@ class Location(ABC):
             OSError: If it cannot be reached.
             ValueError: If it is longer.
         """
+        content = self._read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise ValueError(f"longer than max_bytes, {max_bytes:,} bytes")
+        return content
+
+    @abstractmethod
+    def _read(self, max_bytes: int) -> bytes:
+        """Return the first bytes of the content."""
 
     def digest(self) -> str:
         """Return what changes with the content."""
@@ -97,10 +104,9 @@ class RemoteFile(Location):
         self._path = path
         self._lock = lock
 
-    def read_bytes(self, max_bytes: int) -> bytes:
-        """Return the content, of which no more than the largest size is read."""
+    def _read(self, max_bytes: int) -> bytes:
         with _errors(self.address), self._lock, self._files.open(self._path) as file:
-            return check_length(file.read(max_bytes + 1), max_bytes)
+            return file.read(max_bytes)
 
     def digest(self) -> str:
         """Return the version that a store names, else the digest of the content."""
@@ -170,31 +176,6 @@ def is_url(text: str) -> bool:
         (True, False)
     """
     return "://" in text
-
-
-def is_archive(path: Path) -> bool:
-    """Return whether a file is named like an archive.
-
-    Example:
-        >>> is_archive(Path("photos.tar.gz")), is_archive(Path("photos.7z"))
-        (True, False)
-    """
-    return path.suffix.lower() in ARCHIVES
-
-
-def check_length(content: bytes, max_bytes: int) -> bytes:
-    """Return a content that is not too long.
-
-    Raises:
-        ValueError: If it is longer.
-
-    Example:
-        >>> check_length(b"a dog", 9)
-        b'a dog'
-    """
-    if len(content) > max_bytes:
-        raise ValueError(f"longer than max_bytes, {max_bytes:,} bytes")
-    return content
 
 
 def _parts(path: str) -> list[str]:

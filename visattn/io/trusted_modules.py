@@ -15,26 +15,6 @@ TRUST_VARIABLE = "VISATTN_TRUST_MODULES"
 """Environment variable in which users list their own modules, separated by commas."""
 
 
-def parse_module_names(text: str) -> list[str]:
-    """Return the module names in a comma-separated string.
-
-    Raises:
-        ValueError: If one of them is not a valid module name.
-
-    Example:
-        >>> parse_module_names("my_blocks, my_tasks.losses,")
-        ['my_blocks', 'my_tasks.losses']
-    """
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if not all(word.isidentifier() for word in name.split(".")):
-            raise ValueError(
-                f"{TRUST_VARIABLE} must hold module names separated by commas, such as "
-                f"my_blocks,my_tasks; got {name!r}"
-            )
-    return names
-
-
 def user_trusted_modules() -> list[str]:
     """Return the modules that the user trusts in addition to `TRUSTED_MODULES`.
 
@@ -42,11 +22,18 @@ def user_trusted_modules() -> list[str]:
         ValueError: If the environment variable holds an invalid module name.
 
     Example:
-        >>> getfixture("monkeypatch").setenv("VISATTN_TRUST_MODULES", "my_blocks")
+        >>> getfixture("monkeypatch").setenv("VISATTN_TRUST_MODULES", "my_blocks, my_tasks.losses,")
         >>> user_trusted_modules()
-        ['my_blocks']
+        ['my_blocks', 'my_tasks.losses']
     """
-    return parse_module_names(os.environ.get(TRUST_VARIABLE, ""))
+    names = [name.strip() for name in os.environ.get(TRUST_VARIABLE, "").split(",") if name.strip()]
+    for name in names:
+        if not all(word.isidentifier() for word in name.split(".")):
+            raise ValueError(
+                f"{TRUST_VARIABLE} must hold module names separated by commas, such as "
+                f"my_blocks,my_tasks; got {name!r}"
+            )
+    return names
 
 
 def is_trusted_module(module: str) -> bool:

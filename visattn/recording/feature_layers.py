@@ -102,7 +102,7 @@ def _unknown_layer_error(subject: Subject, layer: int | str) -> str:
     names = [name for name, _ in subject.model.named_modules() if name]
     return (
         f"layer must name a module of {subject.info.name}, got {layer!r}; "
-        f"{did_you_mean(layer.partition('#')[0], names, cutoff=0.5)}"
+        f"{did_you_mean(layer.partition('#')[0], names)}"
     )
 
 

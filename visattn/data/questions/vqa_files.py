@@ -11,7 +11,7 @@ from visattn.data.captions.batch import split_words
 from visattn.data.questions.batch import Question, QuestionSample
 from visattn.data.source import Source
 from visattn.io.safe_paths import file_below
-from visattn.io.safe_text import read_json_object, reading
+from visattn.io.safe_text import read_json, reading
 from visattn.results.kinds import Split
 
 _MAX_BYTES = 4 << 30
@@ -44,11 +44,11 @@ def read_vqa(
     """
     answered: dict[Any, dict[str, Any]] = {}
     with reading(annotations):
-        for entry in read_json_object(annotations, _MAX_BYTES)["annotations"]:
+        for entry in read_json(annotations, _MAX_BYTES)["annotations"]:
             answered[entry["question_id"]] = entry
     photos: dict[str, list[Question]] = {}
     with reading(questions):
-        for number, entry in enumerate(read_json_object(questions, _MAX_BYTES)["questions"]):
+        for number, entry in enumerate(read_json(questions, _MAX_BYTES)["questions"]):
             with reading(questions, f"questions[{number}]"):
                 answer = answered[entry["question_id"]]
                 if answer.get("image_id", entry["image_id"]) != entry["image_id"]:

@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from visattn.geometry.preprocessing import UnsupportedTransform
-from visattn.io.safe_text import read_json_object
+from visattn.io.safe_text import read_json, reading
 from visattn.models.loaded import Loaded, mark, unique_names
 from visattn.recording.model_config import vision_tower
 
@@ -56,7 +56,9 @@ def load_huggingface_model(directory: Path, **loading: Any) -> nn.Module:
 
 def _read_model(library: Any, directory: Path, loading: dict[str, Any]) -> nn.Module:
     """Return the model of a directory with all of its weights."""
-    architectures = read_json_object(directory / "config.json").get("architectures")
+    config = directory / "config.json"
+    with reading(config):
+        architectures = read_json(config).get("architectures")
     model_class: Any = library.AutoModel
     if architectures:
         model_class = getattr(library, architectures[0], None)
