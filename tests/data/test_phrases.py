@@ -1,4 +1,4 @@
-"""Phrases with boxes: readers and matching."""
+"""Phrases with boxes: reader, matching, scores and targets, by hand and by counting pixels."""
 
 import gzip
 import json
@@ -16,15 +16,20 @@ from visattn.data.phrases import (
     match_phrases,
     phrases_to_input,
     read_phrases,
+    score_phrases,
+    supervised_words,
 )
 from visattn.geometry.affine import Box, Geometry
 from visattn.metrics.grounding import box_coverage
 from visattn.results.captions import Phrase
 
-BOX = [0.0, 0.25, 0.5, 1.0]
+BOX, OTHER = [0.0, 0.25, 0.5, 1.0], [0.5, 0.0, 1.0, 1.0]
+LEFT, RIGHT, TOP = (0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 1.0, 0.5)
+MIDDLE = (0.25, 0.0, 0.75, 1.0)
 PARTS = st.sampled_from(
     ["a", "dog", "'s", "dog's", "T-shirt", ".", ",", "..", "#", "two2", "Ünder"]
 )
+CORNERS = st.tuples(*[st.integers(0, 60)] * 4).filter(lambda c: c[0] != c[2] and c[1] != c[3])
 
 
 def phrase(first: int, words: int, *boxes: list[Any], types: tuple[str, ...] = ()) -> Any:
@@ -41,18 +46,19 @@ def written(folder: Path, photos: Any) -> Path:
     return path
 
 
-def test_words_are_counted_without_punctuation(tmp_path: Path) -> None:
-    other = [0.5, 0.0, 1.0, 1.0]
+def test_words_are_counted_without_punctuation_also_in_gzip(tmp_path: Path) -> None:
     sentence = annotation(
         '" The Dog , a puppy , bites .',
-        phrase(4, 2, BOX, types=("animals",)),
-        phrase(1, 2, BOX, other),
-    )
-    photos = read_phrases(written(tmp_path, {"a.jpg": [sentence], "b.jpg": []}))
-    dog = Phrase(0, 2, ((0.0, 0.25, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0)), (), "the dog")
+        phrase(4, 2, BOX, types=("animals",)), phrase(1, 2, BOX, OTHER), phrase(0, 1, BOX),
+        phrase(7, 1),
+    )  # fmt: skip
+    file = written(tmp_path, {"a.jpg": [sentence], "b.jpg": []})
+    dog = Phrase(0, 2, ((0.0, 0.25, 0.5, 1.0), RIGHT), (), "the dog")
     puppy = Phrase(2, 2, ((0.0, 0.25, 0.5, 1.0),), ("animals",), "a puppy")
     words = ("the", "dog", "a", "puppy", "bites")
-    assert photos == {"a.jpg": {words: (dog, puppy)}, "b.jpg": {}}
+    assert read_phrases(file) == {"a.jpg": {words: (dog, puppy)}, "b.jpg": {}}
+    file.write_bytes(gzip.compress(file.read_bytes()))
+    assert read_phrases(file) == {"a.jpg": {words: (dog, puppy)}, "b.jpg": {}}
 
 
 @given(parts=st.lists(PARTS, min_size=1, max_size=11), span=st.tuples(st.integers(), st.integers()))
@@ -61,108 +67,65 @@ def test_phrase_keeps_its_words(
 ) -> None:
     first = span[0] % len(parts)
     count = span[1] % (len(parts) - first) + 1
-    sentence = " ".join(parts)
-    path = written(
-        tmp_path_factory.getbasetemp(), {"p": [annotation(sentence, phrase(first, count, BOX))]}
-    )
-    [(words, phrases)] = read_phrases(path)["p"].items()
-    assert words == tuple(split_words(sentence))
+    content = {"p": [annotation(" ".join(parts), phrase(first, count, BOX))]}
+    [(words, phrases)] = read_phrases(written(tmp_path_factory.getbasetemp(), content))["p"].items()
+    assert words == tuple(split_words(" ".join(parts)))
     said = split_words(" ".join(parts[first : first + count]))
     assert [item.text.split() for item in phrases] == ([said] if said else [])
     for item in phrases:
         assert list(words[item.start : item.start + item.num_words]) == said
 
 
-def test_phrases_without_box_or_word_are_skipped(tmp_path: Path) -> None:
-    sentence = annotation("a dog . runs", phrase(0, 2), phrase(2, 1, BOX), phrase(3, 1, BOX))
-    [phrases] = read_phrases(written(tmp_path, {"p": [sentence]}))["p"].values()
-    assert [item.text for item in phrases] == ["runs"]
-
-
 def test_repeated_caption_has_the_boxes_of_both(tmp_path: Path) -> None:
-    other = [0.5, 0.0, 1.0, 1.0]
     twice = [
         annotation("A dog runs .", phrase(0, 2, BOX, types=("animals",)), phrase(2, 1, BOX)),
-        annotation("a Dog runs", phrase(0, 2, other, BOX, types=("animals", "people"))),
+        annotation("a Dog runs", phrase(0, 2, OTHER, BOX, types=("animals", "people"))),
     ]
     [phrases] = read_phrases(written(tmp_path, {"p": twice}))["p"].values()
-    assert [(item.text, item.types) for item in phrases] == [
-        ("a dog", ("animals", "people")),
-        ("runs", ()),
-    ]
-    assert phrases[0].boxes == ((0.0, 0.25, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0))
+    said = [(item.text, item.types) for item in phrases]
+    assert said == [("a dog", ("animals", "people")), ("runs", ())]
+    assert phrases[0].boxes == ((0.0, 0.25, 0.5, 1.0), RIGHT)
 
 
-def test_gzip_is_detected_by_content(tmp_path: Path) -> None:
-    photos = {"p": [annotation("a dog", phrase(0, 2, BOX))]}
-    plain = written(tmp_path, photos)
-    packed = tmp_path / "packed"
-    packed.write_bytes(gzip.compress(plain.read_bytes()))
-    assert read_phrases(packed) == read_phrases(plain)
+REFUSED: list[tuple[Any, str]] = [
+    ([{"sentence": "a dog"}], "no 'phrases'"),
+    ([annotation("a dog", phrase(1, 2, BOX))], "words 1 to 3 of 'a dog'"),
+    ([annotation("a dog", phrase(-1, 1, BOX))], "words -1 to 0 of"),
+    ([annotation("a dog", phrase(0, 0, BOX))], "words 0 to 0 of"),
+    ([annotation("a dog", {**phrase(0, 1, BOX), "phrase": "dog"})], "'dog', words 0 to 1 of"),
+    ([annotation("a dog", phrase(0, 2, [0, 0, 1, 1.01]))], "all between 0 and 1, got"),
+    ([annotation("a dog", phrase(0, 2, [0.5, 0, 0.5, 1]))], "left < right"),
+    ([annotation("a dog", phrase(0, 2, [0, 0, float("nan"), 1]))], "a box must be"),
+]
 
 
-@pytest.mark.parametrize(
-    ("sentences", "message"),
-    [
-        ({"sentence": "a"}, "string indices must be integers"),
-        (["a dog"], "string indices must be integers"),
-        ([{"sentence": 3}], "'int' object has no attribute 'split'"),
-        ([{"sentence": "a dog"}], "no 'phrases'"),
-        ([annotation("a dog", phrase(1, 2, BOX))], "words 1 to 3 of 'a dog'"),
-        ([annotation("a dog", phrase(-1, 1, BOX))], "words -1 to 0 of"),
-        ([annotation("a dog", phrase(0, 0, BOX))], "words 0 to 0 of"),
-        ([annotation("a dog", {**phrase(0, 1, BOX), "phrase": "dog"})], "'dog', words 0 to 1 of"),
-        ([annotation("a dog", phrase(0, 2, [0, 0, 1, 1.01]))], "all between 0 and 1, got"),
-        ([annotation("a dog", phrase(0, 2, [0.5, 0, 0.5, 1]))], "left < right"),
-        ([annotation("a dog", phrase(0, 2, [0, 0, float("nan"), 1]))], "a box must be"),
-        ([annotation("a dog", phrase(0, 2, [0, 0, 1]))], "not enough values"),
-        ([annotation("a dog", phrase(0, 2, ["left", 0, 1, 1]))], "could not convert"),
-        ([annotation("a dog", phrase(0, 2, [0, 0, 10**400, 1]))], "too large"),
-    ],
-)
+@pytest.mark.parametrize(("sentences", "message"), REFUSED)
 def test_invalid_phrases_are_refused_with_the_photo(
     tmp_path: Path, sentences: Any, message: str
 ) -> None:
-    good = [annotation("a dog", phrase(0, 2, BOX))]
-    path = written(tmp_path, {"good.jpg": good, "bad.jpg": sentences})
+    path = written(tmp_path, {"good.jpg": [], "bad.jpg": sentences})
     with pytest.raises(ValueError, match=rf"phrases\.json, photo bad\.jpg: .*{message}"):
         read_phrases(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "invalid JSON"),
-        (b"name,caption", "invalid JSON"),
-        (b"\xff\xfe\x00\xff", "not UTF-8"),
-        (b"[1]", "'list' object has no attribute 'items'"),
-        (gzip.compress(b'{"p": []}')[:-9], "damaged gzip"),
-        (b"\x1f\x8b, no more", "damaged gzip"),
-        (gzip.compress(b"{"), "invalid JSON"),
-    ],
-    ids=["empty", "table", "binary", "list", "truncated", "no gzip", "packed text"],
-)
-def test_broken_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "broken.json.gz"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"broken\.json\.gz.*{message}"):
-        read_phrases(path)
-
-
-def visited(*boxes: Box) -> tuple[Phrase, ...]:
-    return tuple(Phrase(place, 1, (box,), (), "x") for place, box in enumerate(boxes))
-
-
-CORNERS = st.tuples(*[st.integers(0, 60)] * 4).filter(lambda c: c[0] != c[2] and c[1] != c[3])
+@pytest.mark.data
+def test_nearly_all_captions_have_their_phrases() -> None:
+    folder = Path(os.environ["VISATTN_DATA"], "flickr8k")
+    photos = read_phrases(folder / "phrase_boxes.json.gz")
+    lines = (folder / "Flickr8k.token.txt").read_text().splitlines()
+    captions = [(name.split("#")[0], words) for name, words in (line.split("\t") for line in lines)]
+    matched = sum(tuple(split_words(words)) in photos[name] for name, words in captions)
+    assert (len(photos), len(captions)) == (7000, 35000)
+    assert matched > 0.97 * len(captions)
+    phrases = chain.from_iterable(p for each in photos.values() for p in each.values())
+    assert len([*phrases]) > 90_900  # of 91,034, those of 18 captions that occur twice
 
 
 @given(
     corners=st.lists(CORNERS, min_size=1, max_size=5), top=st.integers(0, 30), flip=st.booleans()
 )
 def test_cropped_boxes_match_cropped_pixels(
-    corners: list[tuple[int, int, int, int]],
-    top: int,
-    flip: bool,
+    corners: list[tuple[int, int, int, int]], top: int, flip: bool
 ) -> None:
     """The image is a 60 x 120 grid of squares; the crop shows 30 x 40 of them."""
     boxes = [(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
@@ -175,84 +138,129 @@ def test_cropped_boxes_match_cropped_pixels(
         window, geometry = window.flip(-1), geometry.flipped()
     known = [Phrase(0, 1, tuple((a / 60, b / 60, c / 60, d / 60) for a, b, c, d in boxes), (), "x")]
     carried = phrases_to_input(known, geometry.resized((7, 11)))
-    assert bool(carried) == bool(window.any())
+    assert bool(carried) == bool(window.any())  # what is outside is dropped
     for item in carried:
         coverage = box_coverage(torch.tensor(item.boxes, dtype=torch.float64), (30, 40))
         torch.testing.assert_close(coverage, window.double(), atol=1e-9, rtol=0)
-
-
-def test_boxes_outside_the_input_are_dropped() -> None:
-    left = Geometry.identity((10, 20)).cropped(0, 0, (10, 10))
-    phrases = visited((0.5, 0.0, 1.0, 1.0), (0.0, 0.0, 0.25, 1.0), (0.9, 0.9, 1.0, 1.0))
-    assert phrases_to_input(phrases, left) == (Phrase(1, 1, ((0.0, 0.0, 0.5, 1.0),), (), "x"),)
-    assert phrases_to_input([], left) == ()
-
-
-def test_identity_geometry_keeps_boxes() -> None:
-    phrases = visited((0.0187, 0.302, 0.288, 0.68), (0.0, 0.0, 1.0, 1.0))
-    squashed = Geometry.identity((375, 500)).resized((224, 224))
-    for before, after in zip(phrases, phrases_to_input(phrases, squashed), strict=True):
-        assert after.boxes[0] == pytest.approx(before.boxes[0], abs=1e-12)
-
-
-DOG, CAT = (0.0, 0.0, 0.5, 0.5), (0.5, 0.5, 1.0, 1.0)
 
 
 def known(*texts: tuple[str, Box]) -> list[Phrase]:
     return [Phrase(7, len(text.split()), (box,), (), text) for text, box in texts]
 
 
-def test_longest_phrase_is_matched_once() -> None:
-    phrases = known(("a dog", DOG), ("dog", CAT), ("a dog on grass", CAT), ("grass", DOG))
-    caption = "a dog near a dog on grass and dog"
-    result = match_phrases(caption.split(), phrases)
+def test_longest_phrase_is_matched_once_and_word_for_word() -> None:
+    phrases = known(("a dog", LEFT), ("dog", TOP), ("a dog on grass", TOP), ("grass", LEFT))
+    result = match_phrases("a dog near a dog on grass and dog".split(), phrases)  # noqa: SIM905
     assert [(item.start, item.text, item.boxes) for item in result] == [
-        (0, "a dog", (DOG,)),
-        (3, "a dog on grass", (CAT,)),
-        (8, "dog", (CAT,)),
-    ]
+        (0, "a dog", (LEFT,)), (3, "a dog on grass", (TOP,)), (8, "dog", (TOP,)),
+    ]  # fmt: skip
+    result = match_phrases(["a", "man"], known(("a man", LEFT), ("a man", TOP), ("a man", LEFT)))
+    assert result == (Phrase(0, 2, (LEFT, TOP), (), "a man"),)
+    for caption in ("", "the dog", "a brown dog", "a"):
+        assert match_phrases(caption.split(), known(("a dog", LEFT))) == ()
 
 
-def test_repeated_phrase_has_the_boxes_of_both() -> None:
-    result = match_phrases(["a", "man"], known(("a man", DOG), ("a man", CAT), ("a man", DOG)))
-    assert result == (Phrase(0, 2, (DOG, CAT), (), "a man"),)
+# ---------------------------------------------------------------- scores and targets
 
 
-@pytest.mark.parametrize("caption", ["", "the dog", "a brown dog", "a"])
-def test_only_equal_words_match(caption: str) -> None:
-    assert match_phrases(caption.split(), known(("a dog", DOG))) == ()
-    assert match_phrases(caption.split(), []) == ()
+def words(first: int, count: int, *boxes: Box) -> Phrase:
+    return Phrase(first, count, boxes, (), " ".join("x" * count))
 
 
-@pytest.mark.data
-def test_nearly_all_captions_have_their_phrases() -> None:
-    folder = Path(os.environ["VISATTN_DATA"], "flickr8k")
-    photos = read_phrases(folder / "phrase_boxes.json.gz")
-    lines = (folder / "Flickr8k.token.txt").read_text().splitlines()
-    captions = [(name.split("#")[0], words) for name, words in (line.split("\t") for line in lines)]
-    matched = sum(tuple(split_words(words)) in photos[name] for name, words in captions)
-    assert (len(photos), len(captions)) == (7000, 35000)
-    assert matched > 0.97 * len(captions)
-    phrases = list(
-        chain.from_iterable(p for annotation in photos.values() for p in annotation.values())
+def random_maps(count: int, y: int, x: int) -> torch.Tensor:
+    random = torch.Generator().manual_seed(count * y * x)
+    drawn = torch.randn(count, y * x, generator=random, dtype=torch.float64)
+    return drawn.softmax(-1).view(count, y, x)
+
+
+def test_phrase_scores_by_hand() -> None:
+    maps = torch.tensor([[[0.0, 1.0]], [[0.75, 0.25]], [[0.5, 0.5]]])
+    [judged] = score_phrases(maps, [words(0, 3, LEFT)])
+    assert judged.word_correctness == pytest.approx((0, 0.75, 0.5))
+    assert (judged.max_correctness, judged.last_correctness) == pytest.approx((0.75, 0.5))
+    assert judged.mean_correctness == pytest.approx(1.25 / 3)
+    assert judged.baseline == pytest.approx(0.5)
+    assert judged.pointing_hit is False  # in total 1.25 on the left and 1.75 on the right
+    assert score_phrases(maps, [words(1, 1, LEFT)])[0].pointing_hit is True
+    for phrase, message in ((words(2, 2, LEFT), "'x x' ends at word 3"),
+                            (words(0, 1, LEFT), "must sum to 1")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            score_phrases(torch.full((3, 1, 1), 1.0 if phrase.start else torch.nan), [phrase])
+
+
+@given(corners=st.lists(CORNERS, min_size=1, max_size=5))
+def test_attention_in_a_union_equals_counted_squares(
+    corners: list[tuple[int, int, int, int]],
+) -> None:
+    ordered = [(min(a, c), min(b, d), max(a, c), max(b, d)) for a, b, c, d in corners]
+    mask = torch.zeros(60, 60, dtype=torch.float64)
+    for x0, y0, x1, y1 in ordered:
+        mask[y0:y1, x0:x1] = 1
+    maps = random_maps(2, 3, 5)
+    counted = (maps.repeat_interleave(20, 1).repeat_interleave(12, 2) / (20 * 12) * mask).sum(
+        (1, 2)
     )
-    assert len(phrases) > 90_900  # of 91,034, those of 18 captions that occur twice
+    boxes = tuple((a / 60, b / 60, c / 60, d / 60) for a, b, c, d in ordered)
+    [judged] = score_phrases(maps, [words(0, 2, *boxes)])
+    assert judged.word_correctness == pytest.approx(counted.tolist(), abs=1e-6)
+    assert judged.baseline == pytest.approx(float(mask.mean()), abs=1e-6)
 
 
-SENTENCES = """\
-[/EN#11/people Two dogs] chase [/EN#12/other a red ball] across [/EN#13/scene the wide lawn] .
-[/EN#0/notvisual It] 's [/EN#12/other/sports the ball] that [/EN#11/animals/people dogs] like .
-"""
-ANNOTATION = """\
-<annotation>
-  <filename>36.jpg</filename>
-  <size><width>200</width><height>100</height><depth>3</depth></size>
-  <object><name>11</name>
-    <bndbox><xmin>20</xmin><ymin>10</ymin><xmax>60</xmax><ymax>90</ymax></bndbox></object>
-  <object><name>11</name>
-    <bndbox><xmin>100</xmin><ymin>0</ymin><xmax>200</xmax><ymax>50</ymax></bndbox></object>
-  <object><name>12</name><name>14</name>
-    <bndbox><xmin>50</xmin><ymin>50</ymin><xmax>70</xmax><ymax>75</ymax></bndbox></object>
-  <object><name>13</name><nobndbox>1</nobndbox><scene>1</scene></object>
-</annotation>
-"""
+def test_score_of_the_paper_uses_the_strongest_word() -> None:
+    maps = random_maps(5, 7, 7)
+    alone = [score_phrases(maps, [words(word, 1, TOP)])[0].paper_correctness for word in range(5)]
+    [judged] = score_phrases(maps, [words(0, 5, TOP)])
+    assert judged.paper_correctness == pytest.approx(max(alone))
+    assert judged.paper_baseline == pytest.approx(0.5)
+    assert judged.max_correctness != pytest.approx(judged.paper_correctness, abs=1e-6)
+
+
+def test_random_maps_score_the_baseline_except_the_strongest_word() -> None:
+    judged = score_phrases(
+        random_maps(600, 7, 7), [words(3 * n, 3, (0.1, 0.3, 0.6, 0.8)) for n in range(200)]
+    )
+    mean, last, strongest = (
+        sum(getattr(item, reading) - item.baseline for item in judged) / 200
+        for reading in ("mean_correctness", "last_correctness", "max_correctness")
+    )
+    assert abs(mean) < 0.02
+    assert abs(last) < 0.02
+    assert strongest > 0.05
+
+
+def test_word_targets_by_hand() -> None:
+    captions = [[words(0, 2, LEFT), words(3, 1, MIDDLE)], [], [words(1, 3, RIGHT, LEFT)]]
+    supervised = supervised_words(captions, (1, 2))
+    assert supervised.caption_indices.tolist() == [0, 0, 0, 2, 2, 2]
+    assert supervised.steps.tolist() == [0, 1, 3, 1, 2, 3]
+    left, even = [1.0, 0.0], [0.5, 0.5]
+    assert supervised.targets.tolist() == [left, left, even, even, even, even]
+    both = supervised_words([[words(0, 2, LEFT), words(1, 1, RIGHT)]], (1, 2))  # a word of two
+    assert (both.steps.tolist(), both.targets.tolist()) == ([0, 1], [left, even])
+    [lower] = supervised_words([[words(0, 1, (0.0, 0.5, 1 / 3, 1.0))]], (2, 3)).targets
+    assert lower.round().tolist() == [0, 0, 0, 1, 0, 0]  # row by row
+    for nothing in ([], [[], []]):
+        none = supervised_words(nothing, (3, 5))
+        assert (none.caption_indices.shape, none.targets.shape) == ((0,), (0, 15))
+        assert none.caption_indices.dtype == none.steps.dtype == torch.long
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 11), st.integers(1, 5)), max_size=5)
+
+
+@given(spans=st.lists(SPANS, max_size=5), last=st.booleans())
+def test_words_are_distinct_and_targets_sum_to_one(
+    spans: list[list[tuple[int, int]]], *, last: bool
+) -> None:
+    captions = [[words(first, count, MIDDLE) for first, count in row] for row in spans]
+    supervised = supervised_words(captions, (3, 2), words="last" if last else "all")
+    said = list(zip(supervised.caption_indices.tolist(), supervised.steps.tolist(), strict=True))
+    wanted = {
+        (row, step)
+        for row, item in enumerate(spans)
+        for first, count in item
+        for step in range(first + count - 1 if last else first, first + count)
+    }
+    assert len(said) == len(wanted)
+    assert set(said) == wanted
+    torch.testing.assert_close(supervised.targets.sum(-1), torch.ones(len(said)))

@@ -8,7 +8,6 @@ from hypothesis import given, settings, strategies as st
 
 from visattn.data.regions.masks import (
     boxes_mask,
-    mask_rle,
     polygon_mask,
     rle_mask,
     segmentation_mask,
@@ -71,8 +70,6 @@ def test_polygon_and_rle_segmentations() -> None:
     square = [[0.0, 0.0, 2.0, 0.0, 2.0, 2.0, 0.0, 2.0]]
     assert segmentation_mask(square, SIZE).sum() == 4
     assert segmentation_mask({"size": [11, 13], "counts": [0, 143]}, SIZE).all()
-    with pytest.raises(ValueError, match=r"RLE of size \[13, 11\] does not match"):
-        segmentation_mask({"size": [13, 11], "counts": [0, 143]}, SIZE)
 
 
 def test_box_mask_has_pixels_with_centers_inside() -> None:
@@ -80,26 +77,10 @@ def test_box_mask_has_pixels_with_centers_inside() -> None:
     assert np.argwhere(mask).tolist() == [[2, 1], [2, 2], [3, 1], [3, 2], [4, 1], [4, 2], [10, 12]]
 
 
-MASKS = st.tuples(
-    st.integers(1, 41), st.integers(1, 37), st.integers(0, 2**32 - 1), st.floats(0, 1)
-)
-
-
-def noise_mask(height: int, width: int, seed: int, share: float) -> np.ndarray:
-    return np.random.default_rng(seed).random((height, width)) < share
-
-
-@given(MASKS)
-@settings(max_examples=60, deadline=None)
-def test_run_lengths_give_the_mask_back(case: tuple[int, int, int, float]) -> None:
-    mask = noise_mask(*case)
-    rle = mask_rle(mask)
-    np.testing.assert_array_equal(rle_mask(rle["counts"], mask.shape), mask)
-
-
-def test_run_lengths_equal_those_of_pycocotools() -> None:
+def test_run_lengths_are_those_of_pycocotools() -> None:
     peer: Any = pytest.importorskip("pycocotools.mask")
-    cases = [(41, 37, seed, share) for seed in range(20) for share in (0.0, 0.02, 0.5, 0.98, 1.0)]
-    for mask in (noise_mask(*case) for case in [*cases, (700, 900, 1, 0.001)]):
-        expected = peer.encode(np.asfortranarray(mask.astype(np.uint8)))
-        assert mask_rle(mask) == {**expected, "counts": expected["counts"].decode()}
+    for seed in range(20):
+        for share in (0.0, 0.02, 0.5, 0.98, 1.0):
+            mask = np.random.default_rng(seed).random((41, 37)) < share
+            counts = peer.encode(np.asfortranarray(mask.astype(np.uint8)))["counts"].decode()
+            np.testing.assert_array_equal(rle_mask(counts, (41, 37)), mask)

@@ -1,13 +1,20 @@
-"""Vocabulary: tokenization, encoding and decoding of captions."""
+"""Captions: their words, their vocabulary, and batches that are aligned with their images."""
 
 import unicodedata
 
 import pytest
+import torch
 from hypothesis import given, strategies as st
 
-from visattn.data.captions.batch import Vocabulary, split_words
+from visattn.data.captions.batch import (
+    CaptionSample,
+    Vocabulary,
+    collate_captions,
+    split_words,
+)
 from visattn.metrics.ptb_tokenizer import join_words, ptb_tokenize
-from visattn.results.kinds import END, SPECIAL_TOKENS, START, UNKNOWN
+from visattn.results.captions import Phrase
+from visattn.results.kinds import END, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 WORDS = st.text("abcdefghij", min_size=1, max_size=5)
 TRICKY = (
@@ -20,6 +27,8 @@ CAPTIONS = st.lists(WORDS, max_size=11).map(" ".join)
 def test_encode_decode_roundtrip(captions: list[str]) -> None:
     vocabulary = Vocabulary.from_captions(captions)
     assert vocabulary.words[:4] == SPECIAL_TOKENS
+    assert Vocabulary.from_captions(captions[::-1]).words == vocabulary.words
+    assert vocabulary.unknown_fraction(captions) == 0
     for caption in captions:
         tokens = vocabulary.encode(caption)
         assert (tokens[0], tokens[-1]) == (START, END)
@@ -35,17 +44,14 @@ def test_unknown_words_are_encoded_as_unknown(captions: list[str], other: str) -
     assert [token == UNKNOWN for token in inner] == [word not in known for word in other.split()]
 
 
-@given(captions=st.lists(CAPTIONS, min_size=1, max_size=7))
-def test_vocabulary_is_independent_of_the_order_of_captions(captions: list[str]) -> None:
-    turned = captions[::-1]
-    assert Vocabulary.from_captions(captions).words == Vocabulary.from_captions(turned).words
-
-
 def test_words_are_sorted_by_frequency_and_rare_ones_dropped() -> None:
     captions = ["b b b a", "c a", "d"]
     assert Vocabulary.from_captions(captions).words[4:] == ("b", "a", "c", "d")
     assert Vocabulary.from_captions(captions, min_word_freq=2).words[4:] == ("b", "a")
     assert len(Vocabulary.from_captions(captions)) == 8
+    assert Vocabulary.from_captions(["a"]).decode([0, START, 4, END, 0]) == "a"
+    with pytest.raises(ValueError, match="no word occurs 5 times .* 'b', occurs 3 times; lower"):
+        Vocabulary.from_captions(captions, min_word_freq=5)
 
 
 @pytest.mark.parametrize(
@@ -86,12 +92,6 @@ def test_split_words_by_hand(caption: str, words: list[str]) -> None:
     assert split_words(caption) == [unicodedata.normalize("NFC", word) for word in words]
 
 
-@given(caption=TRICKY)
-def test_split_words_is_idempotent_after_joining(caption: str) -> None:
-    words = split_words(caption)
-    assert split_words(" ".join(words)) == words
-
-
 @pytest.mark.parametrize(
     ("caption", "text"),
     [
@@ -111,7 +111,7 @@ def test_letters_of_scripts_without_spaces_are_joined(caption: str, text: str) -
 @given(caption=TRICKY | st.text("กำ่ຳကျ္း狗ば゙aé 3'"))
 def test_joined_words_are_split_into_the_same_words(caption: str) -> None:
     words = split_words(caption)
-    assert split_words(join_words(words)) == words
+    assert split_words(join_words(words)) == split_words(" ".join(words)) == words
 
 
 LETTERS = st.characters(categories=["Lu", "Ll", "Lo", "Lm"], max_codepoint=0xFFFF)
@@ -145,33 +145,6 @@ def test_long_captions_are_split_fast() -> None:
     assert len(Vocabulary.from_captions(["a dog's"]).encode(" ".join(words))) == 3005
 
 
-def test_empty_caption_is_start_and_end() -> None:
-    vocabulary = Vocabulary.from_captions(["a"])
-    assert vocabulary.encode("") == [START, END]
-    assert vocabulary.decode([0, START, 4, END, 0]) == "a"
-
-
-def test_rare_words_are_unknown() -> None:
-    captions = ["b b b a", "c a", "d"]
-    assert Vocabulary.from_captions(captions).words[4:] == ("b", "a", "c", "d")
-    assert Vocabulary.from_captions(captions, min_word_freq=2).words[4:] == ("b", "a")
-
-
-@given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), others=st.lists(CAPTIONS, max_size=7))
-def test_unknown_fraction_counts_unknown_tokens(captions: list[str], others: list[str]) -> None:
-    vocabulary = Vocabulary.from_captions(captions)
-    said = [token for caption in others for token in vocabulary.encode(caption)[1:-1]]
-    expected = said.count(UNKNOWN) / len(said) if said else 0
-    assert vocabulary.unknown_fraction(others) == expected
-    assert vocabulary.unknown_fraction(captions) == 0
-    assert vocabulary.unknown_fraction(["klm"]) == 1
-
-
-def test_a_limit_without_remaining_words_is_refused() -> None:
-    with pytest.raises(ValueError, match="no word occurs 5 times .* 'b', occurs 3 times; lower"):
-        Vocabulary.from_captions(["b b b a"], min_word_freq=5)
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -189,3 +162,70 @@ def test_invalid_word_lists_are_refused(words: tuple[str, ...], reason: str) -> 
 @given(caption=st.text(st.characters(max_codepoint=127)) | st.text("aBs nt'.,-/#1_$", max_size=23))
 def test_ascii_captions_have_the_words_of_all_captions(caption: str) -> None:
     assert split_words(caption) == split_words(f"{caption} é")[:-1]
+
+
+# ---------------------------------------------------------------- batches
+
+VOCABULARY = Vocabulary.from_captions(["a b c d e"])
+LETTERED = st.lists(st.sampled_from("abcde"), max_size=7).map(" ".join)
+
+
+def sample(number: int, *captions: str) -> CaptionSample:
+    image = torch.full((3, 2, 5), number, dtype=torch.uint8)
+    return CaptionSample(str(number), image, captions)
+
+
+@given(content=st.lists(st.lists(LETTERED, min_size=1, max_size=5), min_size=1, max_size=7))
+def test_every_caption_keeps_its_image_index(content: list[list[str]]) -> None:
+    samples = [sample(number, *captions) for number, captions in enumerate(content)]
+    batch = collate_captions(samples, VOCABULARY)
+    assert batch.samples == tuple(each._replace(image=None) for each in samples)  # not sent twice
+    assert batch.images is not None
+    assert batch.images[:, 0, 0, 0].tolist() == list(range(len(content)))
+    assert (batch.lengths.diff() <= 0).all()
+    assert int(batch.lengths[0]) + 1 == batch.captions.shape[1]
+    read = []
+    for row, length, owner in zip(
+        batch.captions.tolist(), batch.lengths.tolist(), batch.image_indices.tolist(), strict=True
+    ):
+        assert row[0] == START
+        assert row[length] == END
+        assert set(row[length + 1 :]) <= {PAD}
+        read.append((owner, VOCABULARY.decode(row)))
+    assert sorted(read) == sorted(
+        (owner, caption) for owner, captions in enumerate(content) for caption in captions
+    )
+
+
+def test_captions_are_sorted_cut_and_moved_to_a_device() -> None:
+    batch = collate_captions([sample(0, "a", "b"), sample(1, "c"), sample(2, "d e")], VOCABULARY)
+    assert batch.image_indices.tolist() == [2, 0, 0, 1]  # those of equal length in order
+    batch = collate_captions([sample(0, "a b c d"), sample(1, "a")], VOCABULARY, max_words=3)
+    assert batch.lengths.tolist() == [3, 2]
+    assert END not in batch.captions[0]
+    assert batch.captions[1].tolist()[:3] == [START, VOCABULARY.encode("a")[1], END]
+    grids = (torch.rand(7, 3, 5), torch.rand(11, 2, 2))  # cached features replace images
+    kept = [CaptionSample(str(n), None, ("a",), grids=grids) for n in range(3)]
+    cached = collate_captions(kept, VOCABULARY).to("meta")
+    assert cached.images is None
+    assert [tuple(grid.shape) for grid in cached.grids] == [(3, 7, 3, 5), (3, 11, 2, 2)]
+    moved = [part for part in (*batch.to("meta"), *cached.grids) if isinstance(part, torch.Tensor)]
+    assert len(moved) == 6
+    assert {part.device.type for part in moved} == {"meta"}
+    with pytest.raises(ValueError, match=r"these have none: \['1'\]"):
+        collate_captions([sample(0, "a"), sample(1)], VOCABULARY)
+
+
+def test_phrases_follow_their_captions() -> None:
+    first, second = (Phrase(0, 1, ((0.0, 0.0, 1.0, 1.0),), (), text) for text in ("a", "b"))
+    content = sample(0, "a", "b c d")._replace(phrases=((first,), (second,)))
+    batch = collate_captions([content, sample(1, "a b")], VOCABULARY)
+    assert batch.phrases() == [(second,), (), (first,)]
+
+
+def test_swap_images_swaps_each_image_with_its_partner() -> None:
+    batch = collate_captions([sample(number, "a") for number in range(5)], VOCABULARY)
+    swapped = batch.swap_images()
+    assert (batch.num_paired, swapped.samples) == (4, batch.samples)
+    assert swapped.images is not None
+    assert swapped.images[:, 0, 0, 0].tolist() == [1, 0, 3, 2, 4]

@@ -1,6 +1,8 @@
-"""Sort-of-CLEVR: layouts, pixels and answers against plain computations from the rules."""
+"""Questions: Sort-of-CLEVR against plain computations from its rules; batches and soft scores."""
 
 from collections import Counter
+from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import cv2
@@ -9,7 +11,13 @@ import pytest
 import torch
 
 from visattn.data.captions.batch import Vocabulary
-from visattn.data.questions.batch import Question, collate_questions
+from visattn.data.questions.batch import (
+    Question,
+    QuestionSample,
+    collate_questions,
+    encode_questions,
+    vqa_accuracy,
+)
 from visattn.data.questions.sort_of_clevr import (
     SORT_OF_CLEVR_ANSWERS,
     SORT_OF_CLEVR_COLORS,
@@ -75,9 +83,9 @@ def test_lonely_objects_are_their_own_closest_ones_in_the_original() -> None:
         assert int(layout_facts(layout).closest[0, 0]) == 1
 
 
-def test_pixels_equal_those_of_opencv() -> None:
+def test_pixels_equal_those_of_opencv_and_margins_move_objects_and_boxes_alike() -> None:
     layout = sample_layouts(3, list(range(20)))
-    images = draw_layouts(layout)
+    images, large = draw_layouts(layout), draw_layouts(layout, size=80)
     for image, centers, rectangles in zip(images, *layout, strict=True):
         canvas = np.full((75, 75, 3), 255, np.uint8)
         for color, (x, y), rectangle in zip(
@@ -88,31 +96,21 @@ def test_pixels_equal_those_of_opencv() -> None:
             else:
                 cv2.circle(canvas, (x, y), 5, color, -1)
         np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), canvas)
-
-
-def test_margins_move_objects_and_boxes_alike() -> None:
-    layout = sample_layouts(0, [0, 1])
-    small, large = draw_layouts(layout), draw_layouts(layout, size=80)
-    assert torch.equal(large[:, :, 2:77, 2:77], small)
-    assert bool((large[:, :, :2] == 255).all())
-    assert bool((large[..., 77:] == 255).all())
+    assert torch.equal(torch.nn.functional.pad(images, (2, 3, 2, 3), value=255), large)
     assert torch.equal(layout_boxes(layout, size=80), layout_boxes(layout) + 2)
     x, y, right, bottom = layout_boxes(layout)[0, 5].int().tolist()  # nothing covers the last color
-    inside = small[0, :, y:bottom, x:right].permute(1, 2, 0).reshape(-1, 3)
-    yellow = (inside == torch.tensor([255, 255, 0])).all(1)
-    assert int(yellow.sum()) == (121 if layout.rectangles[0, 5] else 81)
-
-
-def test_layouts_keep_their_distance() -> None:
-    centers = sample_layouts(1, list(range(500))).centers
-    assert (int(centers.min()), int(centers.max())) == (5, 69)
-    distances = (centers[:, :, None] - centers[:, None]).square().sum(-1)
+    inside = images[0, :, y:bottom, x:right].permute(1, 2, 0).reshape(-1, 3)
+    yellow = int((inside == torch.tensor([255, 255, 0])).all(1).sum())
+    assert yellow == (121 if layout.rectangles[0, 5] else 81)
+    many = sample_layouts(1, list(range(500))).centers
+    assert (int(many.min()), int(many.max())) == (5, 69)
+    distances = (many[:, :, None] - many[:, None]).square().sum(-1)
     assert int(distances[:, ~torch.eye(6, dtype=torch.bool)].min()) >= 100
 
 
 def test_frequencies_are_those_of_the_published_generator() -> None:
     """Majority and faults of the reference: 6.5 % of `closest` are the object, 3.4 % wrong."""
-    indices = list(range(1500))
+    indices = list(range(800))
     samples = SortOfClevr(1, original=True).__getitems__(indices)
     correct = SortOfClevr(1).__getitems__(indices)
     counts: dict[str, Counter[str]] = {}
@@ -138,14 +136,12 @@ def test_samples_depend_on_their_index_alone() -> None:
     together, alone = data.__getitems__([3, 1])[1], data[1]
     assert torch.equal(together.image, alone.image)
     assert together.questions == alone.questions
-    later, other = data[1 + 4], SortOfClevr(4, split="test")[1]
-    assert not torch.equal(later.image, alone.image)
-    assert not torch.equal(other.image, alone.image)
+    for other in (data[1 + 4], SortOfClevr(4, split="test")[1]):
+        assert not torch.equal(other.image, alone.image)
 
 
 def test_batches_hold_words_answers_and_referents() -> None:
-    data = SortOfClevr(4, size=80)
-    samples = [data[0], data[1]]
+    samples = [SortOfClevr(4, size=80)[number] for number in (0, 1)]
     vocabulary = Vocabulary.from_captions(sort_of_clevr_texts())
     batch = collate_questions(samples, vocabulary, SORT_OF_CLEVR_ANSWERS)
     assert [tuple(kept) for kept in batch.samples] == [  # no tensors: those are sent once, stacked
@@ -169,10 +165,53 @@ def test_batches_hold_words_answers_and_referents() -> None:
     assert int(blank.images.min()) == int(blank.images.max()) == 127
 
 
-def test_wrong_options_are_refused() -> None:
-    for options, message in (
-        ({"split": "novel"}, "not in tuple"),
-        ({"size": 64}, "at least 75 pixels"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            SortOfClevr(1, **options)  # type: ignore[arg-type]
+# ---------------------------------------------------------------- questions of any source
+
+IMAGE = torch.zeros(3, 2, 2, dtype=torch.uint8)
+WORDS = Vocabulary.from_captions(["is it red"])
+
+
+def sample(*questions: Question) -> QuestionSample:
+    return QuestionSample("a", IMAGE, questions)
+
+
+def test_vqa_accuracy_is_the_mean_over_all_subsets_of_nine() -> None:
+    for count in range(11):
+        answers = ["red"] * count + ["blue"] * (10 - count)
+        subsets = list(combinations(answers, 9))
+        mean = sum(min(subset.count("red") / 3, 1) for subset in subsets) / len(subsets)
+        assert vqa_accuracy(answers, "red") == pytest.approx(mean)
+    assert vqa_accuracy(["red"], "red") == 1
+
+
+def test_soft_scores_hold_the_accuracy_of_each_answer() -> None:
+    answers = ("red",) * 3 + ("blue",) * 6 + ("odd",)
+    batch = collate_questions(
+        [sample(Question("red ?", "blue", "other", answers=answers), Question("it", "red", "x"))],
+        WORDS,
+        ["blue", "red", "green"],
+    )
+    assert batch.soft_scores is not None
+    torch.testing.assert_close(batch.soft_scores, torch.tensor([[1.0, 0.9, 0.0], [0.0, 1.0, 0.0]]))
+
+
+def test_data_without_boxes_have_no_referents_and_an_unpaired_image_keeps_its_place() -> None:
+    batch = collate_questions([sample(Question("it", "red", "x"))] * 3, WORDS, ["red"]).to("cpu")
+    assert (batch.boxes, batch.referents, batch.num_paired) == (None, None, 2)
+    assert batch.questions.tolist() == [[5]] * 3
+    assert batch.rows()[2].text == "it"
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: encode_questions(["red", " "], WORDS), "at least one word, got ' '"),
+    (lambda: collate_questions([sample()], WORDS, ["red"]), "every sample needs a question"),
+    (lambda: SortOfClevr(1, split="novel"), "not in tuple"),
+    (lambda: SortOfClevr(1, size=64), "at least 75 pixels"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_wrong_questions_and_options_are_refused(number: int) -> None:
+    call, message = REFUSED[number]
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,266 @@
+"""Files of strangers are read, or refused on one line with file and entry: quickly, no crash."""
+
+import copy
+import gzip
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from annotation_zoo import (
+    COCO,
+    INSTANCES,
+    KARPATHY,
+    KINDS,
+    MAPS,
+    PHRASES,
+    RESULTS,
+    SQUARE,
+    npy,
+    npz,
+    written,
+)
+from byte_mutations import run_cases
+from hypothesis import given, strategies as st
+from image_zoo import ZOO
+
+from visattn.data import phrases
+from visattn.data.regions.masks import segmentation_mask
+from visattn.images.reader import ImageError, read_image
+
+FILES = [name for name in KINDS if name != "map record"]  # which is made again instead
+TEXTS = [name for name in FILES if re.search("txt$|csv$|jsonl?$|tsv$", KINDS[name].name)]
+DOCUMENTS = {
+    "karpathy": KARPATHY, "coco captions": COCO, "coco results": RESULTS, "instances": INSTANCES,
+    "phrases": PHRASES, "map json": MAPS,
+}  # fmt: skip
+
+
+def read(name: str, content: bytes, folder: Path) -> object:
+    path = folder / KINDS[name].name
+    path.write_bytes(content)
+    return KINDS[name].reader(path)
+
+
+def refused(name: str, content: bytes, reason: str, folder: Path) -> None:
+    """Check that the content is refused with file name and reason on a single line."""
+    file = re.escape(KINDS[name].name)
+    with pytest.raises(ValueError, match=rf"(?s){file}.*{reason}") as caught:
+        read(name, content, folder)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1500
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_is_read_also_with_a_byte_order_mark(name: str, tmp_path: Path) -> None:
+    plain = read(name, KINDS[name].content, tmp_path)
+    assert plain is not None
+    if name in TEXTS:
+        assert repr(read(name, b"\xef\xbb\xbf" + KINDS[name].content, tmp_path)) == repr(plain)
+
+
+def twice(content: bytes) -> bytes:
+    """Return a document with its first key twice."""
+    key = json.dumps(next(iter(json.loads(content))))
+    return b"{" + f"{key}: 1, ".encode() + content[1:]
+
+
+LINES = {"tokens", "table", "result lines", "result table"}
+BROKEN: list[tuple[Callable[[bytes], bytes], list[str], str]] = [
+    (lambda c: c.decode().encode("utf-16"), TEXTS, "not UTF-8"),
+    (lambda c: c.decode().encode("utf-32-le"), TEXTS, "not UTF-8"),
+    (lambda c: c.decode().replace("a", "é", 1).encode("latin-1"), TEXTS,
+     "line 1: not UTF-8, byte 0xe9 at offset"),
+    (lambda c: c[:20] + bytes(512), TEXTS, r"line \d: not UTF-8, byte 0x00 at offset \d+"),
+    (lambda c: c[: len(c) // 2], [name for name in FILES if name not in LINES], ""),
+    (twice, [name for name in DOCUMENTS if name != "coco results"], "duplicate key"),
+    (lambda _: b'{"images": ' + b"[" * 100_000, [*DOCUMENTS], ""),
+    (lambda _: b'{"a":' * 100_000, [*DOCUMENTS], ""),
+    (lambda _: b"[" * 900 + b"]" * 900, [*DOCUMENTS], ""),
+    *((lambda _, text=text: text, [*DOCUMENTS], "")
+      for text in (b"null", b"3", b'"images"', b"1e999", b"NaN", b"9" * 5000, b"")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(BROKEN)))
+def test_broken_files_are_refused(number: int, tmp_path: Path) -> None:
+    change, names, reason = BROKEN[number]
+    for name in names:
+        refused(name, change(KINDS[name].content), reason, tmp_path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_pipes_and_files_above_1_gib_are_refused_unread(name: str, tmp_path: Path) -> None:
+    path = tmp_path / KINDS[name].name
+    path.write_bytes(KINDS[name].content)
+    os.truncate(path, 2**30 + 1)  # a hole: no disk is filled
+    long = r"longer than [\d,]+ bytes|has 1,073,741,825|holds 1,073|not a zip file"
+    with pytest.raises(ValueError, match=long):
+        KINDS[name].reader(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises((FileNotFoundError, ValueError), match="not a file|regular"):
+        KINDS[name].reader(path)
+
+
+WRONG: list[Any] = [
+    None, True, False, -1, 0, 0.5, 10**30, 1e300, math.nan, math.inf, -math.inf, "", " ",
+    "../a.jpg", "/etc/passwd", "a\0b", "a\x1b[2Jb", "\ud800", "7", "x" * 3000, [], {}, [[]], [None],
+    ["a"], {"a": 1}, [0, 0, 1], [0, 0, math.nan, 1], [1e308] * 8, [10**400] * 4,
+]  # fmt: skip
+
+
+def places(document: Any) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of every value in a document."""
+    for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+        yield (key,)
+        if isinstance(value, (dict, list)):
+            yield from ((key, *rest) for rest in places(value))
+
+
+def changed(document: Any, *where: str | int, to: Any) -> Any:
+    """Return a document with one value replaced."""
+    document = inner = copy.deepcopy(document)
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = to
+    return document
+
+
+@given(data=st.data(), wrong=st.lists(st.sampled_from(WRONG), min_size=1, max_size=3))
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_any_value_in_any_field_is_read_or_refused(
+    name: str, data: st.DataObject, wrong: list[Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    document = DOCUMENTS[name]
+    for value in wrong:
+        document = changed(document, *data.draw(st.sampled_from([*places(document)])), to=value)
+    try:
+        read(name, json.dumps(document).encode(), tmp_path_factory.getbasetemp())
+    except ValueError as error:
+        assert str(error).isprintable()  # noqa: PT017
+        assert KINDS[name].name in str(error)  # noqa: PT017
+
+
+PATH = "a file name must be a path inside its directory"
+FIRST = ("annotations", 0)
+FIELDS: list[tuple[str, Any, str]] = [
+    ("karpathy", changed(KARPATHY, "images", 0, "filepath", to="../.."),
+     rf"images\[0\]: {PATH}, got '../../a.jpg'"),
+    ("coco captions", changed(COCO, "images", 0, "file_name", to="a\x1b[2J.jpg"),
+     rf"annotations\[0\]: {PATH}, got 'a\\x1b\[2J.jpg'"),
+    ("coco captions", changed(COCO, "images", 0, "file_name", to="x" * 300), PATH),
+    ("coco results", b'[{"image_id": 1, "capt', "line 1, column 18: invalid JSON"),
+    ("instances", changed(INSTANCES, "images", to=INSTANCES["images"] * 2),
+     r"images\[1\]: the id 3 occurs twice"),
+    ("instances", changed(INSTANCES, "images", 0, "file_name", to="../b.png"), PATH),
+    ("instances", changed(INSTANCES, "images", 0, "height", to=10**9),
+     r"images\[0\]: 1000000000 x 8 are no pixels of an image"),
+    ("instances", changed(INSTANCES, *FIRST, "bbox", to=[0, 0, math.nan, 1]),
+     r"annotations\[0\]: no box inside of an image of 8 x 6 pixels: \[0.0, 0.0, nan, 1.0\]"),
+    ("instances", changed(INSTANCES, *FIRST, "bbox", to=[5, 1, 5, 2]),
+     r"1 of 3 boxes exceed their images, such as \[5.0, 1.0, 10.0, 3.0\]"),
+    ("instances", changed(INSTANCES, *FIRST, "bbox", to=[5, 1, -2, 2]), "no box inside"),
+    ("map json", changed(MAPS, "maps", to=[["a"]]), ""),
+    ("map json", changed(MAPS, "words", to="dog"), "words must be a list"),
+    ("map json", changed(MAPS, "geometry", to=[1]), "missing 4 required|one geometry and one name"),
+    ("array", b"\x93NUMPY\x01\x00F\x00"
+     + b"{'descr': '|O', 'fortran_order': False, 'shape': (3,), }".ljust(69) + b"\n", ""),
+    ("array", npy(np.zeros(3)).replace(b"(3,), }      ", b"(10**9,), } "), ""),
+    ("arrays", npz(), "must hold one array"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(FIELDS)))
+def test_invalid_fields_are_refused_by_name(number: int, tmp_path: Path) -> None:
+    name, content, reason = FIELDS[number]
+    refused(name, content if isinstance(content, bytes) else written(content), reason, tmp_path)
+
+
+SEGMENTATIONS: list[tuple[Any, str]] = [
+    ({"size": [6, 8], "counts": [30, 6]}, "must sum to 6 x 8 pixels, got 36"),
+    ({"size": [6, 8], "counts": [-1, 49]}, "RLE counts must sum to"),
+    ({"size": [8, 6], "counts": [48]}, r"of size \[8, 6\] does not match an image of \[6, 8\]"),
+    ({"size": [6, 8], "counts": "P"}, "it is truncated"),
+    ({"size": [6, 8], "counts": "o" * 10**6}, "no RLE string"),
+    ([[1, 2, 3, 4]], r"at least three corners on an image of 8 x 6 pixels, got \[1, 2, 3, 4\]"),
+    ([[1, 2, 3, math.nan, 5, 6]], "at least three corners on"),
+    ([[1, 2, 3, 1e308, 5, 6]], "at least three corners on"),
+]
+
+
+@pytest.mark.parametrize(("outline", "reason"), SEGMENTATIONS)
+def test_segmentations_that_do_not_fit_the_image_are_refused(outline: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        segmentation_mask(outline, (6, 8))
+
+
+def test_polygon_of_a_large_image_uses_little_memory() -> None:
+    whole = [[0.0, 0.0, 2003.0, 0.0, 2003.0, 2011.0, 0.0, 2011.0]]
+    for polygons, inside in ((SQUARE, 6), (whole, 2011 * 2003)):
+        tracemalloc.start()
+        mask = segmentation_mask(polygons, (2011, 2003))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert mask.sum() == inside
+        assert peak < 8 * mask.nbytes
+
+
+def test_gzip_bomb_is_not_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded = partial(phrases.decompress_gzip, max_bytes=10**6)
+    monkeypatch.setattr(phrases, "decompress_gzip", bounded)
+    for bomb in (gzip.compress(bytes(10**7)), gzip.compress(bytes(600_000)) * 2):
+        refused("packed phrases", bomb, "more than 1,000,000 bytes after decompress", tmp_path)
+
+
+# ---------------------------------------------------------------- random edits
+
+HELPERS = Path(__file__).parents[1] / "helpers"
+MORE = float(os.environ.get("VISATTN_FUZZ_SECONDS", "840"))
+
+
+def check(report: dict[str, Any], kind: str) -> None:
+    assert report["escaped"] == [], kind
+    assert report["slow"] == [], f"{kind}: over a second"
+    assert report["megabytes"] < 500, kind
+    assert report["refused"] > report["cases"] // 10, kind  # most cases are invalid
+    # some are readable; a record of a map hardly ever: each of its entries counts
+    assert report["read"] > 0 or kind == "map record", kind
+
+
+@pytest.mark.filterwarnings("ignore:.*dropped")
+def test_random_edits_do_not_crash_the_readers(tmp_path: Path) -> None:
+    for name, kind in KINDS.items():
+        file = tmp_path / "progress"
+        reader = partial(read, name, folder=tmp_path)
+        errors = (ValueError, FileNotFoundError)
+        check(run_cases(reader, [kind.content], range(120), errors, file, 60), name)
+    seeds = [
+        content for name, content in ZOO.items() if name != "lab tiff"
+    ]  # as slow as the others
+    reader = partial(read_image, max_pixels=1_000_000)
+    check(run_cases(reader, seeds, range(1000), (ImageError,), tmp_path / "p", 60), "images")
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("what", ["images", "annotations"])
+def test_many_random_edits_in_a_process_of_bounded_memory(what: str, tmp_path: Path) -> None:
+    options = [str(10**6), str(10**9), str(MORE / 2), str(tmp_path)]
+    child = subprocess.run(
+        [sys.executable, str(HELPERS / "fuzz_worker.py"), what, *options],
+        capture_output=True, text=True, timeout=60 + 2 * MORE, check=False,
+    )  # fmt: skip
+    last = (tmp_path / "progress").read_text().strip() if (tmp_path / "progress").exists() else "0"
+    assert child.returncode == 0, f"died at case {last} of {what}: {child.stderr[-2000:]}"
+    for report in map(json.loads, child.stdout.splitlines()):
+        check(report, report["kind"])
+        assert report["cases"] > MORE / 10, report["kind"]
