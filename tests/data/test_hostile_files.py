@@ -186,24 +186,6 @@ def test_invalid_fields_are_refused_by_name(number: int, tmp_path: Path) -> None
     refused(name, content if isinstance(content, bytes) else written(content), reason, tmp_path)
 
 
-SEGMENTATIONS: list[tuple[Any, str]] = [
-    ({"size": [6, 8], "counts": [30, 6]}, "must sum to 6 x 8 pixels, got 36"),
-    ({"size": [6, 8], "counts": [-1, 49]}, "RLE counts must sum to"),
-    ({"size": [8, 6], "counts": [48]}, r"of size \[8, 6\] does not match an image of \[6, 8\]"),
-    ({"size": [6, 8], "counts": "P"}, "it is truncated"),
-    ({"size": [6, 8], "counts": "o" * 10**6}, "no RLE string"),
-    ([[1, 2, 3, 4]], r"at least three corners on an image of 8 x 6 pixels, got \[1, 2, 3, 4\]"),
-    ([[1, 2, 3, math.nan, 5, 6]], "at least three corners on"),
-    ([[1, 2, 3, 1e308, 5, 6]], "at least three corners on"),
-]
-
-
-@pytest.mark.parametrize(("outline", "reason"), SEGMENTATIONS)
-def test_segmentations_that_do_not_fit_the_image_are_refused(outline: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        segmentation_mask(outline, (6, 8))
-
-
 def test_polygon_of_a_large_image_uses_little_memory() -> None:
     whole = [[0.0, 0.0, 2003.0, 0.0, 2003.0, 2011.0, 0.0, 2011.0]]
     for polygons, inside in ((SQUARE, 6), (whole, 2011 * 2003)):

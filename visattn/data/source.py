@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -42,6 +42,7 @@ class Source(ABC):
         """Return the samples of a split."""
 
 
+Batch = TypeVar("Batch", bound=tuple[Any, ...])
 AnySource = Source | Callable[[Split], Sequence[Any]]
 
 
@@ -72,6 +73,26 @@ def read_photo(photo: ImageLike, value_range: tuple[float, float] | None) -> Loa
             floats from 0 to 1, which refuses others.
     """
     return read_image(photo, value_range=value_range or (0.0, 1.0))
+
+
+def to_device(batch: Batch, device: torch.device | str) -> Batch:
+    """Return a batch, a named tuple, with its tensors on another device.
+
+    Example:
+        >>> from visattn.data.classification.datasets import LabeledBatch
+        >>> batch = LabeledBatch(torch.zeros(1, 3, 2, 2).byte(), torch.tensor([3]))
+        >>> to_device(batch, "meta").labels.device
+        device(type='meta')
+    """
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return part.to(device, non_blocking=True)
+        if type(part) is tuple and part and isinstance(part[0], Tensor):
+            return tuple(map(moved, part))
+        return part.to(device) if hasattr(part, "to") else part
+
+    return type(batch)(*map(moved, batch))
 
 
 def photo_of(sample: Any) -> Any:

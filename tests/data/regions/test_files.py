@@ -152,6 +152,11 @@ REFUSED: list[tuple[Callable[[Path], Any], str]] = [
     (outlined([[1, 1, 4, 3]]), f"{ONE}a polygon must be x, y of at least three corners"),
     (outlined(SQUARE[0]), f"{ONE}.* has no len"),
     (outlined({"size": [90, 99], "counts": [8910]}), rf"{ONE}RLE of size .* not match .*90, 100\]"),
+    (outlined({"size": [90, 100], "counts": [-1, 9001]}), "RLE counts must sum to"),
+    (outlined({"size": [90, 100], "counts": "P"}), "it is truncated"),
+    (outlined({"size": [90, 100], "counts": "o" * 10**6}), "no RLE string"),
+    (outlined([[1, 2, 3, math.nan, 5, 6]]), "at least three corners on"),
+    (outlined([[1, 2, 3, 1e308, 5, 6]]), "at least three corners on"),
     (outlined({"size": [90, 100], "counts": [47]}), f"{ONE}RLE counts must sum to 90 x 100 .* 47"),
     (outlined([[20, 30, 300, 20, 50, 20]]), f"{ONE}a polygon must be .* on an image"),  # a run
     (outside, r"instances_some\.json: 'a\.png' is a link to"),

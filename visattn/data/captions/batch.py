@@ -11,6 +11,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from visattn.data.scenes.world import World
+from visattn.data.source import to_device
 from visattn.functional.captions import WordPacking, pack_words
 from visattn.metrics.ptb_tokenizer import MARKS, UNSPACED_LETTERS, UNSPACED_TOKEN, join_words
 from visattn.results.captions import Phrase
@@ -194,20 +195,7 @@ class CaptionBatch(NamedTuple):
     packing: WordPacking | None = None
     """Packed order of the words; None lets the model compute it."""
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch with its tensors on another device."""
-
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device, non_blocking=True)
-
-        return self._replace(
-            images=None if self.images is None else move(self.images),
-            grids=tuple(map(move, self.grids)),
-            captions=move(self.captions),
-            lengths=move(self.lengths),
-            image_indices=move(self.image_indices),
-            packing=self.packing and self.packing.to(device),
-        )
+    to = to_device
 
     def phrases(self) -> list[tuple[Phrase, ...]]:
         """Return the phrases of each caption; empty if unknown."""

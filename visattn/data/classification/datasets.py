@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torchvision.datasets
@@ -14,7 +14,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from visattn.data.augment import augment
-from visattn.data.source import Source, held_out, read_photo
+from visattn.data.source import Source, held_out, read_photo, to_device
 from visattn.images.formats import IMAGE_SUFFIXES
 from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeSpec, resize_to_input
@@ -30,9 +30,7 @@ class LabeledBatch(NamedTuple):
     """Unnormalized, RGB or gray."""
     labels: Int[Tensor, " b"]
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch on another device."""
-        return type(self)(*(tensor.to(device, non_blocking=True) for tensor in self))
+    to = to_device
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -18,7 +18,7 @@ from visattn.data.classification.cluttered_mnist import (
     resize_weights,
 )
 from visattn.data.loading import mix_seed, per_sample_uniforms
-from visattn.data.source import Source
+from visattn.data.source import Source, to_device
 from visattn.results.kinds import IGNORE_LABEL, Split
 
 DigitLayout = Literal["row", "scattered"]
@@ -98,9 +98,7 @@ class DigitSequenceBatch(NamedTuple):
         present = index < self.num_digits[:, None]
         return torch.where(present.unsqueeze(-1), centers - 1, 0)
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch on another device."""
-        return type(self)(*(tensor.to(device, non_blocking=True) for tensor in self))
+    to = to_device
 
 
 def collate_sequences(samples: Sequence[tuple[Tensor, ...]]) -> DigitSequenceBatch:

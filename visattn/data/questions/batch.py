@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from visattn.data.captions.batch import Vocabulary, image_partners
-from visattn.data.source import read_photo
+from visattn.data.source import read_photo, to_device
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.results.kinds import PAD
 
@@ -111,14 +111,7 @@ class QuestionBatch(NamedTuple):
     soft_scores: Float[Tensor, "r k"] | None = None
     """VQA accuracy of each answer of the model; None if each question has one answer."""
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch with its tensors on another device."""
-        moved = {
-            name: value.to(device, non_blocking=True)
-            for name, value in self._asdict().items()
-            if isinstance(value, Tensor)
-        }
-        return self._replace(**moved)
+    to = to_device
 
     def rows(self) -> list[Question]:
         """Return the question of each row."""

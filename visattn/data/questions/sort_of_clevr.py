@@ -262,41 +262,28 @@ class SortOfClevr(Dataset[QuestionSample]):
         colors, types = uniforms.view(len(indices), 2, 2, count).unbind(1)
         colors = (colors * len(_NAMES)).long().tolist()
         types = (types * _NUM_SUBTYPES).long().tolist()
-        facts = _ObjectFacts.of(layout_facts(layout, original=self.original), layout)
+        # Lists are faster to read one by one.
+        facts = [fact.tolist() for fact in layout_facts(layout, original=self.original)]
+        named = dict(zip(SortOfClevrFacts._fields, facts, strict=True))
+        rectangles = layout.rectangles.tolist()
         names = [*SORT_OF_CLEVR_GROUPS.values()]
+
+        def ask(row: int, type_: str, color: int) -> Question:
+            if type_ in ("left", "top"):
+                return _question(type_, color, "yes" if named[type_][row][color] else "no")
+            if type_ == "count":
+                same = tuple(i for i, equal in enumerate(named["same_shape"][row][color]) if equal)
+                return _question(type_, color, str(len(same)), same)
+            other = color if type_ == "shape" else named[type_][row][color]
+            answer = "rectangle" if rectangles[row][other] else "circle"
+            return _question(type_, color, answer, () if type_ == "shape" else (other,))
+
         for row in range(len(indices)):
             yield tuple(
-                facts.question(row, names[group][type_], color)
+                ask(row, names[group][type_], color)
                 for group in range(2)
                 for type_, color in zip(types[row][group], colors[row][group], strict=True)
             )
-
-
-class _ObjectFacts(NamedTuple):
-    """`SortOfClevrFacts` and shapes as lists, which are faster to read one by one."""
-
-    left: list[list[bool]]
-    top: list[list[bool]]
-    closest: list[list[int]]
-    furthest: list[list[int]]
-    same_shape: list[list[list[bool]]]
-    rectangles: list[list[bool]]
-
-    @classmethod
-    def of(cls, facts: SortOfClevrFacts, layout: SortOfClevrLayout) -> "_ObjectFacts":
-        left, top, closest, furthest, same_shape = (fact.tolist() for fact in facts)
-        return cls(left, top, closest, furthest, same_shape, layout.rectangles.tolist())
-
-    def question(self, row: int, type_: str, color: int) -> Question:
-        """Return a question about one color of an image."""
-        if type_ in ("left", "top"):
-            return _question(type_, color, "yes" if getattr(self, type_)[row][color] else "no")
-        if type_ == "count":
-            same = tuple(i for i, equal in enumerate(self.same_shape[row][color]) if equal)
-            return _question(type_, color, str(len(same)), same)
-        other = color if type_ == "shape" else getattr(self, type_)[row][color]
-        answer = "rectangle" if self.rectangles[row][other] else "circle"
-        return _question(type_, color, answer, () if type_ == "shape" else (other,))
 
 
 @lru_cache(4096)

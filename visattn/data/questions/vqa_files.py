@@ -20,52 +20,6 @@ _NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eigh
 _DIGITS = {"zero": "0", **{word: str(number) for number, word in enumerate(_NUMBERS)}}
 
 
-def read_vqa(
-    questions: Path, annotations: Path, images: Path, image_name: str
-) -> list[QuestionSample]:
-    """Read questions and answers in the format of VQA (v1 and v2), photo by photo.
-
-    The type of a question is its answer type: yes/no, number or other. The ten answers are
-    normalized by `normalize_answer`.
-
-    Args:
-        questions: JSON with `questions`: `image_id`, `question`, `question_id`.
-        annotations: JSON with `annotations`: `question_id`, `image_id`, `answer_type`, `answers`
-            and `multiple_choice_answer`.
-        images: Folder of the photos.
-        image_name: Name of the photo of an image id, such as `COCO_train2014_{id:012}.jpg`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the content is invalid; the message names the entry.
-
-    Source:
-        Goyal et al. 2017, arXiv:1612.00837; the format of https://visualqa.org/download.html.
-    """
-    answered: dict[Any, dict[str, Any]] = {}
-    with reading(annotations):
-        for entry in read_json(annotations, _MAX_BYTES)["annotations"]:
-            answered[entry["question_id"]] = entry
-    photos: dict[str, list[Question]] = {}
-    with reading(questions):
-        for number, entry in enumerate(read_json(questions, _MAX_BYTES)["questions"]):
-            with reading(questions, f"questions[{number}]"):
-                answer = answered[entry["question_id"]]
-                if answer.get("image_id", entry["image_id"]) != entry["image_id"]:
-                    raise ValueError(f"{annotations} has answers about image {answer['image_id']}")
-                if not split_words(entry["question"]):
-                    raise ValueError(f"no words in {entry['question']!r}")
-                image_id = entry["image_id"]
-                file = image_name.format(id=image_id)
-                photos.setdefault(file, []).append(_question(entry["question"], answer))
-        if "{id" not in image_name:
-            raise ValueError(f"image_name must contain {{id}} or {{id:012}}, got {image_name}")
-        return [
-            QuestionSample(file, str(file_below(images, file)), tuple(group))
-            for file, group in photos.items()
-        ]
-
-
 def normalize_answer(answer: str) -> str:
     """Return an answer as the evaluation of VQA compares it.
 
@@ -139,13 +93,23 @@ def answered_question(text: str, answers: Sequence[str], type_: str = "other") -
 class VQAFiles(Source):
     """Photos with questions in the format of VQA (v1 and v2).
 
-    `{split}` in a path becomes `train` or `val`; the test photos are those of validation.
+    The type of a question is its answer type: yes/no, number or other. The ten answers are
+    normalized by `normalize_answer`. `{split}` in a path becomes `train` or `val`; the test photos
+    are those of validation.
 
     Args:
-        questions: File of the questions, with `{split}`.
-        annotations: File of the answers.
+        questions: JSON with `questions`: `image_id`, `question`, `question_id`.
+        annotations: JSON with `annotations`: `question_id`, `image_id`, `answer_type`, `answers`
+            and `multiple_choice_answer`.
         images: Folder of the photos.
         image_name: Name of the photo of an image id.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the content is invalid; the message names the entry.
+
+    Source:
+        Goyal et al. 2017, arXiv:1612.00837; the format of https://visualqa.org/download.html.
     """
 
     questions: str
@@ -160,4 +124,23 @@ class VQAFiles(Source):
             text.replace("{split}", name)
             for text in (self.questions, self.annotations, self.images, self.image_name)
         )
-        return read_vqa(Path(questions), Path(annotations), Path(images), image_name)
+        if "{id" not in image_name:
+            raise ValueError(f"image_name must contain {{id}} or {{id:012}}, got {image_name}")
+        with reading(annotations):
+            entries = read_json(Path(annotations), _MAX_BYTES)["annotations"]
+            answered = {entry["question_id"]: entry for entry in entries}
+        photos: dict[str, list[Question]] = {}
+        with reading(questions):
+            for number, entry in enumerate(read_json(Path(questions), _MAX_BYTES)["questions"]):
+                with reading(questions, f"questions[{number}]"):
+                    answer = answered[entry["question_id"]]
+                    if answer.get("image_id", entry["image_id"]) != entry["image_id"]:
+                        raise ValueError(f"{annotations} has answers about {answer['image_id']}")
+                    if not split_words(entry["question"]):
+                        raise ValueError(f"no words in {entry['question']!r}")
+                    file = image_name.format(id=entry["image_id"])
+                    photos.setdefault(file, []).append(_question(entry["question"], answer))
+            return [
+                QuestionSample(file, str(file_below(images, file)), tuple(group))
+                for file, group in photos.items()
+            ]

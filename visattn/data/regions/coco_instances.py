@@ -147,14 +147,12 @@ def _exceeds(box: Box, size: tuple[int, int]) -> bool:
 
 def _turned(box: Box, angle: float) -> Box:
     """Return the bounding box of a rectangle that is turned around its center."""
-    (x, y), (a, b) = _center(box), ((box[2] - box[0]) / 2, (box[3] - box[1]) / 2)
+    left, top, right, bottom = box
     cosine, sine = abs(math.cos(angle)), abs(math.sin(angle))
-    half_width, half_height = a * cosine + b * sine, a * sine + b * cosine
+    half_width = ((right - left) * cosine + (bottom - top) * sine) / 2
+    half_height = ((right - left) * sine + (bottom - top) * cosine) / 2
+    x, y = (left + right) / 2, (top + bottom) / 2
     return x - half_width, y - half_height, x + half_width, y + half_height
-
-
-def _center(box: Box) -> tuple[float, float]:
-    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
 
 
 def _checked_segmentation(value: Any, size: tuple[int, int], box: Box) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -12,6 +12,7 @@ from torchvision.transforms import v2
 from visattn.data.augment import augment
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.masks import sample_nearest
+from visattn.data.source import to_device
 from visattn.functional.boxes import corners_to_center
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
@@ -106,10 +107,7 @@ class DetectionBatch(NamedTuple):
     objects: Int[Tensor, "b m"]
     """Index of each target among the objects of its sample."""
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch with its tensors on another device."""
-        moved = (tensor.to(device, non_blocking=True) for tensor in self[1:])
-        return type(self)(self.samples, *moved)
+    to = to_device
 
 
 def collate_detections(samples: Sequence[DetectionSample]) -> DetectionBatch:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from visattn.data.augment import augment
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.masks import sample_nearest
-from visattn.data.source import read_photo
+from visattn.data.source import read_photo, to_device
 from visattn.images.reader import LoadedImage, read_label_image
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.results.kinds import IGNORE_CLASS
@@ -26,9 +26,7 @@ class SegmentationBatch(NamedTuple):
     labels: UInt8[Tensor, "b y x"]
     """Class numbers; `IGNORE_CLASS` is left out of losses and metrics."""
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the batch on another device."""
-        return type(self)(*(tensor.to(device, non_blocking=True) for tensor in self))
+    to = to_device
 
 
 @dataclass

@@ -143,19 +143,17 @@ _TEXTURES = tuple(texture for texture in TEXTURES if texture != "plain")
 
 @dataclass(frozen=True)
 class Mention:
-    """An object as a caption describes it; empty strings are unspecified. `span`: its words."""
+    """An object as a caption describes it: its size, texture, color and shape, or some of them.
 
-    shape: str
-    color: str
-    texture: str
-    size: str
+    `span` is the first of these words in the caption, and the one behind the last.
+    """
+
+    words: tuple[str, ...]
     span: tuple[int, int]
 
     def matches(self, thing: SceneObject) -> bool:
         """Return whether the description is true of an object."""
-        description = (self.shape, self.color, self.texture, self.size)
-        true = (thing.shape, thing.color, thing.texture, thing.size)
-        return all(not word or word == fact for word, fact in zip(description, true, strict=True))
+        return {*self.words} <= {thing.size, thing.texture, thing.color, thing.shape}
 
 
 @dataclass(frozen=True)
@@ -188,12 +186,8 @@ def _alternatives(words: Sequence[str]) -> str:
 
 
 def _object_pattern(name: str) -> str:
-    return (
-        rf"an? (?P<{name}>(?:(?P<{name}_size>{_alternatives(_SIZES)}) )?"
-        rf"(?:(?P<{name}_texture>{_alternatives(_TEXTURES)}) )?"
-        rf"(?:(?P<{name}_color>{_alternatives(tuple(COLORS))}) )?"
-        rf"(?P<{name}_shape>{_alternatives(SHAPES)}))"
-    )
+    before = "".join(f"(?:{_alternatives(words)} )?" for words in (_SIZES, _TEXTURES, [*COLORS]))
+    return rf"an? (?P<{name}>{before}{_alternatives(SHAPES)})"
 
 
 _A = _object_pattern("a")
@@ -263,11 +257,9 @@ def _satisfying_pairs(claim: Claim, things: Sequence[SceneObject]) -> list[tuple
 
 
 def _parse_mention(match: re.Match[str], name: str) -> Mention:
-    before = match.string[: match.start(name)].split()
-    attributes = {
-        key: match[f"{name}_{key}"] or "" for key in ("shape", "color", "texture", "size")
-    }
-    return Mention(**attributes, span=(len(before), len(before) + len(match[name].split())))
+    words = tuple(match[name].split())
+    first = len(match.string[: match.start(name)].split())
+    return Mention(words, (first, first + len(words)))
 
 
 class CaptionScore(NamedTuple):
