@@ -1,16 +1,14 @@
 """Verification of scene captions: parsing, truth, and scores of their maps."""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, strategies as st
+from hypothesis import given, strategies as st
 
 from visattn.data.scenes.language import (
     CONVERSE,
-    PLACES,
     RELATIONS,
     describe_world,
     grammar_words,
@@ -73,36 +71,6 @@ def test_wrong_colors_and_shapes_are_detected(seed: int, telling: int) -> None:
                     assert verdict.parsed
                     assert not verdict.true
                     assert not any(verdict.objects)
-
-
-@given(seed=SEEDS)
-def test_swapped_relations_are_detected(seed: int) -> None:
-    world = world_of(seed, count=(2, 2))
-    first, second = world.objects
-    assume((first.color, first.shape) != (second.color, second.shape))
-    for item in describe_world(world):
-        for relation, converse in CONVERSE.items():
-            for said, lie in ((relation, converse), (PLACES[relation], PLACES[converse])):
-                if f" {said} " in f" {item.text} ":
-                    assert not verify_caption(
-                        f" {item.text} ".replace(f" {said} ", f" {lie} ").strip(), world
-                    ).true
-
-
-@given(seed=SEEDS)
-def test_size_and_texture_are_claims(seed: int) -> None:
-    world = world_of(seed, count=(2, 2))
-    first, second = world.objects
-    assume((first.color, first.shape) != (second.color, second.shape))
-    color = f"{first.color} {first.shape}"
-    for size in {"small", "large"} - {first.size}:
-        bare = replace(first, size="medium", texture="plain")
-        said = describe_world(replace(world, objects=(bare, second)))[0].text
-        assert verify_caption(said, world).true  # a less specific caption is still true
-        article = "an" if first.color == "orange" else "a"
-        claimed = said.replace(f"{article} {color}", f"a {size} {color}")
-        assert not verify_caption(claimed, world).true
-        assert verify_caption(claimed, world).parsed
 
 
 def test_grammar_has_no_unused_words() -> None:
