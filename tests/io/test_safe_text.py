@@ -44,7 +44,7 @@ def test_invalid_bytes_raise_an_error_with_the_line(content: bytes) -> None:
     for wrong, message in (
         (b"one\ntwo\n\xe9", "line 3: not UTF-8, byte 0xe9 at offset 8; save"),
         (b"one\nt\0o", "line 2: not UTF-8, byte 0x00 at offset 5; save"),
-        *(("A dog".encode(code), "line 1: not UTF-8") for code in ("utf-16", "utf-16-le", "utf-32")),
+        *(("dog".encode(code), "line 1: not UTF-8") for code in ("utf-16", "utf-16-le", "utf-32")),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             decode_utf8(wrong)
