@@ -93,11 +93,13 @@ def test_order_and_seeds_follow_from_seed_epoch_and_process(rank: int, world: in
 
 def test_a_changed_batch_size_or_data_set_is_said_on_resuming() -> None:
     state = loader().state_dict()
-    other = StatefulDataLoader(range(31), EpochBatches(31, batch_size=4), collate_fn=list)
-    with pytest.warns(UserWarning, match="was .* and is now") as said:
+    batches = EpochBatches(31, batch_size=4)
+    other = StatefulDataLoader(range(31), batches, content=7, collate_fn=list)
+    with pytest.warns(UserWarning, match="uninterrupted run") as said:
         other.load_state_dict(state)
     assert [str(each.message).partition(":")[0] for each in said] == [
         "global batch size was 3 and is now 4", "num samples was 23 and is now 31",
+        "the training photos are others than before",
     ]  # fmt: skip
     with pytest.raises(ValueError, match="2 processes with 12 samples each need 24 samples"):
         EpochBatches(23, batch_size=12, num_replicas=2)

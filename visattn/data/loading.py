@@ -278,6 +278,7 @@ class StatefulDataLoader(DataLoader[Any]):
     Args:
         dataset: The samples, with indices as `EpochBatches` numbers them.
         batch_sampler: The batches of indices of each epoch.
+        content: A number that changes with the photos; another one is said on resuming.
         options: Options of `loader_options`.
 
     Example:
@@ -294,13 +295,16 @@ class StatefulDataLoader(DataLoader[Any]):
     # The loader of torchdata (0.11) saves the state of each worker process and resumes with the
     # same number of workers only; here the position in the epoch says it all.
 
-    def __init__(self, dataset: Any, batch_sampler: EpochBatches, **options: Any) -> None:
+    def __init__(
+        self, dataset: Any, batch_sampler: EpochBatches, *, content: int = 0, **options: Any
+    ) -> None:
         super().__init__(
             dataset,
             **loader_options(batch_sampler, **options),
             generator=torch.Generator(),  # else each epoch would advance the global generator
         )
         self.epoch_sampler = batch_sampler
+        self.content = content
         self._epoch = -1
         self._batches_done = 0
 
@@ -326,20 +330,26 @@ class StatefulDataLoader(DataLoader[Any]):
             "batches_done": self._batches_done if started else sampler.start_batch,
             "global_batch_size": sampler.global_batch_size,
             "num_samples": sampler.num_samples,
+            "content": self.content,
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Resume after the batches that another loader has done; may leave none of that epoch."""
         sampler = self.epoch_sampler
+        same_data = "resume with the same training data, or begin with --init_from"
         for name, cure in (
             ("global_batch_size", "keep the batch size times the number of processes"),
-            ("num_samples", "resume with the same training data, or begin with --init_from"),
+            ("num_samples", same_data),
+            ("content", same_data),
         ):
-            before, now = state.get(name), getattr(sampler, name)
+            before, now = state.get(name), self.state_dict()[name]
             if before not in (None, now):
+                change = f"{name.replace('_', ' ')} was {before:,} and is now {now:,}"
+                if name == "content":
+                    change = "the training photos are others than before"
                 warnings.warn(
-                    f"{name.replace('_', ' ')} was {before:,} and is now {now:,}: this epoch "
-                    f"differs from that of an uninterrupted run; {cure} to reproduce it",
+                    f"{change}: this epoch differs from that of an uninterrupted run; {cure} to "
+                    "reproduce it",
                     stacklevel=2,
                 )
         sampler.resume(state["epoch"], state["batches_done"])

@@ -1,6 +1,7 @@
 """A data module: loaders, samplers, resizing and the report, for the samples of any source."""
 
 import os
+import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -180,7 +181,9 @@ class DataModule(LightningDataModule, ABC):
             weights=self.weights(),
             **self._share,
         )
-        return StatefulDataLoader(samples, order, **self._loading("train"))
+        names = sorted(map(os.path.basename, _names(self.samples("train"))))
+        content = zlib.crc32("/".join(names).encode("utf-8", "surrogateescape"))
+        return StatefulDataLoader(samples, order, content=content, **self._loading("train"))
 
     def weights(self) -> Float[Tensor, " n"] | None:
         """Return how often each training sample is drawn; None for each once an epoch."""
