@@ -228,8 +228,9 @@ def test_the_report_says_what_contradicts_itself(tmp_path: Path) -> None:
     names = ("turn_left", "turn_right", "bright")
     samples = [(np.zeros((3, 3, 3), np.uint8), name) for name in names]
     source = lambda split: samples if split == "train" else []  # noqa: E731
-    flip = v2.RandomHorizontalFlip()
-    for flips in ([], [v2.RandomInvert()], [flip], [v2.RandomApply([flip])]):
+    flip: v2.Transform = v2.RandomHorizontalFlip()
+    cases: list[list[v2.Transform]] = [[], [v2.RandomInvert()], [flip], [v2.RandomApply([flip])]]
+    for flips in cases:
         said = list(ClassificationData(source, train_transforms=flips).remarks())
         assert len(said) == ("Flip" in repr(flips))
         assert all("classes turn_left, turn_right say left or right" in line for line in said)

@@ -88,9 +88,10 @@ def to_device(batch: Batch, device: torch.device | str) -> Batch:
     def moved(part: Any) -> Any:
         if isinstance(part, Tensor):
             return part.to(device, non_blocking=True)
-        if type(part) is tuple and part and isinstance(part[0], Tensor):
-            return tuple(map(moved, part))
-        return part.to(device) if hasattr(part, "to") else part
+        if hasattr(part, "to"):  # a named tuple inside
+            return part.to(device)
+        tensors = isinstance(part, tuple) and any(isinstance(each, Tensor) for each in part)
+        return tuple(map(moved, part)) if tensors else part
 
     return type(batch)(*map(moved, batch))
 
