@@ -9,13 +9,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import visattn
+from visattn import list_blocks
 from visattn.attribution import METHODS
-from visattn.blocks import list_blocks
 from visattn.cli import COMMANDS, main
 
 PACKAGE = Path(visattn.__file__).parent
 ROOMS = sorted(stub.parent.name for stub in PACKAGE.glob("*/__init__.pyi"))
-_OF_ROOMS = {name for room in ROOMS for name in importlib.import_module(f"visattn.{room}").__all__}
 # matplotlib gives each subclass of its figures a `set` of its own, in roles that only it knows
 MEMBERS = "   :members:\n   :exclude-members: set\n"
 
@@ -49,8 +48,7 @@ def api_page(room: str, stub: Path) -> str:
         parts.append("```{eval-rst}")
         for name in sorted(names):
             kind, members = ("class", MEMBERS) if name[:1].isupper() else ("function", "")
-            index = "   :no-index:\n" if room == "visattn" and name in _OF_ROOMS else ""
-            parts.append(f".. auto{kind}:: {module}.{name}\n{members}{index}")
+            parts.append(f".. auto{kind}:: {module}.{name}\n{members}")
         parts.append("```")
     return "\n\n".join(parts) + "\n"
 

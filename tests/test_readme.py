@@ -42,8 +42,8 @@ def test_files_that_are_named_exist() -> None:
 
 def test_tables_name_every_block_method_and_model() -> None:
     import visattn.models
+    from visattn import list_blocks
     from visattn.attribution import METHODS
-    from visattn.blocks import list_blocks
 
     words = set(re.findall(r"`([\w+]+)`", TEXT))
     assert [name for name in (*list_blocks(), *METHODS) if name not in words] == []

@@ -12,11 +12,10 @@ from small_models import images, small_cnn
 from torch import nn
 
 import visattn as va
-from visattn.attribution import BoxTarget, PixelTarget, QueryTarget, RegionTarget
+from visattn import BoxTarget, Geometry, PixelTarget, QueryTarget, RegionTarget
 from visattn.attribution.analysis import analyze_model, describe_model
 from visattn.attribution.methods import METHODS, get_method
 from visattn.attribution.targets import class_target, resolve_target
-from visattn.geometry import Geometry
 from visattn.models import VisionTransformer
 
 WHOLE = Geometry.identity((24, 40))

@@ -15,7 +15,7 @@ from PIL import Image
 
 import visattn as va
 from tests.helpers.image_text_models import clip_processor, tiny_clip, tiny_tokenizer
-from visattn.attribution import BoxTarget, PixelTarget, QueryTarget, RegionTarget
+from visattn import BoxTarget, PixelTarget, QueryTarget, RegionTarget
 from visattn.attribution.methods import METHODS
 from visattn.cli import main
 from visattn.commands.overlay import _dense_target, _peak, _Runner, overlay

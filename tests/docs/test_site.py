@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from reference_pages import printed
 
-from visattn.blocks import list_blocks, registry
+from visattn import list_blocks
+from visattn.blocks import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

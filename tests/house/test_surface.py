@@ -77,6 +77,8 @@ def test_no_module_hides_a_public_name() -> None:
 
 def test_a_name_has_one_short_import_path() -> None:
     assert {path.parent.parent for path in stubs()} <= {PACKAGE, PACKAGE.parent}
+    names = [name for room in ROOMS for name in importlib.import_module(room).__all__]
+    assert sorted(set(names)) == sorted(names)
 
 
 def test_dir_lists_names_before_loading() -> None:

@@ -4,12 +4,6 @@ from .analysis import (
 from .cam import (
     class_activation_map as class_activation_map,
 )
-from .dense_targets import (
-    BoxTarget as BoxTarget,
-    PixelTarget as PixelTarget,
-    QueryTarget as QueryTarget,
-    RegionTarget as RegionTarget,
-)
 from .methods import (
     METHODS as METHODS,
     Method as Method,

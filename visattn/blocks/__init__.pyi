@@ -18,9 +18,6 @@ from .multi_head import MultiHeadAttention as MultiHeadAttention
 from .non_local import NonLocal as NonLocal
 from .registry import (
     block_class as block_class,
-    create_block as create_block,
-    list_blocks as list_blocks,
-    register_block as register_block,
 )
 from .scse import SCSE as SCSE
 from .selective_kernel import SelectiveKernel as SelectiveKernel

@@ -49,7 +49,6 @@ from .scenes.dataset import (
     SINGLE_OBJECT as SINGLE_OBJECT,
     SceneCaptions as SceneCaptions,
     SceneObjects as SceneObjects,
-    Scenes as Scenes,
     SingleCaptionScenes as SingleCaptionScenes,
     SingleObjects as SingleObjects,
     single_object_scenes as single_object_scenes,

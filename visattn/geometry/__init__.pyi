@@ -1,6 +1,3 @@
-from .affine import (
-    Geometry as Geometry,
-)
 from .preprocessing import (
     geometry_of_transform as geometry_of_transform,
     transform_with_geometry as transform_with_geometry,

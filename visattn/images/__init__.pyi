@@ -1,8 +1,6 @@
 from .reader import (
-    ImageError as ImageError,
     LoadedImage as LoadedImage,
     list_images as list_images,
-    read_image as read_image,
 )
 from .resize import (
     ResizeSpec as ResizeSpec,

@@ -265,7 +265,7 @@ def thing_scores(
         ValueError: If there are fewer than two things, or not one mask for each map.
 
     Example:
-        >>> from visattn.geometry import Geometry
+        >>> from visattn import Geometry
         >>> corners = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])]
         >>> halves = [AttentionMap(v, "x", "gradient", Geometry.identity((1, 2))) for v in corners]
         >>> scores = thing_scores(halves, np.array([[[True, False]], [[False, True]]]))

@@ -48,12 +48,6 @@ from .glimpses.ram import (
 from .resnet import (
     AttentionResNet as AttentionResNet,
 )
-from .saving import (
-    load as load,
-    load_blocks as load_blocks,
-    save as save,
-    save_blocks as save_blocks,
-)
 from .unet import (
     UNet as UNet,
 )

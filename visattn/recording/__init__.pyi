@@ -5,7 +5,6 @@ from .model_info import (
 )
 from .recorder import (
     Recording as Recording,
-    record as record,
 )
 from .subject import (
     Subject as Subject,

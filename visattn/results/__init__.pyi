@@ -1,6 +1,3 @@
-from .attention_map import (
-    AttentionMap as AttentionMap,
-)
 from .captions import (
     Caption as Caption,
     Phrase as Phrase,

@@ -10,7 +10,6 @@ from .detections import (
 from .figures import (
     Figure as Figure,
     draw_map as draw_map,
-    figure as figure,
 )
 from .heatmap import (
     DrawOptions as DrawOptions,
@@ -21,9 +20,6 @@ from .html.caption_page import (
 )
 from .html.explorer_page import (
     explorer_html as explorer_html,
-)
-from .maps import (
-    overlay as overlay,
 )
 from .scanpaths import (
     draw_scan_path as draw_scan_path,

@@ -60,7 +60,7 @@ def overlay(
         UserWarning: If the map is so close to zero everywhere that its colors have no meaning.
 
     Example:
-        >>> from visattn.geometry import Geometry
+        >>> from visattn import Geometry
         >>> blank = np.full((30, 40, 3), 200, np.uint8)
         >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
         >>> overlay(blank, spot).size, overlay(blank, [[0.0, 1.0], [0.5, 0.0]]).size
@@ -191,7 +191,7 @@ def render_map(
         ValueError: If the map lies on an image of another size, or has no geometry.
 
     Example:
-        >>> from visattn.geometry import Geometry
+        >>> from visattn import Geometry
         >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
         >>> rendered = render_map(np.zeros((30, 40, 3), np.uint8), spot, map_scale([spot]))
         >>> rendered.gray.shape, rendered.gray.max()
@@ -214,7 +214,7 @@ def draw_target(
         attention_map: A map of `visattn.explain`; of a class, nothing is drawn.
 
     Example:
-        >>> from visattn.geometry import Geometry
+        >>> from visattn import Geometry
         >>> from visattn.results.info import Thing
         >>> info = MapInfo(thing=Thing("box", box=(5, 5, 25, 25)))
         >>> box = AttentionMap(torch.eye(2), "x", "gradient", Geometry.identity((30, 40)), info)

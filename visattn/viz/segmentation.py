@@ -160,7 +160,7 @@ def segmentation_figure(
         ValueError: If the photo and the label maps differ in size.
 
     Example:
-        >>> from visattn.geometry import Geometry
+        >>> from visattn import Geometry
         >>> labels = np.zeros((30, 40), np.uint8)
         >>> geometry = Geometry.identity((30, 40))
         >>> result = Segmentation(labels, ("background", "cat"), (), geometry)

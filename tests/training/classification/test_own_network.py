@@ -10,8 +10,9 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from visattn import Scenes
 from visattn.cli import main
-from visattn.data import Scenes, SingleObjects
+from visattn.data import SingleObjects
 from visattn.models import ModuleClassifier
 from visattn.models.saving import load
 from visattn.training import ClassificationData, ClassificationTask

@@ -54,8 +54,7 @@ def caption_html(
         ValueError: If a caption belongs to an image of another size.
 
     Example:
-        >>> from visattn.geometry import Geometry
-        >>> from visattn.results import AttentionMap
+        >>> from visattn import AttentionMap, Geometry
         >>> maps = AttentionMap(torch.full((1, 2, 2), 0.25), "look", "words")
         >>> maps = maps.with_geometry(Geometry.identity((30, 40)))
         >>> result = Caption(("dog",), (-0.1,), (0.9,), maps, -0.1, True)

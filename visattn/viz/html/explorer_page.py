@@ -61,7 +61,7 @@ def explorer_html(
         ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
         ... )
         >>> subject = analyze_model(model)
-        >>> from visattn.images import read_image
+        >>> from visattn import read_image
         >>> from visattn.pipelines.layer_attention import record_layers
         >>> photo = read_image(np.zeros((16, 24, 3), np.uint8))
         >>> place = Geometry.identity((16, 24))
