@@ -54,11 +54,6 @@ def detected(*rows: tuple[int, int, float, tuple[float, ...]]) -> DetectedBoxes:
     return DetectedBoxes(image, label, score.astype(float), box.astype(float))
 
 
-def nothing() -> DetectedBoxes:
-    empty = np.zeros(0, np.int64)
-    return DetectedBoxes(empty, empty, np.zeros(0), np.zeros((0, 4)))
-
-
 BOX, OTHER = (10.0, 10.0, 50.0, 50.0), (60.0, 60.0, 99.0, 99.0)
 TRUE = true_boxes((0, 0, BOX), (0, 1, OTHER), (1, 0, OTHER))
 
@@ -94,17 +89,14 @@ def test_perfect_detections_score_one() -> None:
     assert result.per_class == pytest.approx({0: 1, 1: 1})
 
 
-def test_no_detections_score_zero() -> None:
-    result = average_precision(nothing(), TRUE)
-    assert (result.scores["AP"], result.scores["AR100"]) == (0, 0)
-
-
-def test_no_objects_have_no_score() -> None:
+def test_no_detections_score_zero_and_no_objects_have_no_score() -> None:
     empty = np.zeros(0, np.int64)
+    nothing = DetectedBoxes(empty, empty, np.zeros(0), np.zeros((0, 4)))
+    scores = average_precision(nothing, TRUE).scores
+    assert (scores["AP"], scores["AR100"]) == (0, 0)
     true = TrueBoxes(empty, empty, np.zeros((0, 4)), np.zeros(0), empty.astype(bool))
-    assert all(math.isnan(score) for score in average_precision(nothing(), true).scores.values())
-    result = average_precision(detected((0, 0, 0.5, BOX)), true)
-    assert math.isnan(result.scores["AP"])
+    for predicted in (nothing, detected((0, 0, 0.5, BOX))):
+        assert all(map(math.isnan, average_precision(predicted, true).scores.values()))
 
 
 def test_one_of_two_objects_by_hand() -> None:
@@ -171,34 +163,18 @@ def scores_as_coco(result: APResult) -> list[float]:
 
 def coco_case(predicted: DetectedBoxes, true: TrueBoxes) -> dict[str, Any]:
     """Return detections and objects as COCO writes them."""
-    sizes = [
-        np.concatenate([box[:, :2], box[:, 2:] - box[:, :2]], 1)
-        for box in (predicted.box, true.box)
-    ]
-    annotations = [
-        {
-            "id": number + 1,
-            "image_id": int(true.image[number]) + 1,
-            "category_id": int(true.label[number]) + 1,
-            "bbox": sizes[1][number].tolist(),
-            "area": float(true.area[number]),
-            "iscrowd": int(true.crowd[number]),
-        }
-        for number in range(len(true.image))
-    ]
-    detections = [
-        {
-            "image_id": int(predicted.image[number]) + 1,
-            "category_id": int(predicted.label[number]) + 1,
-            "bbox": sizes[0][number].tolist(),
-            "score": float(predicted.score[number]),
-        }
-        for number in range(len(predicted.image))
-    ]
+
+    def rows(boxes: Any, **columns: Any) -> list[dict[str, Any]]:
+        size = np.concatenate([boxes.box[:, :2], boxes.box[:, 2:] - boxes.box[:, :2]], 1)
+        columns |= {"image_id": boxes.image + 1, "category_id": boxes.label + 1, "bbox": size}
+        lists = [values.tolist() for values in columns.values()]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+    crowd = true.crowd.astype(int)
     truth = {
         "info": {},
         "images": [{"id": number, "width": 400, "height": 400} for number in range(1, 10)],
         "categories": [{"id": number, "name": str(number)} for number in range(1, 6)],
-        "annotations": annotations,
+        "annotations": rows(true, id=np.arange(len(crowd)) + 1, area=true.area, iscrowd=crowd),
     }
-    return {"truth": truth, "detections": detections}
+    return {"truth": truth, "detections": rows(predicted, score=predicted.score)}

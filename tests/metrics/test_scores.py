@@ -1,13 +1,18 @@
-"""All caption scores: golden values of the official code, signatures and warnings."""
+"""All caption scores: golden values of the official code, METEOR and SPICE, warnings."""
 
 import json
 import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from visattn.metrics import captions as caption_metrics
-from visattn.metrics.captions import JavaScore, caption_scores, score_signature
+from visattn.metrics.captions import JavaScore, caption_scores, java_score, score_signature
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_captions.json").read_text())["sets"]
 NAMES = ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D"]
@@ -25,18 +30,11 @@ def test_scores_match_the_official_code(name: str) -> None:
     assert list(scores.corpus) == NAMES
     assert list(scores.corpus.values()) == pytest.approx(golden["corpus"], abs=1e-12)
     assert list(scores.per_image) == list(golden["captions"])
+    turned = dict(reversed(golden["references"].items()))
+    assert caption_scores(golden["captions"], turned) == scores  # matched by name
     for image, row in golden["per_image"].items():
         assert list(scores.per_image[image]) == NAMES
         assert list(scores.per_image[image].values()) == pytest.approx(row, abs=1e-12)
-
-
-def test_references_are_matched_by_image_name() -> None:
-    golden = GOLDEN["plain"]
-    turned = dict(reversed(golden["references"].items()))
-    straight, other = (
-        caption_scores(golden["captions"], refs) for refs in (golden["references"], turned)
-    )
-    assert other == straight
 
 
 def test_end_and_unknown_tokens_are_scored_as_words() -> None:
@@ -48,14 +46,6 @@ def test_end_and_unknown_tokens_are_scored_as_words() -> None:
         {"a": ["a kite <end>"], "b": ["boats <end>"]},
     ).corpus
     assert marked["BLEU-1"] > plain["BLEU-1"]
-
-
-def test_signature_describes_the_computation() -> None:
-    scores = caption_scores({"a": "a kite", "b": "a"}, {"a": ["kite"] * 3, "b": ["a"] * 5})
-    parts = scores.signature.split("|")
-    assert parts[:7] == [
-        "tok:ptb-py", "bleu:closest", "rouge:1.2", "cider:D", "df:eval", "refs:all(3-5)", "n:2",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -70,12 +60,8 @@ def test_few_images_raise_a_warning(count: int, said: list[str]) -> None:
 
 
 def test_empty_captions_and_references_are_named() -> None:
-    captions = {str(number): "a" for number in range(101)} | {
-        "7": "...",
-        "11": "🙂",
-        "13": "",
-        "5": "",
-    }
+    captions = {str(number): "a" for number in range(101)}
+    captions |= {"7": "...", "11": "🙂", "13": "", "5": ""}
     scores = caption_scores(
         captions, {name: ["a", "!" if name == "17" else "a"] for name in captions}
     )
@@ -103,12 +89,6 @@ def test_captions_and_references_must_have_the_same_images(
         caption_scores(captions, references)
 
 
-def test_java_scores_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caption_metrics, "java_score", None)
-    scores = caption_scores({"a": "b"}, {"a": ["b"]})
-    assert scores.not_computed == {"METEOR": "not requested", "SPICE": "not requested"}
-
-
 def test_java_scores_or_the_reason_for_their_absence_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,6 +107,8 @@ def test_java_scores_or_the_reason_for_their_absence_are_reported(
     assert "SPICE" not in scores.corpus
     assert scores.not_computed == {"SPICE": "no models"}
     assert "|df:eval|meteor:1.5|refs:" in scores.signature
+    asked = caption_scores({"a": "b"}, {"a": ["b"]}).not_computed
+    assert asked == {"METEOR": "not requested", "SPICE": "not requested"}
 
 
 @pytest.mark.data
@@ -143,13 +125,69 @@ def test_human_agreement_on_the_dev_photos_matches_the_official_code() -> None:
     assert list(scores.corpus.values()) == pytest.approx(AGREEMENT, abs=1e-12)
 
 
-def test_equal_numbers_of_references_are_a_single_number() -> None:
-    signature = score_signature(1000, [5] * 1000)
-    assert signature.startswith(
-        "tok:ptb-py|bleu:closest|rouge:1.2|cider:D|df:eval|refs:all(5)|n:1000|visattn:"
-    )
-
-
-def test_java_metrics_are_named() -> None:
+def test_the_signature_describes_the_computation() -> None:
+    scores = caption_scores({"a": "a kite", "b": "a"}, {"a": ["kite"] * 3, "b": ["a"] * 5})
+    start = "tok:ptb-py|bleu:closest|rouge:1.2|cider:D|df:eval"
+    assert scores.signature.startswith(f"{start}|refs:all(3-5)|n:2|visattn:")
+    assert f"{start}|refs:all(5)|n:1000|" in score_signature(1000, [5] * 1000)
     signature = score_signature(3, iter([2, 7, 5]), java=["meteor:1.5", "spice:1.0"])
-    assert "|df:eval|meteor:1.5|spice:1.0|refs:all(2-7)|n:3|" in signature
+    assert signature.startswith(f"{start}|meteor:1.5|spice:1.0|refs:all(2-7)|n:3|visattn:")
+
+
+Score = Callable[[Mapping[str, list[str]], Mapping[str, list[str]]], Any]
+
+
+@pytest.fixture
+def play(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[str, Score], JavaScore | str]:
+    """Return a function that computes a score with a function in place of pycocoevalcap's."""
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+
+    def call(name: str, score: Score) -> JavaScore | str:
+        low = name.lower()
+        module: Any = ModuleType(low)
+        module.__file__ = str(tmp_path / f"{low}.py")
+        scorer = type(name, (), {"compute_score": staticmethod(score)})
+        setattr(module, name.capitalize(), scorer)
+        for path in ("pycocoevalcap", f"pycocoevalcap.{low}"):
+            monkeypatch.setitem(sys.modules, path, ModuleType(path))
+        monkeypatch.setitem(sys.modules, f"pycocoevalcap.{low}.{low}", module)
+        captions = {"b": "a red ring", "a": "two rings"}
+        return java_score(name, captions, {"b": ["one ring"], "a": ["rings", "two rings"]})
+
+    return call
+
+
+def test_scores_of_java_programs_belong_to_their_images(
+    play: Callable[[str, Score], JavaScore | str], tmp_path: Path
+) -> None:
+    """METEOR keeps the order of the images, SPICE sorts them."""
+
+    def meteor(references: Mapping[str, list[str]], said: Mapping[str, list[str]]) -> Any:
+        assert references == {"b": ["one ring"], "a": ["rings", "two rings"]}
+        assert said == {"b": ["a red ring"], "a": ["two rings"]}
+        return 0.5, [0.25, 0.75]
+
+    def spice(*_: Any) -> Any:
+        return 0.5, [{"All": {"f": 0.75}}, {"All": {"f": 0.25}}]
+
+    assert play("METEOR", meteor) == JavaScore(0.5, [0.25, 0.75])
+    assert str(play("SPICE", spice)).startswith("no models; pycocoevalcap.spice.get_stanford_mod")
+    (tmp_path / "lib").mkdir()
+    for jar in ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar"):
+        (tmp_path / "lib" / jar).touch()
+    assert play("SPICE", spice) == JavaScore(0.5, [0.25, 0.75])
+
+
+def test_why_a_java_program_did_not_score_is_said(
+    play: Callable[[str, Score], JavaScore | str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any) -> Any:
+        raise ValueError("could not convert string to float")
+
+    assert play("METEOR", failing) == ("the Java program failed: could not convert string to float")
+    monkeypatch.setitem(sys.modules, "pycocoevalcap.meteor.meteor", None)
+    assert java_score("METEOR", {"a": "b"}, {"a": ["b"]}) == "pycocoevalcap is not installed"
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert java_score("METEOR", {"a": "b"}, {"a": ["b"]}) == "Java is not installed"
