@@ -99,6 +99,12 @@ class Parser(LightningArgumentParser):
         # jsonargparse builds the parser of each class in a config from this class, too.
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
+    def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:
+        """Parse arguments; jsonargparse passes a null of a class on as the text None."""
+        if args is not None:
+            args = [re.sub("=None$", "=null", word) for word in args]
+        return super().parse_args(args, *rest, **options)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the last line of an error, and exit with code 2."""
         if not self.exit_on_error:

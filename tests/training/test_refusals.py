@@ -1,0 +1,300 @@
+"""What `fit`, `validate` and `test` refuse: mistakes, and configs and checkpoints of strangers.
+
+Each is refused in one line, and before anything is made, imported or fetched.
+"""
+
+import io
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from checkpoint_files import MODEL, checkpoint
+from classification_data import write_digits
+from jsonargparse import ArgumentError, ArgumentParser
+
+from visattn.cli import main
+from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
+from visattn.models.config import model_config
+from visattn.models.saving import load
+from visattn.training.checkpoint import read_checkpoint
+from visattn.training.cli import trust_modules
+
+Capsys = pytest.CaptureFixture[str]
+SECRET = "hunter2-the-secret"
+HERE = "http://127.0.0.1:9/x.yaml"
+FIT, RUN = "fit --config {tiny} ", "{run}/checkpoints/best.ckpt"
+SCORED = "test --config {tiny} --ckpt_path {copy}"
+CASES: list[tuple[str, int, str]] = [
+    ("fit", 2, "fit needs --config NAME or FILE.yaml; visattn configs lists the names"),
+    ("fit --config scenes_dmo", 2, "there is no config scenes_dmo; did you mean scenes_demo"),
+    ("fit --config=nowhere.yaml", 2, "there is no config nowhere.yaml"),
+    ("test", 2, "test needs --run FOLDER, a run of visattn fit, or --config FILE.yaml and"),
+    ("validate --config {tiny}", 2, "without a checkpoint the weights are random"),
+    ("test --config {tiny} --ckpt_path nowhere.ckpt", 1, "nowhere.ckpt: No such file"),
+    ("predict --config {tiny}", 2, "unknown command 'predict'"),
+    (FIT + "--data.source.image_size large", 2, "large"),
+    (FIT + "--data.source.colors [mauve]", 1, "colors must be chosen from red"),
+    (FIT + "--init_from nowhere.ckpt", 1, "no model is named 'nowhere.ckpt'"),
+    (FIT + "--trainer.accelerator none", 1, "selected an invalid accelerator"),
+    (FIT + "--model ClassificationTask", 2, "are required: classifier"),
+    (FIT + "--model CaptionTsk", 2, "CaptionTsk"),
+    (FIT + "--model.captioner.hiden_size 3", 2, "hiden_size"),
+    (FIT + "--model.captioner.attention hard", 1, "train it with HardAttentionTask"),
+    (FIT + "--trainer.max_epoch 3", 2, "--trainer.max_epoch"),
+    (FIT + "--model.monitor val/cider", 1, "monitor must name a validation metric"),
+    (FIT + "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor x", 1,
+     "EarlyStopping: monitor must name a validation metric, got 'x'"),
+    (FIT + "--trainer.callbacks+=EMA --trainer.callbacks+=EMA", 1, "one average of the weights"),
+    (FIT + "--run {run}", 1, "{run} already holds a run; choose another --run"),
+    (FIT + f"--ckpt_path {RUN}", 1, "continues to {run}/checkpoints/last.ckpt, which would be"),
+    (SCORED + " --model.captioner.hidden_size 13", 1, "the checkpoint does not fit the model"),
+    (SCORED + " --data.source.colors [red,pink,cyan]", 1, "was trained with other words"),
+    # ------------------------------------------------ classes, functions and blocks of strangers
+    (FIT + "--model evilmod.Evil", 2, "set VISATTN_TRUST_MODULES=evilmod"),
+    (FIT + "--trainer.callbacks evilmod.Evil", 2, "Importing 'evilmod.Evil' is not allowed"),
+    (FIT + "--trainer.plugins [evilmod.Evil]", 2, "Importing 'evilmod.Evil' is not allowed"),
+    (FIT + "--model.captioner evilmod.Evil", 2, "Importing 'evilmod.Evil' is not allowed"),
+    *((FIT + f"--model.optim.optimizer {name}", 2, name.rpartition(".")[2]) for name in (
+        "os.system", "builtins.eval", "torch.load", "evilmod.function",
+        "visattn.models.saving.os.system")),
+    ("fit --config digits.yaml --model.classifier.init_args.block evilmod.Evil", 1,
+     "there is no block named 'evilmod.Evil'"),
+    ("fit --config digits.yaml --model.classifier.init_args.stem_block os.system", 1,
+     "there is no block named 'os.system'"),
+    (FIT + "--config drop.yaml --dry-run", 1, "images must be (96, 64)"),  # a mapping stays one
+    (FIT + "--config tag.yaml", 2, "python/object/apply:os.mkdir"),
+    # ------------------------------------------------ addresses
+    (FIT + f"--config {HERE}", 2, "there is no config"),
+    (FIT + "--config s3://bucket/x.yaml", 2, "there is no config"),
+    (FIT + f"--ckpt_path {HERE}", 1, "No such file"),
+    (FIT + f"--model {HERE}", 2, HERE),
+    (FIT + "--config model.yaml", 2, HERE),
+    (FIT + f"--config timm.yaml --model.captioner.encoder.weights {HERE}", 1, "No such file"),
+    *((FIT + f"--config timm.yaml --model.captioner.encoder.name {name}", 1, "unknown timm model")
+      for name in ("hf-hub:evil/model", "local-dir:{tiny}", HERE)),
+    (SCORED.replace("test", "fit") + " --weights_only=false", 2, "weights_only"),
+]  # fmt: skip
+ENCODER = {"class_path": "TimmEncoder", "init_args": {"name": "test_resnet", "img_size": [96, 64]}}
+DROP = {"timm_kwargs": {"drop_rate": {"class_path": "evilmod.Evil"}}, **ENCODER["init_args"]}  # type: ignore[dict-item]
+DIGITS = """\
+model:
+  class_path: ClassificationTask
+  init_args: {classifier: {class_path: AttentionResNet, init_args: {depth: 8, img_size: [28, 28]}}}
+data:
+  class_path: ClassificationData
+  init_args: {source: {class_path: TorchvisionImages, init_args: {dataset: MNIST, root: ., val: 5}}}
+"""
+
+
+def with_encoder(encoder: Any) -> str:
+    captioner = {"init_args": {"encoder": encoder}}
+    return yaml.safe_dump({"model": {"init_args": {"captioner": captioner}}})
+
+
+@pytest.fixture
+def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that a hostile module creates when it is imported."""
+    mark = tmp_path / "imported"
+    (tmp_path / "evilmod.py").write_text(
+        f"from pathlib import Path\nPath({str(mark)!r}).touch()\nclass Evil: pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return mark
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    """The best checkpoint, in a folder of its own."""
+    path = tmp_path / "copy" / "checkpoints" / "best.ckpt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes((run / "checkpoints" / "best.ckpt").read_bytes())
+    return path
+
+
+@pytest.mark.parametrize(("words", "code", "message"), CASES)
+def test_mistakes_and_attacks_are_refused_in_a_line(
+    words: str, code: int, message: str, tiny: Path, copy: Path, run: Path, evil: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: Capsys,
+) -> None:  # fmt: skip
+    if "digits.yaml" in words:
+        write_digits(Path())
+    Path("digits.yaml").write_text(DIGITS)
+    Path("timm.yaml").write_text(with_encoder(ENCODER))
+    Path("drop.yaml").write_text(with_encoder({**ENCODER, "init_args": DROP}))
+    Path("tag.yaml").write_text("seed_everything: !!python/object/apply:os.mkdir ['made']\n")
+    Path("model.yaml").write_text(f"model: {HERE}\n")
+    connected: list[Any] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda _, address: connected.append(address))
+
+    def filled(text: str) -> str:
+        for name, path in (("tiny", tiny), ("copy", copy), ("run", run)):
+            text = text.replace("{" + name + "}", str(path))
+        return text
+
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert main(filled(words).split()) == code
+    output = capsys.readouterr()
+    assert filled(message) in output.err
+    assert len([line for line in output.err.splitlines() if line.startswith("visattn: ")]) == 1
+    assert "Traceback" not in output.err
+    assert output.out == ""
+    assert not any(Path(name).exists() for name in ("runs", "made", "imported"))
+    assert not evil.exists()
+    assert connected == []
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_no_error_shows_the_content_of_a_file(tiny: Path, tmp_path: Path, capsys: Capsys) -> None:
+    secret = tmp_path / "secret"
+    contents = (
+        f"root:{SECRET}:0:0:root:/root:/bin/bash\ndaemon:x:1:1:{SECRET}\n",
+        f"# a comment\npassword: {SECRET}\n",
+        json.dumps({"token": SECRET, "class_path": SECRET}),
+        f"[{SECRET}, {SECRET}]",
+    )
+    places = ("--model", "--trainer.callbacks", "--model.captioner", "--data")
+    for place, content in zip(places, contents, strict=True):
+        secret.write_text(content)
+        assert main(["fit", "--config", str(tiny), place, str(secret)]) == 2
+        assert SECRET not in capsys.readouterr().err, place
+
+
+def accepted(path: str) -> bool:
+    """Return whether the parser takes a class by this path."""
+    trust_modules()
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--x", type=type)
+    try:
+        parser.parse_args([f"--x={path}"])
+    except ArgumentError:
+        return False
+    return True
+
+
+def test_modules_are_trusted_while_the_variable_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "friendmod.py").write_text("class Friend: pass\n")
+    for names, trusted in (("", False), ("elsewhere, friendmod", True), ("elsewhere", False)):
+        monkeypatch.setenv("VISATTN_TRUST_MODULES", names)
+        assert accepted("friendmod.Friend") == trusted
+        assert ("friendmod" in sys.modules) == (trusted or names == "elsewhere")
+    sys.modules.pop("friendmod")
+    for text in ("os;", "a b", "*", "a..b", "/x/y", "a,b-c"):
+        monkeypatch.setenv("VISATTN_TRUST_MODULES", text)
+        with pytest.raises(ValueError, match="VISATTN_TRUST_MODULES must hold module names"):
+            user_trusted_modules()
+    monkeypatch.delenv("VISATTN_TRUST_MODULES")
+    for path, trusted in (
+        ("torch.nn.Linear", True),
+        ("visattn.models.base.SmallEncoder", True),
+        ("torch.utils.data.DataLoader", False),
+        ("subprocess.Popen", False),
+        ("visattn.models.saving.json.JSONDecoder", False),  # reached through visattn
+        ("timm.optim.Lion", False),
+        ("lightning.fabric.Fabric", False),
+        ("torchmetricsevil.X", False),
+    ):
+        assert accepted(path) == trusted, path
+    assert all(part.isidentifier() for name in TRUSTED_MODULES for part in name.split("."))
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+class Trap:
+    """What a pickle of it does when it is loaded: make a folder."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, (str(self.mark),)
+
+
+def saved(content: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
+def test_pickles_do_not_run(tmp_path: Path, options: dict[str, Any]) -> None:
+    file, mark = tmp_path / "trap.ckpt", tmp_path / "mark"
+    for content in (Trap(mark), checkpoint(more=Trap(mark)), checkpoint(state_dict=[Trap(mark)])):
+        file.write_bytes(saved(content, **options))
+        with pytest.raises(ValueError, match="is damaged, or holds code"):
+            read_checkpoint(file)
+    assert not mark.exists()
+    torch.load(io.BytesIO(saved(Trap(mark))), weights_only=False)
+    assert mark.exists()  # the trap works
+
+
+@pytest.mark.parametrize("word", ["fit", "validate", "test"])
+def test_a_checkpoint_runs_nothing(
+    word: str, tiny: Path, copy: Path, tmp_path: Path, evil: Path, capsys: Capsys
+) -> None:
+    words = [word, "--config", str(tiny), "--ckpt_path", str(copy)]
+    honest = torch.load(copy, weights_only=True)
+    torch.save({**honest, "extra": Trap(tmp_path / "mark")}, copy)
+    assert main(words) == 1
+    assert "is damaged, or holds code" in capsys.readouterr().err
+    assert not (tmp_path / "mark").exists()
+    if word == "validate":
+        hyper = {"_class_path": "evilmod.Evil", "_instantiator": "evilmod.function"}
+        torch.save({**honest, "hyper_parameters": hyper, "hparams_name": "kwargs"}, copy)
+        assert main(words) == 0
+        assert not evil.exists()
+
+
+WRONG: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"visattn": {"model": {"class": "os.system", "arguments": {}}}},
+     "'os.system', which is not one of visattn"),
+    ({"state_dict": {"model.x": torch.zeros(3)}}, "its weights do not fit its config"),
+    ({"state_dict": {"model.x": "text"}}, "cannot be loaded"),
+    ({"state_dict": []}, "cannot be loaded"),
+    ({"visattn": ["x"]}, "cannot be loaded"),
+)  # fmt: skip
+
+
+def test_wrong_checkpoints_are_refused_and_an_honest_one_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "hostile.ckpt"
+    for content, reason in WRONG:
+        torch.save(checkpoint(**content), file)
+        with pytest.raises(ValueError, match=f"{re.escape(str(file))}.*{reason}"):
+            load(file)
+    for address in ("https://a.b/c.ckpt", "s3://a/b.ckpt", "hf://a"):
+        with pytest.raises(FileNotFoundError, match="No such file"):
+            read_checkpoint(address)
+    shared = torch.rand(5)
+    torch.save(checkpoint(tied=[shared, shared[:3]]), file)
+    assert torch.equal(read_checkpoint(file)["tied"][0], shared)
+    assert model_config(load(file)) == model_config(MODEL)
+
+
+def test_the_state_of_another_run_is_refused_in_a_line(
+    run: Path, tiny: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    whole = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    file = tmp_path / "odd" / "checkpoints" / "odd.ckpt"
+    file.parent.mkdir(parents=True)
+    words = ["--config", str(tiny), "--ckpt_path", str(file), "--trainer.logger", "false"]
+    for content, reason in (
+        ({**whole, "optimizer_states": [{"state": {}, "param_groups": []}]},
+         "different number of parameter"),
+        ({**whole, "state_dict": {"model.x": torch.tensor(torch.nan)}},
+         "1 unexpected keys .'model.x'"),
+        ({key: each for key, each in whole.items() if key != "loops"},
+         "odd.ckpt cannot be resumed from: it has only weights"),
+    ):  # fmt: skip
+        torch.save(content, file)
+        assert main(["fit", *words]) == 1
+        assert re.search(f"visattn: .*{reason}", capsys.readouterr().err), reason
