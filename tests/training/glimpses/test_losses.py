@@ -1,53 +1,125 @@
-"""Losses of glimpse models: against plain sums, gradients by module, and a toy problem."""
+"""Rewards and losses of glimpse models: plain loops, all paths enumerated, gradients by module."""
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam
 
 from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
+from visattn.results.kinds import IGNORE_LABEL
+from visattn.training.glimpses import losses as glimpse_losses
 from visattn.training.glimpses.losses import (
-    GlimpseLosses,
-    GlimpseLossOptions,
     RewardType,
     ValueBaseline,
+    classification_rewards,
     compute_glimpse_losses,
+    label_per_glimpse,
+    log_prob_before_glimpses,
+    rewarded_actions,
+    true_class_log_prob,
 )
 
-POLICY_STD = torch.tensor(0.4, dtype=torch.float64)
+# ---------------------------------------------------------------- rewards of sequences
+
+SEQUENCES = torch.tensor([[3, 1, 4], [2, 0, IGNORE_LABEL]])  # two glimpses at each label
+
+
+def rollouts() -> Tensor:
+    """Logits [b m t k]: rollout m of image 0 reads m labels correctly before its first error."""
+    random = torch.Generator().manual_seed(3)
+    logits = torch.randn(2, 4, 6, 5, generator=random, dtype=torch.float64)
+    for image, rollout, label in itertools.product(range(2), range(4), range(3)):
+        true = int(SEQUENCES[image, label])
+        if true != IGNORE_LABEL:
+            correct = label < rollout or (label == 2 and rollout == 0)  # after an error, too
+            logits[image, rollout, 2 * label + 1, true if correct else (true + 1) % 5] += 9
+    return logits
+
+
+@pytest.mark.parametrize("reward", get_args(RewardType))
+def test_rewards_of_sequences_match_a_loop(reward: RewardType) -> None:
+    logits = rollouts()
+    rewards = classification_rewards(logits, SEQUENCES, reward)
+    rewarded = rewarded_actions(logits, SEQUENCES)
+    probabilities = logits.softmax(-1)
+    for image, rollout in itertools.product(range(2), range(4)):
+        true, alive = SEQUENCES[image].tolist(), []
+        for label in range(3):
+            read = [int(logits[image, rollout, 2 * i + 1].argmax()) for i in range(label)]
+            alive.append(true[label] != IGNORE_LABEL and read == true[:label])
+        for glimpse in range(6):
+            expected = 0.0
+            for label in range(glimpse // 2, 3):
+                if alive[label]:
+                    last = probabilities[image, rollout, 2 * label + 1]
+                    correct, gain = float(last.argmax() == true[label]), float(last[true[label]])
+                    expected += correct if reward == "correct" else gain
+            if reward == "gain" and alive[glimpse // 2]:
+                before = probabilities[image, rollout, glimpse - 1, true[glimpse // 2]]
+                expected -= float(before) if glimpse % 2 else 1 / 5
+            place = (image, rollout, glimpse)
+            assert bool(rewarded[place]) == alive[glimpse // 2], place
+            assert float(rewards[place]) == pytest.approx(expected, abs=1e-12), place
+
+
+def test_log_probabilities_follow_the_label_of_each_glimpse() -> None:
+    logits = rollouts()
+    targets = label_per_glimpse(SEQUENCES, 6)
+    assert targets.tolist() == [[3, 3, 1, 1, 4, 4], [2, 2, 0, 0, IGNORE_LABEL, IGNORE_LABEL]]
+    after = true_class_log_prob(logits, SEQUENCES)[..., 1:]
+    before = log_prob_before_glimpses(logits, SEQUENCES)
+    assert (before[..., ::2] == -math.log(5)).all()  # of a new label nothing is known
+    assert torch.equal(before[..., 1::2], after[..., ::2])
+    assert not after[1, :, 4:].any()  # padding
+    for glimpse in range(6):
+        true = logits[0, :, glimpse].log_softmax(-1)[:, targets[0, glimpse]]
+        torch.testing.assert_close(after[0, :, glimpse], true)
+    with pytest.raises(ValueError, match="got 7 glimpses for 3 labels"):
+        label_per_glimpse(SEQUENCES, 7)
+
+
+# ---------------------------------------------------------------- losses of single labels
+
+STD = torch.tensor(0.4, dtype=torch.float64)
 LABELS = torch.tensor([5, 2])
 
 
-def random_rollout(
-    b: int = 2, m: int = 3, t: int = 5, k: int = 7, d: int = 11, actions: int = 4
-) -> GlimpseRollout:
+def random_rollout(b: int = 2, m: int = 3, t: int = 5, actions: int = 4) -> GlimpseRollout:
     """Random rollouts; one rollout of each image predicts the class in the end."""
     random = torch.Generator().manual_seed(4)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=random, dtype=torch.float64)
 
-    samples, scores = normal(b, m, actions, 2), normal(b, m, t, k)
+    samples, scores = normal(b, m, actions, 2), normal(b, m, t, 7)
     for image, label in enumerate(LABELS[:b].tolist()):
         scores[image, 0, -1, label] = 3.0
+    means = samples + normal(b, m, actions, 2) / 3
     return GlimpseRollout(
-        locations=normal(b, m, t, 2).clamp(-1, 1),
-        logits=scores.requires_grad_(),
-        policy_states=normal(b, m, actions, d).requires_grad_(),
-        policy_means=(samples + normal(b, m, actions, 2) / 3).requires_grad_(),
-        policy_samples=samples,
+        normal(b, m, t, 2).clamp(-1, 1), scores, normal(b, m, actions, 11), means, samples
     )
 
 
-def value_baseline(*, informed: bool = False) -> ValueBaseline:
+def value_baseline(size: int = 11, *, informed: bool = False) -> ValueBaseline:
     torch.manual_seed(0)
-    baseline = ValueBaseline(11, initial_value=0.3, informed=informed)
+    baseline = ValueBaseline(size, initial_value=0.3, informed=informed)
     nn.init.normal_(baseline.output.weight)
     return baseline.double()
+
+
+def losses_of(
+    rollout: GlimpseRollout, baseline: ValueBaseline | None = None, **options: Any
+) -> glimpse_losses.GlimpseLosses:
+    """Return the losses of rollouts with a single label per image."""
+    labels = LABELS[: len(rollout.logits)]
+    return compute_glimpse_losses(
+        rollout, labels, baseline or value_baseline(), policy_std=STD, **options
+    )
 
 
 def baseline_value(module: ValueBaseline, state: Tensor, chance: float) -> float:
@@ -59,46 +131,32 @@ def baseline_value(module: ValueBaseline, state: Tensor, chance: float) -> float
     return float(module.output.weight[0] @ hidden + module.output.bias)
 
 
-@torch.no_grad()
-def reference_losses(
-    rollout: GlimpseRollout,
-    baseline: ValueBaseline,
-    *,
-    reward: str,
-    normalize: bool,
-    every: float,
+def plain_losses(
+    rollout: GlimpseRollout, baseline: ValueBaseline, reward: str, *, normalize: bool
 ) -> dict[str, float]:
-    """All losses, one rollout and one action at a time."""
+    """All losses, one rollout and one action at a time; 0.7 of those of every glimpse."""
     b, m, t, k = rollout.logits.shape
     actions = rollout.policy_means.shape[2]
-    surplus, rewards, classification = torch.zeros(b, m, actions), torch.zeros(b, m, actions), []
+    surplus, classification = torch.zeros(b, m, actions), []
     for i, j in itertools.product(range(b), range(m)):
-        probs = [rollout.logits[i, j, step].double().softmax(0) for step in range(t)]
+        probs = [rollout.logits[i, j, step].softmax(0) for step in range(t)]
         true = [1 / k, *(float(prob[LABELS[i]]) for prob in probs)]
-        classification.append(-math.log(true[t]) - every * sum(map(math.log, true[1:])) / t)
+        classification.append(-math.log(true[t]) - 0.7 * sum(map(math.log, true[1:])) / t)
         for a in range(actions):
-            first = t - actions  # the glimpse after action 0
-            rewards[i, j, a] = {
-                "correct": float(probs[-1].argmax() == LABELS[i]),
-                "gain": true[t] - true[first + a],
-            }[reward]
-            expected = baseline_value(baseline, rollout.policy_states[i, j, a], true[first + a])
-            surplus[i, j, a] = rewards[i, j, a] - expected
-    advantages = surplus.clone()
-    if normalize:
-        advantages = advantages / advantages.std()
+            before = true[t - actions + a]
+            right = float(probs[-1].argmax() == LABELS[i])
+            earned = right if reward == "correct" else true[t] - before
+            expected = baseline_value(baseline, rollout.policy_states[i, j, a], before)
+            surplus[i, j, a] = earned - expected
+    advantages = surplus / surplus.std() if normalize else surplus
     policy = 0.0
-    for i, j, a, axis in itertools.product(range(b), range(m), range(actions), range(2)):
-        off = (
-            float(rollout.policy_samples[i, j, a, axis] - rollout.policy_means[i, j, a, axis]) / 0.4
-        )
-        density = -off * off / 2 - math.log(0.4 * math.sqrt(2 * math.pi))
-        policy -= density * float(advantages[i, j, a]) / (b * m)
-    return {
-        "classification": sum(classification) / len(classification),
-        "policy": policy,
-        "baseline": float(surplus.square().mean()),
-    }
+    for place in itertools.product(range(b), range(m), range(actions)):
+        for axis in range(2):
+            off = rollout.policy_samples[place][axis] - rollout.policy_means[place][axis]
+            density = -float((off / 0.4) ** 2) / 2 - math.log(0.4 * math.sqrt(2 * math.pi))
+            policy -= 0.1 * density * float(advantages[place]) / (b * m)
+    means = sum(classification) / len(classification), policy, float(surplus.square().mean())
+    return dict(zip(("classification", "policy", "baseline"), means, strict=True))
 
 
 @torch.no_grad()
@@ -110,314 +168,208 @@ def test_losses_match_plain_sums(
     actions: int, reward: RewardType, normalize: bool, informed: bool
 ) -> None:
     rollout, baseline = random_rollout(actions=actions), value_baseline(informed=informed)
-    losses = compute_glimpse_losses(
-        rollout,
-        LABELS,
-        baseline,
-        GlimpseLossOptions(reward=reward, normalize_advantages=normalize, aux_loss_weight=0.7),
-        policy_std=POLICY_STD,
-    )
-    expected = reference_losses(rollout, baseline, reward=reward, normalize=normalize, every=0.7)
+    options = {"normalize_advantages": normalize, "aux_loss_weight": 0.7, "policy_loss_weight": 0.1}
+    losses = losses_of(rollout, baseline, reward=reward, **options)
+    expected = plain_losses(rollout, baseline, reward, normalize=normalize)
     for name, value in expected.items():
         assert float(getattr(losses, name)) == pytest.approx(value, rel=1e-5, abs=1e-5), name
     assert float(losses.total) == pytest.approx(sum(expected.values()), rel=1e-5, abs=1e-5)
-    assert (
-        losses.rewards.shape
-        == losses.expected_rewards.shape
-        == losses.advantages.shape
-        == (2, 3, actions)
-    )
     if not normalize:
         torch.testing.assert_close(losses.rewards - losses.expected_rewards, losses.advantages)
 
 
-def test_policy_loss_weight_scales_the_policy_loss_only() -> None:
-    full, scaled = (
-        compute_glimpse_losses(
-            random_rollout(),
-            LABELS,
-            value_baseline(),
-            GlimpseLossOptions(policy_loss_weight=weight),
-            policy_std=POLICY_STD,
-        )
-        for weight in (1.0, 0.1)
-    )
-    torch.testing.assert_close(scaled.policy, full.policy / 10)
-    assert torch.equal(scaled.classification, full.classification)
-    assert torch.equal(scaled.baseline, full.baseline)
-
-
-def test_a_single_advantage_is_not_normalized() -> None:
-    rollout = random_rollout(b=1, m=1, t=2, actions=1)
-    losses = compute_glimpse_losses(
-        rollout,
-        LABELS[:1],
-        value_baseline(),
-        GlimpseLossOptions(normalize_advantages=True, reward="gain"),
-        policy_std=POLICY_STD,
-    )
-    assert losses.advantages.isfinite().all()
-    assert losses.total.isfinite()
-
-
-def test_equal_advantages_have_finite_losses() -> None:
+@torch.no_grad()
+def test_losses_are_finite_where_nothing_can_be_learned() -> None:
+    """A single advantage, equal ones, and rollouts without an action."""
+    single = losses_of(random_rollout(1, 1, 2, 1), normalize_advantages=True, reward="gain")
+    assert single.total.isfinite()
     rollout = random_rollout()
-    scores = rollout.logits.detach().clone()
+    scores = rollout.logits.clone()
     scores[..., 0] = 99.0
-    losses = compute_glimpse_losses(
-        replace(rollout, logits=scores),
-        LABELS,
-        ValueBaseline(11, initial_value=0.0).double(),
-        GlimpseLossOptions(normalize_advantages=True),
-        policy_std=POLICY_STD,
-    )
-    assert not losses.advantages.any()
-    assert losses.total.isfinite()
+    nothing = ValueBaseline(11, initial_value=0.0).double()
+    equal = losses_of(replace(rollout, logits=scores), nothing, normalize_advantages=True)
+    assert not equal.advantages.any()
+    assert equal.total.isfinite()
+    none = losses_of(random_rollout(actions=0))
+    assert (float(none.policy), float(none.baseline)) == (0, 0)
+    assert none.rewards.shape == (2, 3, 0)
 
 
-def test_rollouts_without_actions_have_no_policy_loss() -> None:
-    rollout = replace(
-        random_rollout(actions=0),
-        logits=torch.zeros(2, 3, 5, 7),
-        policy_states=torch.zeros(2, 3, 0, 11),
-        policy_means=torch.zeros(2, 3, 0, 2),
-        policy_samples=torch.zeros(2, 3, 0, 2),
-    )
-    module = ValueBaseline(11, initial_value=0.1)
-    losses = compute_glimpse_losses(rollout, LABELS, module, policy_std=torch.tensor(0.4))
-    assert not losses.policy.detach()
-    assert not losses.baseline
-    assert losses.rewards.shape == (2, 3, 0)
-
-
-def small_model() -> RecurrentAttentionModel:
+@pytest.mark.parametrize("backprop_policy", [False, True])
+@pytest.mark.parametrize("informed", [False, True])
+def test_each_loss_trains_its_own_modules(backprop_policy: bool, informed: bool) -> None:
     torch.manual_seed(0)
     model = RecurrentAttentionModel(
         "abc", (9, 9), [0.5], [0.3], glimpse_size=3, num_glimpses=4, hidden_size=11,
         what_dim=7, where_dim=5, policy_std=0.4,
     )  # fmt: skip
     nn.init.normal_(model.policy.mean.weight, std=0.3)
-    return model
-
-
-def images(count: int = 5) -> Tensor:
-    random = torch.Generator().manual_seed(2)
-    return torch.randint(256, (count, 1, 9, 9), dtype=torch.uint8, generator=random)
-
-
-def trained_modules(loss: Tensor, modules: dict[str, nn.Module]) -> set[str]:
-    """The modules with a gradient other than 0."""
-    for module in modules.values():
-        module.zero_grad()
-    loss.backward(retain_graph=True)
-    return {
-        name
-        for name, module in modules.items()
-        if any(w.grad is not None and bool(w.grad.any()) for w in module.parameters())
-    }
-
-
-@pytest.mark.parametrize("backprop_policy", [False, True])
-@pytest.mark.parametrize("informed", [False, True])
-def test_each_loss_trains_its_own_modules(backprop_policy: bool, informed: bool) -> None:
-    model, baseline = small_model(), value_baseline(informed=informed).float()
+    images = torch.randint(256, (5, 1, 9, 9), dtype=torch.uint8)
     rollout = model.rollout(
-        model.normalize(images()),
+        model.normalize(images),
         num_rollouts=3,
         sample=True,
         backprop_policy_to_core=backprop_policy,
     )
+    baseline = value_baseline(informed=informed).float()
     losses = compute_glimpse_losses(
         rollout,
         torch.arange(5) % 3,
         baseline,
-        GlimpseLossOptions(aux_loss_weight=0.5),
         policy_std=model.policy.std,
+        aux_loss_weight=0.5,
     )
-    modules = {
-        "glimpse_net": model.glimpse_net,
-        "rnn": model.rnn,
-        "classifier": model.classifier,
-        "policy": model.policy,
-        "value_baseline": baseline,
-    }
-    assert trained_modules(losses.classification, modules) == {"glimpse_net", "rnn", "classifier"}
-    expected = {"policy"} | ({"glimpse_net", "rnn"} if backprop_policy else set())
-    assert trained_modules(losses.policy, modules) == expected
-    assert trained_modules(losses.baseline, modules) == {"value_baseline"}
-    assert trained_modules(losses.total, modules) == set(modules)
+    names = ("glimpse_net", "rnn", "classifier", "policy")
+    modules = {name: getattr(model, name) for name in names} | {"baseline": baseline}
+
+    def trained(loss: Tensor) -> set[str]:
+        for module in modules.values():
+            module.zero_grad()
+        loss.backward(retain_graph=True)
+        return {
+            name
+            for name, module in modules.items()
+            if any(w.grad is not None and bool(w.grad.any()) for w in module.parameters())
+        }
+
+    assert trained(losses.classification) == {"glimpse_net", "rnn", "classifier"}
+    core = {"glimpse_net", "rnn"} if backprop_policy else set[str]()
+    assert trained(losses.policy) == {"policy"} | core
+    assert trained(losses.baseline) == {"baseline"}
+    assert trained(losses.total) == set(modules)
 
 
-def test_policy_gradient_of_each_action() -> None:
-    rollout = random_rollout()
-    rollout = replace(rollout, policy_samples=rollout.policy_samples.clone().requires_grad_())
-    losses = compute_glimpse_losses(
-        rollout, LABELS, value_baseline(), GlimpseLossOptions(reward="gain"), policy_std=POLICY_STD
-    )
-    losses.policy.backward()
-    assert rollout.policy_samples.grad is None
-    gradient = rollout.policy_means.grad
-    assert gradient is not None
-    assert (gradient != 0).all()  # all actions of all rollouts, in both dimensions
-    expected = (
-        (rollout.policy_samples - rollout.policy_means)
-        / 0.4**2
-        * losses.advantages.unsqueeze(-1)
-        / 6
-    )
-    torch.testing.assert_close(-gradient, expected.detach())
-    assert rollout.logits.grad is None
-    assert rollout.policy_states.grad is None
-
-
-def test_repeated_rollouts_have_the_losses_of_a_single_rollout() -> None:
-    single = random_rollout(m=1)
-    repeated = GlimpseRollout(
-        **{name: part.expand(-1, 4, -1, -1) for name, part in vars(single).items()}
-    )
-    single_losses, repeated_losses = (
-        compute_glimpse_losses(
-            part,
-            LABELS,
-            value_baseline(),
-            GlimpseLossOptions(aux_loss_weight=1.0),
-            policy_std=POLICY_STD,
-        )
-        for part in (single, repeated)
-    )
-    for name in ("classification", "policy", "baseline"):
-        torch.testing.assert_close(
-            getattr(single_losses, name), getattr(repeated_losses, name), check_dtype=False
-        )
-
-
-class StateBaseline(ValueBaseline):
-    """A baseline that returns the first number of the hidden state."""
-
-    def __init__(self) -> None:
-        super().__init__(2, initial_value=0.0)
-
-    def forward(self, hidden_states: Tensor, log_probs: Tensor) -> Tensor:
-        return hidden_states[..., 0]
-
-
-def policy_gradients(baseline: ValueBaseline, *, biased: bool = False) -> Tensor:
-    """The gradient of each of many rollouts with respect to the means of two actions: [m 2 2].
-
-    The reward is 1 if the first location lies to the right and the second one low.
-    """
-    random = torch.Generator().manual_seed(6)
-    m = 20_000
-    off = torch.randn(1, m, 2, 2, generator=random, dtype=torch.float64)
-    means = torch.tensor([[0.2, 0.1], [-0.3, 0.4]], dtype=torch.float64)
-    means = means.expand(1, m, -1, -1).clone().requires_grad_()
-    samples = (means + 0.4 * off).detach()
-    right = (samples[:, :, 0, 0] > 0.3).double() * (samples[:, :, 1, 1] > 0.2)
-    scores = torch.zeros(1, m, 3, 2, dtype=torch.float64)
-    scores[:, :, -1, 1] = 2 * right - 1
-    states = torch.zeros(1, m, 2, 2, dtype=torch.float64)  # before each action, the last location
-    states[:, :, 1, 0] = samples[:, :, 0, 0]
-    if biased:
-        states[..., 0] = samples[..., 0]
-    rollout = GlimpseRollout(samples.clamp(-1, 1)[:, :, [0, 0, 1]], scores, states, means, samples)
-    losses = compute_glimpse_losses(rollout, torch.tensor([1]), baseline, policy_std=POLICY_STD)
-    (gradient,) = torch.autograd.grad(losses.policy, means)
-    return -gradient[0] * m
-
-
-def test_baseline_from_before_the_action_keeps_the_expected_gradient() -> None:
-    none, half, low = (ValueBaseline(2, initial_value=value).double() for value in (0.0, 0.5, 0.2))
-    none = policy_gradients(none)
-    for baseline in (half, StateBaseline()):
-        change = policy_gradients(baseline) - none
-        error = change.std(0) / len(change) ** 0.5
-        assert (change.mean(0).abs() <= 3 * error).all()
-    assert policy_gradients(low).var(0).sum() < none.var(0).sum()
-
-
-def toy(count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One of four cells is bright or dark depending on the class, the others are random.
-
-    The cells lie in the corners of 12 x 12 pixels; a mark in the center shows which cell has the
-    class, the first or the last.
-    """
-    cells = torch.randint(2, (count, 2, 2), generator=random)
-    informative = 3 * torch.randint(2, (count,), generator=random)
-    labels = cells.flatten(1).gather(1, informative[:, None])[:, 0]
-    pixels = torch.full((count, 1, 12, 12), 128, dtype=torch.uint8)
-    for row, column in itertools.product(range(2), repeat=2):
-        part = pixels[:, 0, 8 * row : 8 * row + 4, 8 * column : 8 * column + 4]
-        part.copy_((cells[:, row, column] * 255).to(torch.uint8).view(-1, 1, 1))
-        mark = (informative == 2 * row + column).to(torch.uint8).view(-1, 1, 1) * 127
-        pixels[:, 0, 4 + 2 * row : 6 + 2 * row, 4 + 2 * column : 6 + 2 * column] += mark
-    return pixels, labels
-
-
-def test_policy_is_learned() -> None:
-    """A model of two glimpses is right about new images: the second one is where it tells."""
-    torch.manual_seed(1)
-    random = torch.Generator().manual_seed(1)
-    model = RecurrentAttentionModel(
-        "01", (12, 12), [0.5], [0.5], glimpse_size=4, num_glimpses=2, hidden_size=32,
-        what_dim=32, where_dim=16, policy_std=0.6, rnn_type="gru",
-    )  # fmt: skip
-    baseline = ValueBaseline(32, initial_value=0.5)
-    optimizer = Adam([*model.parameters(), *baseline.parameters()], lr=1e-2)
-    for _ in range(120):
-        pixels, labels = toy(32, random)
-        rollout = model.rollout(
-            model.normalize(pixels),
-            num_rollouts=8,
-            sample=True,
-            init_locations=torch.zeros(32, 2),  # the mark is in the center
-        )
-        losses: GlimpseLosses = compute_glimpse_losses(
-            rollout,
-            labels,
-            baseline,
-            GlimpseLossOptions(normalize_advantages=True),
-            policy_std=model.policy.std,
-        )
-        optimizer.zero_grad()
-        losses.total.backward()
-        optimizer.step()
-    pixels, labels = toy(1000, random)
-    center = torch.zeros(1000, 2)
-    logits = model.rollout(model.normalize(pixels), init_locations=center).logits[:, 0, -1]
-    assert float((logits.argmax(1) == labels).double().mean()) > 0.95
-
-
-@pytest.mark.parametrize("informed", [False, True])
-def test_untrained_baseline_returns_its_initial_value(informed: bool) -> None:
-    random = torch.Generator().manual_seed(1)
-    states, log_probs = (
-        torch.randn(2, 3, 4, 5, generator=random),
-        torch.randn(2, 3, 4, generator=random),
-    )
-    expected = ValueBaseline(5, initial_value=0.25, informed=informed)(states, log_probs)
-    assert torch.equal(expected, torch.full((2, 3, 4), 0.25))
-
-
-@pytest.mark.parametrize("informed", [False, True])
-def test_baseline_has_no_gradient_for_its_inputs(informed: bool) -> None:
-    baseline = ValueBaseline(5, initial_value=0.25, informed=informed)
-    torch.nn.init.ones_(baseline.output.weight)
-    states, log_probs = (
-        torch.ones(2, 3, 4, 5, requires_grad=True),
-        torch.ones(2, 3, 4).requires_grad_(),
-    )
-    baseline(states, log_probs).sum().backward()
-    assert states.grad is None
-    assert log_probs.grad is None
-    assert all(weight.grad is not None for weight in baseline.parameters())
-
-
-def test_only_an_informed_baseline_depends_on_the_true_class() -> None:
-    states = torch.zeros(1, 1, 2, 5)
-    log_probs = torch.tensor([[[math.log(0.1), math.log(0.9)]]])
+def test_a_baseline_begins_at_its_value_and_only_an_informed_one_knows_the_class() -> None:
+    states, log_probs = torch.zeros(2, 5), torch.tensor([0.1, 0.9]).log()
     for informed in (False, True):
-        torch.manual_seed(0)
-        baseline = ValueBaseline(5, initial_value=0.0, informed=informed)
-        torch.nn.init.normal_(baseline.output.weight)
-        uncertain, certain = baseline(states, log_probs).flatten().tolist()
+        baseline = ValueBaseline(5, initial_value=0.25, informed=informed)
+        assert baseline(states + 3, log_probs).tolist() == [0.25, 0.25]
+        uncertain, certain = value_baseline(5, informed=informed)(
+            states.double(), log_probs.double()
+        ).tolist()
         assert (uncertain != certain) == informed
+
+
+# ---------------------------------------------------------------- all paths of a small problem
+#
+# Three places, two labels, two glimpses at each: four actions, so 81 paths. The policy is a table
+# of logits for each action and the place before it; what the classifier says is a table over the
+# places seen so far. `compute_glimpse_losses` gets all paths at once.
+
+PATHS = torch.tensor(list(itertools.product(range(3), repeat=4)))  # [81 4]
+
+
+def table(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def path_logits() -> Tensor:
+    """Class logits after each glimpse of each path, [81 4 3]; they depend on the places so far."""
+    tables = [table(*[3] * (glimpse + 1), 3, seed=glimpse) * 2 for glimpse in range(4)]
+    steps = [tables[glimpse][tuple(PATHS[:, : glimpse + 1].unbind(1))] for glimpse in range(4)]
+    return torch.stack(steps, 1)
+
+
+def path_log_probs(policy: Tensor) -> Tensor:
+    """Log-probability of each action of each path, [81 4]; `policy` is [4 4 3]."""
+    before = torch.cat([torch.full((81, 1), 3), PATHS[:, :-1]], 1)  # 3: no place yet
+    logits = policy[torch.arange(4), before]
+    return logits.log_softmax(-1).gather(-1, PATHS.unsqueeze(-1)).squeeze(-1)
+
+
+def expected_reward(policy: Tensor, labels: list[int], reward: RewardType) -> Tensor:
+    """The objective, path by path: each label counts unless an earlier one was misread."""
+    total = torch.zeros((), dtype=torch.float64)
+    for logits, log_probs in zip(path_logits(), path_log_probs(policy), strict=True):
+        value = 0.0
+        for label, true in enumerate(labels):
+            last = logits[2 * label + 1].softmax(-1)
+            if true == IGNORE_LABEL:
+                break
+            correct = int(last.argmax()) == true
+            value += float(last[true]) if reward == "gain" else float(correct)
+            if not correct:
+                break
+        total = total + log_probs.sum().exp() * value
+    return total
+
+
+def losses_of_paths(
+    labels: list[int], log_probs: Tensor, baseline: ValueBaseline, patch: Any, **options: Any
+) -> glimpse_losses.GlimpseLosses:
+    """Return the losses of the paths, each an image; `log_probs`, [81 1 4], are their actions'."""
+    known = torch.zeros(81, 1, 4, 5, dtype=torch.float64)  # before each action: the places so far
+    for action in range(1, 4):
+        known[:, 0, action, :action] = PATHS[:, :action].double()
+    nothing = torch.zeros(81, 1, 4, 2, dtype=torch.float64)
+    patch.setattr(glimpse_losses, "gaussian_log_prob", lambda *_: log_probs)
+    return compute_glimpse_losses(
+        GlimpseRollout(nothing, path_logits()[:, None], known, nothing, nothing),
+        torch.tensor([labels]).expand(81, -1),
+        baseline,
+        policy_std=torch.tensor(1.0),
+        **options,
+    )
+
+
+BASELINES: dict[str, Callable[[], ValueBaseline]] = {
+    "constant": lambda: ValueBaseline(5, initial_value=0.7).double(),
+    "learned": lambda: value_baseline(5),
+    "informed": lambda: value_baseline(5, informed=True),
+}
+
+
+@pytest.mark.parametrize("reward", ["correct", "gain"])
+@pytest.mark.parametrize("labels", [[1, 2], [0, IGNORE_LABEL]], ids=["two", "padded"])
+def test_the_expected_gradient_is_exact_with_each_baseline(
+    reward: RewardType, labels: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss is a mean over paths; each counts by its probability times their number."""
+    policy = table(4, 4, 3, seed=9).requires_grad_()
+    (exact,) = torch.autograd.grad(expected_reward(policy, labels, reward), policy)
+    assert exact.abs().max() > 0.01
+    for name, baseline in BASELINES.items():
+        log_probs = path_log_probs(policy)[:, None]
+        weights = 81 * log_probs.detach().sum((1, 2)).exp()
+        weighted = log_probs * weights.view(-1, 1, 1)
+        losses = losses_of_paths(labels, weighted, baseline(), monkeypatch, reward=reward)
+        (gradient,) = torch.autograd.grad(losses.policy, policy)
+        difference = float((-gradient - exact).abs().max())
+        assert difference < 1e-12, (name, difference)
+
+
+def test_actions_after_an_error_have_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With baselines that are not 0 there, as in the mean of many paths one may not see."""
+    wrong = path_logits()[:, 1].argmax(-1) != 1
+    assert 0 < wrong.sum() < 81
+    for name, baseline in BASELINES.items():
+        log_probs = path_log_probs(table(4, 4, 3, seed=9))[:, None].requires_grad_()
+        losses = losses_of_paths([1, 2], log_probs, baseline(), monkeypatch)
+        (gradient,) = torch.autograd.grad(losses.policy, log_probs)
+        assert not gradient[wrong, :, 2:].any(), name
+        assert gradient[~wrong].any(), name
+        assert gradient[wrong, :, :2].all(), name
+
+
+def test_classification_trains_every_label_and_no_padding() -> None:
+    """Also those after an error."""
+    logits = path_logits()[:5, None].clone().requires_grad_()
+    labels = torch.tensor([[1, 2], [0, IGNORE_LABEL], [2, 1], [0, 0], [1, IGNORE_LABEL]])
+    none, states = torch.zeros(5, 1, 0, 2).double(), torch.zeros(5, 1, 0, 5).double()
+    rollout = GlimpseRollout(torch.zeros(5, 1, 4, 2), logits, states, none, none)
+    losses = compute_glimpse_losses(
+        rollout, labels, value_baseline(5), policy_std=STD, aux_loss_weight=0.5
+    )
+    last, every = [], []
+    for image, glimpse in itertools.product(range(5), range(4)):
+        true = int(labels[image, glimpse // 2])
+        if true != IGNORE_LABEL:
+            every.append(-float(logits.detach()[image, 0, glimpse].log_softmax(-1)[true]))
+            last += every[-1:] * (glimpse % 2)
+    expected = sum(last) / 8 + 0.5 * sum(every) / 16
+    assert float(losses.classification.detach()) == pytest.approx(expected, rel=1e-12)
+    losses.classification.backward()
+    assert logits.grad is not None
+    padded = labels[:, 1] == IGNORE_LABEL
+    assert logits.grad[~padded, 0, 2:].all()
+    assert not logits.grad[padded, 0, 2:].any()

@@ -1,26 +1,57 @@
-"""Training of recurrent attention models: optimizer, losses, logs, evaluation and resuming."""
+"""The glimpse task: parts, schedules, logs, scores of single labels and sequences, supervision."""
 
 import csv
+import itertools
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from classification_data import write_digits
 from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from torch import Tensor, nn
 
+from visattn.data.classification.cluttered_mnist import ClutterSpec
 from visattn.data.classification.datasets import LabeledBatch
+from visattn.data.classification.digit_sequences import (
+    DigitCanvases,
+    DigitSequenceBatch,
+    DigitSequences,
+    DigitSequenceSpec,
+)
 from visattn.data.source import Source
+from visattn.models.glimpses.dram import DRAM
 from visattn.models.glimpses.ram import RecurrentAttentionModel
-from visattn.results.kinds import Split
+from visattn.results.kinds import IGNORE_LABEL, Split
 from visattn.training.classification.data import ClassificationData
+from visattn.training.glimpses.evaluation import GlimpseErrors, digit_scanpaths
+from visattn.training.glimpses.losses import label_targets
 from visattn.training.glimpses.task import GlimpseTask
 from visattn.training.optim import OptimConfig
+from visattn.training.sequences.data import SequenceData
 
-SIZES = {"train": 20, "validation": 7, "test": 11}
+SMALL: dict[str, Any] = {
+    "glimpse_size": 3,
+    "num_glimpses": 4,
+    "hidden_size": 11,
+    "what_dim": 7,
+    "where_dim": 5,
+}
+
+
+def trainer(folder: Path, *callbacks: Callback, **options: Any) -> Trainer:
+    saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
+    settings = {"max_epochs": 1, "logger": False, "num_sanity_val_steps": 0, **options}
+    return Trainer(
+        default_root_dir=folder, accelerator="cpu", callbacks=list(callbacks),
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        enable_checkpointing=saves, **{"log_every_n_steps": 1, **settings},
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- a label per image
 
 
 class Recorded(list[Any]):
@@ -45,103 +76,39 @@ class Rows(Source):
 
     def __call__(self, split: Split) -> Recorded:
         self.opened.append(split)
-        count, random = SIZES[split], torch.Generator().manual_seed(len(split))
+        count = {"train": 20, "validation": 7, "test": 11}[split]
+        random = torch.Generator().manual_seed(len(split))
         images = torch.randint(128, (count, 1, 9, 7), dtype=torch.uint8, generator=random)
         for number, image in enumerate(images):
             image[0, 3 * (number % 3)] = 255
         return Recorded([(image, number % 3) for number, image in enumerate(images)])
 
 
-class BrightRows(ClassificationData):
-    """The images of `Rows`."""
-
-    eval_batch_size = 5
-    source: Rows
-
-    def __init__(self, batch_size: int = 5, train_transforms: Any = None) -> None:
-        options: dict[str, Any] = {"batch_size": batch_size, "num_workers": 0, "seed": 3}
-        super().__init__(Rows(), train_transforms=train_transforms, **options)
-
-    def images(self, split: Split) -> LabeledBatch:
-        return self.collate(split)([*self.dataset(split)])
+def rows() -> Any:
+    data = ClassificationData(Rows(), batch_size=5, num_workers=0, seed=3)
+    data.eval_batch_size = 5
+    return data
 
 
 def build_task(model: dict[str, Any] | None = None, **options: Any) -> GlimpseTask:
-    def build(class_names: list[str]) -> RecurrentAttentionModel:
-        return RecurrentAttentionModel(
-            class_names, (9, 7), [0.3], [0.3],
-            **{
-                "glimpse_size": 3,
-                "num_glimpses": 4,
-                "hidden_size": 11,
-                "what_dim": 7,
-                "where_dim": 5,
-                **(model or {}),
-            },
-        )  # fmt: skip
+    def build(names: list[str]) -> RecurrentAttentionModel:
+        settings: dict[str, Any] = {**SMALL, **(model or {})}
+        return RecurrentAttentionModel(names, (9, 7), [0.3], [0.3], **settings)
 
     torch.manual_seed(0)
-    return GlimpseTask(build, BrightRows().data_info, **options)
+    return GlimpseTask(build, {"class_names": list(Rows.class_names)}, **options)
 
 
-def trainer(folder: Path, *callbacks: Callback, **options: Any) -> Trainer:
-    settings: dict[str, Any] = {
-        "max_epochs": 1,
-        "logger": False,
-        "num_sanity_val_steps": 0,
-        "log_every_n_steps": 1,
-        "enable_checkpointing": any(
-            isinstance(callback, ModelCheckpoint) for callback in callbacks
-        ),
-    }
-    return Trainer(
-        default_root_dir=folder, accelerator="cpu", callbacks=list(callbacks),
-        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
-        **{**settings, **options},
-    )  # fmt: skip
+def test_each_parameter_is_in_its_part() -> None:
+    task = build_task()
+    parts = {id(weight): part for part, weights in task.parts().items() for weight in weights}
+    for name, _ in task.named_parameters():
+        part = next((part for part in ("baseline", "policy") if part in name), "core")
+        assert parts.pop(id(task.get_parameter(name))) == part, name
+    assert not parts
 
 
-class PolicyRecorder(Callback):
-    """Records the standard deviation and the weights of the policy after each step."""
-
-    def __init__(self) -> None:
-        self.stds: list[float] = []
-        self.weights: list[Tensor] = []
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        policy = pl_module.model.policy
-        self.stds.append(float(policy.std.detach()))
-        self.weights.append(policy.mean.weight.detach().clone())
-
-
-def optimizer_config(task: GlimpseTask, monkeypatch: pytest.MonkeyPatch, steps: int = 100) -> Any:
-    class StepCount:
-        estimated_stepping_batches, callbacks = steps, ()
-
-    monkeypatch.setattr(GlimpseTask, "trainer", StepCount())
-    return task.configure_optimizers()
-
-
-def test_each_part_has_its_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = build_task(optim=OptimConfig(lr_mults={"policy": 0.25, "baseline": 3.0}))
-    optimizer = optimizer_config(task, monkeypatch)["optimizer"]
-    rates = {
-        id(parameter): group["initial_lr"]
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
-    for name, parameter in task.named_parameters():
-        if not parameter.requires_grad:
-            assert id(parameter) not in rates
-            continue
-        expected = 3e-3 if "value_baseline" in name else 2.5e-4 if "policy" in name else 1e-3
-        assert rates.pop(id(parameter)) == pytest.approx(expected), name
-    assert not rates
-
-
-def test_paper_network_has_209_677_trained_parameters() -> None:
+def test_the_paper_network_has_209_677_trained_parameters() -> None:
     task = GlimpseTask(
         lambda class_names: RecurrentAttentionModel(class_names, (28, 28), [0.1], [0.3]),
         {"class_names": list("0123456789")},
@@ -149,132 +116,52 @@ def test_paper_network_has_209_677_trained_parameters() -> None:
     learned = sum(weight.numel() for weight in task.parameters() if weight.requires_grad)
     assert learned == 209_677
     assert sum(weight.numel() for weight in task.parameters()) == learned + 3  # start and std
-    baseline = task.value_baseline
-    assert baseline is not None
-    assert sum(weight.numel() for weight in baseline.parameters()) == 257
-    expected = baseline(torch.randn(2, 3, 5, 256), torch.zeros(2, 3, 5))
-    assert expected.unique().tolist() == pytest.approx([0.1])
+    assert sum(weight.numel() for weight in task.value_baseline.parameters()) == 257
 
 
-@pytest.mark.parametrize("baseline", ["learned", "informed"])
-def test_one_step_changes_every_trained_parameter(baseline: Any, tmp_path: Path) -> None:
-    task = build_task(baseline=baseline, num_rollouts=2, reward="gain")
-    before = {
-        name: weight.detach().clone()
-        for name, weight in task.named_parameters()
-        if weight.requires_grad
-    }
-    trainer(tmp_path, max_steps=1, limit_val_batches=0).fit(task, BrightRows())
-    weights = dict(task.named_parameters())
-    unchanged = {name for name in before if torch.equal(weights[name], before[name])}
-    # The output weights start at 0, so the hidden layer has no gradient yet.
-    assert unchanged <= {"value_baseline.hidden.weight", "value_baseline.hidden.bias"}
-
-
-def test_policy_std_decays_linearly_in_its_logarithm(tmp_path: Path) -> None:
-    task, recorder = build_task({"policy_std": 0.4}, final_std=0.1), PolicyRecorder()
-    trainer(tmp_path, recorder, max_epochs=2, limit_val_batches=0).fit(task, BrightRows())
-    expected = [0.4 * (0.1 / 0.4) ** (step / 8) for step in range(8)]
-    assert recorder.stds == pytest.approx(expected)
-
-
-DIAGNOSTICS = {
-    "reward", "explained_variance", "std", "mean_std", "baseline_loss",
-}  # fmt: skip
-
-
-def test_diagnostics_are_logged_at_their_step(tmp_path: Path) -> None:
+def test_the_policy_is_logged_and_its_std_decays_linearly_in_the_logarithm(tmp_path: Path) -> None:
     task = build_task({"policy_std": 0.4}, num_rollouts=3, final_std=0.1)
     logger = CSVLogger(tmp_path)
-    run = trainer(tmp_path, logger=logger, max_epochs=2, log_every_n_steps=2)
-    run.fit(task, BrightRows())
-    assert logger.log_dir is not None
-    rows = list(csv.DictReader((Path(logger.log_dir) / "metrics.csv").read_text().splitlines()))
-    names = {f"policy/{name}" for name in DIAGNOSTICS}
-    assert names | {"train/loss"} <= set(rows[0])
-    rows_with_policy = [row for row in rows if row["policy/std"]]
-    assert [int(row["step"]) for row in rows_with_policy] == [1, 3, 5, 7]
-    for row in rows_with_policy:
+    trainer(tmp_path, logger=logger, max_epochs=2, log_every_n_steps=2).fit(task, rows())
+    lines = (Path(str(logger.log_dir)) / "metrics.csv").read_text().splitlines()
+    logged = [row for row in csv.DictReader(lines) if row["policy/std"]]
+    assert [int(row["step"]) for row in logged] == [1, 3, 5, 7]
+    names = {"reward", "explained_variance", "std", "mean_std", "baseline_loss"}
+    for row in logged:
         expected = 0.4 * (0.1 / 0.4) ** (int(row["step"]) / 8)
         assert float(row["policy/std"]) == pytest.approx(expected, rel=1e-5)
-        assert all(math.isfinite(float(row[name])) for name in names)
-    validated = [row for row in rows if row["val/error"]]
-    assert len(validated) == 2
-    for name in ("val/error_random", "val/error_raster", "val/loss"):
-        assert float(validated[0][name]) >= 0
+        values = [float(row[f"policy/{name}"]) for name in names] + [float(row["train/loss"])]
+        assert all(map(math.isfinite, values))
 
 
-def test_batch_size_one(tmp_path: Path) -> None:
-    data = BrightRows(batch_size=1)
-    data.eval_batch_size = 1
-    run = trainer(tmp_path, max_steps=2, val_check_interval=2)
-    run.fit(build_task(normalize_advantages=True), data)
-    assert 0 <= float(run.callback_metrics["val/error"]) <= 1
-
-
-def test_test_is_deterministic_and_reads_each_image_once(tmp_path: Path) -> None:
-    task, results, notes = build_task(num_eval_starts=2, num_eval_samples=3), [], []
+def test_scores_are_the_same_in_every_run_and_read_each_image_once(tmp_path: Path) -> None:
+    task, results = build_task(num_eval_starts=2, num_eval_samples=3), []
     for seed in (1, 2):
         seed_everything(seed)
-        data = BrightRows()
+        data = rows()
         (scores,) = trainer(tmp_path).test(task, data, verbose=False)
         assert data.source.opened == ["test"]
-        images: Any = data.samples("test")
-        assert sorted(images.read) == list(range(11))
-        results.append(scores)
-        notes.append(task.notes)
+        assert sorted(data.samples("test").read) == list(range(11))
+        results.append((scores, task.notes))
     assert results[0] == results[1]
-    assert set(results[0]) == {
-        "test/error", "test/error_random", "test/error_raster", "test/error_sampled",
-        "test/error_averaged_3x4_glimpses", "test/loss",
-    }  # fmt: skip
-    assert notes[0] == notes[1]
-
-
-def test_training_does_not_open_the_test_split(tmp_path: Path) -> None:
-    data = BrightRows()
-    trainer(tmp_path).fit(build_task(), data)
-    assert sorted(data.source.opened) == ["train", "validation"]
-
-
-def test_errors_per_glimpse_are_reported(tmp_path: Path) -> None:
-    task = build_task(num_eval_samples=2)
-    (scores,) = trainer(tmp_path).test(task, BrightRows(), verbose=False)
-    per_glimpse = task.notes["test_error_per_glimpse"]
+    scores, notes = results[0]
+    errors = ("error", "error_random", "error_raster", "error_sampled")
+    assert set(scores) == {
+        f"test/{name}" for name in (*errors, "error_averaged_3x4_glimpses", "loss")
+    }
+    per_glimpse = notes["test_error_per_glimpse"]
     assert set(per_glimpse) == {"greedy", "random", "raster", "sampled", "averaged"}
-    assert all(len(errors) == 4 for errors in per_glimpse.values())
     assert per_glimpse["greedy"][-1] == pytest.approx(scores["test/error"])
-    assert per_glimpse["averaged"][-1] == pytest.approx(scores["test/error_averaged_2x4_glimpses"])
-    again = build_task(num_eval_samples=2)
-    trainer(tmp_path).validate(again, BrightRows(), verbose=False)
-    assert set(again.notes["val_error_per_glimpse"]) == {"greedy", "random", "raster"}
-
-
-def test_error_is_that_of_the_greedy_policy(tmp_path: Path) -> None:
-    task = build_task(num_eval_samples=1).eval()
-    task.model.random_start = False  # type: ignore[misc] (as that of DRAM)
-    data = BrightRows()
-    (scores,) = trainer(tmp_path).test(task, data, verbose=False)
-    batch = data.images("test")
-    logits = task.model.eval()(batch.images)
-    wrong = (logits.argmax(1) != batch.labels).float().mean()
-    assert scores["test/error"] == pytest.approx(wrong.item())
-    loss = nn.functional.cross_entropy(logits, batch.labels)
-    assert scores["test/loss"] == pytest.approx(loss.item(), rel=1e-5)
-
-
-class Interrupt(Callback):
-    """Interrupts the second epoch: nothing is written after the checkpoint."""
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if trainer.current_epoch == 1:
-            raise KeyboardInterrupt
+    assert per_glimpse["averaged"][-1] == pytest.approx(scores["test/error_averaged_3x4_glimpses"])
+    data = rows()
+    trainer(tmp_path, max_steps=1).fit(task, data)
+    assert "test" not in data.source.opened
 
 
 def test_the_weights_of_another_run_leave_the_options_of_the_task(tmp_path: Path) -> None:
     saver = ModelCheckpoint(tmp_path, "last", enable_version_counter=False)
     first = build_task({"policy_std": 0.5})
-    trainer(tmp_path, saver).fit(first, BrightRows())
+    trainer(tmp_path, saver).fit(first, rows())
     task = build_task({"policy_std": 0.25}, baseline="learned")
     own = {name: value.clone() for name, value in task.value_baseline.state_dict().items()}
     task.initialize(tmp_path / "last.ckpt")
@@ -284,3 +171,165 @@ def test_the_weights_of_another_run_leave_the_options_of_the_task(tmp_path: Path
         assert torch.equal(value, first.model.state_dict()[name]), name
     for name, value in task.value_baseline.state_dict().items():
         assert torch.equal(value, own[name]), name
+
+
+# ---------------------------------------------------------------- several labels per image
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits")
+    write_digits(folder, train=41, test=13)
+    return folder
+
+
+def digits(root: Path, size: tuple[int, int] = (47, 79), **options: Any) -> SequenceData:
+    spec = DigitSequenceSpec("scattered", ClutterSpec(size), **{"max_digits": 2, **options})
+    return SequenceData(DigitCanvases(str(root), spec, val=11), batch_size=5, num_workers=0)
+
+
+def drawn(data: SequenceData, split: Split, count: int) -> DigitSequenceBatch:
+    samples = data.samples(split)
+    assert isinstance(samples, DigitSequences)
+    return samples.draw(list(range(count)))
+
+
+def reader(data: SequenceData, model: dict[str, Any] | None = None, **options: Any) -> GlimpseTask:
+    def build(names: list[str]) -> DRAM:
+        settings = {
+            "end_class": "end", "num_glimpses_per_object": 2, "glimpse_size": 5, "hidden_size": 11,
+            "what_dim": 7, "where_dim": 3, "context_size": 6, **(model or {}),
+        }  # fmt: skip
+        return DRAM(names, (47, 79), [0.1], [0.3], **settings)
+
+    torch.manual_seed(0)
+    return GlimpseTask(build, data.data_info, **options)
+
+
+def test_errors_of_sequences_and_glimpses_match_a_loop() -> None:
+    random = torch.Generator().manual_seed(1)
+    scores = torch.randn(13, 6, 3, generator=random)
+    labels = torch.randint(3, (13, 3), generator=random)
+    scores[::3] += 9 * torch.nn.functional.one_hot(labels[::3].repeat_interleave(2, 1), 3)
+    labels[::2, 2] = IGNORE_LABEL
+    errors = GlimpseErrors(6)
+    for part in (slice(0, 7), slice(7, 8), slice(8, 13)):
+        errors.update(scores[part], labels[part])
+    read = scores.argmax(-1).tolist()
+    wrong, counts = 0, [[0, 0] for _ in range(6)]
+    for image, true in enumerate(labels.tolist()):
+        present = [label for label in range(3) if true[label] != IGNORE_LABEL]
+        wrong += any(read[image][2 * label + 1] != true[label] for label in present)
+        for label, step in itertools.product(present, range(2)):
+            counts[2 * label + step][0] += read[image][2 * label + step] != true[label]
+            counts[2 * label + step][1] += 1
+    assert 0 < wrong < 13
+    assert float(errors.compute()) == pytest.approx(wrong / 13)
+    assert errors.per_glimpse().tolist() == pytest.approx([part / whole for part, whole in counts])
+
+
+def test_targets_end_with_the_end_class_and_paths_lead_over_the_digits(root: Path) -> None:
+    data = digits(root)
+    model = reader(data).model
+    labels = torch.tensor([[7, 2], [1, IGNORE_LABEL]])
+    assert label_targets(model, labels).tolist() == [[7, 2, 10], [1, 10, IGNORE_LABEL]]
+    batch = drawn(data, "test", 13)
+    path = digit_scanpaths(model, batch)
+    for image, count in enumerate(batch.num_digits.tolist()):
+        digit_of_glimpse = [0, 0, count - 1, count - 1, count - 1, count - 1]
+        assert torch.equal(path[image], batch.centers[image, digit_of_glimpse]), image
+    assert set(batch.num_digits.tolist()) == {1, 2}
+
+
+def test_models_that_do_not_fit_the_data_are_refused(root: Path) -> None:
+    def single(**options: Any) -> GlimpseTask:
+        info = {"class_names": ["a", "b"], **options.pop("info", {})}
+        build = lambda names: RecurrentAttentionModel(names, (9, 7), [0.1], [0.3], **SMALL)  # noqa: E731
+        return GlimpseTask(build, info, **options)
+
+    photos = LabeledBatch(torch.zeros(2, 1, 9, 7, dtype=torch.uint8), torch.zeros(2).long())
+    plain = reader(digits(root), {"end_class": None}).model
+    cases: tuple[tuple[Any, type[Exception], str], ...] = (
+        (lambda: reader(digits(root, (60, 100), max_digits=3)), ValueError,
+         r"up to 3 labels per image.*reads 2: use DRAM with max"),
+        (lambda: reader(digits(root, target="addition")), ValueError,
+         r"up to 1 label per image.*reads 2.*max_objects=1"),
+        (lambda: single(info={"max_length": 2}), ValueError, "reads 1: use DRAM with max_obj"),
+        (lambda: label_targets(plain, torch.tensor([[7, 2], [1, IGNORE_LABEL]])), ValueError,
+         "different numbers of labels, at most 2: set end_class"),
+        (lambda: single(supervised_location_epochs=1).supervised_losses(
+            photos.images.float(), photos, torch.zeros(2, 1, 4, 2)), TypeError,
+         "data that know the centers.*of type LabeledBatch"),
+    )  # fmt: skip
+    for call, error, message in cases:
+        with pytest.raises(error, match=message):
+            call()
+
+
+@pytest.mark.parametrize("target", ["sequence", "addition"])
+def test_errors_are_those_of_whole_sequences(root: Path, target: Any, tmp_path: Path) -> None:
+    """Of the greedy policy, and of all controls."""
+    data = digits(root, target=target)
+    model = {} if target == "sequence" else {"max_objects": 1, "end_class": None}
+    task = reader(data, model, num_eval_samples=2)
+    (scores,) = trainer(tmp_path).test(task, data, verbose=False)
+    batch = drawn(data, "test", 13)
+    labels, logits = label_targets(task.model, batch.labels), task.model.eval()(batch.images)
+    logits = logits.detach().view(13, labels.shape[1], -1)
+    present = labels != IGNORE_LABEL
+    wrong = (logits.argmax(-1) != labels) & present
+    assert scores["test/error"] == pytest.approx(float(wrong.any(1).double().mean()))
+    loss = torch.nn.functional.cross_entropy(logits[present], labels[present])
+    assert scores["test/loss"] == pytest.approx(float(loss), rel=1e-5)
+    count = task.model.num_glimpses
+    assert set(scores) == {
+        "test/error", "test/error_random", "test/error_raster", "test/error_centered",
+        "test/error_sampled", f"test/error_averaged_2x{count}_glimpses", "test/loss",
+    }  # fmt: skip
+    assert ("chance" in task.notes) == (target == "addition")
+    path = digit_scanpaths(task.model, batch)
+    inputs = task.model.normalize(batch.images)
+    centered = task.model.rollout(inputs, locations=path).logits[:, 0, 1::2]
+    if target == "sequence":
+        missed = ((centered.argmax(-1) != labels) & present).any(1)
+        assert scores["test/error_centered"] == pytest.approx(float(missed.double().mean()))
+
+
+def test_supervised_epochs_look_around_the_digits_and_teach_the_policy(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = digits(root)
+    optim = OptimConfig(schedule="cosine", lr_mults={"policy": 10.0})
+    task = reader(data, supervised_location_epochs=1, optim=optim)
+    batch = drawn(data, "train", 30)
+    path, images = digit_scanpaths(task.model, batch), task.model.normalize(batch.images)
+
+    def distance() -> float:
+        means = task.model.rollout(images, samples=path[:, None]).policy_means[:, 0]
+        return float((means - path).norm(dim=-1).mean().detach())
+
+    before, rollout, given = distance(), task.model.rollout, list[Any]()
+
+    def watched(*args: Any, **options: Any) -> Any:
+        given.append(options.get("samples"))
+        return rollout(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(task.model, "rollout", watched)
+        trainer(tmp_path, max_epochs=2, limit_val_batches=0).fit(task, data)
+    assert all(samples is not None and samples.std() > 0.1 for samples in given[:6])
+    assert given[6:] == [None] * 6
+    assert distance() < before
+
+
+def test_the_supervised_policy_loss_is_the_density_of_the_centers(root: Path) -> None:
+    data = digits(root)
+    task = reader(data, {"policy_std": 0.3})
+    batch = drawn(data, "train", 7)
+    path = digit_scanpaths(task.model, batch)
+    images = task.model.normalize(batch.images)
+    rollout, losses = task.supervised_losses(images, batch, torch.zeros(7, 1, 6, 2))
+    torch.testing.assert_close(rollout.policy_samples, path[:, None])
+    squares = (rollout.policy_means[:, 0] - path).square().sum(-1) / (2 * 0.3**2)
+    expected = (squares + 2 * math.log(0.3) + math.log(2 * math.pi)).sum(1).mean()
+    torch.testing.assert_close(losses.policy, expected)

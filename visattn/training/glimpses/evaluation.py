@@ -1,7 +1,6 @@
 """Evaluation of glimpse models: error rates after each glimpse, and known centers of objects."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -11,8 +10,7 @@ from torchmetrics import Metric
 
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.data.loading import per_sample_uniforms
-from visattn.functional.reinforce import gaussian_log_prob
-from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
+from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import raster_scanpaths
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.glimpses.losses import label_per_glimpse, label_sequences, total_cross_entropy
@@ -32,46 +30,6 @@ def digit_scanpaths(
     digits = torch.arange(model.num_glimpses, device=batch.centers.device) // step
     digits = digits.minimum(batch.num_digits.unsqueeze(1) - 1)
     return batch.centers.gather(1, digits.unsqueeze(-1).expand(-1, -1, 2))
-
-
-def supervised_rollout(
-    model: RecurrentAttentionModel,
-    images: Float[Tensor, "b c y x"],
-    batch: object,
-    noise: Float[Tensor, "b m t 2"],
-) -> tuple[GlimpseRollout, Float[Tensor, "b t 2"]]:
-    """Return rollouts whose glimpses lie around the centers of the objects, and these centers.
-
-    The core gets no gradient from the policy, since the locations of objects would outweigh what
-    it learns about their classes. The noise of the locations is in units of the standard deviation
-    of the policy.
-
-    Raises:
-        TypeError: If the batch does not know the centers of the objects.
-    """
-    if not isinstance(batch, DigitSequenceBatch):
-        raise TypeError(
-            "supervised_location_epochs needs data that know the centers of the objects, such as "
-            f"SequenceData; got a batch of type {type(batch).__name__}"
-        )
-    path = digit_scanpaths(model, batch).to(images)
-    samples = path.unsqueeze(1) + model.policy.std.detach() * noise
-    return model.rollout(images, num_rollouts=noise.shape[1], samples=samples), path
-
-
-def supervised_policy_loss(
-    rollout: GlimpseRollout, locations: Float[Tensor, "b t 2"], policy_std: Float[Tensor, ""]
-) -> Float[Tensor, ""]:
-    """Return the negative log-density of known locations under the policy, in nats per rollout.
-
-    The last locations belong to the actions. The standard deviation is a constant here.
-    """
-    num_actions = rollout.policy_means.shape[2]
-    targets = locations[:, None, locations.shape[1] - num_actions :]
-    log_probs = gaussian_log_prob(
-        targets.expand_as(rollout.policy_means), rollout.policy_means, policy_std.detach()
-    )
-    return -log_probs.sum(-1).mean()
 
 
 class GlimpseErrors(Metric):
@@ -120,105 +78,76 @@ class GlimpseErrors(Metric):
             return self.wrong / self.count
 
 
-@dataclass(frozen=True)
-class GlimpseEvaluator:
-    """Evaluates a glimpse model with several sources of locations.
+SOURCES = ("greedy", "random", "raster", "centered", "sampled", "averaged")
+"""Where the locations of an evaluation come from."""
+
+
+def evaluate_glimpses(
+    model: RecurrentAttentionModel,
+    images: UInt8[Tensor, "b _ y x"],
+    indices: Sequence[int],
+    centers: Float[Tensor, "b 2"] | Float[Tensor, "b t 2"] | None = None,
+    *,
+    num_starts: int = 1,
+    num_samples: int = 0,
+    seed: int = 0,
+) -> Iterator[tuple[str, Float[Tensor, "b t k"]]]:
+    """Yield each source of locations with the logits, or mean probabilities, after each glimpse.
 
     Random numbers belong to the index of an image, so that the batch size and the number of
     processes make no difference.
 
     Args:
+        model: The model.
+        images: A batch of images.
+        indices: Their indices in the whole split.
+        centers: x and y in [-1, 1]: the first location of the greedy policy, or all locations, of
+            the source `centered`, which is left out without them.
         num_starts: Initial locations per image over which the error of the greedy policy is
             averaged; a model with a fixed initial location has one.
         num_samples: Sampled rollouts whose probabilities are averaged; 0 disables sampling.
         seed: Seed of initial locations, random locations and samples.
-
-    Example:
-        >>> GlimpseEvaluator(num_samples=10).location_sources()
-        ('greedy', 'random', 'raster', 'sampled', 'averaged')
     """
-
-    num_starts: int = 1
-    num_samples: int = 0
-    seed: int = 0
-
-    def location_sources(self, *, centered: bool = False) -> tuple[str, ...]:
-        """Return the sources of locations; `centered` needs known centers of the objects."""
-        sampled = ("sampled", "averaged") if self.num_samples else ()
-        return ("greedy", "random", "raster", *(["centered"] if centered else []), *sampled)
-
-    def error_name(self, source: str, num_glimpses: int = 0) -> str:
-        """Return the metric name of the error with a source of locations.
-
-        Example:
-            >>> GlimpseEvaluator().error_name("greedy")
-            'error'
-            >>> GlimpseEvaluator(num_samples=5).error_name("averaged", 7)
-            'error_averaged_5x7_glimpses'
-        """
-        if source == "averaged":
-            return f"error_averaged_{self.num_samples}x{num_glimpses}_glimpses"
-        return "error" if source == "greedy" else f"error_{source}"
-
-    def evaluate(
-        self,
-        model: RecurrentAttentionModel,
-        images: UInt8[Tensor, "b _ y x"],
-        indices: Sequence[int],
-        centers: Float[Tensor, "b 2"] | Float[Tensor, "b t 2"] | None = None,
-    ) -> Iterator[tuple[str, Float[Tensor, "b t k"]]]:
-        """Yield each source of locations with the logits after each glimpse.
-
-        `indices` are those of the images in the whole split; `centers`, x and y in [-1, 1], the
-        first location of the greedy policy, or all locations, of the source `centered`, which is
-        left out without them.
-        """
-        inputs = model.normalize(images)
-        num_glimpses = model.num_glimpses
-        num_starts = self.num_starts if model.random_start else 1
-        # Numbers of an image, two each: the starts of the greedy policy; the random locations; then
-        # for each sampled rollout its start and the noise of its t locations.
-        counts = [2 * num_starts, 2 * num_glimpses, *[2 + 2 * num_glimpses] * self.num_samples]
-        uniforms = per_sample_uniforms(self.seed, indices, sum(counts)).split(counts, 1)
-        for start in _to_locations(uniforms[0], inputs).unbind(1):
-            yield "greedy", _logits(model, inputs, init_locations=_start(model, start))
-        fixed = {
-            "random": _to_locations(uniforms[1], inputs),
-            "raster": raster_scanpaths(len(inputs), num_glimpses).to(inputs),
-        }
-        for source, locations in fixed.items():
-            yield source, _logits(model, inputs, locations=locations)
-        if centers is not None:
-            # The center of a single object is where the greedy policy starts; those of several are
-            # the whole path.
-            name = "init_locations" if centers.ndim == 2 else "locations"
-            yield "centered", _logits(model, inputs, **{name: centers.to(inputs)})
-        if self.num_samples:
-            logits = torch.stack([_sampled_logits(model, inputs, own) for own in uniforms[2:]])
-            yield "sampled", logits[0]
-            yield "averaged", logits.softmax(-1).mean(0)
+    inputs = model.normalize(images)
+    num_glimpses = model.num_glimpses
+    # Numbers of an image, two each: the starts of the greedy policy; the random locations; then
+    # for each sampled rollout its start and the noise of its t locations.
+    starts = 2 * (num_starts if model.random_start else 1)
+    counts = [starts, 2 * num_glimpses, *[2 + 2 * num_glimpses] * num_samples]
+    uniforms = per_sample_uniforms(seed, indices, sum(counts)).split(counts, 1)
+    for start in _to_locations(uniforms[0], inputs).unbind(1):
+        yield "greedy", _logits(model, inputs, init_locations=_start(model, start))
+    yield "random", _logits(model, inputs, locations=_to_locations(uniforms[1], inputs))
+    raster = raster_scanpaths(len(inputs), num_glimpses).to(inputs)
+    yield "raster", _logits(model, inputs, locations=raster)
+    if centers is not None:
+        # The center of a single object is where the greedy policy starts; those of several are
+        # the whole path.
+        name = "init_locations" if centers.ndim == 2 else "locations"
+        yield "centered", _logits(model, inputs, **{name: centers.to(inputs)})
+    if num_samples:
+        logits = torch.stack([_sampled_logits(model, inputs, own) for own in uniforms[2:]])
+        yield "sampled", logits[0]
+        yield "averaged", logits.softmax(-1).mean(0)
 
 
 class GlimpseEvaluation(Evaluation):
-    """Errors of a split for each source of locations, after each glimpse and at the end.
+    """Errors of a split for each source of locations, after each glimpse and at the end."""
 
-    There is an evaluator for each of `fit`, `validate` and `test`.
-    """
+    names = ("loss", "error", "error_random", "error_raster")
 
-    def __init__(
-        self, model: RecurrentAttentionModel, evaluators: Mapping[str, GlimpseEvaluator]
-    ) -> None:
+    def __init__(self, model: RecurrentAttentionModel, num_samples: int) -> None:
         super().__init__()
-        self.num_glimpses = model.num_glimpses
         self.class_names = model.class_names
         self.has_chance_level = model.num_labels == 1
-        self.evaluator = fit = evaluators["fit"]
-        sources = evaluators["test"].location_sources(centered=True)
-        self.errors = nn.ModuleDict({name: GlimpseErrors(model.num_glimpses) for name in sources})
+        self.error_names = {source: f"error_{source}" for source in SOURCES} | {
+            "greedy": "error",
+            "averaged": f"error_averaged_{num_samples}x{model.num_glimpses}_glimpses",
+        }
+        self.errors = nn.ModuleDict({name: GlimpseErrors(model.num_glimpses) for name in SOURCES})
         self.loss = WeightedMean()
         self.label_counts = ClassCounts(len(model.class_names))
         self.num_images = 0
-        self.names = ("loss", *map(fit.error_name, fit.location_sources()))
 
     def next_indices(self, count: int, *, rank: int, world_size: int) -> range:
         """Return the indices of the next images: of w processes, process r has r, r + w, ..."""
@@ -228,16 +157,13 @@ class GlimpseEvaluation(Evaluation):
 
     def update(
         self,
-        model: RecurrentAttentionModel,
-        images: UInt8[Tensor, "b _ y x"],
         labels: Int[Tensor, "b ..."],
-        indices: Sequence[int],
-        centers: Float[Tensor, "b 2"] | Float[Tensor, "b t 2"] | None,
+        logits_by_source: Iterable[tuple[str, Float[Tensor, "b t k"]]],
     ) -> None:
-        """Evaluate images; see `GlimpseEvaluator.evaluate`."""
+        """Add the labels of images and what `evaluate_glimpses` yields of them."""
         if self.has_chance_level:
             self.label_counts.update(labels.flatten())
-        for source, logits in self.evaluator.evaluate(model, images, indices, centers):
+        for source, logits in logits_by_source:
             self._error(source).update(logits, labels)
             if source == "greedy":
                 self.loss.update(*total_cross_entropy(logits, labels))
@@ -250,7 +176,7 @@ class GlimpseEvaluation(Evaluation):
         """Return the errors after each glimpse, and whether the last ones are above chance."""
         per_glimpse = {
             source: [None if e != e else e for e in self._error(source).per_glimpse().tolist()]
-            for source in self._sources()
+            for source in self._updated()
         }
         notes: dict[str, Any] = {f"{split}_error_per_glimpse": per_glimpse}
         if self.has_chance_level:
@@ -264,17 +190,13 @@ class GlimpseEvaluation(Evaluation):
         super().reset()
         self.num_images = 0
 
-    def _sources(self) -> list[str]:
+    def _updated(self) -> list[str]:
         """Return the sources of locations that any process evaluated."""
-        sources = self.evaluator.location_sources(centered=True)
-        names = all_gather_union(name for name in sources if self._error(name).update_called)
-        return [name for name in sources if name in names]
+        names = all_gather_union(name for name in SOURCES if self._error(name).update_called)
+        return [name for name in SOURCES if name in names]
 
     def _final_errors(self) -> dict[str, Tensor]:
-        return {
-            self.evaluator.error_name(name, self.num_glimpses): self._error(name).compute()
-            for name in self._sources()
-        }
+        return {self.error_names[name]: self._error(name).compute() for name in self._updated()}
 
     def _error(self, source: str) -> GlimpseErrors:
         return cast("GlimpseErrors", self.errors[source])

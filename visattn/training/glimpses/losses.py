@@ -89,47 +89,34 @@ def log_prob_before_glimpses(
 
 @torch.no_grad()
 def rewarded_actions(
-    logits: Float[Tensor, "b m t k"],
-    labels: Int[Tensor, "b ..."],
-    *,
-    num_actions: int | None = None,
-) -> Bool[Tensor, "b m a"]:
-    """Return which actions can still earn a reward.
+    logits: Float[Tensor, "b m t k"], labels: Int[Tensor, "b ..."]
+) -> Bool[Tensor, "b m t"]:
+    """Return whether the action that leads to each glimpse can still earn a reward.
 
     These are the actions that lead to glimpses at an existing label with no earlier label misread.
-    All others must have no gradient. Whether an action counts is decided before it is taken. For
-    the arguments see `classification_rewards`.
+    All others must have no gradient. Whether an action counts is decided before it is taken.
 
     Example:
         >>> logits = torch.tensor([[[[9.0, 0.0], [9.0, 0.0], [9.0, 0.0], [9.0, 0.0]]]])
-        >>> rewarded_actions(logits, torch.tensor([[0, 1]])), rewarded_actions(
-        ...     logits, torch.tensor([[1, 1]])
-        ... )
-        (tensor([[[True, True, True]]]), tensor([[[ True, False, False]]]))
+        >>> rewarded_actions(logits, torch.tensor([[1, 1]]))
+        tensor([[[ True,  True, False, False]]])
 
     Source:
         Ba et al. 2015, arXiv:1412.7755, section 3.3.
     """
-    num_glimpses = logits.shape[2]
     sequences = label_sequences(labels).unsqueeze(1)
-    step = num_glimpses // sequences.shape[2]
-    counted = (sequences != IGNORE_LABEL).expand(-1, logits.shape[1], -1)
+    step = logits.shape[2] // sequences.shape[2]
     correct = logits[:, :, step - 1 :: step].argmax(-1) == sequences
     before = torch.cat([torch.ones_like(correct[..., :1]), correct[..., :-1]], -1)
-    counted = counted & before.int().cumprod(-1).bool()
-    num_actions = num_glimpses - 1 if num_actions is None else num_actions
-    return counted.repeat_interleave(step, -1)[..., num_glimpses - num_actions :]
+    counted = (sequences != IGNORE_LABEL) & before.int().cumprod(-1).bool()
+    return counted.repeat_interleave(step, -1)
 
 
 @torch.no_grad()
 def classification_rewards(
-    logits: Float[Tensor, "b m t k"],
-    labels: Int[Tensor, "b ..."],
-    reward: RewardType = "correct",
-    *,
-    num_actions: int | None = None,
-) -> Float[Tensor, "b m a"]:
-    """Return the reward of each action of rollouts that classify an image with t glimpses.
+    logits: Float[Tensor, "b m t k"], labels: Int[Tensor, "b ..."], reward: RewardType = "correct"
+) -> Float[Tensor, "b m t"]:
+    """Return the reward of the action that leads to each glimpse of rollouts.
 
     The reward of a sequence of labels is the sum over its labels, each read after the last of its
     glimpses. An action is rewarded for the label that it leads to and for all later ones. The first
@@ -139,16 +126,14 @@ def classification_rewards(
         logits: Class logits after each glimpse.
         labels: True classes, or sequences of them padded with `IGNORE_LABEL`.
         reward: As in `GlimpseTask`; the `gain` of later labels is their probability.
-        num_actions: Number of actions; t - 1 by default, one between any two glimpses. It is t if
-            the policy also chooses the first location.
 
     Example:
         >>> logits = torch.tensor([[[[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]]]])
         >>> classification_rewards(logits, torch.tensor([1]))
-        tensor([[[1., 1.]]])
+        tensor([[[1., 1., 1.]]])
         >>> pair = torch.tensor([[[[0.0, 9.0], [0.0, 9.0], [0.0, 9.0], [0.0, 9.0]]]])
         >>> classification_rewards(pair, torch.tensor([[1, 1]]))
-        tensor([[[2., 1., 1.]]])
+        tensor([[[2., 2., 1., 1.]]])
     """
     # Six glimpses that read three labels, two for each; the second label is misread:
     #
@@ -158,14 +143,9 @@ def classification_rewards(
     #     right                             1     0     1
     #     reward `correct` to go         1  1  0  0  0  0      the third label does not count
     #     action can earn a reward       1  1  1  1  0  0      `rewarded_actions`
-    #
-    # Action i leads to glimpse i. The policy does not choose a given first location: the five
-    # actions that are left are the last columns.
-    num_glimpses = logits.shape[2]
     sequences = label_sequences(labels).unsqueeze(1)
-    step = num_glimpses // sequences.shape[2]
-    num_actions = num_glimpses - 1 if num_actions is None else num_actions
-    counted = rewarded_actions(logits, labels, num_actions=num_glimpses)
+    step = logits.shape[2] // sequences.shape[2]
+    counted = rewarded_actions(logits, labels)
     if reward == "correct":
         rewards = (logits[:, :, step - 1 :: step].argmax(-1) == sequences).to(logits.dtype)
     else:
@@ -173,7 +153,7 @@ def classification_rewards(
     to_go = rewards_to_go(rewards * counted[..., ::step]).repeat_interleave(step, -1)
     if reward == "gain":
         to_go = (to_go - log_prob_before_glimpses(logits, labels).exp()) * counted
-    return to_go[..., num_glimpses - num_actions :]
+    return to_go
 
 
 class ValueBaseline(nn.Module):
@@ -237,51 +217,39 @@ class GlimpseLosses:
         return self.classification + self.policy + self.baseline
 
 
-@dataclass(frozen=True)
-class GlimpseLossOptions:
-    """How rewards become losses, and what each loss counts; see `GlimpseTask`."""
-
-    reward: RewardType = "correct"
-    normalize_advantages: bool = False
-    policy_loss_weight: float = 1.0
-    aux_loss_weight: float = 0.0
-
-
 def compute_glimpse_losses(
     rollout: GlimpseRollout,
     labels: Int[Tensor, "b ..."],
     baseline: ValueBaseline,
-    options: GlimpseLossOptions | None = None,
     *,
     policy_std: Float[Tensor, ""],
+    reward: RewardType = "correct",
+    normalize_advantages: bool = False,
+    policy_loss_weight: float = 1.0,
+    aux_loss_weight: float = 0.0,
 ) -> GlimpseLosses:
-    """Return the losses of rollouts.
+    """Return the losses of rollouts; for the options see `GlimpseTask`.
 
     Every label of a sequence is classified after the last of its glimpses. Actions after the first
     misread label, whose reward is 0 whatever they are, have no gradient. The baseline is the reward
     that is expected from what is known before an action.
     """
-    options = options or GlimpseLossOptions()
-    num_actions = rollout.policy_means.shape[2]
-    rewards = classification_rewards(
-        rollout.logits, labels, options.reward, num_actions=num_actions
-    )
-    rewarded = rewarded_actions(rollout.logits, labels, num_actions=num_actions)
+    # Action i leads to glimpse i; a given first location is none.
+    first = rollout.logits.shape[2] - rollout.policy_means.shape[2]
+    rewards = classification_rewards(rollout.logits, labels, reward)[..., first:]
+    rewarded = rewarded_actions(rollout.logits, labels)[..., first:]
     log_probs = log_prob_before_glimpses(rollout.logits.detach(), labels)
-    first = log_probs.shape[2] - num_actions
-    values = baseline(rollout.policy_states, log_probs[:, :, first:])
+    values = baseline(rollout.policy_states, log_probs[..., first:])
     advantages = (rewards - values.detach()) * rewarded
     expected_rewards = rewards - advantages
-    if options.normalize_advantages and advantages.numel() > 1:
+    if normalize_advantages and advantages.numel() > 1:
         advantages = advantages / all_reduce_std(advantages).clamp(min=1e-6)
     chosen = gaussian_log_prob(rollout.policy_samples, rollout.policy_means, policy_std)
-    has_actions = rewards.numel() > 0
+    nothing = rewards.new_zeros(())
     return GlimpseLosses(
-        classification=_classification_loss(rollout.logits, labels, options.aux_loss_weight),
-        policy=options.policy_loss_weight * reinforce_loss(chosen, advantages),
-        baseline=value_baseline_loss(values, rewards, rewarded)
-        if has_actions
-        else rewards.new_zeros(()),
+        classification=_classification_loss(rollout.logits, labels, aux_loss_weight),
+        policy=policy_loss_weight * reinforce_loss(chosen, advantages),
+        baseline=value_baseline_loss(values, rewards, rewarded) if rewards.numel() else nothing,
         rewards=rewards,
         expected_rewards=expected_rewards,
         advantages=advantages.detach(),

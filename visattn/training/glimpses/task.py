@@ -14,18 +14,15 @@ from torch.optim import Adam
 
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
-from visattn.functional.reinforce import explained_variance
+from visattn.functional.reinforce import explained_variance, gaussian_log_prob
 from visattn.models.glimpses.ram import GlimpseRollout, RecurrentAttentionModel
 from visattn.training.glimpses.evaluation import (
     GlimpseEvaluation,
-    GlimpseEvaluator,
     digit_scanpaths,
-    supervised_policy_loss,
-    supervised_rollout,
+    evaluate_glimpses,
 )
 from visattn.training.glimpses.losses import (
     GlimpseLosses,
-    GlimpseLossOptions,
     RewardType,
     ValueBaseline,
     check_num_labels,
@@ -110,12 +107,12 @@ class GlimpseTask(Task):
         super().__init__(model(data_info["class_names"]), optim, monitor)
         check_num_labels(self.model, data_info.get("max_length", 1))
         self.num_rollouts = num_rollouts
-        self.loss_options = GlimpseLossOptions(
-            reward=reward,
-            normalize_advantages=normalize_advantages,
-            policy_loss_weight=policy_loss_weight,
-            aux_loss_weight=aux_loss_weight,
-        )
+        self.loss_options: dict[str, Any] = {
+            "reward": reward,
+            "normalize_advantages": normalize_advantages,
+            "policy_loss_weight": policy_loss_weight,
+            "aux_loss_weight": aux_loss_weight,
+        }
         self.backprop_policy_to_core = backprop_policy_to_core
         self.final_std = final_std
         self.supervised_location_epochs = supervised_location_epochs
@@ -125,12 +122,12 @@ class GlimpseTask(Task):
         self.value_baseline = ValueBaseline(
             self.model.hidden_size, initial_value=chance, informed=baseline == "informed"
         )
-        self.evaluators = {
-            "fit": GlimpseEvaluator(),
-            "validate": GlimpseEvaluator(num_starts=num_eval_starts),
-            "test": GlimpseEvaluator(num_starts=num_eval_starts, num_samples=num_eval_samples),
+        self.evaluated = {
+            "fit": {},
+            "validate": {"num_starts": num_eval_starts},
+            "test": {"num_starts": num_eval_starts, "num_samples": num_eval_samples},
         }
-        self.add_evaluations(lambda: GlimpseEvaluation(self.model, self.evaluators))
+        self.add_evaluations(lambda: GlimpseEvaluation(self.model, num_eval_samples))
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
         """Return the parameters of the core, the policy and the baseline."""
@@ -176,11 +173,28 @@ class GlimpseTask(Task):
         batch: GlimpseBatch,
         noise: Float[Tensor, "b m t 2"],
     ) -> tuple[GlimpseRollout, GlimpseLosses]:
-        """Return rollouts around the centers of the objects, and losses that teach these."""
-        rollout, path = supervised_rollout(self.model, images, batch, noise)
+        """Return rollouts around the centers of the objects, and losses that teach these.
+
+        The policy loss is the negative log-density of the centers, in nats per rollout. The core
+        gets no gradient from it, since the locations of objects would outweigh what it learns about
+        their classes. The noise is in units of the standard deviation of the policy.
+
+        Raises:
+            TypeError: If the batch does not know the centers of the objects.
+        """
+        if not isinstance(batch, DigitSequenceBatch):
+            raise TypeError(
+                "supervised_location_epochs needs data that know the centers of the objects, such "
+                f"as SequenceData; got a batch of type {type(batch).__name__}"
+            )
+        path, std = digit_scanpaths(self.model, batch).to(images), self.model.policy.std.detach()
+        samples = path.unsqueeze(1) + std * noise
+        rollout = self.model.rollout(images, num_rollouts=noise.shape[1], samples=samples)
         losses = self.losses(rollout, label_targets(self.model, batch.labels))
-        policy_loss = supervised_policy_loss(rollout, path, self.model.policy.std)
-        return rollout, replace(losses, policy=policy_loss)
+        means = rollout.policy_means
+        centers = path[:, None, path.shape[1] - means.shape[2] :].expand_as(means)
+        density = gaussian_log_prob(centers, means, std)
+        return rollout, replace(losses, policy=-density.sum(-1).mean())
 
     def _sample_rollout(self, images: Float[Tensor, "b c y x"]) -> GlimpseRollout:
         """Return rollouts at locations sampled from the policy."""
@@ -203,23 +217,19 @@ class GlimpseTask(Task):
         """Return the losses of rollouts."""
         std = self.model.policy.std
         return compute_glimpse_losses(
-            rollout, labels, self.value_baseline, self.loss_options, policy_std=std
+            rollout, labels, self.value_baseline, policy_std=std, **self.loss_options
         )
 
     def evaluate(self, batch: GlimpseBatch, split: str) -> None:
         """Update the errors of a split for each source of locations."""
         evaluation: GlimpseEvaluation = self.evaluation(split)
-        evaluation.evaluator = self.evaluators[str(self.trainer.state.fn.value)]  # type: ignore[union-attr]
         indices = evaluation.next_indices(
             len(batch.labels), rank=self.global_rank, world_size=self.trainer.world_size
         )
-        evaluation.update(
-            self.model,
-            batch.images,
-            label_targets(self.model, batch.labels),
-            indices,
-            None if self.fitting else self._centers(batch, split, indices),
-        )
+        centers = None if self.fitting else self._centers(batch, split, indices)
+        options = self.evaluated[str(self.trainer.state.fn.value)]  # type: ignore[union-attr]
+        logits = evaluate_glimpses(self.model, batch.images, indices, centers, **options)
+        evaluation.update(label_targets(self.model, batch.labels), logits)
 
     def _centers(self, batch: GlimpseBatch, split: str, indices: range) -> Tensor | None:
         """Return the centers of the only object of images, or those of each glimpse's object."""
