@@ -9,6 +9,7 @@ from caption_data import write_caption_data
 from classification_data import write_digits, write_photo_folders
 from lightning import Trainer
 from lightning.pytorch.callbacks import Callback
+from task_configs import MASKS, QUESTIONS, SORT_OF_CLEVR
 
 from visattn.io import atomic as whole_files
 
@@ -166,6 +167,61 @@ data:
     hflip: true
 """
 )
+BATCHES = "    batch_size: 4\n"
+BOXES = """\
+  class_path: DetectionTask
+  init_args:
+    detector:
+      class_path: DETR
+      init_args:
+        encoder: {class_path: SmallEncoder, init_args: {img_size: [24, 24], channels: 8}}
+        dim: 8
+        num_heads: 2
+        num_queries: 7
+        num_encoder_layers: 1
+        num_decoder_layers: 1
+data:
+  class_path: DetectionData
+  init_args:
+    source:
+      class_path: SceneObjects
+      init_args: {image_size: 24, train: 13, val: 3, test: 3}
+    batch_size: 4
+    train_transforms: [RandomHorizontalFlip]
+"""
+CANVAS_DATA = """\
+data:
+  class_path: SequenceData
+  init_args:
+    source:
+      class_path: DigitCanvases
+      init_args: {root: ., val: 7, spec: {canvas: {size: [47, 79]}, max_digits: 2}}
+    batch_size: 6
+    train_transforms: [RandomInvert]
+"""
+SEQUENCES = """\
+  class_path: SequenceRecognitionTask
+  init_args:
+    captioner:
+      class_path: SequenceRecognizer
+      init_args:
+        encoder: {class_path: SmallEncoder, init_args: {img_size: [47, 79], channels: 8}}
+    beam_size: 1
+"""
+READERS = """\
+  class_path: GlimpseTask
+  init_args:
+    model:
+      class_path: DRAM
+      init_args:
+        {img_size: [47, 79], mean: [0.1], std: [0.3], end_class: end, num_glimpses_per_object: 2,
+         glimpse_size: 5, hidden_size: 11, what_dim: 7, where_dim: 3, context_size: 6}
+    num_rollouts: 2
+    supervised_location_epochs: 1
+    reward: gain
+    backprop_policy_to_core: true
+    final_std: 0.05
+"""
 TASKS = {
     "classes": TRAINER + TRANSFORMER % ("[0.1]", "[0.3]") + DIGITS,
     "photos": TRAINER + PHOTOS,
@@ -175,6 +231,11 @@ TASKS = {
     "captions": TRAINER + CAPTIONS % ("CaptioningTask", ""),
     "critical": TRAINER + CAPTIONS % ("SCSTTask", ""),
     "hard": TRAINER + SCENES % ("HardAttentionTask", "\n        attention: hard" + HARD),
+    "questions": TRAINER + QUESTIONS + "    optim: {warmup_steps: 0}\n" + SORT_OF_CLEVR + BATCHES,
+    "masks": TRAINER + MASKS + BATCHES,
+    "boxes": TRAINER + BOXES,
+    "sequences": TRAINER + SEQUENCES + CANVAS_DATA,
+    "readers": TRAINER + READERS + CANVAS_DATA,
 }
 
 

@@ -1,10 +1,7 @@
 """EMA, the stop at NaN, monitored metrics, and panels of images."""
 
-import copy
 import json
-import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +12,6 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 from visattn.blocks.spatial_transformer import SpatialTransformer
@@ -24,36 +20,8 @@ from visattn.models.resnet import AttentionResNet
 from visattn.training import panels
 from visattn.training.callbacks import EMA, RunRecorder, StopAtNonFinite
 from visattn.training.checkpoint import check_weights_before_saving
-from visattn.training.optim import OptimConfig
 from visattn.training.panels import AttentionLogger, ImageLogger, draw_crops
-from visattn.training.run_dir import latest_run_dir, next_run_dir
-from visattn.training.task import Task, monitor_with_mode
-
-
-class Mixed(LightningModule):
-    """Weights of two dtypes, one frozen; statistics; a counter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.trained = nn.Parameter(torch.zeros(3))
-        self.wide = nn.Parameter(torch.zeros(2, dtype=torch.float64))
-        self.frozen = nn.Parameter(torch.randn(1000), requires_grad=False)
-        self.register_buffer("running_mean", torch.zeros(2))
-        self.register_buffer("steps", torch.tensor(0))
-
-
-def averaged(callback: EMA, steps: int) -> tuple[Mixed, Any]:
-    """Return a model to which one is added in each step, and its average."""
-    model = Mixed()
-    callback.setup(SimpleNamespace(), model, "fit")  # type: ignore[arg-type]
-    average: Any = callback._average_model
-    assert isinstance(average, AveragedModel)
-    changing: Any = (model.trained, model.wide, model.running_mean, model.steps)
-    for _ in range(steps):
-        for tensor in changing:
-            tensor.detach().add_(1)
-        average.update_parameters(model)
-    return model, average.module
+from visattn.training.task import Task
 
 
 @pytest.fixture
@@ -63,17 +31,29 @@ def _any_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_any_trainer")
 def test_the_average_follows_all_but_frozen_weights_with_a_warm_up() -> None:
-    _, average = averaged(EMA(0.5, use_warmup=False), 3)
-    for name in ("trained", "wide", "running_mean"):  # 1, then (1 + 2) / 2, then (1.5 + 3) / 2
-        assert getattr(average, name).unique().tolist() == [2.25], name
-    assert int(average.get_buffer("steps")) == 3
-    model, average = averaged(EMA(0.998), 300)
-    expected = 0.0
-    for number in range(300):
-        decay = min(0.998, (1 + number) / (10 + number)) if number else 0.0
-        expected = decay * expected + (1 - decay) * (number + 1)
-    assert average.wide.tolist() == pytest.approx([expected] * 2)
-    assert torch.equal(average.frozen, model.frozen)
+    """Of weights of two dtypes, statistics and a counter, to which one is added in each step."""
+    for callback, steps in ((EMA(0.5, use_warmup=False), 3), (EMA(0.998), 300)):
+        model = LightningModule()
+        model.trained = nn.Parameter(torch.zeros(3))
+        model.wide = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+        model.frozen = nn.Parameter(torch.randn(1000), requires_grad=False)
+        model.register_buffer("running_mean", torch.zeros(2))
+        model.register_buffer("steps", torch.tensor(0))
+        callback.setup(SimpleNamespace(), model, "fit")  # type: ignore[arg-type]
+        average: Any = callback._average_model
+        expected = 0.0
+        for number in range(steps):
+            for name in ("trained", "wide", "running_mean", "steps"):
+                getattr(model, name).detach().add_(1)
+            average.update_parameters(model)
+            warmed = (1 + number) / (10 + number) if callback.use_warmup else 1.0
+            decay = min(callback.decay, warmed) if number else 0.0
+            expected = decay * expected + (1 - decay) * (number + 1)
+        for name, precise in (("trained", 1e-4), ("wide", 1e-12), ("running_mean", 1e-4)):
+            values = getattr(average.module, name).tolist()
+            assert values == pytest.approx([expected] * len(values), rel=precise), name
+        assert int(average.module.steps) == steps
+        assert torch.equal(average.module.frozen, model.frozen)
 
 
 class Falling(Task):
@@ -123,29 +103,23 @@ class TestTrainings:
         assert drawn[-1] == task.model.get_parameter("weight").item()  # left averaged
         assert drawn[-1] - (start - 6) > 0.05
 
-    @pytest.mark.parametrize(("value", "accumulated"), [(torch.nan, 1), (torch.inf, 2)])
-    def test_a_loss_that_is_not_finite_stops_before_the_weights(
-        self, value: float, accumulated: int, tmp_path: Path
-    ) -> None:
-        task, batches = Falling(), torch.tensor([1.0, 2.0, value, 1.0])
-        options = {"callbacks": [StopAtNonFinite()], "accumulate_grad_batches": accumulated}
-        with pytest.raises(
-            FloatingPointError,
-            match=r"the gradients of step . are not finite \(loss -?(nan|inf)\); the chec",
-        ):
-            trained(task, DataLoader(batches), tmp_path, **options)  # type: ignore[arg-type]
-        assert task.model.get_parameter("weight").isfinite().all()
+    def test_gradients_that_are_not_finite_stop_before_the_weights(self, tmp_path: Path) -> None:
+        """Of a loss that is not, also an accumulated one; and of a finite one."""
 
-    def test_a_finite_loss_with_infinite_gradients_stops_too(self, tmp_path: Path) -> None:
         class Steep(Falling):
             def training_step(self, batch: Any, batch_idx: int) -> Tensor:
                 weight = self.model.get_parameter("weight")
                 return (weight - weight.detach()).sqrt().sum()  # 0, with a slope of infinity
 
-        task = Steep()
-        with pytest.raises(FloatingPointError, match=r"are not finite \(loss 0\)"):
-            trained(task, DataLoader(torch.ones(3)), tmp_path, callbacks=[StopAtNonFinite()])  # type: ignore[arg-type]
-        assert task.model.get_parameter("weight").isfinite().all()
+        cases = ((Falling(), torch.nan, 1, "-?nan"), (Falling(), torch.inf, 2, "-?(nan|inf)"),
+                 (Steep(), 1.0, 1, "0"))  # fmt: skip
+        for task, value, accumulated, loss in cases:
+            batches: Any = torch.tensor([1.0, 2.0, value, 1.0])
+            options = {"callbacks": [StopAtNonFinite()], "accumulate_grad_batches": accumulated}
+            message = rf"the gradients of step . are not finite \(loss {loss}\); the checkpoints"
+            with pytest.raises(FloatingPointError, match=message):
+                trained(task, DataLoader(batches), tmp_path, **options)
+            assert task.model.get_parameter("weight").isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -184,30 +158,6 @@ def test_scores_are_standard_json_with_notes_in_files(tmp_path: Path) -> None:
     captions = (tmp_path / "new" / "test_captions.json").read_text(encoding="utf-8")
     assert json.loads(captions) == [{"caption": "Ein Hündchen"}]
     assert json.loads((tmp_path / "new" / "run.json").read_text())["test"]["images"] == {"test": 1}
-
-
-def test_no_run_gets_the_folder_of_another(tmp_path: Path) -> None:
-    assert next_run_dir("a", tmp_path) == latest_run_dir("a", tmp_path) == tmp_path / "a" / "1"
-    for name in ("1", "2", "10", "notes"):
-        (tmp_path / "a" / name).mkdir(parents=True)
-    assert next_run_dir("a", tmp_path).name == "11"
-    assert latest_run_dir("a", tmp_path).name == "10"
-
-
-def test_the_direction_of_a_metric_follows_from_its_name() -> None:
-    names = {"calibration_error": "min", "error_random": "min", "loss": "min", "cider-d": "max"}
-    assert {name: monitor_with_mode(f"val/{name}")[1] for name in names} == names
-
-
-def test_a_copy_of_a_task_shares_its_optimizer_and_data() -> None:
-    """What the command line makes of an optimizer leads to the processes that it started."""
-    task = Falling()
-    task.trainer = SimpleNamespace(lock=threading.Lock())  # type: ignore[assignment]
-    task.optim = OptimConfig(partial(torch.optim.SGD, foreach=task.trainer))  # type: ignore[arg-type]
-    copied = copy.deepcopy(task)
-    assert copied.optim is task.optim
-    assert copied._trainer is None
-    assert copied.model.get_parameter("weight") is not task.model.get_parameter("weight")
 
 
 class Foreign(LightningModule):
@@ -256,23 +206,19 @@ def drawn(folder: Path) -> list[int]:
 
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 class TestAttention:
-    def test_loggers_that_take_images_get_the_maps_of_some_steps(self, tmp_path: Path) -> None:
+    def test_maps_of_some_steps_reach_the_loggers_and_leave_the_training(
+        self, tmp_path: Path
+    ) -> None:
         board = TensorBoardLogger(tmp_path, "board")
         shown: list[tuple[str, int]] = []
         board.experiment.add_image = lambda name, image, step, dataformats: shown.append(
             (name, step)
         )
-        followed(tmp_path, every_n_steps=4, logger=board)
+        with_maps = followed(tmp_path, every_n_steps=4, logger=board).state_dict()
         assert shown == [("attention/1-image", step) for step in (0, 4, 7)]
-
-    def test_maps_are_drawn_after_each_validation(self, tmp_path: Path) -> None:
-        followed(tmp_path, every_n_steps=None, module="net", max_epochs=2)
-        assert drawn(tmp_path) == [0, 7, 14]
-
-    def test_the_training_is_the_same_with_and_without(self, tmp_path: Path) -> None:
-        with_maps = followed(tmp_path, every_n_steps=1).state_dict()
-        without = followed(tmp_path, every_n_steps=1000).state_dict()
-        assert all(torch.equal(with_maps[name], without[name]) for name in without)
+        seldom = followed(tmp_path / "b", every_n_steps=None, module="net").state_dict()
+        assert drawn(tmp_path / "b") == [0, 7]  # at first, and after the validation
+        assert all(torch.equal(with_maps[name], seldom[name]) for name in seldom)
 
     def test_what_does_not_fit_stops_the_run_before_the_first_step(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="rollout does not fit"):

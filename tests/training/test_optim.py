@@ -1,4 +1,4 @@
-"""OptimConfig, and its learning-rate schedules: trapezoid and cosine."""
+"""The optimizer of a task: schedules, groups by part, weight decay, restored states."""
 
 import math
 from functools import partial
@@ -10,79 +10,53 @@ from hypothesis import given, strategies as st
 from torch import nn
 from torch.optim import SGD
 
-from visattn.training.optim import OptimConfig, cosine, trapezoid
-
-SCHEDULES = {
-    "total_steps": st.integers(1, 997),
-    "warmup_steps": st.integers(0, 97),
-    "decay_start": st.floats(0, 0.9),
-    "final_fraction": st.floats(0, 1),
-}
-
-
-@given(**SCHEDULES)
-def test_trapezoid_rises_and_falls_between_zero_and_one(
-    total_steps: int, warmup_steps: int, decay_start: float, final_fraction: float
-) -> None:
-    factors = [
-        trapezoid(
-            step,
-            total_steps,
-            warmup_steps=warmup_steps,
-            decay_start=decay_start,
-            final_fraction=final_fraction,
-        )
-        for step in range(total_steps + 3)
-    ]
-    assert all(0 <= factor <= 1 for factor in factors)
-    peak = factors.index(max(factors))
-    assert factors[: peak + 1] == sorted(factors[: peak + 1])
-    assert factors[peak:] == sorted(factors[peak:], reverse=True)
-    if warmup_steps <= total_steps:
-        assert factors[-1] == pytest.approx(final_fraction)
-
-
-@pytest.mark.parametrize(
-    ("step", "factor"), [(0, 0.25), (3, 1.0), (50, 1.0), (75, 0.55), (100, 0.1), (101, 0.1)]
+from visattn.models import (
+    AttentionResNet,
+    KnowingWhenToLook,
+    SmallEncoder,
+    TimmClassifier,
+    UNet,
+    VisionTransformer,
 )
-def test_trapezoid_matches_values_by_hand(step: int, factor: float) -> None:
-    assert trapezoid(
-        step, 100, warmup_steps=4, decay_start=0.5, final_fraction=0.1
-    ) == pytest.approx(factor)
+from visattn.results.kinds import SPECIAL_TOKENS
+from visattn.training.optim import OptimConfig, cosine, trapezoid
+from visattn.training.parameters import parameters_by_part, undecayed
 
 
 @given(
-    total_steps=st.integers(1, 997),
-    warmup_steps=st.integers(0, 97),
-    final_fraction=st.floats(0, 1),
+    total=st.integers(1, 997),
+    warmup=st.integers(0, 97),
+    start=st.floats(0, 0.9),
+    final=st.floats(0, 1),
 )
-def test_cosine_rises_to_one_and_falls_to_its_final_fraction(
-    total_steps: int, warmup_steps: int, final_fraction: float
+def test_schedules_rise_and_fall_between_zero_and_one(
+    total: int, warmup: int, start: float, final: float
 ) -> None:
-    factors = [
-        cosine(step, total_steps, warmup_steps=warmup_steps, final_fraction=final_fraction)
-        for step in range(total_steps + 3)
-    ]
-    peak = min(warmup_steps, total_steps)
-    assert all(0 <= factor <= 1 for factor in factors)
-    assert factors[:peak] == sorted(factors[:peak])
-    decay = factors[warmup_steps : total_steps + 1]
-    assert decay == sorted(decay, reverse=True)
-    if warmup_steps < total_steps:
-        assert factors[warmup_steps] == pytest.approx(1)
-        assert factors[-1] == pytest.approx(final_fraction)
+    options: dict[str, Any] = {"warmup_steps": warmup, "final_fraction": final}
+    for schedule in (partial(trapezoid, decay_start=start), cosine):
+        factors = [schedule(step, total, **options) for step in range(total + 3)]
+        assert all(0 <= factor <= 1 for factor in factors)
+        peak = factors.index(max(factors))
+        assert factors[: peak + 1] == sorted(factors[: peak + 1])
+        assert factors[peak:] == sorted(factors[peak:], reverse=True)
+        if warmup < total:
+            assert factors[-1] == pytest.approx(final)
+    if warmup < total:
+        assert cosine(warmup, total, **options) == pytest.approx(1)
 
 
-def test_each_schedule_of_a_config_ends_where_it_should() -> None:
-    ends = {name: OptimConfig(schedule=name).factor(100, 100) for name in ("cosine", "linear")}  # pyright: ignore[reportArgumentType]
-    assert ends == {"cosine": pytest.approx(0), "linear": pytest.approx(0)}
+def test_schedules_of_a_config_by_hand() -> None:
+    steps, factors = (0, 3, 50, 75, 100, 101), [0.25, 1.0, 1.0, 0.55, 0.1, 0.1]
+    config = OptimConfig(warmup_steps=4, decay_start=0.5, final_fraction=0.1)
+    assert [config.factor(step, 100) for step in steps] == pytest.approx(factors)
     assert OptimConfig().factor(100, 100) == pytest.approx(0.02)
-    for name in ("cosine", "linear", "trapezoid"):
-        config = OptimConfig(schedule=name, warmup_steps=4, final_fraction=0.3)  # pyright: ignore[reportArgumentType]
-        assert config.factor(100, 100) == pytest.approx(0.3)
-        assert config.factor(1, 100) == pytest.approx(0.5)
     assert OptimConfig(schedule="linear").factor(50, 100) == pytest.approx(0.5)
-    assert OptimConfig(decay_start=0.5).factor(50, 100) == pytest.approx(1)
+    for name in ("cosine", "linear"):
+        assert OptimConfig(schedule=name).factor(100, 100) == pytest.approx(0)  # pyright: ignore[reportArgumentType]
+    half = OptimConfig(warmup_steps=0.5, decay_start=30)  # a fraction, and a step
+    assert [half.factor(step, 40) for step in (9, 19, 30)] == pytest.approx([0.5, 1.0, 1.0])
+    assert half.factor(40, 40) == pytest.approx(0.02)
+    assert OptimConfig(warmup_steps=2).factor(10**6, float("inf")) == 1.0
 
 
 def test_groups_have_the_learning_rate_of_their_part_and_their_decay() -> None:
@@ -90,27 +64,25 @@ def test_groups_have_the_learning_rate_of_their_part_and_their_decay() -> None:
     encoder.weight.requires_grad = False
     parts = {"encoder": list(encoder.parameters()), "head": list(head.parameters())}
     config = OptimConfig(lambda groups: SGD(groups, lr=2.0, weight_decay=0.1), lr_mults={"head": 3})
-    built = config.build(
-        parts, total_steps=7, default=SGD, no_weight_decay=[encoder.bias, head.bias]
-    )
+    biases = [encoder.bias, head.bias]
+    built = config.build(parts, total_steps=7, default=SGD, no_weight_decay=biases)
     groups = [
         (group["params"], group["initial_lr"], group["weight_decay"])
         for group in built["optimizer"].param_groups
     ]
     assert groups == [([encoder.bias], 2.0, 0), ([head.weight], 6.0, 0.1), ([head.bias], 6.0, 0)]
+    with pytest.raises(ValueError, match="parts of the model, encoder, head; got encoders"):
+        OptimConfig(lr_mults={"encoders": 0.1}).build(parts, total_steps=7, default=SGD)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_values_out_of_range_are_refused() -> None:
+    cases: tuple[dict[str, Any], ...] = (
         {"warmup_steps": -1}, {"decay_start": -0.1}, {"final_fraction": -0.1},
         {"final_fraction": 1.1}, {"lr_mults": {"head": -1.0}}, {"lr_mults": {"head": math.nan}},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_values_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must be at least 0"):
-        OptimConfig(**options)
+    )  # fmt: skip
+    for options in cases:
+        with pytest.raises(ValueError, match="must be at least 0"):
+            OptimConfig(**options)
 
 
 def test_a_restored_state_has_the_options_of_the_config() -> None:
@@ -138,27 +110,60 @@ def test_a_restored_state_has_the_options_of_the_config() -> None:
     assert states[0]["param_groups"][0]["momentum"] == 0.9  # of the checkpoint, left as it was
 
 
-def test_unknown_parts_are_refused_with_those_of_the_model() -> None:
-    parts = {"encoder": [nn.Parameter(torch.zeros(1))], "head": []}
-    with pytest.raises(ValueError, match="parts of the model, encoder, head; got encoders"):
-        OptimConfig(lr_mults={"encoders": 0.1}).build(parts, total_steps=7, default=SGD)
-
-
 def test_a_schedule_that_is_longer_than_the_run_is_remarked(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     parts = {"head": [nn.Parameter(torch.zeros(1))]}
-    cases: tuple[tuple[dict[str, Any], bool], ...] = (
-        ({"warmup_steps": 200}, True),
-        ({"decay_start": 100}, True),
-        ({"warmup_steps": 0.1}, False),
-    )
-    for options, remarked in cases:
+    for config, remarked in (
+        (OptimConfig(warmup_steps=200), True),
+        (OptimConfig(decay_start=100), True),
+        (OptimConfig(warmup_steps=0.1), False),
+    ):
         caplog.clear()
         with caplog.at_level("INFO"):
-            OptimConfig(**options).build(parts, total_steps=42, default=SGD)
+            config.build(parts, total_steps=42, default=SGD)
         assert ("but the run has 42 steps" in caplog.text) == remarked
-    half = OptimConfig(warmup_steps=0.5, decay_start=30)
-    assert [half.factor(step, 40) for step in (9, 19, 30)] == pytest.approx([0.5, 1.0, 1.0])
-    assert half.factor(40, 40) == pytest.approx(0.02)
-    assert OptimConfig(warmup_steps=2).factor(10**6, float("inf")) == 1.0
+
+
+# ---------------------------------------------------------------- parts of models
+
+
+def names(model: nn.Module, weights: Any) -> set[str]:
+    known = set(map(id, weights))
+    return {name for name, weight in model.named_parameters() if id(weight) in known}
+
+
+def test_each_parameter_is_in_one_part() -> None:
+    """Blocks of networks of timm with their scales, too."""
+    size: Any = {"img_size": (64, 64)}
+    classifier = AttentionResNet(("cat", "dog"), depth=8, block="se")
+    for model, expected in (
+        (classifier, {"backbone": "layer|conv1|bn1", "blocks": "attention", "head": "fc"}),
+        (TimmClassifier(("a", "b"), "test_resnet", block="se", **size),
+         {"backbone": "layer|conv1|bn1", "blocks": "visattn", "head": "fc"}),
+        (UNet(("sky", "cat"), SmallEncoder((16, 24), channels=8)),
+         {"encoder": "encoder.", "decoder": "levels|head"}),
+        (nn.Linear(2, 3), {"model": ""}),
+    ):  # fmt: skip
+        parts = parameters_by_part(model)
+        assert list(parts) == list(expected)
+        assert sum(map(len, parts.values())) == len(list(model.parameters()))
+        for part, begins in expected.items():
+            found = names(model, parts[part])
+            assert found
+            assert all(any(each in name for each in begins.split("|")) for name in found), part
+    attention = {name for name, _ in classifier.named_parameters() if ".attention." in name}
+    assert names(classifier, parameters_by_part(classifier)["blocks"]) == attention
+
+
+def test_vectors_and_named_parameters_have_no_weight_decay() -> None:
+    sizes: Any = {"img_size": (8, 8), "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
+    model = VisionTransformer(("cat", "dog"), **sizes, lsa=True)
+    vectors = {name for name, weight in model.named_parameters() if weight.ndim < 2}
+    listed = {"cls_token", "pos_embed", "blocks.0.attn.temperature"}
+    assert names(model, undecayed(model)) == vectors | listed
+    unet = UNet(("sky", "cat"), SmallEncoder((16, 24), channels=8))
+    assert {"head.bias"} < names(unet, undecayed(unet))
+    # As in the papers of captioners, and for modules of others, whose authors may want either.
+    captioner = KnowingWhenToLook((*SPECIAL_TOKENS, "red"), SmallEncoder((16, 24), channels=4))
+    assert len(undecayed(captioner)) == len(undecayed(nn.Linear(2, 3))) == 0

@@ -1,18 +1,23 @@
-"""Metrics of captions of a split: corpus scores with references, and scores of scene captions."""
+"""Metrics of captions of a split: with references, of scenes, and of the boxes of phrases."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.scenes.world import COLORS, SceneObject, World
 from visattn.metrics.captions import caption_scores
+from visattn.metrics.grounding import paper_correctness
+from visattn.results.captions import Phrase
 from visattn.training.captioning.evaluation import CaptionEvaluation
 from visattn.training.captioning.metrics import (
+    PHRASE_METRICS,
     SCENE_CAPTION_METRICS,
     SCENE_MAP_METRICS,
+    PhraseScores,
     ReferenceScores,
     SceneScores,
 )
@@ -34,20 +39,6 @@ def samples(*ids: str) -> tuple[list[CaptionSample], list[str]]:
     return batch, [CAPTIONS[key][0] for key in ids]
 
 
-def expected() -> dict[str, float]:
-    captions = {key: caption for key, (caption, _) in CAPTIONS.items()}
-    return caption_scores(captions, {key: refs for key, (_, refs) in CAPTIONS.items()}).corpus
-
-
-def test_reference_scores_do_not_depend_on_the_batches() -> None:
-    scores = ReferenceScores()
-    scores.update(*samples("c", "a"))
-    scores.update(*samples("b"))
-    captions, results = scores.compute()
-    assert list(captions) == ["a", "b", "c"]
-    assert results.corpus == expected()
-
-
 def test_repeated_images_count_once_over_several_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -61,17 +52,14 @@ def test_repeated_images_count_once_over_several_processes(
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
     monkeypatch.setattr(distributed, "all_gather_object", gather)
+    said = {key: caption for key, (caption, _) in CAPTIONS.items()}
+    expected = caption_scores(said, {key: known for key, (_, known) in CAPTIONS.items()})
     for rank in ranks:
         captions, results = rank.compute()
         assert list(captions) == ["a", "b", "c"]
-        assert results.corpus == expected()
-
-
-def test_reset_removes_all_captions() -> None:
-    scores = ReferenceScores()
-    scores.update(*samples("a"))
-    scores.reset()
-    assert scores.gather() == ({}, {})
+        assert results.corpus == expected.corpus
+    ranks[0].reset()
+    assert (ranks[0].captions, ranks[0].references) == ({}, {})
 
 
 def attention(y: int, x: int, count: int = 7) -> torch.Tensor:
@@ -113,11 +101,6 @@ def test_scene_scores_do_not_depend_on_the_batches() -> None:
         torch.testing.assert_close(batched[name].compute(), single[name].compute())
 
 
-def test_numbers_of_captions_and_scenes_must_be_equal() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        SceneScores().update([TRUE], [attention(5, 2)], [WORLD, WORLD], [torch.ones(7)], size=10)
-
-
 def test_gate_auc_of_one_kind_of_words_is_nan() -> None:
     scores = SceneScores()
     scores.update([], [], [], [], size=10)
@@ -134,3 +117,70 @@ def test_validation_says_when_all_images_have_one_caption() -> None:
     )
     evaluation.texts.update(["a cat"] * 3)
     assert "chance" not in evaluation.notes("val")
+
+
+# ---------------------------------------------------------------- phrases with boxes
+
+LEFT = Phrase(0, 2, ((0.0, 0.0, 0.5, 1.0),), (), "a dog")
+CORNER = Phrase(2, 1, ((0.5, 0.5, 1.0, 1.0),), (), "grass")
+ALL = Phrase(0, 1, ((0.0, 0.0, 1.0, 1.0),), (), "snow")
+
+
+def maps(*cells: list[float]) -> Tensor:
+    return torch.tensor(cells).view(-1, 2, 2)
+
+
+FIRST = maps([0.7, 0.1, 0.1, 0.1], [0.1, 0.4, 0.1, 0.4], [0.0, 0.0, 0.25, 0.75])
+SECOND = maps([0.1, 0.3, 0.2, 0.4])
+
+
+def values(scores: PhraseScores) -> dict[str, float]:
+    return {name: float(scores[name].compute()) for name in PHRASE_METRICS}
+
+
+def test_scores_match_values_by_hand() -> None:
+    scores = PhraseScores()
+    scores.update([FIRST, SECOND], [[LEFT, CORNER], []])
+    scores.update([SECOND], [[ALL]])
+    results = values(scores)
+    paper, paper_baseline = results.pop("paper_correctness"), results.pop("paper_baseline")
+    baseline = (0.5 + 0.25 + 1) / 3
+    mean, greatest, last = (0.5 + 0.75 + 1) / 3, (0.8 + 0.75 + 1) / 3, (0.2 + 0.75 + 1) / 3
+    assert results == pytest.approx(
+        {
+            "correctness": mean,
+            "lift": mean - baseline,
+            "enrichment": mean / baseline,
+            "max_correctness": greatest,
+            "max_lift": greatest - baseline,
+            "last_word_correctness": last,
+            "last_word_lift": last - baseline,
+            "uniform_baseline": baseline,
+            "pointing_game": 1,  # the sum of the maps of "a dog" is greatest in the first cell
+            "num_phrases": 3,
+        },
+        abs=1e-6,
+    )
+    # The whole image, 1, counts in neither; the corner begins at pixel 112 of 1 to 224.
+    assert paper_baseline == pytest.approx((0.5 + (113 / 224) ** 2) / 2)
+    greatest = (
+        float(paper_correctness(word_maps, torch.tensor(phrase.boxes))[0].max())
+        for word_maps, phrase in ((FIRST[:2], LEFT), (FIRST[2:], CORNER))
+    )
+    assert paper == pytest.approx(sum(greatest) / 2)
+
+
+def test_scores_do_not_depend_on_the_batches() -> None:
+    batched, single = PhraseScores(), PhraseScores()
+    batched.update([FIRST, SECOND, FIRST], [[LEFT], [ALL], [CORNER, LEFT]])
+    for caption_maps, phrases in ((FIRST, [LEFT]), (SECOND, [ALL]), (FIRST, [CORNER, LEFT])):
+        single.update([caption_maps], [phrases])
+    assert values(single) == pytest.approx(values(batched))
+
+
+def test_scores_are_nan_without_phrases() -> None:
+    scores = PhraseScores()
+    scores.update([SECOND], [[]])
+    results = values(scores)
+    assert results.pop("num_phrases") == 0
+    assert all(math.isnan(score) for score in results.values())

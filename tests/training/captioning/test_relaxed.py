@@ -60,10 +60,7 @@ def test_gradients_pass_through_the_sample_of_a_map_that_has_underflowed() -> No
     gradients = [p.grad for p in model.encoder.parameters() if p.grad is not None]
     assert gradients
     assert all(gradient.isfinite().all() for gradient in gradients)
-
-
-def test_other_models_and_impossible_settings_are_refused() -> None:
-    task: Any = SimpleNamespace(model=captioner(attention="hard"))
-    trainer: Any = None
+    other: Any = SimpleNamespace(model=captioner(attention="hard"))
+    nothing: Any = None
     with pytest.raises(ValueError, match="soft attention.*ShowAttendTell with HardAttention"):
-        RelaxedPlaces().setup(trainer, task, "fit")
+        RelaxedPlaces().setup(nothing, other, "fit")

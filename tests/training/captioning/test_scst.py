@@ -1,25 +1,30 @@
-"""Self-critical sequence training: rewards, log-probabilities, and a run that raises the reward."""
+"""Self-critical sequence training: rewards, log-probabilities, and the gradient of both."""
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from caption_data import write_caption_data
-from lightning import Callback, Trainer
 from torch import nn
 
-from visattn.data.captions.batch import CaptionSample, collate_captions, split_words
+from visattn.data.captions.batch import (
+    CaptionSample,
+    Vocabulary,
+    collate_captions,
+    split_words,
+)
 from visattn.data.captions.files import CaptionFile
 from visattn.functional.captions import SampledCaptions
 from visattn.metrics.ngrams import idf_table, ngram_counts, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.results.kinds import END, START
+from visattn.training.captioning import scst
 from visattn.training.captioning.data import CaptionData
 from visattn.training.captioning.scst import BANNED_TOKENS, SCSTTask
-from visattn.training.captioning.task import CaptioningTask
-from visattn.training.optim import OptimConfig
 
 # SCSTTask disables dropout.
 pytestmark = pytest.mark.filterwarnings("ignore:Found .* in eval mode")
@@ -29,18 +34,10 @@ REFERENCES = {
 }
 
 
-def build(words: list[str], dropout: float = 0.0, attention: str = "soft") -> ShowAttendTell:
+def build(words: list[str], dropout: float = 0.0) -> ShowAttendTell:
     encoder = TimmEncoder("test_resnet", img_size=(64, 64))
-    return ShowAttendTell(
-        words,
-        encoder,
-        embed_dim=7,
-        hidden_size=11,
-        attention_dim=5,
-        feature_proj_dim=13,
-        dropout=dropout,
-        attention=attention,  # type: ignore[arg-type]
-    )
+    sizes: Any = {"embed_dim": 7, "hidden_size": 11, "attention_dim": 5, "feature_proj_dim": 13}
+    return ShowAttendTell(words, encoder, **sizes, dropout=dropout)
 
 
 def build_task(**settings: Any) -> SCSTTask:
@@ -73,17 +70,11 @@ def samples_of(task: SCSTTask, *captions: str) -> SampledCaptions:
 
 
 def batch_of(task: SCSTTask, *names: str) -> Any:
-    from visattn.data.captions.batch import Vocabulary
-
     random = torch.Generator().manual_seed(3)
+    images = torch.randint(256, (len(names), 3, 64, 64), generator=random, dtype=torch.uint8)
     samples = [
-        CaptionSample(
-            name,
-            torch.randint(0, 256, (3, 64, 64), generator=random, dtype=torch.uint8),
-            REFERENCES[name],
-            references=REFERENCES[name],
-        )
-        for name in names
+        CaptionSample(name, image, REFERENCES[name], references=REFERENCES[name])
+        for name, image in zip(names, images, strict=True)
     ]
     return collate_captions(samples, Vocabulary(task.model.words))
 
@@ -124,41 +115,41 @@ def test_dropout_is_disabled_in_training_mode() -> None:
     assert task.model.training
 
 
-class Rewards(Callback):
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        self.values.append(float(trainer.callback_metrics["train/reward"]))
-
-
-def test_training_raises_the_reward(tmp_path: Path) -> None:
+def test_the_frequencies_are_those_of_the_training_photos(tmp_path: Path) -> None:
     paths = write_caption_data(tmp_path, photos=9)
-    files = CaptionFile(
-        str(paths.captions), str(paths.photos), train=str(paths.train), val=str(paths.validation)
-    )
-    data = CaptionData(files, min_word_freq=1, batch_size=5)
-    torch.manual_seed(0)
-    rewards = Rewards()
-    task = SCSTTask(
-        build,
-        data.data_info,
-        num_samples=7,
-        max_length=9,
-        optim=OptimConfig(lambda groups: torch.optim.Adam(groups, lr=0.02), decay_start=1.0),
-    )
-    assert isinstance(task, CaptioningTask)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=60,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        use_distributed_sampler=False,
-        default_root_dir=str(tmp_path),
-        callbacks=[rewards],
-    )
-    trainer.fit(task, data)
-    assert sum(rewards.values[-10:]) > 1.2 * sum(rewards.values[:10])
+    files: Any = {"train": str(paths.train), "val": str(paths.validation)}
+    data = CaptionData(CaptionFile(str(paths.captions), str(paths.photos), **files))
+    task = SCSTTask(build, data.data_info)
+    task.data = data
+    task.on_fit_start()
+    assert list(task.references) == paths.train.read_text().split()
+    assert task.idf_table.unseen_weight == pytest.approx(math.log(len(task.references)))
+    task.data = None
+    with pytest.raises(TypeError, match="needs photos with reference captions"):
+        task.on_fit_start()
+
+
+def test_the_gradient_is_that_of_the_expected_reward() -> None:
+    """Words of captions above the mean become likelier: a step raises their log-probability."""
+    task = build_task(num_samples=2)
+    task.log = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    batch = batch_of(task, "mat")
+    samples = samples_of(task, "a dog on a mat.", "two cars.")
+    features = task.model.encoder(batch.images)
+
+    def log_probs() -> list[float]:
+        values, owners = task._log_probs(features, samples)
+        return [float(values[owners == index].sum().detach()) for index in range(2)]
+
+    before = log_probs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scst, "sample_captions", lambda *_, **__: samples)
+        patch.setattr(scst, "step_generator", lambda _: SimpleNamespace(rand=print))
+        task.training_step(batch, 0).backward()
+    with torch.no_grad():
+        for weight in task.model.parameters():
+            if weight.grad is not None:
+                weight -= 0.1 * weight.grad
+    after = log_probs()
+    assert after[0] > before[0]
+    assert after[1] < before[1]

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from torch.autograd import gradcheck
 from torch.nn.functional import cross_entropy
 
@@ -14,8 +13,6 @@ from visattn.training.segmentation.losses import (
     gate_supervision_loss,
     pixel_cross_entropy,
 )
-
-SEEDS = st.integers(0, 10**6)
 
 
 def batch(seed: int, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,33 +50,21 @@ def test_absent_classes_cost_nothing_and_the_loss_stays_between_0_and_1() -> Non
     assert 0 <= float(dice_loss(-sure, labels)) <= 1
 
 
-@given(seed=SEEDS)
-def test_ignored_pixels_have_no_influence(seed: int) -> None:
-    logits, labels = batch(seed)
-    changed = torch.where((labels == 255)[:, None], -7 * logits + 3, logits)
+def test_ignored_pixels_have_no_influence() -> None:
+    logits, labels = batch(4)
+    changed = torch.where((labels == 255)[:, None], -7 * logits + 3, logits).requires_grad_()
     for loss in (dice_loss, focal_loss, pixel_cross_entropy):
         torch.testing.assert_close(loss(changed, labels), loss(logits, labels))
+        nothing = loss(changed, torch.full_like(labels, 255))
+        (gradient,) = torch.autograd.grad(nothing, changed)
+        assert (float(nothing.detach()), bool(gradient.any())) == (0, False)
 
 
-def test_everything_ignored_costs_nothing() -> None:
-    logits, labels = torch.randn(1, 3, 2, 2, requires_grad=True), torch.full((1, 2, 2), 255)
-    total = sum(loss(logits, labels) for loss in (dice_loss, focal_loss, pixel_cross_entropy))
-    assert isinstance(total, torch.Tensor)
-    total.backward()
-    assert float(total.detach()) == 0
-    assert logits.grad is not None
-    assert not logits.grad.any()
-
-
-@given(seed=SEEDS)
-def test_focal_loss_without_gamma_is_the_cross_entropy(seed: int) -> None:
-    logits, labels = batch(seed)
+def test_the_focal_loss_by_hand_and_without_gamma() -> None:
+    logits, labels = batch(2)
     expected = cross_entropy(logits, labels, ignore_index=255)
     torch.testing.assert_close(focal_loss(logits, labels, gamma=0.0), expected)
     torch.testing.assert_close(pixel_cross_entropy(logits, labels), expected)
-
-
-def test_focal_loss_by_hand() -> None:
     logits = torch.tensor([0.9, 0.1]).log().view(1, 2, 1, 1)
     for label, p in ((0, 0.9), (1, 0.1)):
         value = focal_loss(logits, torch.full((1, 1, 1), label), gamma=3.0)

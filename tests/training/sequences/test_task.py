@@ -67,6 +67,7 @@ def test_the_loss_is_the_cross_entropy_of_digits_and_end_tokens() -> None:
     torch.testing.assert_close(task.training_step(batch, 0), expected)
     torch.testing.assert_close(evaluated(task, batch, "fit")["loss"], expected)
     assert len({len(digits) for digits in labels(batch)}) == 3  # the order by length matters
+    assert task.monitor == ("val/sequence_error", "min")
 
 
 def test_errors_count_wrong_sequences_and_edits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +146,3 @@ def test_sums_are_words_and_have_no_maps_to_score() -> None:
     assert tokens == (13, 1)
     assert [task._text(row) for row in task._tokens(batch)] == [str(s) for [s] in labels(batch)]
     assert {len(str(s)) for [s] in labels(batch)} == {1, 2}
-
-
-def test_the_best_checkpoint_has_the_lowest_error() -> None:
-    assert sequence_task().monitor == ("val/sequence_error", "min")
