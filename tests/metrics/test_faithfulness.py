@@ -168,18 +168,11 @@ def test_fractions_are_rounded_to_pixels() -> None:
     shares = torch.tensor([0, 0.1, 0.5, 1], dtype=torch.float64)
     counts = removal_mask(ranks, shares, (5, 7)).sum((2, 3))
     assert counts.tolist() == [[0, 0], [4, 4], [18, 18], [35, 35]]
-    with pytest.raises(ValueError, match=r"fractions must be 0 to 1, got \[1\.5\]"):
-        removal_mask(ranks, torch.tensor([1.5]), (5, 7))
-    with pytest.raises(ValueError, match="5 x 5 pixels are not 35"):
-        removal_mask(ranks, shares, (5, 5))
 
 
 def test_area_under_curve_by_hand() -> None:
     shares = torch.tensor([0.0, 0.25, 1.0])
     assert area_under_curve(torch.tensor([[4.0, 2.0, 0.0]]), shares).tolist() == [1.5]
-    for wrong in ([0.25, 1.0], [0.0, 0.5], [0.0, 0.5, 0.5, 1.0], [0.0]):
-        with pytest.raises(ValueError, match="must increase from 0 to 1"):
-            area_under_curve(torch.ones(len(wrong)), torch.tensor(wrong))
 
 
 Levels = st.lists(st.integers(0, 4), min_size=7, max_size=7)

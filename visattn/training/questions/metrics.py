@@ -61,20 +61,7 @@ class QuestionScores(Metric):
         ):
             zeros = torch.zeros(shape, dtype=torch.float64)
             self.add_state(name, zeros, dist_reduce_fx="sum")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the metrics."""
-        parts = [f"accuracy_{name}" for name in (*self.groups, *self.types)]
-        return (
-            "accuracy",
-            "mean_accuracy",
-            *parts,
-            "majority",
-            *(f"majority_{group}" for group in self.groups),
-            "off_type_answers",
-            "num_questions",
-        )
+        self.names = tuple(self._values())
 
     def update(
         self,
@@ -92,6 +79,9 @@ class QuestionScores(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name; NaN for types without questions."""
+        return self._values()
+
+    def _values(self) -> dict[str, Tensor]:
         per_type = self.correct / self.count
         best = self.available.amax(1)
         values: dict[str, Tensor] = {
