@@ -23,6 +23,7 @@ from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import class_target
 from visattn.images.reader import read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
+from visattn.models.base import NormalizedInput
 from visattn.models.loaded import Loaded, mark
 from visattn.models.resnet import AttentionResNet
 from visattn.pipelines import inputs
@@ -170,9 +171,12 @@ def test_gray_models_get_gray_images() -> None:
 
 def test_padding_has_the_mean_color() -> None:
     info = ModelInfo("net", "other", (20, 40), (0.4, 0.5, 0.6), (0.2,) * 3, "none")
-    batch = prepare(noise(20, 20), info, resize_mode="pad")
-    assert batch.inputs[..., :10].abs().max() < 0.01
-    assert batch.geometries[0].region == (0, 0, 20, 20)
+    texts = NormalizedInput()  # as a classifier of texts, whose normalization is the usual one
+    texts.set_input((20, 40), info.mean, info.std)
+    for model in (nn.Identity(), texts):
+        batch = prepare(noise(20, 20), info, resize_mode="pad", model=model)
+        assert batch.inputs[..., :10].abs().max() < 0.01
+        assert batch.geometries[0].region == (0, 0, 20, 20)
 
 
 def test_inputs_have_the_dtype_of_the_model() -> None:

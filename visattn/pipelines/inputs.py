@@ -26,6 +26,7 @@ from visattn.images.sources import list_photos
 from visattn.images.tensors import render_tensor, single_image
 from visattn.io.safe_text import print_message
 from visattn.models.backbones.huggingface import is_image_processor, processor_transform
+from visattn.models.configurable import Configurable
 from visattn.models.loaded import loaded_with
 from visattn.recording.feature_layers import resizes_images
 from visattn.recording.frozen import first_weight
@@ -469,5 +470,5 @@ def own_network(model: nn.Module) -> Any:
         True
     """
     # By what it has, so that the models of visattn are not imported to explain others.
-    networks = (model, getattr(model, "encoder", None))
-    return next((each for each in networks if hasattr(each, "set_input")), None)
+    networks = [each for each in (model, getattr(model, "encoder", None)) if hasattr(each, "shift")]
+    return next((each for each in networks if isinstance(each, Configurable)), None)
