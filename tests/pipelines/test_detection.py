@@ -14,7 +14,7 @@ from visattn.models.base import ImageEncoder
 from visattn.models.detr import DETR
 from visattn.pipelines.detection import detect, detector_attention
 from visattn.results.attention_map import AttentionMap
-from visattn.viz.detections import detection_figure, detection_overlay
+from visattn.viz.detections import detection_figure
 
 SIZES = [(48, 80), (3, 200), (97, 31), (24, 40)]
 
@@ -107,14 +107,6 @@ def test_a_marked_block_lies_under_the_cell_that_it_changes(mode: ResizeMode) ->
         on_photo = drawn.resize_to_image(smooth=False).nan_to_num(0)
         assert bool((on_photo[y + 1 : y + 5, x + 1 : x + 5] > 0).all())
         assert float(on_photo.mean()) < 0.5
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_figures_of_photos_of_any_size(size: tuple[int, int]) -> None:
-    image = photo(size)
-    [result] = detect(small_detector(), image, threshold=0.0)
-    assert detection_overlay(image, result).shape == image.shape
-    assert len(detection_figure(image, result, max_queries=3).axes) == 5
 
 
 def test_layers_have_their_own_maps_and_the_model_is_restored() -> None:

@@ -23,8 +23,6 @@ from visattn.models.loaded import Loaded, mark
 from visattn.pipelines import glimpses
 from visattn.pipelines.layer_attention import record_layers
 from visattn.results.kinds import SPECIAL_TOKENS
-from visattn.viz.detections import detection_overlay
-from visattn.viz.scanpaths import glimpse_figure
 
 SIZE = (40, 56)
 PHOTO = np.random.default_rng(0).integers(0, 256, (53, 71, 3), dtype=np.uint8)
@@ -185,10 +183,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: va.detect(small_detector(), PHOTO, layer=2), "layer must be from -2 to 1"),
     (lambda: va.detect(nn.Linear(1, 1), PHOTO), "must be a detector such as DETR, got Linear"),
     (lambda: va.detect(damaged_detector(), PHOTO), "its weights are damaged"),
-    (lambda: detection_overlay(PHOTO[1:], va.detect(small_detector(), PHOTO)[0]),
-     "pass the original image"),
     (lambda: glimpses(SmallEncoder((24, 24)), PHOTO), "got SmallEncoder"),
-    (lambda: glimpse_figure(PHOTO[1:], glimpses(ram(), PHOTO)[0]), "pass the original"),
     (lambda: glimpses(ram(math.nan), PHOTO), "outputs NaN or infinity"),
     (lambda: glimpses(ram(math.inf), PHOTO), "outputs NaN or infinity"),
     (lambda: record_layers(va.Explainer(cnn()).analyze(), torch.zeros(1, 3, 32, 48)),
