@@ -343,8 +343,8 @@ class Explainer:
         if isinstance(args.get("layer"), nn.Module):
             args["layer"] = find_module_name(self.model, args["layer"])
         if described and method.needs == "features" and "layer" not in args and batch is not None:
-            layers = subject.info.feature_layers or (bottleneck_layer(subject),)
-            subject = replace(subject, info=replace(subject.info, feature_layers=layers))
+            info = replace(subject.info, feature_layers=(bottleneck_layer(subject),))
+            subject = replace(subject, info=info)
         return subject, method, args
 
     def explain(
