@@ -1,5 +1,8 @@
-# make demo    installs, trains a small captioner and draws its attention (no download of data)
-# make models  trains the two small models that come with visattn again, from drawn scenes (20 minutes)
+# make demo    installs, captions six photos and shows where a classifier looks, in a minute
+# make train   installs and trains a captioner on synthetic scenes, in minutes (no download of data)
+# make models  trains the two models of scenes that come with visattn again (20 minutes)
+# make photo-captioner RUN=DIR  scores a run of the photo captioner and puts it into the package
+# make pictures    makes the pictures of README and documentation again
 # make test    installs and runs the tests that show what a change breaks, in minutes
 # make test-all    runs those that are slow too: every config trained, every notebook, whole stories
 # make test-machines  runs what computes as other x86 processors would, on 1, 2 and 4 threads, in any order
@@ -16,11 +19,6 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-DEMO := runs/demo
-# objects of the scenes of configs/scenes_demo.yaml
-KINDS := --textures plain --max-objects 2 --shapes circle square triangle cross \
-  --colors red green blue yellow purple orange
-BEST := $(DEMO)/checkpoints/best.ckpt
 
 # Files of tests side by side, each file on one core; more than four would only fill the memory.
 # In the order in which they are found: many short examples come last, and no core waits for a long file.
@@ -30,11 +28,11 @@ COMPILED := JAXTYPING_DISABLE=1 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -q -m 'c
 LONG := not gpu and not data and not peers and not compile and not fuzz and not ray
 
 # Small networks: a second thread brings little, and on a busy machine costs many times its worth.
-demo models test test-all test-machines net: export OMP_NUM_THREADS := 1
+demo train models photo-captioner pictures test test-all test-machines net: export OMP_NUM_THREADS := 1
 # Tests start Python often, and to compile everything each time takes longer than what they test.
 test test-all test-machines fuzz: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo models test test-all test-machines fuzz net check docs bench peers clean
+.PHONY: help demo train models photo-captioner pictures test test-all test-machines fuzz net check docs bench peers clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -55,21 +53,17 @@ help:
 # ------------------------------------------------------------------ what people type
 
 demo: .venv/core.stamp
-	@rm -rf $(DEMO)
-	@echo "demo 1 of 5: train on drawn scenes (about 5 minutes on two cores)"
-	$(BIN)/visattn fit --config configs/scenes_demo.yaml --run $(DEMO)
-	@echo "demo 2 of 5: evaluate it on test scenes"
-	$(BIN)/visattn test --config configs/scenes_demo.yaml --data.test 256 --ckpt_path $(BEST)
-	@echo "demo 3 of 5: export the best checkpoint as one safetensors file"
-	$(BIN)/visattn export $(BEST) --out $(DEMO)/model.safetensors --overwrite
-	@echo "demo 4 of 5: draw six more scenes"
-	$(BIN)/visattn data scenes --split test --count 6 --size 256 $(KINDS) --out $(DEMO)/images --overwrite
-	@echo "demo 5 of 5: caption them, with the attention of each word"
-	$(BIN)/visattn caption $(DEMO)/images --model $(DEMO)/model.safetensors --out $(DEMO)/captions
-	@echo
-	@echo "Scores ($(DEMO)/test.json):"
-	@awk -F'"|: |,' '$$4 ~ /[0-9]/ { printf "  %-24s %.3f\n", $$2, $$4 }' $(DEMO)/test.json
-	@echo "Open $(DEMO)/captions/index.html in a browser: each image with the attention of each word."
+	@echo "demo 1 of 2: caption six photos, and show where a classifier looks on them"
+	$(BIN)/visattn demo --out runs/demo
+	@echo "demo 2 of 2: insert attention blocks into the classifier: its outputs stay equal"
+	$(BIN)/python -c "import torch, visattn as va; model = va.load('imagenet-classifier'); \
+	  x = torch.randn(1, 3, 224, 224); before = model(x); print(va.insert(model, 'cbam')); \
+	  assert torch.equal(model(x), before); print('equal outputs')"
+	@echo "Open runs/demo/index.html in a browser."
+
+train: .venv/core.stamp
+	$(BIN)/visattn fit --config scenes_demo
+	@echo "Next: $(BIN)/visattn caption PHOTOS --model RUN, with the folder of the run that is named above."
 
 MODELS := runs/models
 CAPTIONER := $(MODELS)/scenes-captioner
@@ -92,6 +86,20 @@ models: .venv/core.stamp
 	$(BIN)/visattn test --run $(GLIMPSES)
 	@echo "models 4 of 4: write weights and cards into $(BUNDLED)"
 	$(BIN)/python tools/bundle_models.py bundle $(CAPTIONER) $(GLIMPSES) --out $(BUNDLED)
+
+PHOTOS := $(MODELS)/photo-captioner
+
+photo-captioner: .venv/core.stamp
+	@rm -rf $(PHOTOS) && mkdir -p $(PHOTOS)/checkpoints
+	cp $(RUN)/config*.yaml $(PHOTOS) && cp $(RUN)/checkpoints/best.ckpt $(PHOTOS)/checkpoints
+	$(BIN)/python tools/bundle_models.py round $(PHOTOS)
+	$(BIN)/visattn test --run $(PHOTOS) --data.source.test $(VISATTN_DATA)/flickr8k/Flickr_8k.devImages.txt \
+	  --data.feature_cache_dir null --trainer.precision 32-true
+	$(BIN)/python tools/bundle_models.py bundle $(PHOTOS) --out $(BUNDLED)
+	$(MAKE) pictures
+
+pictures: .venv/core.stamp
+	$(BIN)/python tools/pictures.py
 
 # Those that compile run even if others failed.
 test: .venv/dev.stamp

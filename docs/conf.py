@@ -42,7 +42,8 @@ def write_pages(_: object) -> None:
 
 
 def write_caption_page(folder: Path) -> None:
-    """Write the page of a drawn scene that the bundled captioner describes, without its links."""
+    """Write the page of a sample photo with its caption, without its links."""
+    import visattn as va
     from visattn.cli import main
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,10 +53,8 @@ def write_caption_page(folder: Path) -> None:
         contextlib.redirect_stdout(quiet),
         contextlib.redirect_stderr(quiet),
     ):
-        main(["data", "scenes", "--count", "1", "--seed", "5", "--size", "480", "--out", work])
-        scenes = [f"{work}/{image.name}" for image in Path(work).glob("*.png")]
-        main(["caption", *scenes, "--model", "scenes-captioner", "--out", f"{work}/captions"])
-        [page] = [page for page in Path(work, "captions").glob("*.html") if page.stem != "index"]
+        main(["caption", str(va.sample_photos()[0]), "--out", work])
+        [page] = [page for page in Path(work).glob("*.html") if page.stem != "index"]
         text = page.read_text(encoding="utf-8")
     links = r'<a class="back".*?</a>|<noscript>.*?</noscript>'
     (folder / "caption.html").write_text(re.sub(links, "", text, flags=re.DOTALL), encoding="utf-8")

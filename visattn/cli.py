@@ -23,7 +23,7 @@ from visattn.io.safe_text import escaped_warnings, print_message, silence, termi
 # command: (one line of help, module with main(argv) -> exit code)
 COMMANDS = {
     "demo": (
-        "draw scenes and caption them with a model that comes with it",
+        "caption photos and show where a classifier looks",
         "visattn.commands.demo:demo",
     ),
     "fit": ("train a task from a YAML file", "visattn.training.command"),
@@ -80,11 +80,10 @@ stderr.
 --debug before the command, or VISATTN_DEBUG=1, prints the traceback of an error.
 
 first steps:
-  visattn demo                                                 caption drawn scenes, in seconds
-  visattn configs                                              list the configs
-  visattn fit --config scenes_demo                             train a captioner, no download
-  visattn test --run runs/scenes_demo/1                        score it on the test split
-  visattn caption PHOTO --model runs/scenes_demo/1 --out images  caption an image, with maps
+  visattn demo                      caption six photos, show where a classifier looks, open the page
+  visattn caption MY.jpg            caption your photo, with the map of each word
+  visattn overlay MY.jpg            show where a classifier looks on it
+  visattn fit --config scenes_demo  train a captioner in minutes, no download
 
 exit codes: 0 success, 1 error or partial result, 2 usage error, 130 interrupted,
             141 output closed by its reader

@@ -49,7 +49,7 @@ print(va.__file__, type(va.load("scenes-glimpses")).__name__)
 fit = "fit --config scenes_demo --trainer.max_steps 2 --trainer.val_check_interval 2"
 fit += " --trainer.limit_val_batches 1 --data.train 32 --data.val 16 --data.batch_size 16"
 overlay = "overlay photo.png --model timm:resnet18 --method gradcam --out maps --input-size 32"
-for command in ("configs", overlay, "demo --count 1", fit):
+for command in ("configs", overlay, "demo photo.png", fit):
     assert main(command.split()) == 0, command
 """
 
@@ -65,5 +65,5 @@ def test_an_installed_wheel_draws_captions_and_trains_with_what_it_brings(
     assert kind == "RecurrentAttentionModel"
     assert "scenes_demo" in printed
     assert list((tmp_path / "maps").glob("*.png"))
-    assert (tmp_path / "visattn-demo" / "captions" / "test-0.html").is_file()
+    assert (tmp_path / "visattn-demo" / "captions" / "photo.html").is_file()
     assert (tmp_path / "runs" / "scenes_demo" / "1" / "checkpoints" / "last.ckpt").is_file()

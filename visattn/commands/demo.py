@@ -1,42 +1,58 @@
-"""`visattn demo`: render scenes, caption them, and open the page."""
+"""`visattn demo`: caption the sample photos, show where a classifier looks, and open the page."""
 
 import sys
 import webbrowser
 from pathlib import Path
 
+from visattn.commands.arguments import Photos
 from visattn.commands.caption import caption
-from visattn.commands.data import Rendering, scenes
-from visattn.commands.loop import INDEX, LoopOptions
-from visattn.commands.model import ModelOptions
-from visattn.io.safe_text import print_message
-
-_SIDE = 256  # of a scene in pixels: large enough for the eye
+from visattn.commands.loop import INDEX, MADE, LoopOptions, finished_records
+from visattn.commands.overlay import overlay
+from visattn.commands.streams import print_where
+from visattn.io.atomic import atomic_write
+from visattn.results.cards import Card
 
 
 def demo(
+    photos: Photos = (),
     *,
     out: Path = Path("visattn-demo"),
-    count: int = 6,
-    seed: int = 0,
     open_page: bool = True,
 ) -> int:
-    """Render scenes of colored shapes, caption them with the attention of each word, open the page.
+    """Caption photos and show where a classifier looks on them; open the page.
 
-    The model, scenes-captioner, comes with visattn: nothing is downloaded or trained. The folder
-    gets images/, with the true captions, and captions/, as visattn caption writes them.
+    The models, photo-captioner and imagenet-classifier, come with visattn: nothing is downloaded or
+    trained. The folder gets captions/ and overlays/, as visattn caption and visattn overlay write
+    them, and index.html, a page with both.
 
     Args:
+        photos: your own photos: files, folders, patterns in quotes, URLs (default: six photos that
+            come with visattn)
         out: output folder
-        count: number of scenes
-        seed: seed of the scenes
         open_page: open the page in a browser, if the output goes to a terminal
     """
-    images, captions = out / "images", out / "captions"
-    scenes(Rendering(images, count=count, size=_SIDE, seed=seed))
-    code = caption(
-        (str(images),), model=ModelOptions("scenes-captioner"), loop=LoopOptions(captions)
-    )
-    page = (captions / INDEX).resolve()
-    if open_page and sys.stdout.isatty() and webbrowser.open(page.as_uri()):
-        print_message(f"opened {page}")
-    return code
+    if not photos:
+        from visattn.images.sample_photos import sample_photos
+
+        photos = tuple(map(str, sample_photos()))
+    codes = [caption(photos, loop=LoopOptions(out / "captions"))]
+    codes.append(overlay(photos, loop=LoopOptions(out / "overlays")))
+    page = (out / INDEX).resolve()
+    atomic_write(page, _index(out))
+    print_where(page)
+    if open_page and sys.stdout.isatty():
+        webbrowser.open(page.as_uri())
+    return max(codes)
+
+
+def _index(out: Path) -> str:
+    """Return a page with a card for each caption and each overlay."""
+    from visattn.viz.html.index_page import index_page
+
+    cards: list[Card] = []
+    for folder, command in (("captions", "caption"), ("overlays", "overlay")):
+        for record in finished_records(out / folder, command):
+            made = record[MADE]
+            page = f"{folder}/{made['files'][0]}"
+            cards.append(Card(made["name"], page, **made["card"]))
+    return index_page(cards, title="visattn demo", search="captions, classes")

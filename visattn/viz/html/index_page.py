@@ -34,6 +34,7 @@ def index_page(
         >>> 'href="./50%20%25.html"' in page, "1 photo" in page
         (True, True)
     """
+    count = len({entry.name for entry in entries})
     return render_page(
         "index.html",
         styles=["paper.css", "index.css"],
@@ -41,7 +42,7 @@ def index_page(
         data={},
         texts={
             "title": sanitize_text(title, _NAME),
-            "count": f"{len(entries):,} photo{'' if len(entries) == 1 else 's'}",
+            "count": f"{count:,} photo{'' if count == 1 else 's'}",
             "search": f"Search {search} and names",
         },
         markup={"cards": "\n".join(map(_index_card, sorted(entries, key=index_order)))},
