@@ -271,7 +271,8 @@ def of_visattn(model: nn.Module, image: Tensor, method: str, label: int) -> Run:
         "occlusion": {"sliding_window_size": window, "stride": window, "score_type": "logits"},
     }
     explainer = Explainer(model)
-    return lambda: explainer.explain(image, method, label, **options.get(method, {}))[0].values
+    chosen = options.get(method, {})
+    return lambda: explainer.explain(image, method, label, **chosen)[0].values[None]
 
 
 def of_gradcam(model: nn.Module, image: Tensor, method: str, label: int) -> Run:

@@ -1,7 +1,7 @@
 """Attribution methods: what describes one, and the table in which it is registered."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -177,7 +177,7 @@ def method(name: str, *, title: str, paper: str, needs: Needs, **facts: Any) -> 
     return register
 
 
-def find_name(name: str, names: Iterable[str]) -> str:
+def find_name(name: str, names: Collection[str]) -> str:
     """Return the one of some names that differs in case and signs at most; else the name.
 
     Example:
@@ -188,6 +188,8 @@ def find_name(name: str, names: Iterable[str]) -> str:
     def letters(text: str) -> str:
         return "".join(each for each in text.lower() if each.isalnum() or each == "+")
 
+    if name in names:
+        return name
     return next((each for each in names if letters(each) == letters(name)), name)
 
 

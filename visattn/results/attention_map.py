@@ -108,7 +108,8 @@ class AttentionMap(Result):
         tensor = torch.as_tensor(values).detach()
         tensor = tensor if tensor.is_floating_point() else tensor.float()
         if channels is not None:
-            tensor = _reduce_channels(tensor, channels)
+            rules = {"sum": tensor.sum, "mean": tensor.mean, "max_abs": tensor.abs().amax}
+            tensor = rules[channels](-3)
         geometry = transform_geometry(transform, image_size)
         info = MapInfo(signed=bool((tensor < 0).any()))  # negative values count against the target
         return cls(tensor, site, "gradient", geometry, info)
@@ -320,13 +321,6 @@ class AttentionMap(Result):
             parts += part_boxes(placed, threshold, label, index)
         size = self.geometry.image_size  # pyright: ignore[reportOptionalMemberAccess] (checked)
         return MapBoxes(tuple(parts), threshold, size, len(maps))
-
-
-def _reduce_channels(
-    values: Float[Tensor, "*b c y x"], rule: Literal["sum", "mean", "max_abs"]
-) -> Float[Tensor, "*b y x"]:
-    """Return attributions without the axis of the color channels."""
-    return {"sum": values.sum, "mean": values.mean, "max_abs": values.abs().amax}[rule](-3)
 
 
 def transform_geometry(transform: Any, image_size: tuple[int, int] | None) -> Geometry | None:
