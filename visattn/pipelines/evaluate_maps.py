@@ -155,10 +155,11 @@ class MapEvaluator:
         batch, targets = batch.select(found), [targets[index] for index in found]
         seeds = [_seed(queries[index]) for index in found]
         regions = [_region(each, batch.geometries[0]) for each in shown] if found else []
-        faithfulness = self._faithfulness(batch.inputs, targets, seeds)
+        of_class = self.kind == "class"
+        faithfulness = self._faithfulness(batch.inputs, targets, seeds) if of_class else None
         for method in methods:
             maps = self._maps(method, batch, targets, seeds) if found else []
-            faithful = faithfulness(maps)
+            faithful = faithfulness(maps) if faithfulness else {}
             for index, query in enumerate(queries):
                 row = {"kind": "score", **_names(query), "method": method, **facts[index]}
                 if index in found:
@@ -166,7 +167,7 @@ class MapEvaluator:
                     constant = is_constant_map(maps[at].values)
                     row |= {"constant_map": constant}
                     row |= self._localization(maps[at], regions[index], query)
-                    if self.kind != "class":
+                    if not of_class:
                         row |= self._on_others(maps[at], query, shown[index])
                     if not constant:
                         row |= {name: float(values[at]) for name, values in faithful.items()}
@@ -300,8 +301,6 @@ class MapEvaluator:
 
         What all methods share is computed once.
         """
-        if self.kind != "class":
-            return lambda _: {}
         with torch.no_grad():
             score, count, _ = variant_scorer(
                 self.explainer.analyze(), inputs, class_target(classes), score_type="probabilities"

@@ -412,7 +412,7 @@ class Explainer:
         self,
         batch: PreparedImages,
         method: str,
-        target: TargetLike = None,
+        target: TargetLike | Sequence[Any] = None,
         **method_args: Any,
     ) -> list[AttentionMap]:
         """Return one map for each prepared image; arguments as for `explain`.
