@@ -13,7 +13,7 @@ from PIL import Image
 from visattn.cli import main
 from visattn.commands import data as command
 from visattn.commands.data import digits
-from visattn.data.classification.cluttered_mnist import ClutteredDigits, ClutterSpec
+from visattn.data.classification.cluttered_mnist import ClutteredDigits, ClutterSpec, canvas_digest
 from visattn.data.regions.readers import read_coco_images
 from visattn.data.scenes.dataset import SINGLE_OBJECT, Scenes, single_object_scenes
 from visattn.images.sources import find_images
@@ -118,7 +118,7 @@ def test_digits(tmp_path: Path, capsys: Capsys) -> None:
         assert not drawn[0][~lit].any()
     output = capsys.readouterr().out
     assert "7 of 5000 canvases of split validation, 31 x 41 pixels, sha256 of all" in output
-    assert output.endswith(f"{data.digest()}\n")
+    assert output.endswith(f"{canvas_digest(data)}\n")
     for wrong, said in (("--count 99999", "--count must be 1 to"), ("--canvas-size 20 20", "20")):
         assert write("digits", tmp_path / "none", f"{root} {wrong}") == 1
         assert said in capsys.readouterr().err

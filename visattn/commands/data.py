@@ -162,7 +162,11 @@ def digits(
         distractor_size: height and width of these patches in pixels
         seed: seed and split_seed of the data
     """
-    from visattn.data.classification.cluttered_mnist import ClutteredDigits, ClutterSpec
+    from visattn.data.classification.cluttered_mnist import (
+        ClutteredDigits,
+        ClutterSpec,
+        canvas_digest,
+    )
 
     if not (root / "MNIST" / "raw").is_dir():
         raise FileNotFoundError(
@@ -190,7 +194,7 @@ def digits(
     print_row(
         canvas.out,
         f"{canvas.count} of {len(canvases)} canvases of split {split}, {canvas_size[0]} x "
-        f"{canvas_size[1]} pixels, sha256 of all {canvases.digest()}",
+        f"{canvas_size[1]} pixels, sha256 of all {canvas_digest(canvases)}",
     )
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -84,7 +84,7 @@ class HubTable(Source):
         columns = {role: (self.columns or {}).get(role, COLUMNS[role]) for role in self.roles}
         columns["image"] = (self.columns or {}).get("image", COLUMNS["image"])
         tables = {name: PhotoTable(data[name], columns, name) for name in used}
-        self.tables = {split: tables[name] for split, name in names.items() if name}
+        self.tables: dict[str, Any] = {split: tables[name] for split, name in names.items() if name}
 
 
 @dataclass
@@ -194,7 +194,7 @@ class HubBoxes(HubTable):
         return images
 
 
-class PhotoTable(Sequence[Location]):
+class PhotoTable:
     """The photos of a split with their annotations; a photo is read when it is opened.
 
     Args:
@@ -239,14 +239,7 @@ class PhotoTable(Sequence[Location]):
     def __len__(self) -> int:
         return len(self._images)
 
-    @overload
-    def __getitem__(self, index: int) -> Location: ...
-    @overload
-    def __getitem__(self, index: slice) -> "list[Location]": ...
-    def __getitem__(self, index: int | slice) -> "Location | list[Location]":
-        """Return a photo, or several."""
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Location:
         return _TablePhoto(self, range(len(self))[index])
 
     def content(self, number: int) -> bytes:
@@ -254,15 +247,14 @@ class PhotoTable(Sequence[Location]):
         cell = self._images[number][self.columns["image"]]
         return cell["bytes"] if isinstance(cell, dict) else cell
 
-    def values(self, role: str, default: Any = None) -> list[Any]:
+    def values(self, role: str) -> list[Any]:
         """Return what the rows have beside the photos, classes as their names.
 
         Args:
-            role: What the column holds.
-            default: What each row has if there is no such column.
+            role: What the column holds; None for each row if there is no such column.
         """
         if role not in self.columns:
-            return [default] * len(self)
+            return [None] * len(self)
         column, _, field = self.columns[role].partition(".")
         cells = self.rows.select_columns([column])[:][column]
         names = self.class_names(role)

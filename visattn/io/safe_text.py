@@ -171,11 +171,8 @@ def read_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
         >>> read_json(file)
         {'a': [1, 2]}
     """
-    content = read_bytes_bounded(path, max_bytes)
-    try:
-        return parse_json(decode_utf8(content))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    with reading(path):
+        return parse_json(decode_utf8(read_bytes_bounded(path, max_bytes)))
 
 
 @contextmanager

@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "other shapes": (edited(hidden_size=12), "cannot be built"),
     "unknown type": (text('{"model_type": "unheard of"}'), "cannot be built"),
     "no object": (text("[1]"), "must hold an object, got a list"),
-    "no JSON": (text("{"), "config.json is not valid JSON"),
+    "no JSON": (text("{"), "config.json: line 1, column 2: invalid JSON"),
     "own code": (own_code, "cannot be built: .*Mine"),
     "own type": (own_type, "cannot be built"),
     "no model": (edited(architectures=["pipeline"]), "transformers has no model pipeline"),

@@ -207,13 +207,10 @@ class ClutteredMNIST(Sequence[tuple[Tensor, int]]):
         centers = corners + torch.tensor(self.digits.shape[2:]) / 2
         return (2 * centers / torch.tensor(self.spec.size) - 1).flip(1)
 
-    def digest(self) -> str:
-        """Return the SHA-256 of all first canvases and their labels, in hexadecimal."""
-        return canvas_digest(self, self.spec.size)
 
-
-def canvas_digest(canvases: Any, size: tuple[int, int]) -> str:
+def canvas_digest(canvases: Any) -> str:
     """Return the SHA-256 of the first canvases of a dataset and their labels, in hexadecimal."""
+    size = canvases.draw([0])[0].shape[2:]
     digest = hashlib.sha256(repr((len(canvases), *size)).encode())
     for chunk in torch.arange(len(canvases)).split(512):
         images, labels, *_ = canvases.draw(chunk.tolist())

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from visattn.data.classification.cluttered_mnist import (
     ClutterSpec,
-    canvas_digest,
     crop_patches,
     digits_of,
     ink_boxes,
@@ -230,10 +229,6 @@ class DigitSequences(Sequence[tuple[Tensor, ...]]):
         return DigitPlacements(
             num_digits, sources, scales, corners.gather(1, order), sizes.gather(1, order)
         )
-
-    def digest(self) -> str:
-        """Return the SHA-256 of all first canvases and their labels, in hexadecimal."""
-        return canvas_digest(self, self.spec.canvas.size)
 
     def _present(self, num_digits: Int[Tensor, " b"]) -> Bool[Tensor, "b n"]:
         return torch.arange(self.spec.max_digits) < num_digits[:, None]
