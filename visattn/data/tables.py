@@ -194,7 +194,7 @@ class HubBoxes(HubTable):
         return images
 
 
-class PhotoTable:
+class PhotoTable(Sequence[Any]):
     """The photos of a split with their annotations; a photo is read when it is opened.
 
     Args:
@@ -239,7 +239,7 @@ class PhotoTable:
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: int) -> Location:
+    def __getitem__(self, index: Any) -> Any:
         return _TablePhoto(self, range(len(self))[index])
 
     def content(self, number: int) -> bytes:
