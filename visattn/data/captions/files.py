@@ -305,14 +305,7 @@ class CaptionFile(Source):
 
     def __post_init__(self) -> None:
         names: dict[str, str | None] = {"train": self.train, "val": self.val, "test": self.test}
-        files = (
-            self.captions
-            if isinstance(self.captions, dict)
-            else dict.fromkeys(names, self.captions)
-        )
-        folders = (
-            self.photos if isinstance(self.photos, dict) else dict.fromkeys(names, self.photos)
-        )
+        files, folders = _by_split(self.captions), _by_split(self.photos)
         read = {file: read_captions(file) for file in dict.fromkeys(files.values())}
         parts: dict[str, Sequence[CaptionEntry]] = {}
         undivided = isinstance(self.captions, str) and self.train == "train"
@@ -358,6 +351,10 @@ class CaptionFile(Source):
         )
         parts = {"train": [entry for entry in entries if entry.file not in chosen], **ends}
         return {key: part for key, part in parts.items() if part}
+
+
+def _by_split(value: str | dict[str, str]) -> dict[str, str]:
+    return value if isinstance(value, dict) else dict.fromkeys(("train", "val", "test"), value)
 
 
 def _samples(entries: Iterable[CaptionEntry], folder: str) -> list[CaptionSample]:
