@@ -10,12 +10,14 @@ import timm
 import torch
 import torchvision
 from torch import Tensor, nn
+from windows import swin_windows
 
 from visattn import Explainer, explain, methods_for
 from visattn.attribution.analysis import analyze_model
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.vit import VisionTransformer
 from visattn.recording.model_info import FeatureLayer
+from visattn.recording.probe import ObservedTokens
 
 
 def vit(**options: Any) -> Any:
@@ -118,7 +120,7 @@ def test_a_model_is_restored() -> None:
 
 
 def test_a_wrong_input_size_raises_an_error_with_working_sizes() -> None:
-    message = r"must run on images of 32 x 32 pixels.*it runs on 48 x 80: .*size=\(48, 80\)\), or"
+    message = r"must run on images of 32 x 32 pixels.*it runs on 48 x 80: img_size=\(48, 80\), or"
     with pytest.raises(ValueError, match=message):
         analyze_model(vit(), (32, 32))
 
@@ -130,8 +132,12 @@ def test_windows_survive_half_precision() -> None:
         "swin_tiny_patch4_window7_224", **options, window_size=(3, 5), img_size=(60, 100)
     )
     for dtype in (torch.float32, torch.bfloat16):
-        info = analyze_model(model.to(dtype)).info
-        assert [layer.shift_size for layer in info.attention_layers] == [(0, 0), (1, 2)]
+        [[first], [shifted]] = analyze_model(model.to(dtype)).probe.layouts.values()
+        assert isinstance(first, ObservedTokens)
+        assert isinstance(shifted, ObservedTokens)
+        assert (first.layer.grid, shifted.layer.grid) == ((15, 25), (15, 25))
+        for layout, shift in ((first, (0, 0)), (shifted, (1, 2))):
+            assert torch.equal(layout.windows, swin_windows((15, 25), (3, 5), shift))
 
 
 class TwoOutputs(nn.Module):
@@ -181,7 +187,9 @@ def test_features_are_not_explained_as_classes() -> None:
     photo = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     model: Any = torchvision.models.resnet18()
     model.fc = nn.Identity()
-    message = r"no classifier, and returns 512 features .*\(batch norm.*\); .*output\[:, 3"
+    message = (
+        r"no classifier, and returns 512 features .*\(normalization follows .*\); .*output\[:, 3"
+    )
     with pytest.raises(ValueError, match=message):
         explain(model, photo, "gradcam", 400, img_size=64)
     [heatmap] = explain(model, photo, "gradcam", lambda out: out[:, 400], img_size=64)

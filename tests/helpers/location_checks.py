@@ -12,7 +12,6 @@ from visattn.recording.feature_layers import to_grid
 from visattn.recording.interception import attention_calls, probing
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.probe import ObservedTokens
-from visattn.recording.recorder import record
 from visattn.recording.subject import Subject
 
 
@@ -80,22 +79,15 @@ def identity_attention(subject: Subject, images: torch.Tensor) -> dict[str, torc
 def _localize_in_keys(subject: Subject, site: str) -> tuple[int, int]:
     layer = next(layer for layer in subject.info.attention_layers if layer.site == site)
     grid = layer.key_grid or layer.grid
-    blocks = _block_cells(grid)
-    blocks = blocks if layer.window_size is not None else blocks[:3]
+    blocks = _block_cells(grid)[:3]
     images = _perturbed_images(subject.info, grid, blocks)
-    if layer.window_size is None:  # the values, as the probe records them
-        keys = identity_attention(subject, images)[site]
-        values = keys.transpose(-2, -1).flatten(1, 2)
-        layout = subject.probe.layouts[site][0]
-        assert isinstance(layout, ObservedTokens)
-        if layout.windows is not None:  # from all groups of tokens of an image
-            values = values.unflatten(0, (len(images), -1)).transpose(1, 2).flatten(2)
-            values = values[..., layout.windows.flatten().argsort()]
-        values = values[..., -grid[0] * grid[1] :].unflatten(-1, grid)
-    else:
-        with torch.no_grad(), record(subject.model, layers=[site]) as records:
-            subject.scores(images)
-        values = records.maps[0].values.flatten(1, -3)
+    values = identity_attention(subject, images)[site].transpose(-2, -1).flatten(1, 2)
+    layout = subject.probe.layouts[site][0]
+    assert isinstance(layout, ObservedTokens)
+    if layout.windows is not None:  # from all groups of tokens of an image
+        values = values.unflatten(0, (len(images), -1)).transpose(1, 2).flatten(2)
+        values = values[..., layout.windows.flatten().argsort()]
+    values = values[..., -grid[0] * grid[1] :].unflatten(-1, grid)
     return _count_localized((values[1:] - values[:1]).square().sum(1), blocks)
 
 

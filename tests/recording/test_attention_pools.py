@@ -62,19 +62,6 @@ class FunctionPool(nn.Module):
         return self.q(tokens), self.k(tokens)
 
 
-class FusedPool(FunctionPool):
-    """The same with fused attention among tokens, batch first."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.tokens(x)
-        q, k, v = (
-            layer(tokens).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for layer in (self.q, self.k, self.v)
-        )
-        pooled = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        return self.out(pooled)[:, 0]
-
-
 class TimmPool(AttentionPool2d):
     def __init__(self) -> None:
         super().__init__(WIDTH, GRID, num_heads=HEADS)
@@ -99,8 +86,8 @@ class Net(nn.Module):
 
 
 POOLS: dict[str, Callable[[], Any]] = {
-    "function": FunctionPool, "function, one query": lambda: FunctionPool(alone=True),
-    "fused, maximum": lambda: FusedPool(largest), "timm": TimmPool,
+    "function": lambda: FunctionPool(largest), "one query": lambda: FunctionPool(alone=True),
+    "timm": TimmPool,
 }  # fmt: skip
 
 

@@ -6,10 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.attribution.analysis import analyze_model
+from visattn.attribution.analysis import analyze_model, describe_model
 from visattn.attribution.cam import grad_cam, gradcam
 from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.targets import resolve_target
+from visattn.models.base import SmallEncoder
+from visattn.models.unet import UNet
+from visattn.recording.bottleneck import bottleneck_layer
 from visattn.recording.feature_layers import resolve_feature_layer
 
 SIZE = (40, 56)
@@ -161,3 +164,42 @@ def test_a_grid_may_have_one_row() -> None:
             subject = analyze_model(Beside(kind, sides).eval(), size)
             assert grid not in {layer.grid for layer in subject.info.feature_layers}
             assert resolve_feature_layer(subject, "rearrange").grid == grid
+
+
+class EncoderAndHead(nn.Module):
+    """An encoder and a decoder without modules of their own."""
+
+    def __init__(self, *encoder: nn.Module) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        for name, layer in zip(("a", "b", "c"), encoder, strict=False):
+            self.add_module(name, layer)
+        self.encoder, self.head = list(encoder), nn.Conv2d(5, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.encoder:
+            x = layer(x)
+        return nn.functional.interpolate(self.head(x), (24, 40))
+
+
+def test_depthwise_convolutions_are_no_bottleneck() -> None:
+    stem, pointwise = nn.Conv2d(3, 5, 2, 2), nn.Conv2d(5, 5, 1)
+    for groups, site in ((1, "b"), (5, "c")):
+        down = nn.Conv2d(5, 5, 3, 2, 1, groups=groups)
+        subject = describe_model(EncoderAndHead(stem, down, pointwise).eval(), (24, 40))
+        assert bottleneck_layer(subject).site == site
+
+
+def test_a_model_without_a_grid_is_refused() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2880, 7)).eval()
+    with pytest.raises(ValueError, match="no layer whose features lie on a grid"):
+        bottleneck_layer(describe_model(model, (24, 40)))
+
+
+def test_a_map_whose_lines_see_the_whole_image_is_followed_to_the_map_before() -> None:
+    for seed, block in ((7, None), (16, "gate")):
+        torch.manual_seed(seed)
+        model = UNet(("a", "b", "c"), SmallEncoder((24, 40), channels=8), block=block).eval()
+        layer = bottleneck_layer(describe_model(model))
+        assert (layer.site, layer.grid) == ("encoder.refine", (3, 5))
+        assert describe_model(model).probe.once(layer.site) is None

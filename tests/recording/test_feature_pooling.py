@@ -13,7 +13,7 @@ from timm.models import model_entrypoint
 from torch import Tensor, nn
 
 from visattn.attribution.analysis import analyze_model
-from visattn.attribution.methods import METHODS
+from visattn.attribution.methods import METHODS, supported_methods
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.recorder import record
 
@@ -304,6 +304,18 @@ def test_an_unknown_default_layer_has_a_reason() -> None:
         assert reason in info.features_error
         assert METHODS["gradcam"].supports(subject).startswith(info.features_error)
         assert f"features   unknown: {info.features_error}" in str(info)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_layers_have_no_gradient() -> None:
+    if torch.backends.quantized.engine == "none":
+        pytest.skip("no kernels of quantized layers")
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", img_size=80, **THIN).eval()
+    int8 = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    explained = analyze_model(int8)
+    assert "no gradient with respect to the image" in explained.info.gradient_error
+    assert "input_gradient" not in supported_methods(explained)
 
 
 def test_zero_initialized_heads_and_dense_scores_have_features() -> None:

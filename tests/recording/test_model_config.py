@@ -51,6 +51,10 @@ def test_image_size_is_read_from_attributes_and_configs() -> None:
         nested = nn.Sequential(nn.Identity(), model)
         assert configured_image_size(nested) == size
     model = Flat()
+    vars(model)["default_cfg"] = {"input_size": (3, 224, 224)}  # of its published weights
+    vars(model.features[0])["img_size"] = (48, 80)
+    assert configured_image_size(nn.Sequential(nn.LSTM(512, 8), model)) == (48, 80)
+    model = Flat()
     vars(model)["image_size"] = 32
     assert analyze_model(model).info.input_size == (32, 32)
     small = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=5)
@@ -80,16 +84,16 @@ def test_image_size_is_read_from_configs_that_are_no_attributes() -> None:
 def test_the_error_suggests_the_call_and_the_size() -> None:
     message = (
         r"224 x 224 pixels, but Flat raised an error \(RuntimeError.*; it runs on 32 x 32: "
-        r"visattn.explain\(model, images, img_size=32\), or --input-size 32$"
+        r"img_size=\(32, 32\), or --input-size 32x32$"
     )
     with pytest.raises(ValueError, match=message):
         analyze_model(Flat())
 
     pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2))
     sides = " and ".join(f"{n} x {n}" for n in (28, 32, 64, 96, 128, 224, 256, 299, 384))
-    assert f"it runs on 17 x 19 and {sides}: " in input_hint(pooled, (17, 19), 3, "RuntimeError")
+    assert f"it runs on 17 x 19 and {sides}: " in input_hint(pooled, (17, 19), 3)
     odd = nn.Sequential(nn.Flatten(), nn.Linear(3 * 17 * 19, 2))
-    with pytest.raises(ValueError, match=r"give the size of its images: .*size=\(height, width\)"):
+    with pytest.raises(ValueError, match=r"its images, img_size=\(height, width\)"):
         analyze_model(odd)
     assert analyze_model(odd, (17, 19)).info.input_size == (17, 19)
     for wrong in (0, (3,), (3, 17, 19), "32"):
@@ -109,7 +113,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: nn.Sequential(torch.jit.script(Flat())), "from Python, but torch.jit made it"),
     (lambda: torch.export.export(Flat(), (X,)).module(), "from Python, but torch.export made it"),
     (lambda: Flat().to("meta"), "must be loaded, but they are on device meta"),
-    (OfBatch, "must take a batch of images as its only argument; wrap"),
+    (OfBatch, "a batch of images with 3 channels, and nothing else"),
 ]
 
 

@@ -53,7 +53,7 @@ def test_which_of_several_outputs_holds_the_scores_is_not_guessed() -> None:
     for output, functions in (
         ((other, SCORES), ("output[0][:, 3]", "output[1][:, 3]")),
         ({"aux": SCORES, "main": SCORES}, ("output['aux'][:, 3]", "output['main'][:, 3]")),
-        ([SCORES[:, :2, None, None], SCORES[:, 0]], ("output[0][:, 1, 0, 0]", "output[1]")),
+        ([SCORES[:, :2, None, None], SCORES[:, 0]], ("output[0][:, 1].mean((1, 2))", "output[1]")),
     ):
         error = detect_output_layout(output, 3).error
         assert "several tensors that may be class scores" in error
@@ -97,14 +97,12 @@ def test_scores_are_the_last_of_several_outputs_in_the_graph() -> None:
         (lambda m, p, f: {"z": f, "y_hat": m.fc(f)}, "y_hat"),
         (lambda m, p, f: (p, f, m.fc(f)), "[2]"),
         (lambda m, p, f: (f, m.fc(m.norm(f))), "[1]"),
-        (lambda m, p, f: (unit(f), m.fc(f)), "[1]"),
         (lambda m, p, f: (f, p, m.joined(torch.cat([p, f], 1))), "[2]"),
         (lambda m, p, f: (f, nn.functional.linear(unit(f), unit(m.fc.weight)) * 20), "[1]"),
         (lambda m, p, f: (m.fc(f), torch.ones(1)), "[0]"),  # a temperature
         # neither is computed from the other
         (lambda m, p, f: {"aux": m.aux(p), "main": m.fc(f)}, ""),
-        (lambda m, p, f: (m.aux(p), m.fc(f) + m.aux(p)), ""),
-        (lambda m, p, f: (f, m.joined(torch.cat([p, f], 1))), ""),  # past the embedding
+        (lambda m, p, f: (unit(f), m.fc(f)), ""),
     ]
     for index, (function, key) in enumerate(cases):
         layout = layout_of(Heads(function).eval())
@@ -143,14 +141,14 @@ def test_features_of_a_network_without_its_classifier_are_no_scores() -> None:
     with torch.no_grad():
         mlp(torch.zeros(1, 3, 23, 29))
     cases: list[tuple[nn.Module, str]] = [
-        (body(nn.BatchNorm2d(7), nn.ReLU()), "batch normalization follows its last convolution"),
-        (body(nn.GroupNorm(7, 7)), "group normalization follows its last convolution"),
+        (body(nn.BatchNorm2d(7), nn.ReLU()), "normalization follows its last layer"),
+        (body(nn.GroupNorm(7, 7)), "normalization follows its last layer"),
         (body(Residual()), "pooled from a sum of several layers"),
         (body(Joined()), "joined from several layers"),
-        (body(nn.SiLU()), "an activation function follows its last convolution"),
-        (body(nn.ReLU6()), "an activation function follows its last convolution"),
+        (body(nn.SiLU()), "an activation function follows its last layer"),
+        (body(nn.ReLU6()), "an activation function follows its last layer"),
         (nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten()), "positions of a feature map"),
-        (nn.Sequential(mlp, nn.ReLU()), "an activation function follows its last linear layer"),
+        (nn.Sequential(mlp, nn.ReLU()), "an activation function follows its last layer"),
     ]
     for model, reason in cases:
         assert reason in layout_of(model.eval()).features
@@ -175,8 +173,6 @@ def test_outputs_without_scores_suggest_a_target_function() -> None:
         ({"out": DENSE, "aux": SCORES}, "output['out'][:, 3].mean((1, 2))"),
         ([DENSE, DENSE], "output[1][:, 3].mean((1, 2))"),
         (Record(SCORES, torch.zeros(3, 9, 4)), "output.logits[:, 0, 3]"),
-        ([{"boxes": SCORES, "scores": SCORES[:, 0]}] * 3,
-         "torch.stack([image['scores'].sum() for image in output])"),
         ({"pooler_output": SCORES}, "output['pooler_output'][:, 3]"),
         ({"counts": SCORES.long()}, "output['counts'][:, 3]"),
     ]  # fmt: skip
@@ -189,6 +185,8 @@ def test_outputs_without_scores_suggest_a_target_function() -> None:
             ValueError, match="the model has no class to explain: its output has no class"
         ):
             class_scores(output, 3)
+    detections = [{"boxes": SCORES, "scores": SCORES[:, 0]}] * 3
+    assert "target=visattn.BoxTarget(" in detect_output_layout(detections, 3).error
     assert detect_output_layout(None, 3).error
     assert describe_output(None) == "a NoneType: empty"
 

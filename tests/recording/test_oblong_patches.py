@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
@@ -58,17 +57,8 @@ def timm_model(size: Pair, patch: Pair) -> nn.Module:
     return VisionTransformer(**sizes, embed_dim=12, depth=2, num_heads=2, num_classes=5)
 
 
-def hf_model(size: Pair, patch: Pair) -> nn.Module:
-    options: dict[str, Any] = {
-        "image_size": size, "patch_size": patch, "hidden_size": 12, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "intermediate_size": 17, "num_labels": 5,
-    }  # fmt: skip
-    return transformers.ViTForImageClassification(transformers.ViTConfig(**options))
-
-
 MODELS: dict[str, Callable[[Pair, Pair], nn.Module]] = {
     "timm": timm_model,
-    "transformers": hf_model,
     "reshape": Patches,
     "by columns": partial(Patches, by_columns=True),
 }
@@ -130,14 +120,7 @@ def test_smooth_features_are_not_read_on_another_grid() -> None:
                 x = avg_pool2d(x, 5, 1, 2)
             return x.flatten(2).mT
 
-    cases = [
-        (112, 112, 8, 8),
-        (64, 112, 8, 8),
-        (112, 112, 16, 4),
-        (112, 112, 4, 16),
-        (96, 96, 6, 24),
-    ]
-    for *size, height, width in cases:
+    for *size, height, width in ((64, 112, 8, 8), (112, 112, 16, 4), (96, 96, 6, 24)):
         patch, grid = (height, width), (size[0] // height, size[1] // width)
         for rounds in range(4):
             layer = probe_model(nn.Sequential(Smooth()), (size[0], size[1]), 3).once("0")

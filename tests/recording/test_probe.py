@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import visattn as va
 from visattn.attribution import analyze_model
+from visattn.recording.feature_layers import resolve_feature_layer
 from visattn.recording.places import place_tokens
 
 GRID = (4, 6)
@@ -121,9 +122,12 @@ def test_a_network_that_cuts_or_pads_its_images_has_no_map_of_features(
     def before(images: Tensor) -> Tensor:
         return nn.functional.pad(images, padding, mode=mode)
 
-    info = analyze_model(Pixels(before, lambda y: y).eval(), (32, 48)).info
-    assert bool(info.features_error) == any(padding)
-    assert bool(info.feature_layers) == (not any(padding))
+    subject = analyze_model(Pixels(before, lambda y: y).eval(), (32, 48))
+    assert bool(subject.info.features_error) == any(padding)
+    assert bool(subject.info.feature_layers) == (not any(padding))
+    if any(padding):
+        with pytest.raises(ValueError, match="it cuts, pads or shifts its images"):
+            resolve_feature_layer(subject, "conv")
 
 
 def test_ranks_are_no_classes() -> None:

@@ -166,23 +166,6 @@ def test_recordings_with_different_requests_get_their_own_rows() -> None:
     assert torch.equal(last.weights[0], WEIGHTS[:, :, 4:5])
 
 
-def test_layers_are_selected_by_index_and_name() -> None:
-    model = nn.ModuleDict({name: Attention() for name in ("first", "second", "last")})
-    selections = {
-        0: ["first"],
-        -1: ["last"],
-        "*s*t.tap": ["first", "last"],
-        (2, 1): ["last", "second"],
-    }
-    for layers, names in selections.items():
-        with record(model, layers=layers) as recording:
-            for rows in model.values():
-                rows(WEIGHTS)
-        assert sorted(item.site for item in recording.maps) == sorted(
-            f"{name}.tap" for name in names
-        )
-
-
 def test_unknown_layers_tokens_and_heads_raise_an_error() -> None:
     model = Attention()
     for layers in (3, "blocks*"):

@@ -75,7 +75,7 @@ def analyze_model(
     model, info, names = subject.model, subject.info, subject.class_names
     if error := subject.probe.error:
         stated, _ = stated_info(model)
-        hint = input_hint(model, stated.input_size, len(info.mean), error)
+        hint = input_hint(model, stated.input_size, len(info.mean))
         raise ValueError(
             f"the model must run on images of {info.input_size[0]} x {info.input_size[1]} pixels, "
             f"but {info.name} raised an error ({error}); {hint}"

@@ -29,10 +29,7 @@ def bottleneck_layer(subject: Subject) -> FeatureLayer:
         >>> bottleneck_layer(describe_model(model, (24, 40))).site
         '0'
     """
-    key = ("bottleneck", subject.info.input_size)
-    if key not in subject.measures:
-        subject.measures[key] = _find(subject)
-    return subject.measures[key]
+    return subject.once("bottleneck", lambda: _find(subject))
 
 
 def _find(subject: Subject) -> FeatureLayer:

@@ -10,12 +10,12 @@ convolution loses pixels at the border, and the cells have a margin of the input
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Margin
+from visattn.recording.interception import in_this_run
 from visattn.recording.places import Grid
 
 _STRIDED = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.ConvTranspose2d)
@@ -43,12 +43,7 @@ class CellStrides:
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator["CellStrides"]:
         """Note the strides of the maps that the model computes in the block."""
-        thread = get_ident()
-
-        def note(*call: Any) -> None:
-            if get_ident() == thread:
-                self._note(*call)
-
+        note = in_this_run(self._note)
         with ExitStack() as stack:
             for module in model.modules():
                 if isinstance(module, _STRIDED):

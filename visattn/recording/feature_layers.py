@@ -94,16 +94,11 @@ def resizes_images(model: nn.Module) -> bool:
 
 def _unknown_layer_error(subject: Subject, layer: int | str) -> str:
     sites = [layer.site for layer in subject.info.feature_layers]
-    if isinstance(layer, int):
-        return (
-            f"layer must be below the number of feature layers of {subject.info.name}, "
-            f"{len(sites)} ({', '.join(sites) or 'none'}); got {layer}"
-        )
-    names = [name for name, _ in subject.model.named_modules() if name]
-    return (
-        f"layer must name a module of {subject.info.name}, got {layer!r}; "
-        f"{did_you_mean(layer.partition('#')[0], names)}"
-    )
+    hint = f"the {len(sites)} numbered ones are {', '.join(sites) or 'none'}"
+    if isinstance(layer, str):
+        names = [name for name, _ in subject.model.named_modules() if name]
+        hint = did_you_mean(layer.partition("#")[0], names)
+    return f"layer must name a module of {subject.info.name}, got {layer!r}; {hint}"
 
 
 def measure_feature_layer(subject: Subject, site: str, call: int | None) -> FeatureLayer:
@@ -122,10 +117,7 @@ def measure_feature_layer(subject: Subject, site: str, call: int | None) -> Feat
         'b c n'
     """
     info = subject.info
-    if resizes_images(subject.model):
-        calls = [_pyramid(subject, site)]
-    else:
-        calls = subject.probe.layers_of(site)
+    calls = [_pyramid(subject, site)] if resizes_images(subject.model) else subject.layers_of(site)
     title = f"{site}{f'#{call}' if call else ''} of {info.name}"
     sites = ", ".join(layer.site for layer in info.feature_layers[-3:])
     hint = f"suitable layers include {sites}" if sites else "no suitable layer is known"
@@ -138,9 +130,10 @@ def measure_feature_layer(subject: Subject, site: str, call: int | None) -> Feat
         )
     layer = calls[(call or 0) - 1]
     if layer is None:
+        why = subject.probe.cut or "small changes of its pixels show that they have none"
         raise ValueError(
-            f"the cells or tokens of the output of {title} must have a position on the image, as "
-            f"small changes of its pixels show, but they have none: its map would be wrong; {hint}"
+            f"the cells or tokens of the output of {title} must have a position on the image, or "
+            f"its map would be wrong; {why}; {hint}"
         )
     number = call or (len(calls) if len(calls) > 1 else None)
     return layer if layer.levels else replace(layer, call=number)

@@ -6,6 +6,7 @@ image -> ... -> block -+-> norm -> attention -+-> head       class token: all pa
 """
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from visattn.recording.interception import probing, tapped_attention
 from visattn.recording.model_info import FeatureLayer
 from visattn.recording.outputs import OutputLayout
 from visattn.recording.read_rows import Reading, confirmed_reading
-from visattn.recording.score_evidence import last_layers
+from visattn.recording.score_evidence import last_layers, reaches
 from visattn.recording.score_trace import LayerOutput, ScoreTracer, Trace, gradients_of
 
 _NEAR = 24  # the scores, in layer outputs
@@ -144,16 +145,34 @@ def _last_bottleneck(trace: Trace, outputs: Sequence[LayerOutput]) -> LayerOutpu
     return None
 
 
+def followed_layer(tracer: ScoreTracer, image: Tensor, site: str) -> FeatureLayer | None:
+    """Return the layout of a map whose lines see so much of the image that the probe is unsure.
+
+    They are followed to the nearest map before that lies on the image.
+    """
+    with suppress(RuntimeError, NotImplementedError), frozen(tracer.model), probing():
+        outputs = [each for each in tracer.kept(image).outputs if each.tensor.ndim == 4]
+        sites = [each.site for each in outputs]
+        if site in sites:
+            chosen = outputs[sites.index(site)]
+            placed = [each for each in outputs[: sites.index(site)] if each.layer is not None]
+            sources = (each for each in reversed(placed) if reaches([chosen.edge], each.edge))
+            source = next(sources, None)
+            return None if source is None else _plane(chosen, source)
+    return None
+
+
 def _plane(output: LayerOutput, source: LayerOutput) -> FeatureLayer | None:
     """Return the layout of a map that is too small or too weak for the probe.
 
     Its rows and columns are computed from those of a layer that lies on the image, in their order.
     """
-    if output.tensor.ndim != 4 or source.tensor.ndim != 4:
+    shape = output.tensor.shape
+    if len(shape) != 4 or source.tensor.ndim != 4 or len(output.tensor) != len(source.tensor):
         return None
     for axis in (2, 3):
         centers: list[Tensor] = []
-        for line in range(output.tensor.shape[axis]):
+        for line in range(shape[axis]):
             chosen = torch.zeros_like(output.tensor)
             chosen.select(axis, line).fill_(1)
             [gradient] = torch.autograd.grad(
@@ -163,8 +182,9 @@ def _plane(output: LayerOutput, source: LayerOutput) -> FeatureLayer | None:
             centers.append((energy * torch.arange(len(energy)).to(energy)).sum() / energy.sum())
         if len(centers) > 1 and not bool((torch.stack(centers).diff() > 0).all()):
             return None
-    rows, columns = output.tensor.shape[2:]
-    return FeatureLayer(output.site, "b c y x", (rows, columns))
+    return (
+        FeatureLayer(output.site, "b c y x", (shape[2], shape[3])) if max(shape[2:]) > 1 else None
+    )
 
 
 def is_spread(gradient: Tensor, layer: FeatureLayer | None) -> bool:

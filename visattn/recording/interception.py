@@ -15,8 +15,8 @@ Libraries compute attention in three ways, and each can be seen whole at one poi
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any
@@ -125,15 +125,13 @@ OnLeave = Callable[[Running, Any], Any]
 @contextmanager
 def running_modules(
     model: nn.Module,
-    on_enter: OnEnter | None = None,
-    on_leave: OnLeave | None = None,
-    sites: Collection[str] | None = None,
+    on_enter: OnEnter,
+    on_leave: OnLeave,
 ) -> Iterator[list[Running]]:
     """Yield the list of the modules of a model that run, outermost first.
 
     Layers of `torch.nn` count as part of the module that calls them, except multi-head attention.
-    What `on_enter` returns replaces the arguments, what `on_leave` returns the output, unless it is
-    None. With `sites` only these modules and the model itself are followed.
+    What `on_leave` returns replaces the output, unless it is None.
     """
     stack: list[Running] = []
     counts = Counter[str]()
@@ -141,12 +139,12 @@ def running_modules(
     def hooks(site: str, module: nn.Module) -> tuple[Callable[..., Any], Callable[..., Any]]:
         third_party = is_third_party(module)
 
-        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not stack:
                 counts.clear()
             stack.append(Running(site, module, counts[site], third_party, args, kwargs))
             counts[site] += 1
-            return on_enter(stack[-1]) if on_enter else None
+            on_enter(stack[-1])
 
         def leave(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             if all(running.module is not module for running in stack):
@@ -155,7 +153,7 @@ def running_modules(
                 stack.pop()
             stack[-1].args, stack[-1].kwargs = args, kwargs
             try:
-                return on_leave(stack[-1], output) if on_leave else None
+                return on_leave(stack[-1], output)
             finally:
                 stack.pop()
 
@@ -163,7 +161,7 @@ def running_modules(
 
     with ExitStack() as handles:
         for site, module in model.named_modules():
-            if may_compute_attention(module) and (sites is None or not site or site in sites):
+            if may_compute_attention(module):
                 enter, leave = hooks(site, module)
                 before = module.register_forward_pre_hook(enter, with_kwargs=True)
                 after = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
@@ -178,10 +176,7 @@ OnCall = Callable[[AttentionCall], Tensor | None]
 
 @contextmanager
 def attention_calls(
-    model: nn.Module,
-    on_call: OnCall,
-    sites: Collection[str] | None = None,
-    on_start: OnEnter | None = None,
+    model: nn.Module, on_call: OnCall, on_start: OnEnter | None = None
 ) -> Iterator[None]:
     """Call `on_call` for each attention computation of a model inside the block.
 
@@ -189,7 +184,6 @@ def attention_calls(
         model: The model. Blocks of visattn have a `Tap` instead, which records them.
         on_call: Returns weights that the model continues with, or None. Its argument holds as
             `unsupported` why the weights of some attention cannot be recorded.
-        sites: Modules to intercept; the rest of the model then runs as fast as ever.
         on_start: Called when a run begins, with the outermost module.
 
     Example:
@@ -199,11 +193,8 @@ def attention_calls(
         ...     _ = attention(x, x, x)
         (1, 2, 3, 3) torch.Size([1, 2, 3, 3])
     """
-    mode = _AttentionMode(on_call, sites, on_start)
-    with (
-        running_modules(model, mode.enter, mode.leave, sites) as mode.stack,
-        nullcontext() if sites is not None else mode,
-    ):
+    mode = _AttentionMode(on_call, on_start)
+    with running_modules(model, mode.enter, mode.leave) as mode.stack, mode:
         try:
             yield
         finally:
@@ -214,25 +205,16 @@ def attention_calls(
 class _AttentionMode(TorchFunctionMode):
     """Sees the torch functions that a model calls."""
 
-    def __init__(
-        self, on_call: OnCall, sites: Collection[str] | None, on_start: OnEnter | None
-    ) -> None:
+    def __init__(self, on_call: OnCall, on_start: OnEnter | None) -> None:
         super().__init__()
-        self.on_call = on_call
-        self.sites = sites
-        self.on_start = on_start
+        self.on_call, self.on_start = on_call, on_start
         self.stack: list[Running] = []
         self._run = this_run()
-        self._depth = 0
 
     def enter(self, running: Running) -> None:
-        """Begin to intercept in selected sites; leave multi-head attention its fast path."""
+        """Report the outermost module; leave multi-head attention its fast path."""
         if self.on_start and len(self.stack) == 1:
             self.on_start(running)
-        if self.sites is not None and running.site in self.sites:
-            self._depth += 1
-            if self._depth == 1:
-                self.__enter__()
         if isinstance(running.module, nn.MultiheadAttention):
             # With an active mode it leaves its fast path, and its output differs in the last bits.
             running.state["guard"] = guard = torch._C.DisableTorchFunction()  # noqa: SLF001
@@ -248,10 +230,6 @@ class _AttentionMode(TorchFunctionMode):
         finally:
             if guard := running.state.pop("guard", None):
                 guard.__exit__(None, None, None)
-            if self.sites is not None and running.site in self.sites:
-                self._depth -= 1
-                if self._depth == 0:
-                    self.__exit__(None, None, None)
         return changed
 
     def __torch_function__(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Protocol, cast, get_args, runtime_checkable
 
 from torch import Tensor, nn
@@ -238,8 +239,9 @@ def parse_image_size(size: Any) -> tuple[int, int]:
 def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
     """Return the image size in the configuration of a model or its modules; None without one.
 
-    It is an attribute `image_size`, `img_size` or `input_size`, or an entry of a `default_cfg`,
-    `pretrained_cfg` or `config`; the model itself comes before its modules.
+    It is an attribute `image_size`, `img_size` or `input_size`, or else an entry of a
+    `default_cfg`, `pretrained_cfg` or `config`, which may tell the size of other weights; the model
+    itself comes before its modules.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten())
@@ -248,14 +250,15 @@ def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
         >>> configured_image_size(model)
         (32, 32)
     """
-    for module in model.modules():
-        # of the module itself no properties, which may run any code
-        for config in (vars(module), *(getattr(module, name, None) for name in _CONFIGS)):
-            for name in _SIZE_NAMES if config is not None else ():
-                of_mapping = isinstance(config, Mapping)
-                value = config.get(name) if of_mapping else getattr(config, name, None)
-                if (size := _parse_sides(value)) is not None:
-                    return size
+    modules = [module for module in model.modules() if not isinstance(module, nn.RNNBase)]
+    attributes = map(vars, modules)  # and no properties, which may run any code
+    configs = (getattr(module, name, None) for module in modules for name in _CONFIGS)
+    for config in chain(attributes, configs):
+        for name in _SIZE_NAMES if config is not None else ():
+            of_mapping = isinstance(config, Mapping)
+            value = config.get(name) if of_mapping else getattr(config, name, None)
+            if (size := _parse_sides(value)) is not None:
+                return size
     return None
 
 
@@ -268,48 +271,18 @@ def _parse_sides(size: Any) -> tuple[int, int] | None:
     return (sides[-2], sides[-1]) if valid else None
 
 
-def input_hint(model: nn.Module, default_size: tuple[int, int], channels: int, error: str) -> str:
-    """Return advice for a model that does not run on images of the given size.
-
-    The error is the exception that it raised, with its type first.
-    """
-    if not error.startswith(("RuntimeError", "ValueError", "AssertionError")):
-        return (
-            "a model must take a batch of images as its only argument; wrap it in a module that "
-            "does"
-        )
-    convolutions = (each for each in model.named_modules() if isinstance(each[1], _CONVOLUTIONS))
-    site, first = next(convolutions, ("", None))
-    if isinstance(first, nn.Conv1d | nn.Conv3d):
-        kind = "volumes" if isinstance(first, nn.Conv3d) else "sequences"
-        return (
-            f"images have rows and columns, but {site or 'the model'}, its first convolution, "
-            f"takes {kind} ({type(first).__name__}): wrap the model in a module that makes {kind} "
-            "of images"
-        )
-    if "channels" in error:
-        return (
-            f"pass images of as many channels as it takes, instead of {channels}, or wrap the "
-            "model in a module that adds the others, as in self.model(torch.cat([images, others], "
-            "1))"
-        )
+def input_hint(model: nn.Module, default_size: tuple[int, int], channels: int) -> str:
+    """Return advice for a model that does not run on images of the given size."""
     working = [size for size in _tried_sizes(default_size) if runs(model, channels, size)]
     if not working:
         return (
-            "give the size of its images: visattn.explain(model, images, img_size=(height, "
-            "width)), or --input-size HEIGHTxWIDTH"
+            "give the size of its images, img_size=(height, width) or --input-size HEIGHTxWIDTH, or"
+            f" wrap it in a module that takes a batch of images with {channels} channels, and"
+            " nothing else"
         )
     listed = " and ".join(f"{height} x {width}" for height, width in working)
     height, width = working[0]
-    square = height == width
-    argument, option = (height, f"{height}") if square else (working[0], f"{height}x{width}")
-    return (
-        f"it runs on {listed}: visattn.explain(model, images, img_size={argument}), or "
-        f"--input-size {option}"
-    )
-
-
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return f"it runs on {listed}: img_size=({height}, {width}), or --input-size {height}x{width}"
 
 
 def runs(model: nn.Module, channels: int, size: tuple[int, int]) -> bool:

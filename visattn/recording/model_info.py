@@ -36,8 +36,6 @@ class AttentionLayer:
         prefix_tokens: Kinds of the tokens before the grid, in order: `class`, `distillation`,
             `register`.
         key_grid: Rows and columns of the key tokens, if it is another grid.
-        window_size: Height and width of attention windows; None for global attention.
-        shift_size: Rows and columns by which the windows are shifted.
         single_query: Whether one query attends to the whole grid, as in attention pooling and
             class attention.
         pools: Whether its module returns a vector for each image, and not a token for each query.
@@ -50,14 +48,12 @@ class AttentionLayer:
     num_heads: int | None = None
     prefix_tokens: tuple[str, ...] = ()
     key_grid: tuple[int, int] | None = None
-    window_size: tuple[int, int] | None = None
-    shift_size: tuple[int, int] = (0, 0)
     single_query: bool = False
     pools: bool = False
     num_queries: int | None = None
 
     def __str__(self) -> str:
-        """Return grid, heads, tokens beside the grid and windows."""
+        """Return grid, heads and tokens beside the grid."""
         parts = [_size(self.grid)]
         if self.num_heads is not None:
             parts.append(_count(self.num_heads, "head"))
@@ -66,9 +62,6 @@ class AttentionLayer:
             parts.append(f"prefix {', '.join(tokens)}")
         if self.key_grid is not None:
             parts.append(f"keys {_size(self.key_grid)}")
-        if self.window_size is not None:
-            shift = f" shifted by {_size(self.shift_size)}" if any(self.shift_size) else ""
-            parts.append(f"windows {_size(self.window_size)}{shift}")
         return ", ".join([*parts, *(["single query"] if self.single_query else [])])
 
 

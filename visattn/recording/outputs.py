@@ -29,7 +29,7 @@ _OF_PIXELS = (
     "name a class at a pixel of the photo, target=visattn.PixelTarget(3, x=120, y=80), or its "
     "whole region, target=visattn.RegionTarget(3); or "
 )
-_FUNCTION = "pass a function of the output, such as "
+_OF_BOXES = "name a box on the photo, target=visattn.BoxTarget((left, top, right, bottom)); or "
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ output[0][:, 3], target=lambda output: output[1][:, 3]
         return OutputLayout(error=_no_scores(output, tensors, scores_key))
     key = _chosen(candidates, [key for key, size in sizes.items() if size == num_classes])
     if key is None:
-        examples = (f"target=lambda output: {_column(output, each)}" for each in candidates)
+        examples = (f"target=lambda output: {_score_of(output, each)}" for each in candidates)
         return OutputLayout(
             error=f"its output has several tensors that may be class scores: {_listed(candidates)};"
             " pass the names of its classes, if only one has as many columns, or one of "
@@ -110,7 +110,7 @@ output[0][:, 3], target=lambda output: output[1][:, 3]
         )
     scores, size = tensors[key], sizes[key]
     layout = OutputLayout(
-        _name(key), size, unnamed=scores_key is None, example=_column(output, key)
+        _name(key), size, unnamed=scores_key is None, example=_score_of(output, key)
     )
     if scores.grad_fn is None:
         return layout
@@ -222,7 +222,7 @@ def describe_output(output: Any) -> str:
     Example:
         >>> import torch
         >>> describe_output([{"boxes": torch.zeros(3, 4)}])
-        'a list: [0] a dict (boxes)'
+        'a list: [0] a dict'
     """
     if isinstance(output, Tensor):
         return f"a tensor {list(output.shape)}"
@@ -232,8 +232,7 @@ def describe_output(output: Any) -> str:
 def _listed(parts: Mapping[Any, Any]) -> str:
     texts: list[str] = []
     for key, part in list(parts.items())[:_MAX_LISTED]:
-        inside = f" ({', '.join(map(str, part))})" if isinstance(part, Mapping) else ""
-        shape = list(part.shape) if isinstance(part, Tensor) else f"a {type(part).__name__}{inside}"
+        shape = list(part.shape) if isinstance(part, Tensor) else f"a {type(part).__name__}"
         texts.append(f"{_name(key)} {shape}".strip())
     return ", ".join(texts) + (", ..." if len(parts) > _MAX_LISTED else "")
 
@@ -242,41 +241,33 @@ def _name(key: Any) -> str:
     return f"[{key}]" if isinstance(key, int) else str(key)
 
 
-def _expression(output: Any, key: Any) -> str:
-    """Return the expression of a part of `output`."""
-    if isinstance(output, Tensor):
-        return "output"
-    by_key = isinstance(output, Mapping) or isinstance(key, int)
-    return f"output[{key!r}]" if by_key else f"output.{key}"
-
-
-def _column(output: Any, key: Any) -> str:
-    """Return the expression of one column of scores."""
-    tensor, expression = _parts(output)[key], _expression(output, key)
-    if tensor.ndim == 1:
+def _score_of(output: Any, key: Any) -> str:
+    """Return the expression of one number for each image, in terms of `output`."""
+    tensor, expression = _parts(output)[key], "output"
+    if not isinstance(output, Tensor):
+        by_key = isinstance(output, Mapping) or isinstance(key, int)
+        expression = f"output[{key!r}]" if by_key else f"output.{key}"
+    if tensor.ndim < 2:
         return expression
-    return f"{expression}[:, {min(3, tensor.shape[1] - 1)}" + ", 0" * (tensor.ndim - 2) + "]"
+    if tensor.ndim == 3:  # of queries or tokens
+        return f"{expression}[:, 0, {min(3, tensor.shape[2] - 1)}]"
+    mean = f".mean({tuple(range(1, tensor.ndim - 1))})" if tensor.ndim > 3 else ""
+    return f"{expression}[:, {min(3, tensor.shape[1] - 1)}]{mean}"
 
 
 def _no_scores(output: Any, tensors: Mapping[Any, Tensor], scores_key: str | None) -> str:
     """Return why there are no class scores, with a function that computes one number per image."""
-    maps = any(tensor.ndim == 4 and tensor.shape[1] > 1 for tensor in tensors.values())
-    got = _listed(tensors) or describe_output(output)
     example = "one number for each image"
+    maps = any(tensor.ndim == 4 and tensor.shape[1] > 1 for tensor in tensors.values())
+    advice = _OF_PIXELS if maps else ""
     if tensors:
         wide = [key for key, tensor in tensors.items() if tensor.ndim >= 2] or list(tensors)
-        key = scores_key or wide[-1]
-        tensor, expression = tensors[key], _expression(output, key)
-        mean = f".mean({tuple(range(1, tensor.ndim - 1))})" if tensor.ndim > 3 else ""
-        column = ("", "", "[:, 3]", "[:, 0, 3]", "[:, 3]")[min(tensor.ndim, 4)]
-        example = f"{expression}{column}{mean}"
+        example = _score_of(output, scores_key or wide[-1])
     elif isinstance(output, Sequence) and output and isinstance(output[0], Mapping):
-        # one mapping for each image, as detectors return
-        key = "scores" if "scores" in output[0] else next(iter(output[0]), "scores")
-        example = f"torch.stack([image[{key!r}].sum() for image in output])"
+        advice = _OF_BOXES  # one mapping for each image, as detectors return
     return (
-        f"its output has no class scores [b, k], got {got}; {_OF_PIXELS * maps}{_FUNCTION}"
-        f"target=lambda output: {example}"
+        f"its output has no class scores [b, k], got {_listed(tensors) or describe_output(output)};"
+        f" {advice}pass a function of the output, such as target=lambda output: {example}"
     )
 
 

@@ -467,10 +467,6 @@ class _Probe:
             layer = replace(layer, pools=True)
         elif not {IMAGES * tokens, groups * num_queries} & _slot_counts(call.output):
             return _NO_OUTPUT
-        if order is not None and windows > 1:
-            size = _window_size(order, keys.grid[1])
-            shift = divmod(max(int(order[0, 0]), 0), keys.grid[1]) if size else (0, 0)
-            layer = replace(layer, window_size=size, shift_size=shift)
         return ObservedTokens(layer, prefix, order)
 
     def _kinds(self, count: int) -> tuple[str, ...]:
@@ -532,21 +528,6 @@ def _order(places: Places, windows: int, slots: int) -> Int[Tensor, "w p"] | Non
     tokens[places.cells] = torch.arange(len(places.cells)) + free
     in_order = windows == 1 and torch.equal(tokens, torch.arange(slots))
     return None if in_order else tokens.view(windows, slots)
-
-
-def _window_size(windows: Int[Tensor, "w n"], columns: int) -> Grid | None:
-    """Return height and width of windows that are rectangles of a grid; None if they are not.
-
-    Example:
-        >>> _window_size(torch.tensor([[0, 1, 5, 6], [2, 3, 7, 8]]), 5)
-        (2, 2)
-    """
-    for window in (window for window in windows.tolist() if min(window) >= 0):
-        ys, xs = {index // columns for index in window}, {index % columns for index in window}
-        rectangle = max(ys) - min(ys) < len(ys) and max(xs) - min(xs) < len(xs)
-        if rectangle and len(ys) * len(xs) == len(window):
-            return len(ys), len(xs)
-    return None
 
 
 def _slot_counts(shape: tuple[int, ...]) -> set[int]:

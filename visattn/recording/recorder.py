@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.io.messages import format_names
 from visattn.recording.attention_call import ALL, AttentionCall, fused_kernels
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import plain
@@ -22,7 +21,6 @@ from visattn.recording.interception import (
     attention_calls,
     in_this_run,
     is_third_party,
-    may_compute_attention,
 )
 from visattn.recording.model_config import NormalizingClassifier
 from visattn.recording.probe import ObservedTokens, ProbeResult, layout_of, probe_model
@@ -193,20 +191,13 @@ class _Recorder:
                 if self.probe_first or self._wanted(site):
                     stack.enter_context(tap.listening(self.request, self._tap_hook(site)))
             if others:
-                calls = attention_calls(self.model, self._on_call, self._sites(), self._on_start)
+                calls = attention_calls(self.model, self._on_call, self._on_start)
                 stack.enter_context(calls)
             yield self.recording_
         if self.probed:
             self._check_layers()
         if not self.recording_.maps:
             raise ValueError(self._no_maps())
-
-    def _sites(self) -> frozenset[str] | None:
-        """Return the only modules that must be intercepted; None if that is not known."""
-        known = self.subject is not None and self.subject.forward is self.model
-        named = self.layers is not None and all(isinstance(each, str) for each in self.layers)
-        runs = may_compute_attention(self.model)
-        return frozenset(map(str, self.layers or ())) if known and named and runs else None
 
     def _on_start(self, running: Running) -> None:
         """Remember what a run of the model, or of a part of it, was called with."""
@@ -226,18 +217,16 @@ class _Recorder:
         images, call, model = self.images, self.outermost, self.model
         assert images is not None  # noqa: S101 - without an image nothing is located
         size, channels = (images.shape[2], images.shape[3]), images.shape[1]
-        is_model = call is None or call.module is model
-        if is_model and isinstance(model, NormalizingClassifier):
-            call, channels = None, len(model.mean)
-        others = call is not None and len(call.args) + len(call.kwargs) > 1
+        again = None if call is None else _with_images(call, images)
+        own = call is not None and call.module is model
+        if own and isinstance(model, NormalizingClassifier):
+            again, channels = None, len(model.mean)
         if self.subject is not None and self.subject.info.input_size == size:
             result = self.subject.probe
-        elif is_model and others:
-            result = ProbeResult(error="it takes more than images")
         else:
-            result = probe_model(model, size, channels)
-        if call is not None and result.error:
-            result = probe_model(model, size, channels, _with_images(call, images))
+            result = probe_model(model, size, channels, again if own else None)
+        if again and result.error:  # of a model of which a part was called
+            result = probe_model(model, size, channels, again)
         found = {layer.site for layer in result.attention_layers} | {*result.query_layers}
         sites = [site for site in result.layouts if site in found and site not in self.taps]
         self.names = [*self.taps, *sites]
@@ -291,8 +280,6 @@ class _Recorder:
             "queries": request.queries,
             "heads": request.heads,
         }
-        if layer.window_size is not None:
-            more |= {"window": layer.window_size, "shift": layer.shift_size}
         if call.heads_mixed:
             more["mixed"] = "before the model mixed its heads"
         info = MapInfo(prefix_tokens=tuple(layout.key_prefix_tokens), more=more)
@@ -367,10 +354,8 @@ class _Recorder:
                 "values, or torch.nn.MultiheadAttention. Kernels of xformers, flash or flex "
                 "attention are unseen: switch to sdpa or eager. Without attention, use gradcam"
             )
-        sites: dict[str, list[str]] = {}
-        for site, reason in unsupported.items():
-            sites.setdefault(reason, []).append(site or "the model")
-        listed = "; ".join(f"{format_names(sites[reason], 1)}: {reason}" for reason in sites)
+        first = {reason: site for site, reason in reversed(unsupported.items())}
+        listed = "; ".join(f"{site or 'the model'}: {reason}" for reason, site in first.items())
         return (
             f"no attention of {name} can be recorded: {listed}; use a gradient method such as "
             "gradcam instead, or record another model"

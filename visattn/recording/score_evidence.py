@@ -18,20 +18,16 @@ from torch.autograd.graph import get_gradient_edge
 Edge = tuple[Any, ...]
 _PRODUCTS = ("Convolution", "Addmm", "Addbmm", "Baddbmm", "Mm", "Bmm", "Linear", "ScaledDot",
              "Mkldnn")  # fmt: skip
-_NORMS = {
-    "NativeBatchNorm": "batch normalization", "CudnnBatchNorm": "batch normalization",
-    "MiopenBatchNorm": "batch normalization", "NativeLayerNorm": "layer normalization",
-    "NativeGroupNorm": "group normalization", "FusedRmsNorm": "RMS normalization",
-    "LinalgVectorNorm": "L2 normalization",
-}  # fmt: skip
 _SMOOTH = {"Hardtanh", "LeakyRelu", "Prelu", "PreluKernel", "Elu", "Celu", "Gelu", "Silu", "Mish",
            "Hardswish"}  # fmt: skip
-_RECTIFIERS = {"Relu", "Clamp", "ClampMin", "Threshold", "Maximum", "Fmax"}
+_ACTIVATION = "an activation function follows its last layer"
 _BOUNDED = {"Tanh", "Hardsigmoid", "Softplus"}  # of outputs that may be scores
 
 
 def sources_of(edge: Edge) -> list[Edge]:
     """Return the tensors that a tensor is computed from, as far as they depend on the image."""
+    if "NotImplemented" in edge[0].name():  # has no gradient, as of quantized layers
+        return []
     return [source for source in edge[0].next_functions if source[0] is not None]
 
 
@@ -85,34 +81,22 @@ def last_layers(outputs: Iterable[Tensor]) -> tuple[list[Edge], list[Edge]]:
 
 
 def last_computed(outputs: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the output that all others are features or functions of; None if unclear.
+    """Return the name of the output that all others are features of; None if there is none.
 
-    An output that another one is computed from, and that nothing bypasses, is a feature vector. An
-    output without layers of its own, such as the softmax of another one, adds nothing.
+    It is computed from each of them through a layer. An output that is computed from another one
+    without a layer, such as its softmax, adds nothing, and does not count.
     """
     edges = {name: get_gradient_edge(output)[:2] for name, output in outputs.items()}
-    chains = {name: set(walk([edge], to_layers=True)) for name, edge in edges.items()}
-    sizes = {name: output[0].numel() for name, output in outputs.items()}
-
-    def within(name: str) -> list[str]:  # others of which it is a function without layers
-        return [other for other, edge in edges.items() if edge in chains[name] - {edges[name]}]
-
-    names = [
-        name
-        for name in outputs
-        if not any(sizes[name] in (1, sizes[other]) for other in within(name))
-    ]
-
-    def is_last(name: str) -> bool:
-        others = [chains[other] for other in names if other != name]
-        upstream = set(walk([edges[name]])) - chains[name]
-        if any(chain.isdisjoint(upstream) for chain in others):
-            return False
-        past = walk([edges[name]], set[Edge]().union(*others))
-        return all(sources_of(edge) for edge in past)  # none of them is the image
-
-    last = names if len(names) == 1 else [name for name in names if is_last(name)]
-    return last[0] if len(last) == 1 else None
+    near = {name: {*walk([edge], to_layers=True)} - {edge} for name, edge in edges.items()}
+    own = [name for name in edges if near[name].isdisjoint(edges.values())]
+    return next(
+        (
+            name
+            for name in own
+            if all(reaches([edges[name]], edges[other]) for other in own if other != name)
+        ),
+        None,
+    )
 
 
 def ends_in_sigmoid(scores: Tensor) -> bool:
@@ -149,25 +133,21 @@ def features_reason(scores: Tensor, num_columns: int) -> tuple[str, bool]:
     if not layers or num_columns == 1:
         return "", False
     kinds = {kind_of(edge) for edge in behind}
-    name = "convolution" if any(kind_of(e) == "Convolution" for e in layers) else "linear layer"
-    norms = (text for kind, text in _NORMS.items() if kind in kinds)
-    norm = next((f"{text} follows its last {name}" for text in norms), "")
-    rectified = any(map(_is_rectifier, behind))
-    smooth = bool(kinds & _SMOOTH)
+    norm = any("Norm" in kind for kind in kinds)
+    rectified, smooth = any(map(_is_rectifier, behind)), bool(kinds & _SMOOTH)
     before = set(walk(source for edge in layers for source in sources_of(edge)))
     residual = not before.isdisjoint(layers)
-    activation = f"an activation function follows its last {name}"
     if all(prod(_shape(edge)[:-1]) == 1 for edge in layers):
         if norm and residual:
-            return f"a residual sum and {norm}", False
-        return activation * (smooth or rectified), bool(norm or residual or kinds & _BOUNDED)
+            return "a residual sum and normalization follow its last layer", False
+        return _ACTIVATION * (smooth or rectified), bool(norm or residual or kinds & _BOUNDED)
     joined = any(kind_of(edge) == "Cat" and len(sources_of(edge)) > 1 for edge in behind)
     unpooled = len(layers) == 1 and num_columns != _shape(layers[0])[-1]
     reasons = {
-        norm: bool(norm),
+        "normalization follows its last layer": norm,
         "they are pooled from a sum of several layers": residual,
         "they are joined from several layers": joined,
-        activation: smooth,
+        _ACTIVATION: smooth,
         "they are the positions of a feature map": unpooled,
     }
     reason = next((reason for reason, holds in reasons.items() if holds), "")

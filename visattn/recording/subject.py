@@ -9,11 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Margin
-from visattn.recording.cell_strides import CellStrides
-from visattn.recording.feature_pooling import PooledFeatures, pooled_features
+from visattn.recording.feature_pooling import PooledFeatures, followed_layer, pooled_features
 from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.interception import probing
-from visattn.recording.model_info import ModelInfo
+from visattn.recording.model_info import FeatureLayer, ModelInfo
 from visattn.recording.outputs import class_scores, output_tensors
 from visattn.recording.places import Grid, probe_images
 from visattn.recording.probe import ProbeResult, probe_model
@@ -55,7 +54,15 @@ class Subject:
     def probe(self) -> ProbeResult:
         """Where the activations of the model lie on its images."""
         size, channels = self.info.input_size, len(self.info.mean)
-        return self._once("probe", lambda: probe_model(self.model, size, channels, self.forward))
+        return self.once("probe", lambda: probe_model(self.model, size, channels, self.forward))
+
+    def layers_of(self, site: str) -> list[FeatureLayer | None]:
+        """Return how the output of each call of a module lies on the image; None if it does not."""
+        layers = self.probe.layers_of(site)
+        if layers != [None] or self.probe.cut:
+            return layers
+        image = self.probe_image()
+        return [self.once(("followed", site), lambda: followed_layer(self.tracer(), image, site))]
 
     def pooled(self, num_classes: int | None = None) -> PooledFeatures:
         """Return the features that the scores are pooled from, and the attention that they read.
@@ -63,7 +70,7 @@ class Subject:
         Args:
             num_classes: Number of classes, if it decides which of several outputs the scores are.
         """
-        return self._once(("pooled", num_classes), lambda: self._pooled(num_classes))
+        return self.once(("pooled", num_classes), lambda: self._pooled(num_classes))
 
     def margin(self, grid: Grid) -> Margin:
         """Return what of the images is free of the cells of a map.
@@ -74,22 +81,12 @@ class Subject:
             >>> Subject(model, info, model).margin((24, 28))
             (2, 2)
         """
-        size, channels = self.info.input_size, len(self.info.mean)
-        probed = self.measures.get(("probe", size, channels))
-
-        def run() -> CellStrides:
-            zeros = torch.zeros(1, channels, *size).to(first_weight(self.model))
-            with without_grad(self.model), probing(), CellStrides().watching(self.model) as strides:
-                self.forward(zeros)
-            return strides
-
-        strides = probed.strides if probed is not None else self._once("strides", run)
-        return strides.margin(grid, size)
+        return self.probe.strides.margin(grid, self.info.input_size)
 
     @property
     def independent(self) -> bool:
         """Whether images in a batch do not affect each other, as by statistics of the batch."""
-        return self._once("independent", self._compare_alone)
+        return self.once("independent", self._compare_alone)
 
     def _compare_alone(self) -> bool:
         photo = self.probe_image()
@@ -104,7 +101,8 @@ class Subject:
         limit = 1e-3 if photo.dtype in (torch.float32, torch.float64) else 5e-2
         return all(bool(((own - one).abs() <= limit * own.abs().max()).all()) for own, one in pairs)
 
-    def _once(self, kind: Any, measure: Callable[[], Any]) -> Any:
+    def once(self, kind: Any, measure: Callable[[], Any]) -> Any:
+        """Return what was measured for images of this size; it is measured once."""
         key = (kind, self.info.input_size, len(self.info.mean))
         if key not in self.measures:
             self.measures[key] = measure()
