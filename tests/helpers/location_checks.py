@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.functional import one_hot
 
 from visattn.attribution.analysis import analyze_model
 from visattn.recording.attention_call import AttentionCall
@@ -69,11 +70,22 @@ def identity_attention(subject: Subject, images: torch.Tensor) -> dict[str, torc
         call.heads_mixed = False
         values.setdefault(call.site, call.inputs[2])
         queries, keys = call.shape[2:]
-        return torch.eye(keys).to(images) if queries == keys else None
+        if queries == keys:
+            return torch.eye(keys).to(images)
+        layout = subject.probe.layouts[call.site][0]
+        if not isinstance(layout, ObservedTokens) or layout.layer.key_grid is None:
+            return None
+        rows, columns = _centers(layout.layer.grid), _centers(layout.layer.key_grid)
+        return one_hot(torch.cdist(rows, columns).argmin(1), keys).to(images)
 
     with torch.no_grad(), probing(), attention_calls(subject.model, keep):
         subject.scores(images)
     return values
+
+
+def _centers(grid: tuple[int, int]) -> torch.Tensor:
+    rows, columns = ((torch.arange(side) + 0.5) / side for side in grid)
+    return torch.cartesian_prod(rows, columns)
 
 
 def _localize_in_keys(subject: Subject, site: str) -> tuple[int, int]:

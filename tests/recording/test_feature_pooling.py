@@ -124,10 +124,7 @@ def test_one_model_of_each_timm_family_is_aligned_with_the_image() -> None:
         results.append(check_locations(name, model))
     assert len(results) == len(names) > 90
     assert [item for item in results if item.features[0] < 0.8 * item.features[1]] == []
-    # LeViT downsamples with attention that has no residual connection: with random weights every
-    # block changes all queries alike, so that single blocks cannot be localized behind it.
-    missed = [item.name for item in results if item.attention[0] < 0.8 * item.attention[1]]
-    assert set(missed) <= {"levit_128"}
+    assert [item for item in results if item.attention[0] < 0.8 * item.attention[1]] == []
     assert sum(item.features[1] > 0 for item in results) > 0.9 * len(names)
 
 
@@ -211,33 +208,15 @@ class PooledKeys(nn.Module):
         return self.head(nn.functional.scaled_dot_product_attention(tokens, keys, keys).mean(1))
 
 
-def mae() -> nn.Module:
-    return transformers.ViTMAEModel(transformers.ViTMAEConfig(**PLAIN, mask_ratio=0.0))
-
-
-def dropping() -> nn.Module:
-    return timm.create_model("vit_tiny_patch16_224", img_size=80, patch_drop_rate=0.3, **THIN)
-
-
-@pytest.mark.parametrize(
-    ("build", "size", "reason"),
-    [
-        (mae, (48, 80), "tokens without a position of their own"),
-        (
-            lambda: dropping().train(),
-            (80, 80),
-            "it got 18 tokens instead of 26 as in the probe run",
-        ),
-    ],
-    ids=["shuffled", "dropped"],
-)
-def test_attention_of_misaligned_tokens_raises_an_error(
-    build: Callable[[], nn.Module], size: tuple[int, int], reason: str
-) -> None:
-    torch.manual_seed(7)
-    model = build()
-    with pytest.raises(ValueError, match=reason), record(model):
-        model(torch.randn(2, 3, *size))
+def test_attention_of_misaligned_tokens_raises_an_error() -> None:
+    shuffled = transformers.ViTMAEModel(transformers.ViTMAEConfig(**PLAIN, mask_ratio=0.0))
+    dropping = timm.create_model("vit_tiny_patch16_224", img_size=80, patch_drop_rate=0.3, **THIN)
+    for model, size, reason in (
+        (shuffled, (48, 80), "tokens without a position of their own"),
+        (dropping.train(), (80, 80), "it got 18 tokens instead of 26 as in the probe run"),
+    ):
+        with pytest.raises(ValueError, match=reason), record(model):
+            model(torch.randn(2, 3, *size))
 
 
 def test_keys_lie_where_their_pixels_are() -> None:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from visattn.attribution.analysis import analyze_model
 from visattn.blocks import CBAM
 from visattn.recording.attention_call import FusedCall, row_tolerance, sums_to_one
-from visattn.recording.interception import attention_calls
 from visattn.recording.recorder import record
 
 GRID = (3, 5)
@@ -158,14 +157,6 @@ def test_weights_that_do_not_reproduce_the_output_raise_an_error(
     with pytest.raises(ValueError, match="must equal its output"), record(model):
         model(X)
     assert nn.functional.scaled_dot_product_attention is fused
-
-
-def test_calls_say_why_they_are_not_supported() -> None:
-    net = nn.Sequential(model("gated"))
-    reasons: dict[str, str] = {}
-    with attention_calls(net, lambda call: reasons.update({call.name: call.unsupported})):
-        net(torch.randn(1, 3, 12, 20))
-    assert reasons == {"0": "the weights that it uses do not sum to 1"}
 
 
 class TwoGrids(nn.Module):
