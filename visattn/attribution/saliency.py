@@ -311,18 +311,15 @@ def saliency_scanpaths(
 _RANDOM_GRID = (7, 7)
 
 
-def _needs_colors(subject: Subject, _: object) -> str:
-    channels = len(subject.info.mean)
-    return "" if channels in (1, 3) else f"it compares colors, and images have {channels} channels"
-
-
 @method(
     "itti_koch",
     title="Itti–Koch",
     paper="Itti et al. 1998",
     needs="pixels",
     kind="saliency",
-    check=_needs_colors,
+    check=lambda subject, _: (
+        "" if len(subject.info.mean) in (1, 3) else "it compares gray or RGB values"
+    ),
 )
 def itti_koch(
     subject: Subject,

@@ -154,13 +154,10 @@ class Geometry:
         """
         if step.image_size != self.input_size:
             raise ValueError(f"a step after {self.input_size} starts at {step.image_size}")
+        (a, _, c), (_, e, f), _ = step.matrix
+        after = self._after(a, c, e, f, step.input_size)
         window = _transform_box(self.matrix, step.region)
-        return replace(
-            self,
-            matrix=_matrix_product(self.matrix, step.matrix),
-            input_size=step.input_size,
-            region=_intersection(window, self.region),
-        )
+        return replace(after, region=_intersection(window, self.region))
 
     def to_image(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
         """Map points (x, y) of the network's input to the upright image."""
@@ -226,19 +223,13 @@ class Geometry:
         self, scale_x: float, shift_x: float, scale_y: float, shift_y: float, size: tuple[int, int]
     ) -> "Geometry":
         """Return the geometry after a step that moves `scale * p + shift` to p."""
-        # The matrix goes back, from the newest input to the image: the newest step is undone first
-        # and stands on the right. Half the size, then 25 columns cropped on the left:
+        # The matrix goes back, from the newest input to the image: the newest step is undone first.
+        # Half the size, then 25 columns cropped on the left:
         #
         #     x -> x + 25 -> 2 (x + 25)      first row of the matrix: 2, 0, 50
-        step: Matrix = ((scale_x, 0.0, shift_x), (0.0, scale_y, shift_y), (0.0, 0.0, 1.0))
-        return replace(self, matrix=_matrix_product(self.matrix, step), input_size=size)
-
-
-def _matrix_product(left: Matrix, right: Matrix) -> Matrix:
-    a, b, c = (
-        torch.tensor(left, dtype=torch.float64) @ torch.tensor(right, dtype=torch.float64)
-    ).tolist()
-    return (a[0], a[1], a[2]), (b[0], b[1], b[2]), (c[0], c[1], c[2])
+        (a, _, c), (_, e, f), last = self.matrix
+        x, y = (a * scale_x, 0.0, a * shift_x + c), (0.0, e * scale_y, e * shift_y + f)
+        return replace(self, matrix=(x, y, last), input_size=size)
 
 
 def _transform_box(matrix: Matrix, box: Box) -> Box:

@@ -173,11 +173,12 @@ def modes_restored(model: nn.Module) -> Generator[None]:
     """Put a model into evaluation mode; restore the mode of each of its modules afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
+        if any(mode for _, mode in modes):  # to set an attribute of each module takes long
+            model.eval()
         yield
     finally:
         for module, mode in modes:
-            if module.training != mode:  # to set an attribute of a module takes long
+            if module.training != mode:
                 module.training = mode
 
 

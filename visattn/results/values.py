@@ -172,14 +172,11 @@ class ScanPath(Result):
 
     def until_end(self) -> "ScanPath":
         """Return the scan path up to the end of its sequence of labels."""
-        count = self.labels[-1].glimpse + 1
-        return replace(
-            self,
-            probabilities=self.probabilities[:count],
-            locations=self.locations[:count],
-            boxes=self.boxes[:count],
-            patches=self.patches[:count],
+        names, count = (
+            ("probabilities", "locations", "boxes", "patches"),
+            self.labels[-1].glimpse + 1,
         )
+        return replace(self, **{name: getattr(self, name)[:count] for name in names})
 
 
 @dataclass(frozen=True)
