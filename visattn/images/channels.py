@@ -82,5 +82,6 @@ def _stretched(channel: Float32[np.ndarray, "y x"]) -> Float32[np.ndarray, "y x"
     low, high = np.percentile(values[:: max(1, values.size // _ENOUGH)], _ENDS)
     scaled = np.where(finite, channel, np.float32(low))
     scaled -= np.float32(low)
-    scaled /= max(np.float32(high - low), np.finfo(np.float32).tiny)
+    with np.errstate(over="ignore"):  # where both percentiles are one value
+        scaled /= max(np.float32(high - low), np.finfo(np.float32).tiny)
     return np.clip(scaled, 0, 1, out=scaled)
