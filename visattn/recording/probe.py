@@ -363,13 +363,14 @@ class _Probe:
     def _planes(self, tensor: Float[Tensor, "4 c y x"]) -> tuple[float, float]:
         """Return how clearly a map is one of the image, with channels last and second."""
         before, version, known = self.measured
-        if tensor is before and tensor._version == version:  # noqa: SLF001 - containers pass it on
+        own = -1 if tensor.is_inference() else tensor._version  # noqa: SLF001
+        if tensor is before and own == version != -1:  # containers pass on what they get
             return known
         second, last = place_planes(tensor, self.size), 0.0
         usual = fits(_sides(tensor, 2), self.size) and not fits(_sides(tensor, 1), self.size)
         if second < CLEAR or not usual:
             last = place_planes(tensor.movedim(-1, 1), self.size)
-        self.measured = tensor, tensor._version, (last, second)  # noqa: SLF001
+        self.measured = tensor, own, (last, second)
         return last, second
 
     def _look_at_pixels(self, module: nn.Module, args: tuple[Any, ...]) -> None:
