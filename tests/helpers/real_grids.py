@@ -17,8 +17,9 @@ from transformers.models.idefics2.image_processing_idefics2 import (
 )
 from vlm_runs import photo
 
+from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import ImageTokens, find_image_tokens
-from visattn.pipelines.words.language_model import GeneratedText, PhotoProcessor
+from visattn.pipelines.words.language_model import PhotoProcessor
 
 Size = tuple[int, int]
 VISION: dict[str, Any] = {**SMALL, "num_hidden_layers": 1, "vision_use_head": False}

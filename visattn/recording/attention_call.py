@@ -8,8 +8,7 @@ Fused kernels never hold the weights. They are computed once more from queries a
 rows that are asked for, and proved: times the values they must be the output of the model.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from inspect import Signature, signature
 from typing import Any
@@ -20,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from visattn.functional.attention import dot_product_attention_weights
-from visattn.recording.frozen import exclusive
 
 Rows = slice | list[int]
 Inputs = tuple[Tensor | None, Tensor | None, Tensor]
@@ -403,10 +401,8 @@ def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:
     return bool((error.nan_to_num(0.0) <= tolerance).all())
 
 
-RECORDABLE = ("sdpa", "eager")
-"""Implementations of Hugging Face whose weights can be intercepted, the faster one first."""
-
-_SETTING = "_attn_implementation_internal"
+_RECORDABLE = ("sdpa", "eager")
+"""Implementations of Hugging Face whose weights can be intercepted."""
 
 
 def fused_kernels(model: nn.Module) -> dict[str, str]:
@@ -425,32 +421,5 @@ def fused_kernels(model: nn.Module) -> dict[str, str]:
     return {
         name: kernel
         for name, kernel in kernels.items()
-        if isinstance(kernel, str) and kernel not in RECORDABLE
+        if isinstance(kernel, str) and kernel not in _RECORDABLE
     }
-
-
-@contextmanager
-def recordable_attention(model: nn.Module, kernel: str = "sdpa") -> Iterator[None]:
-    """Run the parts of a model that hide their weights with another attention implementation.
-
-    These are parts with flash or flex attention, or a function that the user registered. They have
-    their own implementation again afterwards, also after an exception. With `sdpa`, parts that do
-    not support it run `eager`.
-
-    Example:
-        >>> with recordable_attention(nn.Linear(1, 1)):
-        ...     pass
-    """
-    before: list[tuple[Any, str]] = []
-    with exclusive(model):
-        try:
-            for name in fused_kernels(model):
-                part: Any = model.get_submodule(name)
-                if not any(config is part.config for config, _ in before):
-                    before.append((part.config, getattr(part.config, _SETTING)))
-                supported = kernel != "sdpa" or getattr(part, "_supports_sdpa", True)
-                setattr(part.config, _SETTING, kernel if supported else "eager")
-            yield
-        finally:
-            for config, implementation in before:
-                setattr(config, _SETTING, implementation)

@@ -13,7 +13,7 @@ from torch import nn
 from vlm_runs import photo
 
 from visattn.pipelines.words.checks import as_captioner
-from visattn.pipelines.words.recorded_pass import check_log_probs
+from visattn.pipelines.words.proof import check_log_probs
 from visattn.pipelines.words.replay import generate_and_replay
 
 
@@ -74,8 +74,8 @@ CASES = [
     ("llava", {"processor": None}, "processor must be .* AutoProcessor.from_pretrained"),
     ("llava", {"prompt": " ".join(["w1"] * 3000)}, "fit into the 2048 positions.*max_new_tokens=2"),
     ("qwen2_vl", {"prompt": "w1 <|image_pad|>"}, "must end with text.*an instruction behind"),
+    ("llava", {"guidance_scale": 2.0}, "mixes two runs for each word"),
     ("llava", {"prompt": "<image> <image> w1"}, "one place for its photo, got 2 times"),
-    ("janus", {}, "generate ignores its logits_processor"),
     ("deepseek_vl_hybrid", {}, "pixel_values and high_res_pixel_values: models with two vision"),
     ("chameleon", {}, "no token with a position .* discrete codes"),
     ("instructblipvideo", {}, "for photos, .* got InstructBlipVideoProcessor"),
@@ -88,6 +88,13 @@ def test_calls_that_are_refused(family: str, kwargs: dict[str, Any], match: str)
     model, processor = {**tiny_vlms.FAMILIES, **more_vlms.FAMILIES}[family]()
     with pytest.raises((TypeError, ValueError), match=match):
         caption(model.eval(), **{"processor": processor, **kwargs})
+
+
+def test_kernels_that_hide_their_weights_are_refused() -> None:
+    model, processor = build("llava")
+    model.config.text_config._attn_implementation_internal = "flash_attention_2"
+    with pytest.raises(ValueError, match="'flash_attention_2', which .*implementation..sdpa"):
+        caption(model, processor)
 
 
 def test_fonts_that_cannot_be_fetched_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

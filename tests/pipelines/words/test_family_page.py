@@ -23,7 +23,7 @@ TITLES = {
     "ved": "ViT and GPT-2 (vision-encoder-decoder)", "trocr": "TrOCR", "donut": "Donut",
     "got_ocr2": "GOT-OCR 2", "nougat": "Nougat (without its crop of margins)", "pixtral": "Pixtral",
 }  # fmt: skip
-QUICK = ("qwen3_5", "vipllava", "aria", "chameleon", "step3p7", "nougat")
+QUICK = ("qwen3_5", "janus", "aria", "chameleon", "step3p7", "nougat")
 SIZES = ((375, 500), (97, 613), (180, 300))
 HEAD = """# Vision-language models: which have maps of words
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from vlm_runs import greedy, options, photo, prompt_of, replays, sharp
 
 from visattn.images.reader import LoadedImage
-from visattn.pipelines.words.image_tokens import _Pixels, text_decoder
-from visattn.pipelines.words.language_model import PhotoProcessor, pixel_name
+from visattn.pipelines.words.image_tokens import _Pixels
+from visattn.pipelines.words.language_model import PhotoProcessor, pixel_name, text_decoder
 from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 from visattn.recording.interception import attention_calls
 

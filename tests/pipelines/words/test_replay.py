@@ -20,7 +20,7 @@ from vlm_runs import (
     sharp,
 )
 
-from visattn.pipelines.words import recorded_pass
+from visattn.pipelines.words import proof
 from visattn.pipelines.words.spans import word_means
 
 RESAMPLED = ("blip2", "instructblip", "idefics2", "kosmos2")
@@ -114,5 +114,5 @@ def test_tensorfloat_rounds_like_float16(
     weight = SimpleNamespace(device=torch.device(device), dtype=torch.float32)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     monkeypatch.setattr(model, "parameters", lambda: iter([weight]))
-    monkeypatch.setattr(recorded_pass, "weight_dtype", lambda _: torch.float32)
-    assert recorded_pass.computing_dtype(model) == dtype
+    monkeypatch.setattr(proof, "weight_dtype", lambda _: torch.float32)
+    assert proof.computing_dtype(model) == dtype

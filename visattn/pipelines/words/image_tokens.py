@@ -26,26 +26,30 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.images.reader import LoadedImage
+from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.language_model import (
-    GeneratedText,
     PhotoProcessor,
     pixel_name,
     replay_inputs,
+    text_decoder,
     weight_dtype,
 )
 from visattn.pipelines.words.lattice import Centers, Placement, draw, find_cells
-from visattn.recording.attention_call import AttentionCall, recordable_attention
+from visattn.recording.attention_call import AttentionCall
 from visattn.recording.float32 import HALF, Float32
 from visattn.recording.frozen import without_grad
 from visattn.recording.interception import attention_calls, in_this_run
 
 _INPUTS = "inputs_embeds"
 _KEYS = "keys"  # of the first self-attention of the text decoder
+_WORDS = 2  # behind the prompt
 _AMPLITUDE = 1e-3  # of noise: small, so that rows change linearly, but more than rounding
 _LEAST_RUNS, _MOST_RUNS = 4, 48
-_FEW = 1024  # tokens; the fewer they are, the more noise places each
+_FEW = 1024  # tokens; the fewer they are, the more noise may be needed to place each
+_STILL = 1e-4  # of a token: noise ends if twice as much gives the same patches
 _SILENT = 1e-7  # of the largest squared change
 _EQUAL = 1e-12  # of the same; rows of text do not change at all
+_PADDED = 1e-4  # of the squared change by the photo: the least by padding that a token sees
 _EVERYWHERE = 0.7  # of the photo
 _SHOWN = 0.5  # a pixel value shows the photo if this share of it does; the rest is padding
 _BORDER = 0.01  # of the photo: a tile that begins or ends so close to its border does so there
@@ -64,8 +68,9 @@ class ImageTokens:
             decoder.
         columns: Keys that words read, if these are learned queries.
         between: Attention layers in which the queries read the placed tokens.
-        num_keys: Keys of `sites` in the probe; where they are more, image tokens stand that much
-            further on, behind the words.
+        length: Keys of the prompt, image tokens among them, behind which those of words stand; None
+            where image tokens are keys alone, or stand behind the words.
+        num_keys: Keys in the probe, with its words.
         notes: How the tokens were placed, if not by their own pixels.
     """
 
@@ -73,8 +78,21 @@ class ImageTokens:
     sites: tuple[str, ...] | None
     columns: Int[Tensor, " l"]
     between: tuple[str, ...] = ()
-    num_keys: int | None = None
+    length: int | None = None
+    num_keys: int = 0
     notes: tuple[str, ...] = ()
+
+    def of_row(self, row: Float[Tensor, "*h m"], words: int) -> Float[Tensor, "*h l"]:
+        """Return what the row of a layer gives the image tokens.
+
+        Args:
+            row: Its attention over all keys.
+            words: Number of words among the keys. A sliding window holds the last keys only.
+        """
+        behind = row.shape[-1] - self.num_keys
+        shift = behind if self.length is None else min(0, row.shape[-1] - self.length - words)
+        keys = self.columns + shift
+        return row[..., keys.clamp(min=0)] * (keys >= 0)
 
 
 Kept = dict[Any, tuple[ImageTokens, "_Pixels"]]
@@ -109,9 +127,8 @@ def find_image_tokens(
     if key not in kept:
         pixels = _Pixels(process, name, photo.size, tensors[name].shape)
         with torch.autocast(tensors[name].device.type, enabled=False):
-            # three words, the last of which is not read
-            words = torch.cat([prompt, text.sequence[-1:].repeat(3)])
-            given = replay_inputs(process.model, inputs, words, 3)
+            words = torch.cat([prompt, text.sequence[-1:].repeat(_WORDS + 1)])
+            given = replay_inputs(process.model, inputs, words, _WORDS + 1)
             kept[key] = _locate(process.model, given, pixels), pixels
     tokens, pixels = kept[key]
     pixels.check(photo)
@@ -274,7 +291,7 @@ class _Rows:
         handle = self.decoder.register_forward_pre_hook(in_this_run(enter), with_kwargs=True)
         try:
             with (
-                suppress(_Found), without_grad(self.model), recordable_attention(self.model),
+                suppress(_Found), without_grad(self.model),
                 Float32() if self.is_half else nullcontext(), attention_calls(self.model, on_call),
             ):  # fmt: skip
                 self.model(**{**self.inputs, name: pixels.to(self.inputs[name].device, self.dtype)})
@@ -285,15 +302,6 @@ class _Rows:
     def in_decoder(self, site: str) -> bool:
         """Whether an attention layer is one of the text decoder."""
         return site.startswith(self.decoder_name)
-
-
-def text_decoder(model: nn.Module) -> tuple[str, nn.Module]:
-    """Return the text decoder of a model, and its name with a dot."""
-    own: Any = model
-    decoder = own.get_decoder()
-    decoder = getattr(decoder, "decoder", decoder)  # of an encoder and a decoder
-    name = next(name for name, module in model.named_modules() if module is decoder)
-    return f"{name}.", decoder
 
 
 def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTokens:
@@ -329,39 +337,36 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
         if not rows.in_decoder(name) and shape[0] * shape[2] == len(changed)
         and shape[2] != shape[3] and name in after
     )  # fmt: skip
+    part, (edges, frames) = pixels.slices()
     measured = {name: torch.zeros(5, len(before[name]), dtype=torch.float64)
                 for name in (site, *between[:1])}  # fmt: skip
-    count = max(_LEAST_RUNS, min(_MOST_RUNS, _FEW // len(changed)))
-    for _ in range(count):
-        change = _AMPLITUDE * noise() * pixels.shown
-        changes = (change, change * pixels.places[0], change * pixels.places[1])
-        runs = [rows.read(base + each, (site,)) for each in changes]
-        for name, total in measured.items():
-            d, d_y, d_x = (each[name].double() - before[name].double() for each in runs)
-            pairs = ((d, d), (d_y, d), (d_x, d), (d_y, d_y), (d_x, d_x))
-            total += torch.stack([(one * other).sum(1) for one, other in pairs]).cpu()
-    part, (edges, frames) = pixels.slices()
-    weights = (part + 1.0) / len(edges)
-    hidden = _AMPLITUDE * noise() * ~pixels.shown
-    plain, by_part, padding = (
-        rows.read(base + each, (site,)) for each in (change, change * weights, hidden)
-    )
+
+    def read(change: Tensor) -> dict[str, Tensor]:
+        """Return by how much rows change with the pixels."""
+        after = rows.read(base + change, (site,))
+        return {name: (after[name] - before[name]).double() for name in measured}
+
+    first = _AMPLITUDE * noise() * pixels.shown
+    plain = read(first)
+    by_part = read(first * (part + 1.0) / len(edges)) if len(edges) > 1 else plain
+    # upwards, as Pix2Struct has numbers of rows and columns beside the pixels, and rounds them down
+    hidden = _AMPLITUDE * noise().abs() * ~pixels.shown
+    padding = read(hidden) if bool(hidden.any()) else None
 
     def placed(name: str) -> Placement | None:
         energy, y, x, yy, xx = measured[name]
         own = (energy > _SILENT * energy.max()).nonzero()[:, 0]
         if name == site and 2 * len(own) < len(changed):
             return None  # discrete codes, which change by steps
-        d, d_part, d_padding = (
-            (each[name] - before[name])[own.to(each[name].device)].double().cpu()
-            for each in (plain, by_part, padding)
-        )
+        d, d_part = (each[name][own.to(each[name].device)].cpu() for each in (plain, by_part))
         mean = torch.stack([y, x], 1)[own] / energy[own, None]
         variance = torch.stack([yy, xx], 1)[own] / energy[own, None] - mean**2
         extent = (12 * variance.clamp(min=1e-12)).sqrt()  # of an even box
         number = (d_part * d).sum(1) / (d * d).sum(1) * len(edges) - 1
         parts = number.round().long().clamp(0, len(edges) - 1)
-        whole = d_padding.square().sum(1) <= _SILENT * energy[own]
+        whole = torch.ones_like(parts, dtype=torch.bool)
+        if padding is not None:
+            whole = padding[name].square().sum(1).cpu()[own] <= _PADDED * d.square().sum(1)
         one = len(own) < 2 * len(parts.unique())  # each patch is a slice: the photo is all of them
         limits = torch.stack([edges[:, 0].amin(0), edges[:, 1].amax(0)])[None] if one else edges
         ends = limits if one else frames
@@ -373,23 +378,39 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
         cells = find_cells(centers)
         if cells is None:
             return None
-        placement = draw(cells, own[cells.members], pixels.size)
-        _check_large_enough(placement, pixels.size)
-        return placement
+        return draw(cells, own[cells.members], pixels.size)
 
-    placement = placed(site)
-    if placement is not None:
-        _, _, num_queries, num_keys = rows.shapes.get(site, (0, 0, 0, 0))
-        keys = None if num_queries == num_keys else num_keys  # in GIT words stand behind the photo
-        return ImageTokens(placement, sites, placement.columns, num_keys=keys)
-    placement = placed(between[0]) if between else None
+    placement, name = None, site
+    most = max(_LEAST_RUNS, min(_MOST_RUNS, _FEW // len(changed)))
+    for count in range(1, most + 1):
+        change = _AMPLITUDE * noise() * pixels.shown if count > 1 else first
+        d = plain if count == 1 else read(change)
+        d_y, d_x = (read(change * each) for each in pixels.places)
+        for name, total in measured.items():
+            pairs = ((d, d), (d_y, d), (d_x, d), (d_y, d_y), (d_x, d_x))
+            total += torch.stack([(one[name] * other[name]).sum(1) for one, other in pairs]).cpu()
+        if count.bit_count() > 1 and count < most:
+            continue  # the noise has not doubled
+        last, placement = placement, None
+        for name in measured:  # if not the tokens that words read, then those that these read
+            if (placement := placed(name)) is not None:
+                break
+        if placement is not None and last is not None and placement.is_near(last, _STILL):
+            break
     if placement is None:
         raise ValueError(_no_image_tokens(model))
+    _check_large_enough(placement, pixels.size)
+    _, _, num_queries, num_keys = rows.shapes.get(site, (0, 0, 0, 0))
+    length = None
+    if site == _INPUTS or num_queries == num_keys:  # in GIT words stand behind the photo
+        length = len(before[site]) - _WORDS
+    if name == site:
+        return ImageTokens(placement, sites, placement.columns, (), length, num_keys)
     note = (
         f"words read {len(changed)} learned queries; each is replaced by its attention to image "
-        f"tokens, mean over the layers and heads of {between[0]}: an approximation"
+        f"tokens, mean over the layers and heads of {name}: an approximation"
     )
-    return ImageTokens(placement, sites, changed, between, notes=(note,))
+    return ImageTokens(placement, sites, changed, between, length, num_keys, (note,))
 
 
 def _changed(

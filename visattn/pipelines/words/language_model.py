@@ -1,18 +1,16 @@
-"""Vision-language models of transformers: loading, processing of prompts, generation."""
+"""Inputs of vision-language models of transformers, for a photo and a prompt."""
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from PIL import Image
 from torch import Tensor, nn
 
 from visattn.pipelines.words.spans import same_length
-from visattn.recording.interception import in_this_run
 
 PIXEL_NAMES = (
     "pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images",
@@ -355,128 +353,13 @@ _REPEATED = ("cross_attention_mask",)
 _OTHER_TEXT = ("qformer_input_ids", "qformer_attention_mask")
 
 
-@dataclass(frozen=True, eq=False)
-class GeneratedText:
-    """A generated sequence.
-
-    Args:
-        sequence: Ids of the prompt and of the generated tokens.
-        num_generated: Number of generated tokens.
-        log_probs: Log-probability of each generated token, in nats, before any processing; NaN
-            where it is not known.
-    """
-
-    sequence: Int[Tensor, " n"]
-    num_generated: int
-    log_probs: Float[Tensor, " t"]
-
-
-class _LogProbs:
-    """The log-probability of each token that a model chooses, before any processing.
-
-    A processor of logits, which `generate` calls with the tokens so far. One number is kept per
-    token instead of one per word of the vocabulary.
-
-    Args:
-        ends: Ids with which a text ends: it may leave the beam search with them.
-        keeps: Whether a forward pass returns the logits of the positions alone that are asked for:
-            the last one, or with an assistant those of all its suggestions.
-    """
-
-    def __init__(self, ends: Sequence[int], *, keeps: bool) -> None:
-        self.ends = ends
-        self.keeps = keeps
-        self.start = -1
-        self._logits: list[Float[Tensor, "r v"]] = []
-        self._open: dict[bytes, Float[Tensor, " v"]] = {}
-        self._values: dict[int, float] = {}
-
-    def hear(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        """Take the logits of a forward pass: a forward hook."""
-        logits = getattr(output, "logits", None)
-        if isinstance(logits, Tensor):
-            kept = logits.detach() if self.keeps else logits.detach()[:, -1:]
-            self._logits = list(kept.unbind(1))
-
-    def __call__(self, ids: Int[Tensor, "r n"], scores: Tensor) -> Tensor:
-        """Keep the log-probability of the last token of each row; return the scores unchanged."""
-        texts = [row.numpy().tobytes() for row in ids.cpu()]
-        self.start = ids.shape[1] if self.start < 0 else self.start
-        for text in texts:
-            self._close(text[:-8], int.from_bytes(text[-8:], "little"))
-        if not self._logits:
-            return scores
-        log_probs = self._logits.pop(0).float().log_softmax(-1)
-        self._open = dict(zip(texts, log_probs, strict=True))
-        for text in texts:
-            for end in self.ends:
-                self._close(text, end)
-        return scores
-
-    def _close(self, text: bytes, token: int) -> None:
-        values = self._open.get(text)
-        if values is not None:
-            self._values[hash(text + token.to_bytes(8, "little"))] = float(values[token])
-
-    def of(self, sequence: Int[Tensor, " n"]) -> Float[Tensor, " t"]:
-        """Return the log-probabilities of a text; NaN where they were not heard."""
-        text = sequence.numpy().tobytes()
-        self._close(text[:-8], int(sequence[-1]))
-        lengths = range(8 * (self.start + 1), len(text) + 8, 8)
-        values = [self._values.get(hash(text[:n]), torch.nan) for n in lengths]
-        return torch.tensor(values)
-
-
-@torch.no_grad()
-def generate(
-    model: nn.Module,
-    inputs: dict[str, Any],
-    special_ids: frozenset[int],
-    generate_kwargs: dict[str, Any],
-) -> list[GeneratedText]:
-    """Generate text as `model.generate` does, with the log-probability of each token.
-
-    After the special ids nothing follows but padding.
-    """
-    # Some models write into the inputs of `generate`, as BLIP does; the replay needs them.
-    owned = {name: value.clone() if isinstance(value, Tensor) else value
-             for name, value in inputs.items()}  # fmt: skip
+def text_decoder(model: nn.Module) -> tuple[str, nn.Module]:
+    """Return the text decoder of a model, and its name with a dot."""
     own: Any = model
-    end = generate_kwargs.get("eos_token_id", own.generation_config.eos_token_id)
-    ends = [end] if isinstance(end, int) else [int(each) for each in end or ()]
-    keeps = "logits_to_keep" in inspect.signature(type(model).forward).parameters
-    log_probs = _LogProbs(ends, keeps=keeps)
-    kwargs = {**generate_kwargs, "return_dict_in_generate": True}
-    kwargs["logits_processor"] = [*generate_kwargs.get("logits_processor", ()), log_probs]
-    parts = [each for each in model.modules() if hasattr(each, "generation_config")]
-    hooks = [each.register_forward_hook(in_this_run(log_probs.hear)) for each in parts]
-    try:
-        output = own.generate(**owned, **kwargs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if log_probs.start < 0:
-        raise ValueError(
-            f"{type(model).__name__}.generate ignores its logits_processor, with which the "
-            "log-probabilities of words are read; such models are not supported"
-        )
-    sequences = output.sequences.cpu()
-    results: list[GeneratedText] = []
-    for sequence in sequences:
-        tokens = sequence[log_probs.start :]
-        length = _length(tokens.tolist(), special_ids)
-        text = sequence[: log_probs.start + length]
-        values = log_probs.of(text)
-        results.append(GeneratedText(text, length, values))
-    return results
-
-
-def _length(tokens: list[int], special_ids: frozenset[int]) -> int:
-    """Return the number of tokens up to the first of the special tokens at the end."""
-    count = len(tokens)
-    while count > 1 and tokens[count - 1] in special_ids and tokens[count - 2] in special_ids:
-        count -= 1
-    return count
+    decoder = own.get_decoder()
+    decoder = getattr(decoder, "decoder", decoder)  # of an encoder and a decoder
+    name = next(name for name, module in model.named_modules() if module is decoder)
+    return f"{name}.", decoder
 
 
 def is_encoder_decoder(model: nn.Module) -> bool:

@@ -59,6 +59,13 @@ class Placement:
         """Rows and columns of the cells."""
         return self.down.shape[1], self.across.shape[1]
 
+    def is_near(self, other: "Placement", limit: float) -> bool:
+        """Whether no edge of a token lies further from that of another placement, in tokens."""
+        if not torch.equal(self.columns, other.columns):
+            return False
+        side = (self.boxes[:, 2:] - self.boxes[:, :2]).median(0).values.repeat(2)
+        return bool(((self.boxes - other.boxes).abs() <= limit * side).all())
+
     def rasterize(self, rows: Float[Tensor, "t i"]) -> Float[Tensor, "t y x"]:
         """Return values of image tokens as maps; their visible mass is kept."""
         maps = rows.new_zeros(len(rows), *self.grid_size)

@@ -1,9 +1,9 @@
 """Captions of vision-language models, with the attention of their words.
 
-    processor -> generate -> one forward pass over prompt and words, with its rows recorded
-              -> rows onto the positions of the image tokens
+    processor -> generate, with its rows of attention -> onto the positions of the image tokens
 
-The rows are used only if the pass has the log-probabilities of the generation.
+Gradients and occlusion replay the caption: a forward pass over prompt and words, which is used only
+if it has the log-probabilities of the generation.
 """
 
 import re
@@ -19,31 +19,24 @@ from torch import Tensor, nn
 from visattn.images.reader import ImageLike, LoadedImage, make_thumbnail
 from visattn.images.sources import read_images
 from visattn.pipelines.words.checks import as_captioner, check_prompt
-from visattn.pipelines.words.image_tokens import (
-    ImageTokens,
-    Kept,
-    find_image_tokens,
-)
+from visattn.pipelines.words.generation import GeneratedText, generate, unpacked
+from visattn.pipelines.words.image_tokens import ImageTokens, Kept, find_image_tokens
 from visattn.pipelines.words.language_model import (
-    GeneratedText,
     PhotoProcessor,
-    generate,
     list_prompts,
     pixel_name,
     replay_inputs,
 )
 from visattn.pipelines.words.lattice import Placement
-from visattn.pipelines.words.recorded_pass import (
+from visattn.pipelines.words.proof import (
+    Rounding,
+    check_log_probs,
+    computing_dtype,
     forward_logits,
-    heads_as_axis,
-    record_words,
     token_log_probs,
 )
 from visattn.pipelines.words.spans import Words, split_words, word_means
-from visattn.recording.attention_call import (
-    AttentionCall,
-    recordable_attention,
-)
+from visattn.recording.attention_call import AttentionCall
 from visattn.recording.frozen import eval_mode, frozen
 from visattn.recording.interception import attention_calls
 from visattn.results.attention_map import AttentionMap
@@ -105,15 +98,14 @@ class WordReplay:
         words: Words of the caption, with the tokens of each.
         log_probs: Log-probability of each token, as generated.
         tokens: Positions of the image tokens on the photo.
-        columns: Index of the keys in `sites` that are image tokens.
+        columns: Index of the keys in `sites` that are image tokens, in a pass over all words.
         sites: Attention layers in which words read them, in their order.
         rows: Attention of each token over these keys, mean over heads, on the CPU.
-        heads: The rows of each head, float16, if they were kept.
+        heads: The rows of each head, if they were kept.
         mixing: If these keys are learned queries, their attention over the placed tokens: the mean
             over layers and heads.
         notes: How the maps were made, if not as usual.
         finished: Whether the last token is a special one, such as that of the end.
-        kernel: Attention implementation with which parts of the model run that hide their weights.
     """
 
     process: PhotoProcessor
@@ -130,7 +122,6 @@ class WordReplay:
     mixing: Float[Tensor, "i _p"] | None
     notes: tuple[str, ...]
     finished: bool
-    kernel: str
 
     @property
     def model(self) -> nn.Module:
@@ -178,6 +169,8 @@ class WordReplay:
                 recorded weights.
             pixels: Other pixels of the same shape.
 
+        Raises:
+            ValueError: If it has other log-probabilities than the generation.
         """
         inputs, weights = dict(self.inputs), dict[str, Tensor]()
         if pixels is not None:
@@ -189,10 +182,11 @@ class WordReplay:
             own = call.weights()
             if not own.requires_grad:  # no pixel reaches this layer
                 own = own.detach().requires_grad_()
-            weights[call.name] = heads_as_axis(own)[0]
+            # bmm has the heads on the batch axis
+            weights[call.name] = unpacked(self.model, call, own, inputs).flatten(0, 1)
             return weights[call.name].reshape(own.shape)  # the model continues from this node
 
-        with frozen(self.model), recordable_attention(self.model, self.kernel):
+        with frozen(self.model):
             if not differentiable:
                 with torch.no_grad():
                     logits = forward_logits(self.model, inputs, len(self.token_ids))
@@ -201,7 +195,22 @@ class WordReplay:
                 inputs[pixel] = inputs[pixel].detach().clone().requires_grad_()
                 with attention_calls(self.model, on_call):
                     logits = forward_logits(self.model, inputs, len(self.token_ids))
-            return ReplayRun(token_log_probs(logits, self.token_ids), weights)
+            log_probs = token_log_probs(logits, self.token_ids)
+            if pixels is None:
+                self._prove(log_probs.detach().cpu(), logits.detach())
+            return ReplayRun(log_probs, weights)
+
+    @torch.no_grad()
+    def _prove(self, log_probs: Float[Tensor, " t"], logits: Float[Tensor, "t v"]) -> None:
+        """Refuse a run that is not that of the generation."""
+
+        def rounded() -> Tensor:
+            with Rounding():
+                again = forward_logits(self.model, self.inputs, len(self.token_ids))
+                return token_log_probs(again, self.token_ids).cpu()
+
+        dtype = computing_dtype(self.model)
+        check_log_probs(log_probs, self.log_probs, logits, dtype, rounded)
 
     def mean_rows(self, controls: Controls = _UNTOUCHED) -> Float[Tensor, "t _p"]:
         """Return the attention of each token over the placed tokens, mean over layers and heads.
@@ -215,7 +224,7 @@ class WordReplay:
             if self.heads is None:
                 raise ValueError("rows of single heads must be kept: pass keep_heads=True")
             heads = select_heads(controls.heads, self.heads.shape[1])
-            rows = self.heads[layers][:, heads].float().mean((0, 1))
+            rows = self.heads[layers][:, heads].mean((0, 1))
         return rows if self.mixing is None else rows @ self.mixing
 
     def neutral_row(self, controls: Controls = _UNTOUCHED) -> Float[Tensor, " i"]:
@@ -234,9 +243,9 @@ class WordReplay:
             )
         process = self.process.with_prompt(NEUTRAL_PROMPT)
         inputs = process(Image.fromarray(self.image.pixels))
-        ids = inputs["decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"][0]
-        first = GeneratedText(torch.cat([ids, ids[-1:]]).cpu(), 1, torch.tensor([torch.nan]))
         heads = controls.heads is not None
+        [first] = generate(self.model, inputs, process.special_ids, {"max_new_tokens": 1},
+                           keep_heads=heads)  # fmt: skip
         replay = replay_text(process, self.image, inputs, first, {}, keep_heads=heads)
         return replay.mean_rows(controls)[0]
 
@@ -350,7 +359,8 @@ def generate_and_replay(
             inputs = process(Image.fromarray(photo.pixels))
         check_prompt(model, inputs, generate_kwargs)
         with eval_mode(model):  # random numbers are drawn as in `generate`
-            texts = generate(model, inputs, process.special_ids, generate_kwargs)
+            texts = generate(model, inputs, process.special_ids, generate_kwargs,
+                             keep_heads=keep_heads)  # fmt: skip
         results.append([
             replay_text(process, photo, inputs, each, kept, keep_heads=keep_heads,
                         per_token=per_token)
@@ -375,16 +385,34 @@ def replay_text(
     keep_heads: bool = False,
     per_token: bool = False,
 ) -> WordReplay:
-    """Replay one generated text, and place its attention on the photo.
+    """Place the attention of a generated text on the photo.
 
     Raises:
-        ValueError: If the model has no attention from words to placed image tokens, or the replay
-            does not reproduce the log-probabilities of the generation.
+        ValueError: If the model has no attention from words to placed image tokens.
     """
     model = process.model
     located = find_image_tokens(process, photo, inputs, text, kept)
     replayed = replay_inputs(model, inputs, text.sequence, text.num_generated)
-    recorder = record_words(model, replayed, text, located, keep_heads=keep_heads)
+    sites = [site for site in text.steps[0].rows if located.sites is None or site in located.sites]
+    sites = [site for site in sites if all(site in step.rows for step in text.steps)]
+    if not sites:
+        raise ValueError(
+            f"no attention of words was found in {type(model).__name__}: its kernels cannot be "
+            "recorded; use model.set_attn_implementation('sdpa')"
+        )
+    rows = torch.stack([
+        torch.stack([located.of_row(step.rows[site], number + step.later)
+                     for number, step in enumerate(text.steps)], -2)
+        for site in sites
+    ])  # fmt: skip
+    columns = located.columns
+    if located.length is None:  # behind all words but the last, as in the last step
+        columns = columns + text.steps[-1].rows[sites[0]].shape[-1] - located.num_keys
+    mixing = None
+    if located.between:  # of several images, each reads its own keys alone
+        every = text.mixing or {}
+        mixing = torch.stack([torch.block_diag(*every[name]) for name in located.between]).mean(0)
+        mixing = mixing[:, located.placement.columns]
     tokens = text.sequence[len(text.sequence) - text.num_generated :]
     words = split_words(process.tokenizer, tokens.tolist(), special_ids=process.special_ids,
                         per_token=per_token)  # fmt: skip
@@ -393,12 +421,8 @@ def replay_text(
         notes = (*notes, "a map per token")
     elif words.split:
         notes = (*notes, "a map per token where the script has no spaces between words")
-    known = text.log_probs
-    log_probs = torch.where(known.isnan(), recorder.log_probs, known)
     return WordReplay(
-        process, replayed, photo, tokens, words, log_probs, located, recorder.columns,
-        tuple(recorder.rows), torch.stack([*recorder.rows.values()]),
-        torch.stack([*recorder.heads.values()]) if keep_heads else None,
-        torch.stack(recorder.mixing).mean(0) if recorder.mixing else None, notes,
-        int(tokens[-1]) in process.special_ids, recorder.kernel,
+        process, replayed, photo, tokens, words, text.log_probs, located, columns, tuple(sites),
+        rows.mean(1) if keep_heads else rows, rows if keep_heads else None, mixing, notes,
+        int(tokens[-1]) in process.special_ids,
     )  # fmt: skip
