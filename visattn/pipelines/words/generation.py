@@ -9,8 +9,7 @@ text that a row continues, and read when the final text is known.
 """
 
 import inspect
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -98,8 +97,6 @@ class _Hearing:
         self.start = -1
         self.num_texts = 1
         self.mixing: dict[str, Float[Tensor, "_g _q _k"]] = {}
-        self.listening = ExitStack()
-        self._sites: Collection[str] | None = None
         self._inputs: dict[str, Any] = {}
         self._asked = 1
         self._rows: dict[str, Float[Tensor, "_g _h _r _m"]] = {}
@@ -108,12 +105,6 @@ class _Hearing:
         self._is_new = True
         self._log_probs: dict[int, float] = {}
         self._steps: dict[int, Step] = {}
-
-    def listen(self) -> None:
-        """Begin to listen to the attention, in all layers or those that are known."""
-        self.listening.close()
-        calls = attention_calls(self.model, self.on_call, self._sites)
-        self.listening.enter_context(calls)
 
     def enter(self, _module: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
         """Begin a forward pass."""
@@ -152,9 +143,6 @@ class _Hearing:
             return scores
         if self._is_new:  # texts of the pass before are closed
             self._open, self._is_new = {}, False
-        if self._sites is None:  # only layers that were heard are heard again: this is faster
-            self._sites = {site.partition("#")[0] for site in self._rows}
-            self.listen()
         self._keep_rows(texts, len(self._logits))
         log_probs = self._logits.pop(0).float().log_softmax(-1)
         self._open.update(zip(texts, log_probs, strict=True))
@@ -246,8 +234,7 @@ def generate(
         each.register_forward_hook(in_this_run(hearing.hear)),
     )]  # fmt: skip
     try:
-        with hearing.listening:
-            hearing.listen()
+        with attention_calls(model, hearing.on_call):
             output = run(**owned, **kwargs)
     finally:
         for hook in hooks:
