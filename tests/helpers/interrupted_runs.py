@@ -195,7 +195,7 @@ data:
   init_args:
     source:
       class_path: DigitCanvases
-      init_args: {root: ., val: 7, spec: {canvas: {size: [47, 79]}, max_digits: 2}}
+      init_args: {root: ., val: 7, spec: {canvas: {size: [48, 80]}, max_digits: 2}}
     batch_size: 6
     train_transforms: [RandomInvert]
 """
@@ -205,7 +205,7 @@ SEQUENCES = """\
     captioner:
       class_path: SequenceRecognizer
       init_args:
-        encoder: {class_path: SmallEncoder, init_args: {img_size: [47, 79], channels: 8}}
+        encoder: {class_path: SmallEncoder, init_args: {img_size: [48, 80], channels: 8}}
     beam_size: 1
 """
 READERS = """\
@@ -214,7 +214,7 @@ READERS = """\
     model:
       class_path: DRAM
       init_args:
-        {img_size: [47, 79], mean: [0.1], std: [0.3], end_class: end, num_glimpses_per_object: 2,
+        {img_size: [48, 80], mean: [0.1], std: [0.3], end_class: end, num_glimpses_per_object: 2,
          glimpse_size: 5, hidden_size: 11, what_dim: 7, where_dim: 3, context_size: 6}
     num_rollouts: 2
     supervised_location_epochs: 1

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -39,7 +40,7 @@ def test_the_average_follows_all_but_frozen_weights_with_a_warm_up() -> None:
         model.frozen = nn.Parameter(torch.randn(1000), requires_grad=False)
         model.register_buffer("running_mean", torch.zeros(2))
         model.register_buffer("steps", torch.tensor(0))
-        callback.setup(SimpleNamespace(), model, "fit")  # type: ignore[arg-type]
+        callback.setup(SimpleNamespace(callbacks=[callback]), model, "fit")  # type: ignore[arg-type]
         average: Any = callback._average_model
         expected = 0.0
         for number in range(steps):
@@ -54,6 +55,9 @@ def test_the_average_follows_all_but_frozen_weights_with_a_warm_up() -> None:
             assert values == pytest.approx([expected] * len(values), rel=precise), name
         assert int(average.module.steps) == steps
         assert torch.equal(average.module.frozen, model.frozen)
+        both: Any = SimpleNamespace(callbacks=[callback, EMAWeightAveraging()])
+        with pytest.raises(ValueError, match="one average of the weights only"):
+            callback.setup(both, model, "fit")
 
 
 class Falling(Task):

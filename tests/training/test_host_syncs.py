@@ -89,17 +89,3 @@ def test_a_step_waits_twice_at_most(build: Callable[[], tuple[Task, Any]]) -> No
     with counter:
         trainer.fit(task, DataLoader(cast("Any", [batch] * STEPS), batch_size=None))
     assert 1 <= last.syncs.total() <= 2, last.syncs
-
-
-def test_the_counter_names_every_way_to_wait_for_a_device() -> None:
-    numbers, mask = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True])
-    with SyncCounter() as counter:
-        numbers[mask]
-        numbers.sum().item()
-        mask.nonzero()
-        numbers.tolist()
-        torch.tensor(3.0)
-        numbers[torch.tensor([0, 2])]  # indices: no sync, but their copy to the device is one
-    assert counter.syncs == {
-        "index": 1, "_local_scalar_dense": 1, "nonzero": 1, "tolist": 1, "lift_fresh": 2,
-    }  # fmt: skip

@@ -92,6 +92,11 @@ class EMA(WeightAveraging):
         self.use_warmup = use_warmup
         self._swapped = False
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Make the average; a second one would replace the trained weights by the first."""
+        check_single_average(trainer.callbacks)  # type: ignore[attr-defined]
+        super().setup(trainer, pl_module, stage)
+
     def _average(self, averages: list[Tensor], values: list[Tensor], updates: Tensor) -> None:
         """Update averages of one dtype in place; integers are copied."""
         if not averages[0].is_floating_point():
@@ -118,6 +123,12 @@ class EMA(WeightAveraging):
         """Swap back the trained weights, for the checkpoint of a run that is stopped."""
         if self._swapped:
             self.on_validation_epoch_end(trainer, pl_module)
+
+
+def check_single_average(callbacks: Sequence[Callback]) -> None:
+    """Refuse several averages of the weights, which swap them in and out in the same order."""
+    if sum(isinstance(each, WeightAveraging) for each in callbacks) > 1:
+        raise ValueError("trainer.callbacks must have one average of the weights only")
 
 
 class BestCheckpoint(ModelCheckpoint):

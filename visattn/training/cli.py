@@ -14,7 +14,7 @@ import yaml
 from jsonargparse import set_parsing_settings
 from lightning import Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar, WeightAveraging
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
@@ -28,7 +28,13 @@ from visattn.models.backbones.module_classifier import find_network
 from visattn.models.base import ImageClassifier
 from visattn.models.config import model_classes
 from visattn.models.model_files import checkpoint_run
-from visattn.training.callbacks import BestCheckpoint, LastCheckpoint, RunRecorder, StopAtNonFinite
+from visattn.training.callbacks import (
+    BestCheckpoint,
+    LastCheckpoint,
+    RunRecorder,
+    StopAtNonFinite,
+    check_single_average,
+)
 from visattn.training.checkpoint import AtomicCheckpointIO, read_checkpoint
 from visattn.training.data_module import DataModule
 from visattn.training.old_configs import modernized
@@ -277,8 +283,7 @@ class TrainingCLI(LightningCLI):
         if options.enable_progress_bar is not False and not bars:
             callbacks += [TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50)]
         if fitting:
-            if len([each for each in named if isinstance(each, WeightAveraging)]) > 1:
-                raise ValueError("trainer.callbacks must have one average of the weights only")
+            check_single_average(named)
             for each in (self.model, *named):
                 check_monitor(each, self.model)
             callbacks += [StopAtNonFinite(), *named]

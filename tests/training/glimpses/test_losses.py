@@ -19,9 +19,7 @@ from visattn.training.glimpses.losses import (
     classification_rewards,
     compute_glimpse_losses,
     label_per_glimpse,
-    log_prob_before_glimpses,
     rewarded_actions,
-    true_class_log_prob,
 )
 
 # ---------------------------------------------------------------- rewards of sequences
@@ -65,20 +63,6 @@ def test_rewards_of_sequences_match_a_loop(reward: RewardType) -> None:
             place = (image, rollout, glimpse)
             assert bool(rewarded[place]) == alive[glimpse // 2], place
             assert float(rewards[place]) == pytest.approx(expected, abs=1e-12), place
-
-
-def test_log_probabilities_follow_the_label_of_each_glimpse() -> None:
-    logits = rollouts()
-    targets = label_per_glimpse(SEQUENCES, 6)
-    assert targets.tolist() == [[3, 3, 1, 1, 4, 4], [2, 2, 0, 0, IGNORE_LABEL, IGNORE_LABEL]]
-    after = true_class_log_prob(logits, SEQUENCES)[..., 1:]
-    before = log_prob_before_glimpses(logits, SEQUENCES)
-    assert (before[..., ::2] == -math.log(5)).all()  # of a new label nothing is known
-    assert torch.equal(before[..., 1::2], after[..., ::2])
-    assert not after[1, :, 4:].any()  # padding
-    for glimpse in range(6):
-        true = logits[0, :, glimpse].log_softmax(-1)[:, targets[0, glimpse]]
-        torch.testing.assert_close(after[0, :, glimpse], true)
     with pytest.raises(ValueError, match="got 7 glimpses for 3 labels"):
         label_per_glimpse(SEQUENCES, 7)
 
