@@ -167,7 +167,7 @@ data:
     hflip: true
 """
 )
-BATCHES = "    batch_size: 4\n"
+BATCHES = "    batch_size: 3\n"
 BOXES = """\
   class_path: DetectionTask
   init_args:
@@ -186,7 +186,7 @@ data:
     source:
       class_path: SceneObjects
       init_args: {image_size: 24, train: 13, val: 3, test: 3}
-    batch_size: 4
+    batch_size: 3
     train_transforms: [RandomHorizontalFlip]
 """
 CANVAS_DATA = """\
