@@ -63,8 +63,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("captoin", "unknown command 'captoin'; did you mean caption?"),
         (
             "zzz",
-            "unknown command 'zzz'; choose from demo, fit, validate, test, caption, overlay, "
-            "glimpse, ask, detect, segment, export, score, models, configs, blocks, data",
+            "unknown command 'zzz'; choose from demo, fit, validate, test, compare, caption, "
+            "overlay, glimpse, ask, detect, segment, export, score, models, configs, blocks, data",
         ),
         ("--verison", "unknown option '--verison'; did you mean --version?"),
         ("-q", "unknown option '-q'; choose from --help, --version, --debug"),
@@ -188,6 +188,12 @@ def test_usage_errors_exit_with_2(line: str, said: str, capsys: pytest.CaptureFi
     assert said in capsys.readouterr().err
 
 
+def test_options_of_other_libraries_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for other, own in (("--imgsz", "--input-size"), ("--alpha", "--opacity")):
+        assert cli.main(["overlay", "dog.jpg", other, "1"]) == 2
+        assert f"here {other} is {own}" in capsys.readouterr().err
+
+
 def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", "caption"]) == 0
     assert "usage: visattn caption" in capsys.readouterr().out
@@ -196,7 +202,10 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "most"),
     [("overlay", 30), ("caption", 25), *((f"score {x}", 20) for x in ("captions", "maps"))]
-    + [(x, 20) for x in ("glimpse", "ask", "detect", "segment", "export", "demo", "data scenes")],
+    + [
+        (x, 20)
+        for x in ("compare", "glimpse", "ask", "detect", "segment", "export", "demo", "data scenes")
+    ],
 )
 def test_commands_have_few_options(
     command: str, most: int, capsys: pytest.CaptureFixture[str]

@@ -17,7 +17,7 @@ from dataclasses import is_dataclass
 from typing import Any, get_type_hints
 
 from visattn.commands.streams import prepare_streams
-from visattn.io.messages import did_you_mean
+from visattn.io.messages import did_you_mean, own_name
 from visattn.io.safe_text import escaped_warnings, print_message, silence, terminal_text
 
 # command: (one line of help, module with main(argv) -> exit code)
@@ -29,6 +29,10 @@ COMMANDS = {
     "fit": ("train a task from a YAML file", "visattn.training.command"),
     "validate": ("score a checkpoint on the validation split", "visattn.training.command"),
     "test": ("score a checkpoint on the test split", "visattn.training.command"),
+    "compare": (
+        "train a config with several blocks and seeds, and compare the scores",
+        "visattn.commands.compare:compare",
+    ),
     "caption": (
         "caption images, with the attention of each word",
         "visattn.commands.caption:caption",
@@ -176,6 +180,10 @@ def _call(command: str, function: Any, arguments: Sequence[str]) -> int:
                 call = tyro.extras.subcommand_cli_from_dict(named, **options)
             else:
                 call = tyro.cli(_later(function), **options)
+    except SystemExit as stop:
+        hints = filter(None, map(own_name, arguments if stop.code else ()))
+        said.write("".join(f"{hint.removeprefix('; ')}\n" for hint in hints))
+        raise
     finally:
         sys.stderr.write(terminal_text(said.getvalue(), keep="\n"))
     return call()

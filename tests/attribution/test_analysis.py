@@ -159,28 +159,28 @@ class TwoOutputs(nn.Module):
 def test_the_explained_class_is_one_of_the_scores_not_of_the_features() -> None:
     photo = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
     model = TwoOutputs(heads=False).eval()
-    batch = Explainer(model, img_size=(24, 32)).prepare(photo).inputs
+    batch = Explainer(model, input_size=(24, 32)).prepare(photo).inputs
     scores = model(batch)[1].detach()
-    [heatmap] = explain(model, photo, "input_gradient", img_size=(24, 32))
+    [heatmap] = explain(model, photo, "input_gradient", input_size=(24, 32))
     assert heatmap.info.more["scores"] == "[1]"
     assert heatmap.info.target == int(scores.argmax())
     assert heatmap.info.score == pytest.approx(float(scores.max()), abs=1e-5)
     expected = explain(
-        model, photo, "input_gradient", lambda out: out[1].amax(1), img_size=(24, 32)
+        model, photo, "input_gradient", lambda out: out[1].amax(1), input_size=(24, 32)
     )
     torch.testing.assert_close(heatmap.values, expected[0].values)
     heads = TwoOutputs(heads=True).eval()
     message = r"several tensors that .*: \[0\] \[1, 7\], \[1\] \[1, 11\]; .*output\[1\]\[:, 3\]"
     with pytest.raises(ValueError, match=message):
-        explain(heads, photo, "gradcam", 3, img_size=(24, 32))
+        explain(heads, photo, "gradcam", 3, input_size=(24, 32))
     without_target = ["eigencam", "kpcacam", "itti_koch"]
-    assert methods_for(heads, img_size=(24, 32)) == without_target
+    assert methods_for(heads, input_size=(24, 32)) == without_target
     names = [f"class {index}" for index in range(11)]  # as many as one of them has columns
-    [named] = explain(heads, photo, "gradcam", img_size=(24, 32), class_names=names)
+    [named] = explain(heads, photo, "gradcam", input_size=(24, 32), class_names=names)
     assert named.info.more["scores"] == "[1]"
     assert named.info.class_name == names[int(heads(batch)[1].argmax())]
     with pytest.raises(ValueError, match="several tensors that may be class scores"):
-        explain(heads, photo, "gradcam", img_size=(24, 32), class_names=names[:5])
+        explain(heads, photo, "gradcam", input_size=(24, 32), class_names=names[:5])
 
 
 def test_features_are_not_explained_as_classes() -> None:
@@ -191,16 +191,16 @@ def test_features_are_not_explained_as_classes() -> None:
         r"no classifier, and returns 512 features .*\(normalization follows .*\); .*output\[:, 3"
     )
     with pytest.raises(ValueError, match=message):
-        explain(model, photo, "gradcam", 400, img_size=64)
-    [heatmap] = explain(model, photo, "gradcam", lambda out: out[:, 400], img_size=64)
+        explain(model, photo, "gradcam", 400, input_size=64)
+    [heatmap] = explain(model, photo, "gradcam", lambda out: out[:, 400], input_size=64)
     assert heatmap.info.layer == "layer4"
     names = [f"concept {index}" for index in range(512)]  # the user's word that they are scores
-    [heatmap] = explain(model, photo, "gradcam", 400, img_size=64, class_names=names)
+    [heatmap] = explain(model, photo, "gradcam", 400, input_size=64, class_names=names)
     assert heatmap.info.class_name == "concept 400"
     plain = nn.Sequential(
         nn.Conv2d(3, 7, 5, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     )  # classifier or not
-    [heatmap] = explain(plain, photo, "gradcam", 3, img_size=64)
+    [heatmap] = explain(plain, photo, "gradcam", 3, input_size=64)
     assert heatmap.info.more["scores"] == "assumed"
     assert "scores     assumed: a network without its classifier" in str(analyze_model(plain).info)
     squeezed = torchvision.models.squeezenet1_1(num_classes=7).eval()  # it says how many classes

@@ -46,7 +46,7 @@ def test_a_wrapped_model_gets_assumed_colors_or_those_that_are_passed() -> None:
     wrapper = nn.Sequential(nn.DataParallel(net))
     defaults = stated_info(wrapper)[0]
     assert (defaults.mean, defaults.colors) == (IMAGENET[0], "assumed: mean and std of ImageNet")
-    explainer = Explainer(wrapper, img_size=48, resize_mode="squash", mean=0.5, std=0.5)
+    explainer = Explainer(wrapper, input_size=48, resize_mode="squash", mean=0.5, std=0.5)
     [same] = explainer.explain(PHOTO, "gradcam", 1)
     assert same.info.score == pytest.approx(bare.info.score, abs=1e-3)
 
@@ -60,7 +60,7 @@ def test_a_model_that_normalizes_images_itself_gets_them_as_they_are() -> None:
 def test_what_is_assumed_is_said() -> None:
     plain = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
     plain(torch.zeros(1, 3, 24, 32))
-    [heatmap] = explain(plain, PHOTO, "input_gradient", 1, img_size=(24, 32))
+    [heatmap] = explain(plain, PHOTO, "input_gradient", 1, input_size=(24, 32))
     assert heatmap.info.more["preprocessing"] == {
         "size": [24, 32], "size_source": "argument", "resize": "crop", "interpolation": "bilinear",
         "mean": list(IMAGENET[0]), "std": list(IMAGENET[1]),

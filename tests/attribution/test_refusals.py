@@ -64,7 +64,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (of_vit("rollout", heads=2), "indices below 2, got 2"),
     (of_vit("attention", layer=2), "one of the 2 attention layers that the scores"),
     (lambda: va.explain(nn.Sequential(nn.Flatten(), nn.Linear(300, 2)), PHOTO, "rollout",
-                        img_size=10), "no attention among tokens"),
+                        input_size=10), "no attention among tokens"),
     (target_of(4), "must be a class index, 0 to 3; got 4"),
     (target_of(-1), "0 to 3; got -1"),
     (target_of(9, NAMELESS), "0 to 3; got 9"),

@@ -69,7 +69,7 @@ def test_a_map_says_the_probability_of_its_class_and_what_its_grid_cannot_say(
     photo = np.random.default_rng(0).integers(0, 256, (24, 24, 3), np.uint8)
     logits: list[Tensor] = []
     hook = model[4].register_forward_hook(lambda *values: logits.append(values[2].detach()))
-    [heatmap] = va.Explainer(model, img_size=24, mean=0.5, std=0.5).explain(photo, "gradcam", 1)
+    [heatmap] = va.Explainer(model, input_size=24, mean=0.5, std=0.5).explain(photo, "gradcam", 1)
     hook.remove()
     scores = logits[-1][0]
     expected = scores.sigmoid()[1] if isinstance(end, nn.Sigmoid) else scores.softmax(0)[1]

@@ -1,5 +1,6 @@
 """`visattn caption` with captioners of visattn."""
 
+import csv
 import json
 import re
 from collections.abc import Callable
@@ -42,6 +43,26 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
 def caption(photos: Path, weights: str, out: Path, *words: object) -> int:
     line = ["caption", photos, "--model", weights, "--out", out, *words]
     return main([*map(str, line)])
+
+
+def test_two_models_share_a_page(weights: str, photos: Path, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    other = TransformerCaptioner(
+        (*SPECIAL_TOKENS, "dog"), SmallEncoder((32, 32), channels=12), embed_dim=8, num_heads=2
+    )
+    va.save(other, tmp_path / "other.safetensors")
+    out, models = tmp_path / "out", [weights, str(tmp_path / "other.safetensors")]
+    words = "--model", models[1], "--figures", "svg"
+    assert caption(photos / "tall.png", weights, out, *words) == 0
+    record = json.loads((out / "tall.json").read_text())
+    assert (record["model"], record["others"][0]["model"]) == tuple(models)
+    texts = [record["caption"], record["others"][0]["caption"]]
+    rows = list(csv.DictReader((out / "caption.csv").read_text().splitlines()))
+    assert [(row["model"], row["caption"]) for row in rows] == list(zip(models, texts, strict=True))
+    arrays = np.load(out / "tall.npz")
+    assert arrays["maps"].shape[1:] != arrays["model2.maps"].shape[1:]
+    assert {path.name for path in out.glob("*.svg")} == {"tall.svg", "tall.2.svg"}
+    assert f'"models":["{models[0]}"' in (out / "tall.html").read_text()
 
 
 def test_a_folder_yields_rows_pages_arrays_and_scores(

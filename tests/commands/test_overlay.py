@@ -18,10 +18,12 @@ from tests.helpers.image_text_models import clip_processor, tiny_clip, tiny_toke
 from visattn import BoxTarget, PixelTarget, QueryTarget, RegionTarget
 from visattn.attribution.methods import METHODS
 from visattn.cli import main
-from visattn.commands.overlay import _dense_target, _peak, _Runner, overlay
+from visattn.commands.overlay import _dense_target, _peak, _Runner, _share, overlay
+from visattn.geometry.affine import Geometry
 from visattn.images.resize import ResizeSpec
 from visattn.models import AttentionResNet
 from visattn.pipelines.explainer import methods_for
+from visattn.results.attention_map import AttentionMap
 from visattn.results.records import from_dict
 from visattn.viz.heatmap import overlay as draw_overlay
 
@@ -265,6 +267,12 @@ def test_the_peak_of_a_map_lies_on_the_photo() -> None:
     values = torch.zeros(4, 4)
     values[0, 0], values[1, 2] = 9.0, 5.0  # the first row of cells lies in the padding
     assert _peak(values, ResizeSpec((40, 40), "pad").geometry((20, 40))) == (25.0, 5.0)
+
+
+def test_the_share_of_a_map_in_a_box() -> None:
+    values = torch.tensor([[1.0, 3.0], [-9.0, 4.0]])  # what is negative has no share
+    drawn = AttentionMap(values, "a", "gradient", Geometry.identity((2, 2)))
+    assert _share(drawn, (1.0, 0.0, 2.0, 1.0)) == pytest.approx(3 / 8)
 
 
 def test_targets_of_dense_outputs(tmp_path: Path) -> None:

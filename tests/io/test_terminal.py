@@ -12,8 +12,8 @@ ESCAPE = "\x1b[2J\x07\u202e"
 LINES = [
     [ESCAPE],
     [f"--{ESCAPE}"],
-    ["caption", "a.png", "--weights", "b", f"--{ESCAPE}"],
-    ["caption", ESCAPE, "--weights", "b.safetensors"],
+    ["caption", "a.png", "--model", "b", f"--{ESCAPE}"],
+    ["caption", ESCAPE, "--model", "b.safetensors"],
     ["demo", "--count", ESCAPE],
     ["demo", ESCAPE],
     ["models", ESCAPE],

@@ -48,7 +48,7 @@ def test_pyramid_maps_of_a_detector_that_resizes_and_pads_lie_right(level: str) 
 
 
 def test_occlusion_and_gradients_of_a_box_stay_in_its_patch() -> None:
-    options = {"class_names": CLASSES, "img_size": (120, 200)}
+    options = {"class_names": CLASSES, "input_size": (120, 200)}
     for method, margin in (("occlusion", 20), ("input_gradient", 0), ("smoothgrad", 0)):
         [heatmap] = va.explain(
             PatchDetector(BOX), photo(), method, va.BoxTarget(BOX, "dog"), **options
@@ -64,7 +64,7 @@ def test_a_pixel_is_explained_by_its_surroundings_only() -> None:
             method,
             va.PixelTarget("cat", x=132, y=52),
             class_names=CLASSES,
-            img_size=(96, 160),
+            input_size=(96, 160),
         )
         assert (heatmap.info.thing.kind, heatmap.info.thing.point) == ("pixel", (132, 52))
         assert heatmap.info.class_name == "cat"
@@ -94,7 +94,7 @@ def test_thing_scores_compare_with_the_map_of_another_thing() -> None:
         mask[top:bottom, left:right] = True
         center = {"x": (left + right) // 2, "y": (top + bottom) // 2}
         target = va.PixelTarget(1, **center)
-        maps += va.explain(Segmenter().eval(), image, "layercam", target, img_size=(120, 200))
+        maps += va.explain(Segmenter().eval(), image, "layercam", target, input_size=(120, 200))
     scores = thing_scores(maps, masks)
     assert scores["point"] == scores["energy"] == pytest.approx(1.0, abs=0.02)
     assert scores["other_point"] == scores["other_energy"] == pytest.approx(0.0, abs=0.02)
@@ -104,7 +104,7 @@ def test_queries_read_the_quarter_that_they_detect() -> None:
     for query, box in enumerate(((0, 0, 100, 60), (100, 0, 200, 60), (0, 60, 100, 120))):
         [heatmap] = va.explain(
             QueryDetector().eval(), photo(), "input_gradient", va.QueryTarget(query, "cat"),
-            class_names=CLASSES, img_size=(120, 200),
+            class_names=CLASSES, input_size=(120, 200),
         )  # fmt: skip
         assert heatmap.info.thing.box == pytest.approx(box, abs=1e-3)
         assert share_inside(heatmap, box) > 0.999

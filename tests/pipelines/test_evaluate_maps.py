@@ -56,7 +56,7 @@ def scores(folder: Path) -> dict[str, float]:
     annotated = AnnotatedImage(
         path.name, path, (SIDE, SIDE), (AnnotatedObject("square", [outline]),)
     )
-    explainer = Explainer(Blur().eval(), img_size=SIDE, resize_mode="squash")
+    explainer = Explainer(Blur().eval(), input_size=SIDE, resize_mode="squash")
     schedule = PerturbationSchedule(steps=64)
     evaluator = MapEvaluator(explainer, schedule=schedule)
     query = QueryObject(annotated, "square", (0,))
@@ -77,7 +77,7 @@ def test_maps_are_scored_and_pixels_removed_where_the_cells_lie(
 
 def test_the_scored_map_is_that_of_the_explainer(tmp_path: Path) -> None:
     row = scores(tmp_path)
-    explainer = Explainer(Blur().eval(), img_size=SIDE, resize_mode="squash")
+    explainer = Explainer(Blur().eval(), input_size=SIDE, resize_mode="squash")
     batch = explainer.prepare([tmp_path / "square.png"])
     [placed] = explainer.map(batch, "gradcam", 0)
     assert placed.margin == (18, 18)
@@ -116,7 +116,7 @@ def queries_of(instances: Path) -> list[QueryObject]:
 
 
 def rows_of(model: Any, kind: Any, instances: Path, methods: list[str]) -> list[dict[str, Any]]:
-    explainer = Explainer(model.eval(), img_size=SIZE, class_names=CLASSES, dense=True)
+    explainer = Explainer(model.eval(), input_size=SIZE, class_names=CLASSES, dense=True)
     evaluator = MapEvaluator(explainer, kind)
     evaluator.check_methods(methods)
     queries = queries_of(instances)

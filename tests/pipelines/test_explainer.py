@@ -200,10 +200,10 @@ def test_input_size_from_argument_or_transform() -> None:
     steps = [v2.ToImage(), v2.Resize((32, 32)), v2.ToDtype(torch.float32, scale=True)]
     with pytest.raises(ValueError, match=r"it runs on 32 x 32: img_size=\(32, 32\)"):
         explain(Flat(), photo(), "gradcam")
-    assert "gradcam" in methods_for(Flat(), img_size=32)
+    assert "gradcam" in methods_for(Flat(), input_size=32)
     arguments: list[dict[str, Any]] = [
-        {"img_size": 32},
-        {"img_size": (32, 32)},
+        {"input_size": 32},
+        {"input_size": (32, 32)},
         {"transform": v2.Compose(steps)},
     ]
     for kwargs in arguments:
@@ -212,9 +212,9 @@ def test_input_size_from_argument_or_transform() -> None:
         assert (heatmap.geometry.input_size, tuple(heatmap.values.shape)) == ((32, 32), (8, 8))
         assert (heatmap.info.class_name, heatmap.info.more["scores"]) == ("dog", "out")
     with pytest.raises(
-        ValueError, match="the transform resizes images .* got img_size=.* only one"
+        ValueError, match="the transform resizes images .* got input_size=.* only one"
     ):
-        explain(Flat(), photo(), "gradcam", img_size=64, transform=v2.Compose(steps))
+        explain(Flat(), photo(), "gradcam", input_size=64, transform=v2.Compose(steps))
 
 
 def test_target_functions_receive_the_model_output() -> None:
@@ -226,9 +226,9 @@ def test_target_functions_receive_the_model_output() -> None:
 
     for name in ("gradcam", "input_gradient", "occlusion"):
         options = {"sliding_window_size": 16, "score_type": "logits"} if name == "occlusion" else {}
-        [by_class] = explain(model, photo(), name, 2, img_size=32, **options)
+        [by_class] = explain(model, photo(), name, 2, input_size=32, **options)
         options.pop("score_type", None)
-        [heatmap] = explain(model, photo(), name, target, img_size=32, **options)
+        [heatmap] = explain(model, photo(), name, target, input_size=32, **options)
         torch.testing.assert_close(heatmap.values, by_class.values)
         assert (heatmap.info.target, heatmap.info.more["function"]) == (None, "target")
         assert "score_type" not in heatmap.info.options
@@ -236,22 +236,22 @@ def test_target_functions_receive_the_model_output() -> None:
     with pytest.raises(
         ValueError, match=r"one number for each image, .* tensor \[1, 3\] from a dict: "
     ):
-        explain(model, photo(), "gradcam", lambda output: output["out"], img_size=32)
+        explain(model, photo(), "gradcam", lambda output: output["out"], input_size=32)
     with pytest.raises(ValueError, match="for each of 1 images, got 3"):
-        explain(model, photo(), "gradcam", lambda output: output["out"][0], img_size=32)
+        explain(model, photo(), "gradcam", lambda output: output["out"][0], input_size=32)
 
 
 def test_models_without_class_scores_support_fewer_methods() -> None:
     model, pixels = Dense(), ["eigencam", "kpcacam", "itti_koch"]
-    assert methods_for(model, img_size=32) == pixels
+    assert methods_for(model, input_size=32) == pixels
     with pytest.raises(ValueError, match=r"target=lambda output: output\['out'\]\[:, 3\].mean"):
-        explain(model, photo(), "gradcam", 1, img_size=32)
+        explain(model, photo(), "gradcam", 1, input_size=32)
 
     def target(output: Any) -> Tensor:
         return output["out"][:, 3].mean((1, 2))
 
-    assert methods_for(model, img_size=32, target=target)[0] == "gradcam"
-    [heatmap] = explain(model, photo(), "gradcam", target, img_size=32)
+    assert methods_for(model, input_size=32, target=target)[0] == "gradcam"
+    [heatmap] = explain(model, photo(), "gradcam", target, input_size=32)
     assert heatmap.values.shape == (8, 8)
     bare = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=0)
     assert methods_for(bare) == ["attention", "rollout", *pixels]
@@ -298,18 +298,18 @@ def test_a_model_is_analyzed_again_when_it_changes_and_never_kept() -> None:
 def test_layer_can_be_named_for_parallel_streams() -> None:
     model = Streams()
     with pytest.raises(ValueError, match=r"on all paths .*; name one of its modules with layer=;"):
-        explain(model, photo(), "gradcam", 1, img_size=32)
-    [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer="coarse")
+        explain(model, photo(), "gradcam", 1, input_size=32)
+    [heatmap] = explain(model, photo(), "gradcam", 1, input_size=32, layer="coarse")
     assert (heatmap.info.layer, heatmap.values.shape) == ("coarse", (4, 4))
 
 
 def test_layer_may_be_any_module() -> None:
     model = Flat()
     for layer in ("features.0", model.features[0]):
-        [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer=layer)
+        [heatmap] = explain(model, photo(), "gradcam", 1, input_size=32, layer=layer)
         assert (heatmap.site, heatmap.info.layer) == ("features.0", "features.0")
         assert heatmap.info.options["layer"] == "features.0"
-    [heatmap] = explain(model, photo(), "gradcam", 1, img_size=32, layer="features.1#1")
+    [heatmap] = explain(model, photo(), "gradcam", 1, input_size=32, layer="features.1#1")
     assert (heatmap.info.layer, heatmap.info.more["run"]) == ("features.1", 1)
     ours = vit()
     [known] = explain(ours, photo(), "attention", layer=0)
@@ -408,7 +408,7 @@ class WithoutGradients(nn.Module):
 
 def test_methods_that_need_a_gradient_are_not_listed_without_one() -> None:
     model = WithoutGradients().eval()
-    listed = methods_for(model, img_size=(24, 40))
+    listed = methods_for(model, input_size=(24, 40))
     assert {"attention", "rollout", "occlusion", "rise"} <= {*listed}
     for name in listed:
         explain(model, torch.randn(1, 3, 24, 40), name, 1, **QUICK.get(name, {}))

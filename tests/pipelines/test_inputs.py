@@ -228,7 +228,7 @@ def test_another_size_keeps_the_colors_of_a_loaded_model() -> None:
     ])  # fmt: skip
     loaded = mark(model, Loaded("random", ("a", "b", "c"), steps))
     photo = np.full((40, 40, 3), 255, np.uint8)
-    sizes: tuple[dict[str, Any], ...] = ({}, {"img_size": 32}, {"resize_mode": "squash"})
+    sizes: tuple[dict[str, Any], ...] = ({}, {"input_size": 32}, {"resize_mode": "squash"})
     for options in sizes:
         inputs = Explainer(loaded, **options).prepare(photo).inputs
         torch.testing.assert_close(inputs, torch.full_like(inputs, (1 - 0.1) / 0.2))
@@ -246,7 +246,7 @@ def test_one_number_stands_for_two_classes() -> None:
         model = network(nn.Conv2d(3, 5, 3), 1, *last)
         for bias, label in ((-1.0, "cat"), (1.0, "dog")):
             nn.init.constant_(cast("nn.Linear", model[4]).bias, bias)
-            options: dict[str, Any] = {"img_size": 32}
+            options: dict[str, Any] = {"input_size": 32}
             number = float(model(Explainer(model, **options).prepare(PHOTO).inputs).detach())
             [alone] = explain(model, PHOTO, "input_x_gradient", **options)
             assert alone.info.score == pytest.approx(number, abs=1e-5)
@@ -352,7 +352,7 @@ def test_pixels_of_a_channel_are_followed(dtype: Any, high: float, channels: int
     array[*BLOCK, -1] = high
     mean, std = (0, 3000) if dtype is np.int16 else (0, 1)
     model = Reader(channels)
-    explainer = va.Explainer(model, img_size=SIZE, mean=mean, std=std)
+    explainer = va.Explainer(model, input_size=SIZE, mean=mean, std=std)
     for method in ("input_x_gradient", "occlusion", "rise", "gradcam"):
         options = {
             "gradcam": {"layer": "features"},
@@ -379,7 +379,7 @@ def test_what_is_assumed_is_said_once(
     assert len(lines) == 1
     assert "for Reader: mean and std of ImageNet, 224 x 224 pixels, the shorter" in lines[0]
     colors: Any = {"mean": (0.1, 0.2, 0.3), "std": 0.5}
-    known = va.Explainer(model, img_size=32, resize_mode="squash", **colors)
+    known = va.Explainer(model, input_size=32, resize_mode="squash", **colors)
     [heatmap] = known.explain(photo, "input_gradient", 1)
     assert "assumed" not in capsys.readouterr().err
     made = heatmap.info.more["preprocessing"]

@@ -171,7 +171,7 @@ def test_maps_of_slow_methods_are_placed_on_the_mark(name: str, method: str) -> 
 
 def test_layer_maps_are_placed_on_the_mark() -> None:
     for name, model in make_models().items():
-        supported = va.methods_for(model, img_size=input_size(model))
+        supported = va.methods_for(model, input_size=input_size(model))
         layered = [each for each in supported if METHODS[each].on_grid]
         assert set(layered) >= {"gradcam", "gradcam++", "layercam", "hirescam", "eigencam"}
         assert set(layered) >= {"scorecam", "ablationcam"}

@@ -31,7 +31,7 @@ BANDS[0, 0] = -3000
 STEPS = v2.Compose([v2.ToImage(), v2.Resize((48, 48)), v2.ToDtype(torch.float32, scale=True),
                     v2.Normalize([0.1] * 3, [0.2] * 3)])  # fmt: skip
 TWICE = v2.Compose([*STEPS.transforms, v2.Normalize([0.0] * 3, [0.2] * 3)])
-OWN = "takes no target, transform, img_size or class_names"
+OWN = "takes no target, transform, input_size or class_names"
 
 
 def network(first: nn.Module = nn.Conv2d(3, 5, 4, 4), classes: int = 3) -> nn.Module:  # noqa: B008
@@ -101,7 +101,7 @@ def damaged_mac() -> Any:
 
 
 def cnn_of(first: nn.Module) -> Any:
-    return explained(lambda: network(first), "gradcam", img_size=32)
+    return explained(lambda: network(first), "gradcam", input_size=32)
 
 
 CASES: list[tuple[Callable[[], object], str]] = [
@@ -117,25 +117,25 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (explained(captioner, "rollout"), "rollout does not fit a ShowAttendTell; .*methods: words"),
     (explained(captioner, "words", 3), OWN),
     *((explained(ram, "glimpses", **each), OWN) for each in (
-        {"processor": processor()}, {"transform": STEPS}, {"img_size": 24},
+        {"processor": processor()}, {"transform": STEPS}, {"input_size": 24},
         {"class_names": ["a", "b"]})),
     (explained(vit, "gradcam", text="a cat", class_names=["a"]), "text= explains .* no target"),
     (explained(vit, "gradcam", text="a cat"), "needs a model with a text tower"),
-    (explained(Segmenter, "finercam", va.PixelTarget(0, 1, 1), img_size=(24, 40)),
+    (explained(Segmenter, "finercam", va.PixelTarget(0, 1, 1), input_size=(24, 40)),
      "finercam does not fit Segmenter with a PixelTarget"),
     (explained(Segmenter, "gradcam", va.PixelTarget("caat", 1, 1), class_names=CLASSES,
-               img_size=(24, 40)), "cat; did you mean|did you mean cat"),
+               input_size=(24, 40)), "cat; did you mean|did you mean cat"),
     # gradients times input and biases must sum to the output
     (explained(lambda: detector("FCOS"), "fullgrad", va.BoxTarget(None, 2)), "do not sum"),
     (explained(lambda: nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.GroupNorm(1, 5), nn.GELU(),
                                      nn.Conv2d(5, 3, 1)), "fullgrad", va.PixelTarget(1, 20, 20),
-               img_size=(96, 128)), "do not sum to its output"),
+               input_size=(96, 128)), "do not sum to its output"),
     # preprocessing
     (explained(vit, "gradcam", processor="anything"), "the transform str is unsupported"),
     (explained(vit, "gradcam", processor=processor(), transform=STEPS), "pass only one of them"),
     (explained(vit, "gradcam", transform=processor(), resize_mode="pad"), "pass only one"),
-    (explained(vit, "gradcam", transform=processor(), img_size=32), "pass only one"),
-    (lambda: va.Explainer(mark(network(), Loaded(transform=TWICE)), img_size=32),
+    (explained(vit, "gradcam", transform=processor(), input_size=32), "pass only one"),
+    (lambda: va.Explainer(mark(network(), Loaded(transform=TWICE)), input_size=32),
      r"another way than by one mean and std.*pass transform="),
     (lambda: va.Explainer(network(), mean=0.5), "mean and std belong together"),
     (explained(network, "rise", transform=v1.PILToTensor()), "got torch.uint8; add ToTensor"),
@@ -143,7 +143,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (explained(network, "rise", transform=v2.RandomAffine([-5, 5])), "RandomAffine is random"),
     (explained(network, "rise", image="nowhere.jpg"), "nowhere.jpg: no such file"),
     (explained(network, "rise", image=[PHOTO, b"no image"]), "not an image"),
-    (explained(lambda: network(classes=1), "rise", img_size=32, class_names=("a", "b", "c")),
+    (explained(lambda: network(classes=1), "rise", input_size=32, class_names=("a", "b", "c")),
      "a name for each of 1 classes, got 3"),
     # tensors, and images of other channels and units
     (explained(network, "rise", image=torch.zeros(1, 3, *SIZE).long()), "must hold floats, got"),
@@ -153,9 +153,10 @@ CASES: list[tuple[Callable[[], object], str]] = [
      "without transform= it is 53 x 71"),
     (explained(network, "rise", image=torch.zeros(1, 3, *SIZE), originals=PHOTO,
                transform=v2.Compose([v2.RandomCrop(SIZE)])), "is random"),
-    (explained(lambda: network(nn.Conv2d(5, 5, 4, 4)), "rise", image=BANDS, img_size=SIZE),
+    (explained(lambda: network(nn.Conv2d(5, 5, 4, 4)), "rise", image=BANDS, input_size=SIZE),
      r"from -3000 to 0, leave 0 to 1.*mean= and std="),
-    (explained(lambda: network(nn.Conv2d(5, 5, 4, 4)), "rise", image=BANDS[..., :4], img_size=SIZE),
+    (explained(lambda: network(nn.Conv2d(5, 5, 4, 4)), "rise", image=BANDS[..., :4],
+               input_size=SIZE),
      "takes 5 channels, but image has 4"),
     (explained(lambda: network(nn.Conv2d(5, 5, 4, 4)), "rise", image=va.read_image(PHOTO)),
      "read as a photo of 3"),
@@ -166,7 +167,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (explained(lambda: nn.Sequential(nn.Conv1d(3, 5, 3)), "gradcam"), "nothing else"),
     (explained(lambda: timm.create_model("test_resnet", in_chans=4).eval(), "gradcam"),
      "takes 4 channels"),
-    (explained(resnet_of_6_channels, "gradcam", img_size=32), "takes 6 channels"),
+    (explained(resnet_of_6_channels, "gradcam", input_size=32), "takes 6 channels"),
     # words and captions
     (explained(captioner, "word_relevance", heads=[0]), "use attention or gradient_attention"),
     (explained(captioner, "words", heads=[3], max_length=2), "heads"),

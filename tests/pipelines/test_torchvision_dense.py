@@ -133,7 +133,7 @@ def test_a_pixel_of_segmentation_models_is_explained_near_it(kind: str) -> None:
     for name, (size, (left, top, right, bottom), _) in PHOTOS.items():
         target = va.PixelTarget(1, (left + right) // 2, (top + bottom) // 2)
         for method in ("hirescam", "input_gradient"):
-            [heatmap] = va.explain(model, photo(name), method, target, img_size=(96, 128))
+            [heatmap] = va.explain(model, photo(name), method, target, input_size=(96, 128))
             area = (right - left + 28) * (bottom - top + 28) / (size[0] * size[1])
             assert share_near(heatmap, name) > 1.5 * area, (name, method)
 
@@ -144,14 +144,14 @@ def test_boxes_and_queries_of_hugging_face_detectors_have_maps(kind: str) -> Non
     for name in ("panorama", "portrait"):
         for target in (va.BoxTarget(None), va.QueryTarget(2)):
             for method in ("hirescam", "input_gradient"):
-                [heatmap] = va.explain(model, photo(name), method, target, img_size=(160, 224))
+                [heatmap] = va.explain(model, photo(name), method, target, input_size=(160, 224))
                 assert heatmap.resize_to_image().shape == PHOTOS[name][0]
         [heatmap] = va.explain(
             model,
             photo(name),
             "rise",
             va.BoxTarget(None),
-            img_size=(160, 224),
+            input_size=(160, 224),
             num_masks=4,
         )
         assert heatmap.info.score > 0
@@ -160,5 +160,5 @@ def test_boxes_and_queries_of_hugging_face_detectors_have_maps(kind: str) -> Non
 def test_biases_of_a_dense_network_are_explained() -> None:
     target = va.PixelTarget(1, 20, 20)
     model = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.GELU(), nn.Conv2d(5, 3, 1))
-    [heatmap] = va.explain(model, photo("odd"), "fullgrad", target, img_size=(96, 128))
+    [heatmap] = va.explain(model, photo("odd"), "fullgrad", target, input_size=(96, 128))
     assert heatmap.values.shape == (96, 128)

@@ -30,7 +30,7 @@ def overlay(clip: Path, **options: Any) -> list[np.ndarray]:
     """Return the frames of the movie that is drawn from a clip."""
     out = clip.with_name("result")
     explainer = Explainer(
-        Bright().eval(), img_size=(48, 64), class_names=["a", "b"], resize_mode="squash"
+        Bright().eval(), input_size=(48, 64), class_names=["a", "b"], resize_mode="squash"
     )
     count = overlay_video(explainer, clip, out, "input_gradient", "b", **options)
     frames = list(read_frames(out.with_name("result.mp4")))

@@ -72,7 +72,7 @@ def looked_at(model: nn.Module, layer: str, size: IMAGES, cell: tuple[int, int])
 def drawn_at(model: nn.Module, layer: str, size: IMAGES, cell: tuple[int, int]) -> Tensor:
     """Return where the center (x, y) of a cell of a map of Grad-CAM is drawn."""
     photo = np.zeros((*size, 3), np.uint8)
-    [heatmap] = va.explain(model, photo, "gradcam", layer=layer, img_size=size)
+    [heatmap] = va.explain(model, photo, "gradcam", layer=layer, input_size=size)
     geometry = heatmap.geometry
     assert geometry is not None
     (rows, columns), (height, width) = heatmap.values.shape, geometry.input_size
@@ -123,7 +123,7 @@ def test_a_recorded_gate_lies_where_the_explained_one_does() -> None:
     example = torch.zeros(1, 3, 84, 84)
     va.insert(model, "spatial", position=lambda name, _: name == "4", example=example)
     photo = np.random.default_rng(0).integers(0, 256, (168, 168, 3), np.uint8)
-    explainer = va.Explainer(model.eval(), img_size=84)
+    explainer = va.Explainer(model.eval(), input_size=84)
     batch = explainer.prepare(photo)
     [gate] = explainer.map(batch, "gates")
     with va.record(model) as recording:

@@ -60,7 +60,7 @@ def test_each_token_has_its_own_place(name: str) -> None:
     model = Ordered(ORDERS[name]).eval()
     [layer] = analyze_model(model, (32, 48)).info.attention_layers
     assert (layer.grid, layer.prefix_tokens) == (GRID, ("class",))
-    maps = va.explain(model, X, "attention", 1, img_size=(32, 48))
+    maps = va.explain(model, X, "attention", 1, input_size=(32, 48))
     model(X)
     row = model.weights[:, model.at]
     for found, weights in zip(maps, row, strict=True):
@@ -177,8 +177,8 @@ class Pruned(nn.Module):
 
 
 def test_a_map_says_which_layer_it_shows_if_it_is_not_the_last() -> None:
-    [found] = va.explain(Pruned().eval(), X[:1], "attention", 1, img_size=(32, 48))
+    [found] = va.explain(Pruned().eval(), X[:1], "attention", 1, input_size=(32, 48))
     assert found.info.layer == "layers.0"
     assert found.info.note.startswith("layer 1 of 3; the last 2 not supported: it attends")
     with pytest.raises(ValueError, match=r"layers\.1 is not supported"):
-        va.explain(Pruned().eval(), X[:1], "rollout", 1, img_size=(32, 48))
+        va.explain(Pruned().eval(), X[:1], "rollout", 1, input_size=(32, 48))

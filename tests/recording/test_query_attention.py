@@ -40,7 +40,7 @@ def test_weights_are_those_of_eager_attention(kind: str) -> None:
 
 def test_the_map_of_a_query_is_its_attention_in_the_last_decoder_layer() -> None:
     cases: list[tuple[Any, dict[str, Any]]] = [
-        (tiny_detector("Detr"), {"img_size": SIZE}),
+        (tiny_detector("Detr"), {"input_size": SIZE}),
         (small_detector(), {}),
     ]
     for model, options in cases:
@@ -84,13 +84,13 @@ def test_a_marked_block_changes_the_weight_of_the_cell_at_its_place() -> None:
 def test_a_detector_whose_queries_sample_points_is_refused_with_what_to_do() -> None:
     model = tiny_detector("DeformableDetr")
     with pytest.raises(ValueError, match="from its queries .* sample points.*: gradcam"):
-        va.explain(model, photo(), "attention", va.QueryTarget(2), img_size=SIZE)
+        va.explain(model, photo(), "attention", va.QueryTarget(2), input_size=SIZE)
     small: dict[str, Any] = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.YolosConfig(
         **small, intermediate_size=31, image_size=[64, 96], num_detection_tokens=5
     )
     model = transformers.YolosForObjectDetection(config).eval()
     with pytest.raises(ValueError, match="from its queries .* tokens of the encoder; supported"):
-        va.explain(model, photo(), "attention", va.QueryTarget(2), img_size=(64, 96))
+        va.explain(model, photo(), "attention", va.QueryTarget(2), input_size=(64, 96))
     with pytest.raises(ValueError, match="numbered from 0, got index 9"):
-        va.explain(tiny_detector("Detr"), photo(), "attention", va.QueryTarget(9), img_size=SIZE)
+        va.explain(tiny_detector("Detr"), photo(), "attention", va.QueryTarget(9), input_size=SIZE)

@@ -54,7 +54,7 @@ def captioner() -> ShowAttendTell:
 
 
 def explain(model: Any, method: str, index: int) -> Tensor:
-    [result] = va.explain(model, PHOTOS[index % 4], method, index % 5, img_size=64)
+    [result] = va.explain(model, PHOTOS[index % 4], method, index % 5, input_size=64)
     return result.values
 
 

@@ -147,7 +147,9 @@ def test_scores_are_standard_json_with_notes_in_files(tmp_path: Path) -> None:
         callback_metrics={"b": torch.tensor(0.5), "a": torch.tensor(torch.nan)},
         is_global_zero=True, fast_dev_run=0, state=SimpleNamespace(fn="test"),
         ckpt_path="best.ckpt",
-        datamodule=SimpleNamespace(test_splits=("test",), datasets={"test": [0]}),
+        datamodule=SimpleNamespace(
+            test_splits=("test",), datasets={"test": [0]}, shared_photos=lambda *_: ["a.png"]
+        ),
         lightning_module=SimpleNamespace(notes=notes),
     )  # fmt: skip
     recorder = RunRecorder(tmp_path / "new", {}, {})
@@ -161,7 +163,8 @@ def test_scores_are_standard_json_with_notes_in_files(tmp_path: Path) -> None:
     assert scores == {"a": None, "b": 0.5, "signature": "n:2"}
     captions = (tmp_path / "new" / "test_captions.json").read_text(encoding="utf-8")
     assert json.loads(captions) == [{"caption": "Ein Hündchen"}]
-    assert json.loads((tmp_path / "new" / "run.json").read_text())["test"]["images"] == {"test": 1}
+    tested = json.loads((tmp_path / "new" / "run.json").read_text())["test"]
+    assert (tested["images"], tested["shared"]) == ({"test": 1}, 1)
 
 
 class Foreign(LightningModule):
@@ -196,7 +199,7 @@ def followed(folder: Path, method: str = "gradcam", **options: Any) -> Foreign:
     torch.manual_seed(0)
     module = Foreign()
     maps = {key: options.pop(key) for key in ("every_n_steps", "module") if key in options}
-    callback = AttentionLogger(PHOTO, method, img_size=32, **maps)
+    callback = AttentionLogger(PHOTO, method, input_size=32, **maps)
     loader = DataLoader(TensorDataset(images, torch.arange(14) % 2), batch_size=2)
     trained(module, loader, folder, callbacks=[callback], log_every_n_steps=1, **options)
     return module

@@ -3,7 +3,10 @@
 Mouse, keys and fingers are sent as the system would send them; nothing is installed for it.
 """
 
+import base64
 import fcntl
+import hashlib
+import io
 import json
 import os
 import select
@@ -14,7 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --remote-debugging-pipe "
@@ -99,7 +104,6 @@ class Browser:
         width: int = 1280,
         height: int = 900,
         dark: bool = False,
-        still: bool = True,
         touch: bool = False,
     ) -> None:
         """Load a page from the disk in a window of this size; clear previous messages."""
@@ -111,10 +115,7 @@ class Browser:
             mobile=touch,
         )
         self.call("Emulation.setTouchEmulationEnabled", enabled=touch)
-        features = [
-            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
-            {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
-        ]
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=features)
         self.call("Page.navigate", url="about:blank")
         self.wait("location.protocol === 'about:'")
@@ -156,6 +157,37 @@ class Browser:
             f"return [r.x + r.width / 2, r.y + r.height / 2] }})({actual})"
         )
         return x, y
+
+    def alive(self, path: Path, **window: Any) -> None:
+        """Load a page of a photo, and wait for its script."""
+        self.open(path, **window)
+        self.wait("document.documentElement.classList.contains('alive')")
+
+    def text(self, selector: str) -> str:
+        """Return the text of an element."""
+        return self.value(f"document.querySelector({selector!r}).innerText")
+
+    def pixels(self, canvas: str = "#overlay") -> np.ndarray:
+        """Return what is drawn on a canvas, in RGB."""
+        self.wait(f"document.querySelector({canvas!r}) !== null")
+        address = self.value(f"document.querySelector({canvas!r}).toDataURL()")
+        content = base64.b64decode(address.split(",")[1])
+        return np.array(Image.open(io.BytesIO(content)).convert("RGB"))
+
+    def shown(self) -> str:
+        """Return a name of the map that is drawn; `photo` without one."""
+        if self.value("document.getElementById('overlay').hidden"):
+            return "photo"
+        return hashlib.sha256(self.pixels().tobytes()).hexdigest()
+
+    def mouse(self, x: float, y: float, *, click: bool = False) -> None:
+        """Move the mouse to a position of the photo, in fractions of its frame."""
+        left, top, width, height = self.value(
+            "(r => [r.x, r.y, r.width, r.height])(frame.getBoundingClientRect())"
+        )
+        at = {"x": left + x * width, "y": top + y * height}
+        for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if click else ())):
+            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
 
     def hover(self, selector: str, index: int = 0) -> None:
         """Move the mouse onto an element."""

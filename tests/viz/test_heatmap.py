@@ -90,7 +90,7 @@ def test_what_was_not_seen_is_dim_and_lies_outside_a_frame() -> None:
     shown = overlay(np.full((480, 60, 3), 150, np.uint8), values)
     frame = np.zeros((480, 60), bool)
     frame[99:301, 19:41] = True
-    assert set(shown[~frame].ravel()) == {round(0.38 * 150) + 14}
+    assert set(shown[~frame].ravel()) == {round(0.55 * 150 + 14)}
     assert set(shown[frame & np.isnan(values)].ravel()) == {190}
 
 

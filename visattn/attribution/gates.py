@@ -94,7 +94,7 @@ def gates(
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.Flatten(), nn.Linear(128, 2))
         >>> x = torch.zeros(1, 3, 8, 8)
         >>> _ = va.insert(model, "cbam", position="0", example=x, reduction=2, init="paper")
-        >>> [gate] = va.explain(model, torch.zeros(30, 40, 3).byte().numpy(), "gates", img_size=8)
+        >>> [gate] = va.explain(model, torch.zeros(30, 40, 3).byte().numpy(), "gates", input_size=8)
         >>> gate.site, gate.kind, gate.geometry.image_size, tuple(gate.values.shape)
         ('0.visattn.cbam.spatial_tap', 'gate', (30, 40), (4, 4))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from visattn.attribution.dense_targets import QueryTarget
 from visattn.attribution.targets import DenseTarget, is_function
-from visattn.io.messages import did_you_mean
+from visattn.io.messages import did_you_mean, own_name
 from visattn.recording.model_info import NO_ATTENTION
 from visattn.recording.subject import Subject
 from visattn.results.kinds import MapKind
@@ -123,6 +123,7 @@ class Method:
             listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
             raise ValueError(
                 f"{self.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
+                f"{own_name(unknown[0])}"
             )
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
 
 def _unless_empty(default: str) -> str:
@@ -25,3 +25,5 @@ Figures = Literal["png", "svg", "pdf"]
 FiguresOrNone = Annotated[Figures | None, EMPTY, arg(metavar="{png,svg,pdf}")]
 ResizeMode = Literal["crop", "squash", "pad"]
 ResizeModeOrNone = Annotated[ResizeMode | None, EMPTY, arg(metavar="{crop,squash,pad}")]
+Models = Annotated[UseAppendAction[tuple[str, ...]], EMPTY, arg(metavar="SPEC")]
+"""An option that is passed once for each model."""

@@ -15,6 +15,7 @@ from visattn.commands.arguments import (
     File,
     Flag,
     Integers,
+    Models,
     Photos,
     ResizeMode,
     Values,
@@ -43,7 +44,8 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
 def caption(
     photos: Photos,
     *,
-    model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
+    model: Models = (),
+    device: str = "cpu",
     method: WordMethod = "attention",
     beam_size: int = 5,
     num_captions: int = 1,
@@ -60,16 +62,20 @@ def caption(
     boxes: Flag = False,
     figures: FiguresOrNone = None,
     batch_size: Annotated[int | None, EMPTY, arg(metavar="INT")] = None,
-    loop: LoopOptions = LoopOptions(),  # noqa: B008
+    loop: LoopOptions = LoopOptions(),  # noqa: B008 (frozen)
 ) -> int:
     """Caption photos, and show where the model attends for each word.
 
     Prints the caption of each photo. The folder gets NAME.html, a page for the browser: choose a
     word, see its attention on the photo; NAME.json, words, log-probabilities, gates, maps and their
-    place on the photo; and NAME.npz, the same as NumPy arrays. caption.csv has a row per photo.
+    place on the photo; and NAME.npz, the same as NumPy arrays. caption.csv has a row per caption.
+    With several models, as in --model runs/soft --model runs/hard, a page has the words of each.
 
     Args:
         photos: files, folders, patterns in quotes, zip and tar archives, URLs
+        model: a file of visattn export, a run of visattn fit, a name of visattn models,
+            hf://USER/NAME[@REVISION], or hf:DIRECTORY of transformers; repeat it to compare models
+        device: torch device: cpu, cuda, cuda:1, mps
         method: what the maps of words show
         beam_size: width of the beam search
         num_captions: captions per photo on its page
@@ -91,43 +97,56 @@ def caption(
     """
     from visattn.models.captioning.captioner import Captioner
 
-    network, made = model.load_captioner()
-    own = isinstance(network, Captioner)
-    options: dict[str, Any] = {"length_penalty": length_penalty}
-    if own:
-        options |= {"beam_size": beam_size, "num_captions": num_captions, "places": places}
-        options |= {"seed": seed, "resize_mode": resize_mode}
-    else:
-        options |= dict(map(parse_value, generate))
-        options |= {"prompt": prompt or None, "method": method, "relative": relative}
-        options |= {"layers": layers or None, "heads": heads or None}
-    unused = {"relative": relative, "prompt": prompt, "generate": generate} if own else {
-        "beam_size": beam_size != 5, "num_captions": num_captions != 1, "places": places,
-    }  # fmt: skip
+    networks: dict[str, nn.Module] = {}
+    made: list[dict[str, Any]] = []
+    for name in dict.fromkeys(model or ("",)):
+        networks[name], identity = ModelOptions(name, None, device).load_captioner()
+        made.append(identity)
+    of_ours = {"beam_size": beam_size, "num_captions": num_captions, "places": places}
+    of_theirs: dict[str, Any] = {"relative": relative, "prompt": prompt or None}
+    own = {isinstance(each, Captioner) for each in networks.values()}
+    defaults = {"beam_size": 5, "num_captions": 1}
+    unused = {**of_theirs, "generate": generate} if own == {True} else {
+        name: value for name, value in of_ours.items() if value != defaults.get(name)
+    } if own == {False} else {}  # fmt: skip
     if given := [name for name, value in unused.items() if value]:
-        kind = "models of transformers, hf:DIRECTORY" if own else "captioners of visattn"
+        kind = "models of transformers, hf:DIRECTORY" if own == {True} else "captioners of visattn"
         raise ValueError(f"--{given[0].replace('_', '-')} is for {kind}; leave it out")
+    shared: dict[str, Any] = {"length_penalty": length_penalty}
     chosen = {"layers": layers or None, "heads": heads or None}
-    maps = None if not own or (method == "attention" and not any(chosen.values())) else chosen
+    of_ours |= {**shared, "seed": seed, "resize_mode": resize_mode}
+    of_theirs |= {**shared, **dict(map(parse_value, generate)), "method": method, **chosen}
+    maps = None if method == "attention" and not any(chosen.values()) else chosen
     phrases = {} if phrase_boxes is None else _phrases(phrase_boxes)
     drawing = _Pages(phrases, boxes=boxes, figures=figures)
 
-    worked: list[bool] = []
+    worked: set[str] = set()
     kept: dict[Any, Any] = {}  # positions of image tokens, of all photos of a size
 
-    def infer(images: "Sequence[LoadedImage]") -> "Sequence[Caption | Exception]":
-        captions = _captions(network, images, options, method, maps, seed, kept)
-        for each in captions:
-            if isinstance(each, Exception) and (loop.strict or not worked):
-                raise each  # on the first photo it is mostly one of the model
-            worked.append(True)
-        return captions
+    def infer(images: "Sequence[LoadedImage]") -> "Sequence[dict[str, Caption] | Exception]":
+        rows: list[dict[str, Caption] | Exception] = [{} for _ in images]
+        for name, network in networks.items():
+            options = of_ours if isinstance(network, Captioner) else of_theirs
+            places = kept.setdefault(name, {})
+            captions = _captions(network, images, options, method, maps, seed, places)
+            for index, each in enumerate(captions):
+                row = rows[index]
+                if isinstance(each, Exception):
+                    if loop.strict or name not in worked:
+                        raise each  # on the first photo it is mostly one of the model
+                    rows[index] = each
+                elif not isinstance(row, Exception):  # of an earlier model
+                    row[name] = each
+                worked.add(name)
+        return rows
 
-    settings = {**made, **options, "method": method, **chosen, "seed": seed, "boxes": boxes}
+    settings = {**made[0], "others": made[1:], **of_ours, **of_theirs, "boxes": boxes}
     settings |= {"phrase_boxes": phrase_boxes and file_digest(phrase_boxes), "figures": figures}
-    endings = ["{}.html", "{}.npz", *([f"{{}}.{figures}"] if figures else [])]
+    numbers = ["", *(f".{number}" for number in range(2, len(networks) + 1))]
+    drawn = [f"{{}}{number}.{figures}" for number in numbers if figures]
+    endings = ["{}.html", "{}.npz", *drawn]
     command = Command("caption", "Captions", settings, infer, drawing.draw, endings)
-    return run(command, photos, loop, batch_size=batch_size or (16 if own else 1))
+    return run(command, photos, loop, batch_size=batch_size or (16 if own == {True} else 1))
 
 
 def _captions(
@@ -182,7 +201,9 @@ class _Pages:
     boxes: bool
     figures: str | None
 
-    def draw(self, image: "LoadedImage", result: "Caption", files: Sequence[str]) -> Made:
+    def draw(
+        self, image: "LoadedImage", result: "Mapping[str, Caption]", files: Sequence[str]
+    ) -> Made:
         """Return record, page and arrays of a photo."""
         import numpy as np
 
@@ -192,28 +213,42 @@ class _Pages:
         from visattn.viz.html.index_page import thumbnail
 
         if phrases := self.phrases.get(Path(image.name).name):
-            result = ground_phrases(result, phrases)
-        smooth = result.maps.info.places not in ("argmax", "sample")  # as the maps are drawn
-        outlined = result.maps.boxes(smooth=smooth) if self.boxes and result.words else None
+            result = {name: ground_phrases(each, phrases) for name, each in result.items()}
+        best = next(iter(result.values()))
+        smooth = best.maps.info.places not in ("argmax", "sample")  # as the maps are drawn
+        outlined = best.maps.boxes(smooth=smooth) if self.boxes and best.words else None
+        content: dict[str, Any] = {}
+        records: list[dict[str, Any]] = []
+        table: list[dict[str, Any]] = []
+        for number, (name, each) in enumerate(result.items(), start=1):
+            of_model = {} if len(result) == 1 else {"model": name}
+            before = f"model{number}." if number > 1 else ""
+            content |= {f"{before}{key}": value for key, value in each.to_arrays().items()}
+            records.append({**of_model, "caption": each.text, **each.to_dict()})
+            counts = {"words": len(each.words), "log_prob": sum(each.log_probs)}
+            scores = {"score": each.score, "finished": each.finished}
+            table.append({**of_model, "caption": each.text, **scores, **counts})
         arrays = io.BytesIO()
-        np.savez_compressed(arrays, **result.to_arrays())
-        page = caption_html(image, result, boxes=outlined, index=index_link(files[0]))
+        np.savez_compressed(arrays, **content)
+        shown = best if len(result) == 1 else result
+        page = caption_html(image, shown, boxes=outlined, index=index_link(files[0]))
         contents = {files[0]: page.encode(), files[1]: arrays.getvalue()}
-        if self.figures:
-            figure = caption_figure(image, result, boxes=outlined)
-            contents[files[2]] = encode_figure(figure, files[2])
-        record = {"caption": result.text, **result.to_dict(), "image": image.name}
+        for file, each in zip(files[2:], result.values(), strict=False):
+            figure = caption_figure(image, each, boxes=outlined if each is best else None)
+            contents[file] = encode_figure(figure, file)
+        record = {**records[0], "image": image.name}
+        if records[1:]:
+            record["others"] = records[1:]
         if outlined is not None:
             record["boxes"] = outlined.to_dict()
-        best = {name: record[name] for name in ("caption", "score", "finished")}
-        counts = {"words": len(result.words), "log_prob": sum(result.log_probs)}
+        texts = [each.text for each in result.values()]
         return Made(
             record,
             contents,
-            rows=[(result.text,)],
-            table=[{**best, **counts}],
-            caption=result.text,
-            thumbnail=thumbnail(_mean_overlay(image, result)),
+            rows=[(text,) for text in texts],
+            table=table,
+            caption=" \N{MIDDLE DOT} ".join(texts),
+            thumbnail=thumbnail(_mean_overlay(image, best)),
         )
 
 

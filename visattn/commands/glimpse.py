@@ -67,6 +67,7 @@ def glimpse(
         _draw,
         [f"{{}}.{figures}"],
         shared=[f"coverage.{figures}"],
+        classes=network.class_names,
     )
     code = run(command, photos, loop)
     if coverage.count > 1:

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,6 +111,8 @@ class Command(NamedTuple):
         endings: Files that a photo gets besides NAME.json, with `{}` for its name.
         read: Reads a photo, in a thread.
         shared: Files of all photos that the command writes itself.
+        classes: Names of the classes of the model. The index has the accuracy, and wrong classes
+            first, if each photo lies in a folder that is named by its class.
     """
 
     name: str
@@ -120,6 +123,7 @@ class Command(NamedTuple):
     endings: Sequence[str]
     read: "Callable[[Source], LoadedImage] | None" = None
     shared: Sequence[str] = ()
+    classes: Sequence[str] = ()
 
 
 def run(
@@ -452,6 +456,8 @@ def write_index(folder: Path, command: Command) -> None:
     from visattn.viz.html.index_page import index_page
 
     cards: list[Card] = []
+    truths: list[str] = []
+    newest = 0.0
     rows: list[Mapping[str, object]] = []
     for record in finished_records(folder, command.name):
         made = record[MADE]
@@ -459,9 +465,21 @@ def write_index(folder: Path, command: Command) -> None:
             continue
         rows += ({"photo": made["photo"], **row} for row in made["table"])
         thumbnail = made["card"]["thumbnail"] if len(cards) < _THUMBNAILS else ""
-        cards.append(Card(made["name"], made["files"][0], made["card"]["caption"], thumbnail))
+        first = next(iter(made["table"]), {})
+        label, share = first.get("class"), first.get("probability")
+        card = Card(made["name"], made["files"][0], made["card"]["caption"], thumbnail)
+        cards.append(card._replace(label="" if label is None else str(label), probability=share))
+        truths.append(Path(made["photo"]).parent.name)
+        newest = max(newest, (folder / f"{made['name']}.json").stat().st_mtime)
     if cards:
-        atomic_write(folder / INDEX, index_page(cards, title=command.title))
+        if {*truths} <= {*command.classes} and all(each.label for each in cards):
+            pairs = zip(cards, truths, strict=True)
+            cards = [card._replace(truth=truth) for card, truth in pairs]
+        day = datetime.fromtimestamp(newest).astimezone()
+        others = (each["model"] for each in command.settings.get("others", ()))
+        models = [str(command.settings.get("model", "")), *others]
+        about = [*filter(None, models), f"visattn {command.name}", f"{day.day} {day:%B %Y}"]
+        atomic_write(folder / INDEX, index_page(cards, title=command.title, about=about))
     if rows:
         atomic_write(folder / f"{command.name}.csv", csv_table(rows))
 

@@ -182,7 +182,7 @@ class BuildOptions(ModelOptions):
             print_message("the weights are random: the maps have no meaning")
         explainer = Explainer(
             model,
-            img_size=_size(self.input_size),
+            input_size=_size(self.input_size),
             class_names=None if self.class_names is None else read_class_names(self.class_names),
             resize_mode=resize_mode,
             dense=dense,

@@ -31,7 +31,7 @@ from visattn.images.formats import MAX_PIXELS
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from torch import Tensor
 
-    from visattn.geometry.affine import Geometry
+    from visattn.geometry.affine import Box, Geometry
     from visattn.images.reader import LoadedImage
     from visattn.io.sources import Source
     from visattn.pipelines.explainer import Explainer
@@ -69,7 +69,9 @@ def overlay(
     Prints method, explained class and its probability of each map. The folder gets NAME.html, a
     page with all maps of the photo and the attention of every head; NAME.METHOD.png, each map on
     the photo; NAME.npz, the maps at their own resolution; and NAME.json, classes, scores and
-    places. overlay.csv has a row per map. A video becomes NAME.METHOD.mp4.
+    positions. overlay.csv has a row per map: class, probability, runner-up, position of the peak,
+    share of the photo that the model saw, and with --at box:... the share of the map in the box. A
+    video becomes NAME.METHOD.mp4.
 
     Args:
         photos: files, folders, patterns in quotes, zip and tar archives, URLs; or video files
@@ -137,7 +139,10 @@ def overlay(
     }
     endings = ["{}.html", *(f"{{}}.{each.key}.png" for each in chosen), "{}.npz"]
     endings += [f"{{}}.methods.{figures}"] if figures else []
-    command = Command("overlay", "Attention", settings, runner.infer, runner.draw, endings, read)
+    command = Command(
+        "overlay", "Attention", settings, runner.infer, runner.draw, endings, read,
+        classes=runner.subject.class_names or (),
+    )  # fmt: skip
     slow = dense is not None or any(map(_is_slow, chosen))  # they fill the device with one photo
     return run(command, photos, loop, batch_size=1 if slow else batch_size)
 
@@ -415,7 +420,7 @@ class _Runner:
             drawn = figure([made for made, _ in shown], image, **style)
             contents[files[-1]] = encode_figure(drawn, files[-1])
         rows = [
-            _row(spec, made, scale, result.best)
+            _row(spec, made, scale, result.best, getattr(self.dense, "box", None))
             for spec, made, scale in zip(self.maps, maps, scales, strict=True)
         ]
         empty = [f"{spec.key}: {m.info.empty}" for spec, m in zip(self.maps, maps, strict=True)
@@ -455,7 +460,11 @@ def _failed(place: "Geometry", spec: _Map, error: Exception) -> "AttentionMap":
 
 
 def _row(
-    spec: _Map, made: "AttentionMap", scale: "MapScale", best: Sequence[tuple[str | int, float]]
+    spec: _Map,
+    made: "AttentionMap",
+    scale: "MapScale",
+    best: Sequence[tuple[str | int, float]],
+    box: "Box | None",
 ) -> dict[str, Any]:
     """Return a row of the table: what is explained, where the peak lies, what the colors show."""
     info, place = made.info, cast("Geometry", made.input_geometry)
@@ -477,8 +486,22 @@ def _row(
         "lowest": None if info.empty else scale.lowest,
         "highest": None if info.empty else scale.vmax,
         "seen_share": round((right - left) * (bottom - top) / (height * width), 4),
+        **({} if box is None else {"share_in_box": None if info.empty else _share(made, box)}),
         "reason": info.empty,
     }
+
+
+def _share(made: "AttentionMap", box: "Box") -> float:
+    """Return the share of a map, without its negative values, that lies in a box of the photo."""
+    import torch
+
+    from visattn.metrics.localization import energy_pointing_game
+
+    values = made.resize_to_image().float()[None]
+    left, top, right, bottom = (round(side) for side in box)
+    mask = torch.zeros_like(values, dtype=torch.bool)
+    mask[:, max(top, 0) : bottom, max(left, 0) : right] = True
+    return round(float(energy_pointing_game(values, mask)), 4)
 
 
 def _peak(values: "Tensor", geometry: "Geometry") -> tuple[float, float]:

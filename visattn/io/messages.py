@@ -35,6 +35,24 @@ def did_you_mean(
     return f"choose from {listed}{', ...' if len(names) > _MAX_LISTED else ''}"
 
 
+_OTHER_NAMES = {
+    "cmap": "colormap", "alpha": "opacity",
+    **dict.fromkeys(("imgsz", "img_size", "image_size"), "input_size"),
+}  # fmt: skip
+
+
+def own_name(name: str) -> str:
+    """Return a hint if an option is called so in other libraries; "" if not.
+
+    Example:
+        >>> own_name("imgsz"), own_name("--cmap"), own_name("opacity")
+        ('; here imgsz is input_size', '; here --cmap is --colormap', '')
+    """
+    own = _OTHER_NAMES.get(name.lstrip("-").replace("-", "_"), "")
+    own = f"--{own.replace('_', '-')}" if own and name.startswith("--") else own
+    return f"; here {name} is {own}" if own else ""
+
+
 def format_names(names: Sequence[str], limit: int = 3) -> str:
     """Return the first names of a list and the number of the others.
 

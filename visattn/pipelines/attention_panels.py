@@ -37,7 +37,7 @@ class AttentionPanels:
         method: Method of `visattn.explain`, the same for all images.
         target: Class to explain; None explains the predicted class of each step.
         every_n_steps: Steps between two drawings.
-        options: Further arguments of `visattn.explain`: `transform`, `img_size`, `class_names`,
+        options: Further arguments of `visattn.explain`: `transform`, `input_size`, `class_names`,
             `layer` and others.
 
     Raises:

@@ -68,7 +68,7 @@ def explain(
     target: Targets = None,
     *,
     originals: Iterable[ImageLike] | ImageLike | None = None,
-    img_size: int | tuple[int, int] | None = None,
+    input_size: int | tuple[int, int] | None = None,
     class_names: ClassNames | None = None,
     transform: Any = None,
     resize_mode: ResizeMode | None = None,
@@ -103,7 +103,7 @@ def explain(
             holds the class of each image.
         originals: The photos that tensors were made of, on which maps are then placed; without
             them a map lies on its tensor.
-        img_size: Height and width of the input, or both in one number; by default that of the
+        input_size: Height and width of the input, or both in one number; by default that of the
             transform, or the one that the model states.
         class_names: Names of the classes, in their order or by index, of a model without names.
         transform: Preprocessing by steps of torchvision or timm, or an image processor of
@@ -150,7 +150,8 @@ def explain(
     """
     explainer = Explainer(
         model,
-        img_size=img_size, class_names=class_names, transform=transform, resize_mode=resize_mode,
+        input_size=input_size, class_names=class_names, transform=transform,
+        resize_mode=resize_mode,
         text=text, processor=processor,
     )  # fmt: skip
     options = {"originals": originals, "batch_size": batch_size}
@@ -160,14 +161,14 @@ def explain(
 def methods_for(
     model: nn.Module,
     *,
-    img_size: int | tuple[int, int] | None = None,
+    input_size: int | tuple[int, int] | None = None,
     target: Target | None = None,
 ) -> list[str]:
     """Return the names of the methods that fit a model.
 
     Args:
         model: Model to explain.
-        img_size: Height and width of its input, or both in one number; None for what it states.
+        input_size: Height and width of its input, or both in one number; None for what it states.
         target: A function of the output, if one will be passed: then class scores are not needed.
 
     Example:
@@ -175,7 +176,7 @@ def methods_for(
         >>> methods_for(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))[:3]
         ['gradcam', 'gradcam++', 'layercam']
     """
-    return Explainer(model, img_size=img_size).methods(target)
+    return Explainer(model, input_size=input_size).methods(target)
 
 
 class Explainer:
@@ -185,7 +186,7 @@ class Explainer:
         model: A classifier of visattn, timm, torchvision or Hugging Face, or any other network; of
             one that `visattn.load` returned, its preprocessing and class names are used, and of a
             vision-language model its vision tower.
-        img_size: As for `explain`.
+        input_size: As for `explain`.
         class_names: As for `explain`.
         transform: As for `explain`.
         resize_mode: As for `explain`.
@@ -216,7 +217,7 @@ class Explainer:
         self,
         model: nn.Module,
         *,
-        img_size: int | tuple[int, int] | None = None,
+        input_size: int | tuple[int, int] | None = None,
         class_names: ClassNames | None = None,
         transform: Any = None,
         resize_mode: ResizeMode | None = None,
@@ -239,8 +240,8 @@ class Explainer:
         self.text, self.dense = text, dense
         self.model = image_model(model)
         self.class_names = class_names or loaded.class_names or None
-        passed = Preprocessing(img_size, transform, resize_mode, mean, std)
-        self._passed = transform, img_size, class_names
+        passed = Preprocessing(input_size, transform, resize_mode, mean, std)
+        self._passed = transform, input_size, class_names
         self._preprocessing = preprocessing_of(self.model, image_transform(loaded), passed)
         self._subjects: dict[Any, Subject] = {}
 
@@ -613,5 +614,5 @@ def _refuse_arguments(method: str, *arguments: Any) -> None:
     if any(argument is not None for argument in arguments):
         raise ValueError(
             f"{method} explains the output of the model on images that the model prepares itself: "
-            "it takes no target, transform, img_size or class_names"
+            "it takes no target, transform, input_size or class_names"
         )

@@ -119,7 +119,7 @@ class MapImages(ImageFunction):
         model: Name of a model, as `load` takes it.
         method: Name of a method.
         target: Class index or name; None for the predicted class.
-        options: `image`, `device` and `pretrained`; `img_size`, `resize_mode` and `batch_size` of
+        options: `image`, `device` and `pretrained`; `input_size`, `resize_mode` and `batch_size` of
             `visattn.explain`, and arguments of the method.
 
     Raises:

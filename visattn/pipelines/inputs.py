@@ -76,7 +76,7 @@ class Preprocessing:
     """What is passed in place of the preprocessing that a model states; None for what it states.
 
     Args:
-        img_size: Height and width of the input, or both in one number.
+        input_size: Height and width of the input, or both in one number.
         transform: Steps of torchvision or timm that end in normalized tensors.
         resize_mode: How images get the shape of the input: `crop`, `squash` or `pad`.
         mean: Mean of the channels that images are normalized with, in the unit of their values.
@@ -84,7 +84,7 @@ class Preprocessing:
         source: Where mean and std come from.
     """
 
-    img_size: int | tuple[int, int] | None = None
+    input_size: int | tuple[int, int] | None = None
     transform: Any = None
     resize_mode: ResizeMode | None = None
     mean: ChannelNumbers | None = None
@@ -95,7 +95,7 @@ class Preprocessing:
     def size(self) -> tuple[int, int] | None:
         """Height and width of all inputs, if they are known without the images."""
         if self.transform is None:
-            return None if self.img_size is None else parse_image_size(self.img_size)
+            return None if self.input_size is None else parse_image_size(self.input_size)
         try:
             sizes = {geometry_of_transform(self.transform, each).input_size for each in _SIZES}
         except ValueError:  # reported when it is applied
@@ -119,7 +119,7 @@ class Preprocessing:
         """
         if self.transform is not None or self.resize_mode is not None:
             return self
-        if self.img_size is None and resizes_images(model):
+        if self.input_size is None and resizes_images(model):
             from torchvision.transforms import v2  # slow to import
 
             scaled = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
@@ -151,7 +151,7 @@ def preprocessing_of(model: nn.Module, own_transform: Any, passed: Preprocessing
         ValueError: If arguments contradict each other or the model.
 
     Example:
-        >>> passed = Preprocessing(img_size=32, mean=0.5, std=0.25)
+        >>> passed = Preprocessing(input_size=32, mean=0.5, std=0.25)
         >>> preprocessing_of(nn.Conv2d(3, 2, 1), None, passed).size
         (32, 32)
     """
@@ -159,7 +159,7 @@ def preprocessing_of(model: nn.Module, own_transform: Any, passed: Preprocessing
     if passed.transform is not None:
         if passed != Preprocessing(transform=passed.transform):
             raise ValueError(
-                "the transform resizes images and normalizes them, got img_size=, resize_mode=, "
+                "the transform resizes images and normalizes them, got input_size=, resize_mode=, "
                 "mean= or std= too: pass only one of them"
             )
         if is_image_processor(passed.transform):
@@ -171,8 +171,8 @@ def preprocessing_of(model: nn.Module, own_transform: Any, passed: Preprocessing
         if more:
             raise ValueError(
                 "the preprocessing of the model changes colors in another way than by one mean and "
-                "std, so that it cannot be resized otherwise: leave out img_size and resize_mode, "
-                "or pass transform="
+                "std, so that it cannot be resized otherwise: leave out input_size and "
+                "resize_mode, or pass transform="
             )
         made = replace(passed, mean=mean, std=std, source="preprocessing that was loaded")
     if (passed.mean is None) != (passed.std is None):
@@ -288,7 +288,7 @@ def _say_assumed(info: ModelInfo, resize_mode: ResizeMode | None) -> None:
         assumed.append("the shorter side resized and the center cropped")
     text = (
         f"assumed for {info.name}: {', '.join(assumed)}; other values: va.Explainer(..., mean=, "
-        "std=, transform=), img_size=, resize_mode=, or --mean, --std, --input-size, "
+        "std=, transform=), input_size=, resize_mode=, or --mean, --std, --input-size, "
         "--resize-mode"
     )
     if assumed and text not in _SAID:

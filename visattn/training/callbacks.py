@@ -235,7 +235,8 @@ def _end(*_: Any) -> None:
 class RunRecorder(Callback):
     """Write `run.json`, what trained a run and for how long, and the scores of `validate`, `test`.
 
-    Parts of `run.json` are `config`, `seed`, `fit`, and `test` and `validate` with what was scored.
+    Parts of `run.json` are `config`, `seed`, `fit`, and `test` and `validate` with what was scored;
+    `shared` is the number of test photos that are validation photos, too.
     Times are those of all sessions of a resumed run, until the last checkpoint of each. The scores,
     with the texts and numbers of the task's notes, are `validate.json` or `test.json`; images among
     the notes become PNG files, others JSON files of their own.
@@ -329,13 +330,15 @@ class RunRecorder(Callback):
                 png = isinstance(note, np.ndarray)
                 self._write(trainer, f"{key}.{'png' if png else 'json'}", note)
         self._write(trainer, f"{command}.json", record)
-        datasets = trainer.datamodule.datasets
+        module, datasets = trainer.datamodule, trainer.datamodule.datasets
+        shared = module.shared_photos(splits[0], "validation") if command == "test" else ()
         part = {
             "commit": _commit(),
             "date": _now(),
             "checkpoint": Path(str(trainer.ckpt_path)).stem,
             "step": self._step,
             "images": {each: len(datasets[each]) for each in splits if each in datasets},
+            "shared": len(shared),
             "data": self.data,
         }
         self._write(trainer, RUN_RECORD, {**self._read(), command: part})

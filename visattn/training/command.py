@@ -96,13 +96,13 @@ def with_configs(words: Sequence[str]) -> list[str]:
     for index, word in enumerate(words):
         option, equals, value = word.partition("=")
         if option in ("--config", "-c") and equals:
-            replaced[index] = f"{option}={_config_file(value)}"
+            replaced[index] = f"{option}={config_file(value)}"
         elif index and words[index - 1] in ("--config", "-c"):
-            replaced[index] = _config_file(word)
+            replaced[index] = config_file(word)
     return replaced
 
 
-def _config_file(name: str) -> str:
+def config_file(name: str) -> str:
     """Return the file of a config; a file in the working folder goes before a config's name."""
     return name if Path(name).is_file() or "\n" in name else str(find_config(name))
 

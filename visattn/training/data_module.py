@@ -291,13 +291,16 @@ class DataModule(LightningDataModule, ABC):
             (most, many), *_, (least, few) = [*counts.most_common(), *counts.most_common()[-1:]]
             spread = f", of {len(counts):,} classes from {least} ({few:,}) to {most} ({many:,})"
             yield f"{split}: {counts.total():,} {unit}{spread if len(counts) > 1 else ''}"
-        shared = [*_names(self.samples("train")).keys() & _names(self.samples("validation")).keys()]
-        if shared:
+        if shared := self.shared_photos("train", "validation"):
             raise ValueError(
                 f"{len(shared):,} photos are in the training and in the validation split: "
-                f"{format_names(sorted(shared))}; give each photo to one of them"
+                f"{format_names(shared)}; give each photo to one of them"
             )
         yield from self.remarks()
+
+    def shared_photos(self, first: Split, second: Split) -> list[str]:
+        """Return the paths of the photos that two splits have in common."""
+        return sorted(_names(self.samples(first)).keys() & _names(self.samples(second)).keys())
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int

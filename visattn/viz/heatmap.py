@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 
-from visattn.io.messages import did_you_mean
+from visattn.io.messages import did_you_mean, own_name
 from visattn.viz.marks import draw_contour
 
 Style = Literal["heat", "quantitative", "light", "contour"]
@@ -37,6 +37,7 @@ class _Look:
         power: `cover` rises with this power above it; below 1, low attention is visible.
         first: Share of the colormap that is left out: nearly black, it would look like shadow.
         lifted: Whether colors are made brighter than any dimmed photo.
+        unseen: Brightness that gray keeps where the model saw nothing.
     """
 
     grayness: float
@@ -46,6 +47,7 @@ class _Look:
     power: float = 0.75
     first: float = 0.2
     lifted: bool = False
+    unseen: float = 0.38
 
     def cover(self) -> Float[np.ndarray, " 256"]:
         """Return the opacity of each level at full opacity."""
@@ -64,10 +66,10 @@ class _Look:
 # "heat" keeps the photo; on warm and bright photos lightness need not rise with the value.
 # "quantitative" makes it rise on any photo: white is dimmed to a luma of 140, colors start at 144.
 _LOOKS: dict[str, _Look] = {
-    "heat": _Look(0.3, 0.75, 0.75, start=0.1, power=0.7, first=0.3),
+    "heat": _Look(0.3, 0.75, 0.75, start=0.1, power=0.7, first=0.3, unseen=0.55),
     "quantitative": _Look(0.7, 0.82, 140 / 255, lifted=True),
     "light": _Look(0.85, 0.4, 0.4),
-    "contour": _Look(0.0, 1.0, 1.0),
+    "contour": _Look(0.0, 1.0, 1.0, unseen=0.55),
 }
 _LUMA = np.array([0.299, 0.587, 0.114])
 _DARKEST, _RISE = 144, 30  # lowest luma of a lifted color, and how much it rises at least
@@ -155,8 +157,8 @@ def page_tables(colormap: str) -> dict[str, Any]:
 
     Example:
         >>> tables = page_tables("magma")
-        >>> list(tables), list(tables["heat"])
-        (['heat', 'light'], ['colors', 'positive', 'negative', 'cover', 'grayness', 'dimming'])
+        >>> list(tables), list(tables["heat"])[3:]
+        (['heat', 'light'], ['cover', 'grayness', 'unseen', 'dimming'])
     """
 
     def text(table: bytes) -> str:
@@ -168,6 +170,7 @@ def page_tables(colormap: str) -> dict[str, Any]:
                        strict=True)),
             "cover": _LOOKS[style].cover().round(5).tolist(),
             "grayness": _LOOKS[style].grayness,
+            "unseen": _LOOKS[style].unseen,
             "dimming": text(_LOOKS[style].dimming().tobytes()),
         }
         for style in PAGE_STYLES
@@ -270,7 +273,7 @@ def overlay(
         drawn = np.array(Image.composite(shown, _quiet(photo, style), mask))
     unseen = np.isnan(values)
     if unseen.any():
-        gray = 0.38 * (image[unseen] @ _LUMA) + 14
+        gray = _LOOKS[style].unseen * (image[unseen] @ _LUMA) + 14
         drawn[unseen] = gray.round().astype(np.uint8)[:, None]
         _frame_seen(drawn, ~unseen)
     return drawn
@@ -394,6 +397,12 @@ class DrawOptions:
     vmin: float = 0.0
     vmax: float | None = None
     smooth: bool | None = None
+
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        """Say what options of other libraries are called here."""
+        if hints := [hint for name in options if (hint := own_name(name))]:
+            raise TypeError(f"unexpected option{hints[0]}")
+        return super().__new__(cls)
 
     def draw(
         self,

@@ -205,7 +205,7 @@ def test_preprocessing_that_is_not_followed_is_not_replaced_by_a_default(folder:
     assert geometry_of_transform(transform, (300, 400)).input_size == (32, 32)
     (folder / "processor_config.json").unlink()
     photo = np.zeros((61, 83, 3), np.uint8)
-    options: tuple[dict[str, Any], ...] = ({}, {"img_size": 32}, {"resize_mode": "squash"})
+    options: tuple[dict[str, Any], ...] = ({}, {"input_size": 32}, {"resize_mode": "squash"})
     steps = v2.Compose([v2.PILToTensor(), v2.Resize((32, 32)), v2.ToDtype(torch.float32)])
     for config, reason in (
         (

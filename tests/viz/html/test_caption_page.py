@@ -24,7 +24,9 @@ SIZE = (31, 53)
 DOG = caption_of(WORDS, MAPS, SIZE, (-0.5, 0.0), (0.25, 1.0))
 
 
-def page(caption: Caption = DOG, size: tuple[int, int] = SIZE, **options: Any) -> str:
+def page(
+    caption: Caption | dict[str, Caption] = DOG, size: tuple[int, int] = SIZE, **options: Any
+) -> str:
     return caption_html(np.zeros((*size, 3), np.uint8), caption, **options)
 
 
@@ -47,8 +49,8 @@ def test_page_data_has_exact_maps() -> None:
 def test_page_data_has_geometry_and_colormap() -> None:
     data = page_data(page(vmax=0.5, opacity=0.25, style="light", colormap="viridis"))
     assert data["grid"] == [3, 5]
-    assert data["scale"] == [0.0, 0.5]
-    assert data["peak"] > 0.5
+    assert data["captions"][0]["scale"] == [0.0, 0.5]
+    assert data["captions"][0]["peak"] > 0.5
     assert (data["opacity"], data["style"]) == (0.25, "light")
     assert data["geometry"]["region"] == [0.0, 0.0, 53.0, 31.0]
     colors = np.frombuffer(base64.b64decode(data["tables"]["heat"]["colors"]), np.uint8).reshape(
@@ -61,9 +63,19 @@ def test_scale_is_the_display_range_of_the_first_caption() -> None:
     brighter = caption_of(("d",), 7 * np.ones((1, 2, 3)), SIZE)
     peaks = np.array([0.7, 0.9, 0.8])[:, None, None]
     dim = caption_of(("a", "b", "c"), peaks * np.ones((2, 3)), SIZE)
-    scale = page_data(page(replace(dim, alternatives=(brighter,))))["scale"]
-    assert scale == pytest.approx([0.0, dim.maps.display_range()[1]])
-    assert page_data(page(replace(dim, alternatives=(brighter,))))["peak"] == 7
+    for each in page_data(page(replace(dim, alternatives=(brighter,))))["captions"]:
+        assert each["scale"] == pytest.approx([0.0, dim.maps.display_range()[1]])
+        assert each["peak"] == 7
+
+
+def test_captions_of_models_have_their_own_grids_and_scales() -> None:
+    other = caption_of(("d",), 7 * np.ones((1, 2, 4)), SIZE)
+    data = page_data(page({"soft": DOG, "hard": replace(other, alternatives=(DOG,))}))
+    soft, hard = data["captions"]  # of several models, the best caption of each
+    assert data["models"] == ["soft", "hard"]
+    assert (soft["grid"], hard["grid"]) == ([3, 5], [2, 4])
+    assert hard["scale"] == [0.0, 7.0]
+    assert hard["even"] == 1 / 8
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Controls of pages of a photo in a browser: values, the swipe of two maps, sizes, colors."""
 
-import base64
-import io
 import json
 import re
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 import torch
 from caption_results import caption_of
 from explorer_results import explained_model, layer_of, method_map
-from PIL import Image
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
@@ -80,52 +77,28 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.stem: path for path in folder.iterdir()}
 
 
-def opened(browser: Any, path: Path, **window: Any) -> None:
-    browser.open(path, still=True, **window)
-    if path.stem != "index":
-        browser.wait("document.documentElement.classList.contains('alive')")
-
-
-def text(browser: Any, selector: str) -> str:
-    return browser.value(f"document.querySelector({selector!r}).innerText")
-
-
 def parts(pattern: str, content: str) -> tuple[str, ...]:
     match = re.search(pattern, content)
     assert match is not None
     return match.groups()
 
 
-def mouse(browser: Any, x: float, y: float, kind: str = "mouseMoved", **more: Any) -> None:
-    """Move the mouse to a position of the photo, in fractions of its frame."""
-    left, top, width, height = browser.value(
-        "(r => [r.x, r.y, r.width, r.height])(frame.getBoundingClientRect())"
-    )
-    at = {"x": left + x * width, "y": top + y * height}
-    browser.call("Input.dispatchMouseEvent", type=kind, **at, **more)
-
-
-def pixels(browser: Any, canvas: str) -> np.ndarray:
-    content = browser.value(f"document.querySelector({canvas!r}).toDataURL()").split(",")[1]
-    return np.array(Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB"))
-
-
 def test_the_value_under_the_pointer_is_that_of_the_map(
     browser: Any, pages: dict[str, Path]
 ) -> None:
-    opened(browser, pages["explorer"])
+    browser.alive(pages["explorer"])
     browser.click("#cells button", 1)
     for row, column in ((0, 0), (2, 4), (1, 2)):
-        mouse(browser, (column + 0.5) / 5, (row + 0.5) / 3)
-        value, x, y = parts(r"([\d.e]+) \u00b7 x (\d+), y (\d+)", text(browser, "#value"))
+        browser.mouse((column + 0.5) / 5, (row + 0.5) / 3)
+        value, x, y = parts(r"([\d.e]+) \u00b7 x (\d+), y (\d+)", browser.text("#value"))
         assert float(value) == pytest.approx(float(METHOD.values[row, column]), rel=0.01)
         assert int(x) == pytest.approx(160 * (column + 0.5) / 5, abs=1)
         assert int(y) == pytest.approx(96 * (row + 0.5) / 3, abs=1)
     browser.hover("header .name")
     assert browser.value("value.hidden")
-    opened(browser, pages["caption"])
-    mouse(browser, 0.9, 0.84)
-    assert float(text(browser, "#value").split(" ")[0]) > 0
+    browser.alive(pages["caption"])
+    browser.mouse(0.9, 0.84)
+    assert float(browser.text("#value").split(" ")[0]) > 0
     browser.press("Escape")
     assert browser.value("value.hidden")
 
@@ -134,13 +107,13 @@ def test_the_value_under_the_pointer_is_that_of_the_map(
 def test_two_maps_lie_on_both_sides_of_a_line(
     browser: Any, pages: dict[str, Path], at: int
 ) -> None:
-    opened(browser, pages["explorer"])
+    browser.alive(pages["explorer"])
     browser.click("#cells button", 1)
-    held = pixels(browser, "#overlay")
+    held = browser.pixels("#overlay")
     browser.click("#hold")
     browser.click("#maps button", 1)
-    assert (pixels(browser, "#overlay") != held).any()
-    assert (pixels(browser, "#second") == held).all()
+    assert (browser.pixels("#overlay") != held).any()
+    assert (browser.pixels("#second") == held).all()
     browser.value(f"divider.value = {at}; divider.dispatchEvent(new Event('input'))")
     clip, border = browser.value(
         "[getComputedStyle(second).clipPath, getComputedStyle(views, '::after').left]"
@@ -149,69 +122,56 @@ def test_two_maps_lie_on_both_sides_of_a_line(
     assert float(border.removesuffix("px")) == pytest.approx(
         browser.value("frame.getBoundingClientRect().width") * at / 100, abs=1
     )
-    titles = [text(browser, f"#{name}-title") for name in ("first", "second")]
+    titles = [browser.text(f"#{name}-title") for name in ("first", "second")]
     assert titles[0].startswith("gradients (")
     assert titles[1].startswith("Grad-CAM (")
     for column, values in ((0, GRADIENT.values[:, ::2]), (4, METHOD.values)):
-        mouse(browser, (column + 0.5) / 5 - 0.05, 0.5 / 3 - 0.05)
-        value = float(text(browser, "#value").split(" ")[0].replace("\u2212", "-"))
+        browser.mouse((column + 0.5) / 5 - 0.05, 0.5 / 3 - 0.05)
+        value = float(browser.text("#value").split(" ")[0].replace("\u2212", "-"))
         assert value == pytest.approx(float(values[0, column]), rel=0.01)
     browser.click("#hold")
     assert browser.value("second.hidden && divider.hidden && titles.hidden")
 
 
 def test_a_held_head_is_compared_with_another(browser: Any, pages: dict[str, Path]) -> None:
-    opened(browser, pages["explorer"])
+    browser.alive(pages["explorer"])
     browser.click("#tiles button", 0)
-    kept = pixels(browser, "#overlay")
+    kept = browser.pixels("#overlay")
     browser.click("#hold")
     browser.value("document.querySelectorAll('#tiles button')[4].click()")
     browser.wait("shown.innerText === 'Layer 1, head 1'")
-    assert text(browser, "#second-title").startswith("Layer 0, head 0 (")
-    assert np.abs(pixels(browser, "#second").astype(int) - kept).max() <= 2
-    assert (pixels(browser, "#overlay") != kept).any()
+    assert browser.text("#second-title").startswith("Layer 0, head 0 (")
+    assert np.abs(browser.pixels("#second").astype(int) - kept).max() <= 2
+    assert (browser.pixels("#overlay") != kept).any()
     browser.press("Escape")  # the photo alone beside the held map
-    assert text(browser, "#first-title") == "photo alone"
+    assert browser.text("#first-title") == "photo alone"
     assert not browser.value("second.hidden")
 
 
-def test_layers_are_played(browser: Any, pages: dict[str, Path]) -> None:
-    opened(browser, pages["explorer"])
-    browser.click("#tiles button", 0)
-    browser.value(
-        "window.titles = []; new MutationObserver(() => titles.push(shown.innerText))"
-        ".observe(shown, {childList: true})"
-    )
-    browser.click("#play")
-    browser.wait("play.ariaPressed === 'false'")
-    titles = browser.value("[...new Set(titles)]")
-    assert titles == [f"Layer {number}, head 0" for number in range(3)]
-
-
 def test_tiles_have_the_colors_of_the_scale(browser: Any, pages: dict[str, Path]) -> None:
-    opened(browser, pages["explorer"])
+    browser.alive(pages["explorer"])
     browser.click("#tiles button", 0)
-    ramp = pixels(browser, "#ramp")[7].astype(int)
+    ramp = browser.pixels("#ramp")[7].astype(int)
     for style in (0, 1):
         browser.click("#style button", style)
-        ramp = pixels(browser, "#ramp")[7].astype(int)
-        tile = pixels(browser, "#tiles canvas").reshape(-1, 3).astype(int)
+        ramp = browser.pixels("#ramp")[7].astype(int)
+        tile = browser.pixels("#tiles canvas").reshape(-1, 3).astype(int)
         assert np.abs(tile[:, None] - ramp[None]).sum(2).min(1).max() <= 9
 
 
 def test_the_page_says_where_the_peak_lies(browser: Any, pages: dict[str, Path]) -> None:
-    opened(browser, pages["caption"])
+    browser.alive(pages["caption"])
     assert browser.value("spoken.getAttribute('role')") == "status"
     browser.press("End")
     browser.wait("spoken.textContent === 'dog, Word 3 of 3, peak: lower right'")
-    assert "lower right" in text(browser, "#facts")
+    assert "lower right" in browser.text("#facts")
 
 
 @pytest.mark.parametrize("name", ["caption", "explorer", "question"])
 def test_on_a_phone_the_photo_stays_above_the_controls(
     browser: Any, pages: dict[str, Path], name: str
 ) -> None:
-    opened(browser, pages[name], width=390, height=844, touch=True)
+    browser.alive(pages[name], width=390, height=844, touch=True)
     for control in ("threshold", "hold"):
         browser.value(f"document.getElementById({control!r}).scrollIntoView({{block: 'center'}})")
         top, bottom = browser.value("(r => [r.top, r.bottom])(frame.getBoundingClientRect())")
@@ -228,7 +188,7 @@ def test_on_a_phone_the_photo_stays_above_the_controls(
 def test_targets_are_at_least_24_pixels_and_nothing_overflows(
     browser: Any, pages: dict[str, Path], name: str, width: int
 ) -> None:
-    opened(browser, pages[name], width=width, height=844, touch=width < 700)
+    browser.alive(pages[name], width=width, height=844, touch=width < 700)
     small = browser.value(
         "[...document.querySelectorAll('button, select, a, input, summary')].filter((e) => {"
         "const r = e.getBoundingClientRect(); return r.width && (r.width < 23.9 || r.height < 23.9)"
@@ -242,7 +202,7 @@ def test_targets_are_at_least_24_pixels_and_nothing_overflows(
 def test_forced_colors_show_what_is_selected(
     browser: Any, pages: dict[str, Path], name: str
 ) -> None:
-    opened(browser, pages[name])
+    browser.alive(pages[name])
     browser.call(
         "Emulation.setEmulatedMedia", features=[{"name": "forced-colors", "value": "active"}]
     )
@@ -262,6 +222,39 @@ def test_forced_colors_show_what_is_selected(
     assert browser.value(
         "getComputedStyle(document.querySelector('#ramp')).forcedColorAdjust === 'none'"
     )
+
+
+def test_print_shows_words_and_hides_controls(browser: Any, pages: dict[str, Path]) -> None:
+    browser.alive(pages["caption"])
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    visible = "document.querySelector({!r}).checkVisibility()"
+    assert browser.value(visible.format("#words .shown .gauge i"))
+    assert not any(browser.value(visible.format(each)) for each in ("#drawing", "#mean", "#hold"))
+    chosen = "getComputedStyle(document.querySelector('#words .shown'))"
+    assert browser.value(f"{chosen}.printColorAdjust") == "exact"
+
+
+def test_words_of_two_models_have_a_row_each(browser: Any, tmp_path: Path) -> None:
+    maps = RNG.random((2, 2, 2))
+    other = caption_of(("one", "cat"), maps / maps.sum((1, 2), keepdims=True), SIZE)
+    soft = caption_of(WORDS, RNG.random((3, *GRID)) / 9, SIZE, (), (0.2, 0.9, 0.5))
+    page = caption_html(PHOTO, {"soft": soft, "hard": other}, name="dog.jpg")
+    (tmp_path / "a.html").write_text(page, encoding="utf-8")
+    browser.alive(tmp_path / "a.html")
+    labels = "[...document.querySelectorAll('#words [role=radiogroup]')].map(e => e.ariaLabel)"
+    assert browser.value(labels) == ["soft", "hard"]
+    browser.click("#words button", 1)
+    assert browser.text("#word") == "red"
+    before = browser.pixels("#overlay")
+    browser.hover("#words button", 4)
+    assert browser.text("#word") == "cat"
+    assert browser.text("#which") == "Word 2 of 2"
+    browser.mouse(0.9, 0.5)
+    assert browser.text("#word") == "red"  # that which was chosen
+    browser.click("#words button", 4)
+    browser.press("ArrowLeft")
+    assert browser.text("#word") == "one"
+    assert (browser.pixels("#overlay") != before).any()
 
 
 def test_without_scripts_a_page_links_to_its_figure(browser: Any, tmp_path: Path) -> None:

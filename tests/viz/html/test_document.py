@@ -52,8 +52,8 @@ def document(text: str, data: dict[str, Any] | None = None) -> str:
         scripts=["index.js"],
         data=data or {},
         css=":root { --ratio: 1.5 }",
-        texts={"title": text, "count": text, "search": "Search"},
-        markup={"cards": "", "pages": "", "list": ""},
+        texts={"title": text, "count": text, "search": "Search", "about": ""},
+        markup={"cards": ""},
     )
 
 
@@ -133,7 +133,7 @@ def test_missing_template_value_is_named() -> None:
             styles=[],
             scripts=[],
             data={},
-            texts={"title": "", "count": ""},
+            texts={"title": "", "count": "", "about": ""},
             markup={},
         )
 

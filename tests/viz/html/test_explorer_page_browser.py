@@ -1,7 +1,6 @@
 """HTML pages of the attention explorer in a browser: mouse, keys, touch."""
 
 import base64
-import hashlib
 import io
 from pathlib import Path
 from typing import Any
@@ -62,37 +61,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("pages") / "a.html", index="index.html")
 
 
-def opened(browser: Any, path: Path, **window: Any) -> None:
-    browser.open(path, **window)
-    browser.wait("document.documentElement.classList.contains('alive')")
-
-
-def shown(browser: Any) -> str:
-    if browser.value("document.getElementById('overlay').hidden"):
-        return "photo"
-    pixels = browser.value("document.getElementById('overlay').toDataURL()")
-    return hashlib.sha256(pixels.encode()).hexdigest()
-
-
-def drawn(browser: Any) -> np.ndarray:
-    content = browser.value("document.getElementById('overlay').toDataURL()").split(",")[1]
-    return np.array(Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB"))
-
-
-def text(browser: Any, selector: str) -> str:
-    return browser.value(f"document.querySelector({selector!r}).innerText")
-
-
-def click_at(browser: Any, x: float, y: float) -> None:
-    """Click on a position of the photo, in fractions of its size."""
-    left, top, width, height = browser.value(
-        "(r => [r.x, r.y, r.width, r.height])(frame.getBoundingClientRect())"
-    )
-    at = {"x": left + x * width, "y": top + y * height}
-    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-        browser.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
-
-
 def expected(page: Path, browser: Any, values: np.ndarray, **scale: Any) -> np.ndarray:
     """Return Python's overlay on the embedded photo, at the size on the page."""
     embedded = page.read_text(encoding="utf-8").split("data:image/jpeg;base64,")[1].split('"')[0]
@@ -113,7 +81,7 @@ def assert_drawn(browser: Any, page: Path, values: np.ndarray, **scale: Any) -> 
     """Check the overlay on the page: a browser may round a value to the next of its 256 levels."""
     level = scale["vmax"] * (1 + bool(scale.get("signed"))) / 255
     near = [expected(page, browser, values + step, **scale) for step in (-level, 0.0, level)]
-    shown = drawn(browser).astype(int)
+    shown = browser.pixels().astype(int)
     assert (shown >= np.min(near, 0).astype(int) - 2).all()
     assert (shown <= np.max(near, 0).astype(int) + 2).all()
     assert np.abs(shown - near[1]).mean() < 0.5  # most are not
@@ -125,35 +93,35 @@ def back(weights: np.ndarray) -> np.ndarray:
 
 
 def test_method_overlay_matches_python(browser: Any, page: Path) -> None:
-    opened(browser, page)
-    assert text(browser, "#shown") == "Grad-CAM"
+    browser.alive(page)
+    assert browser.text("#shown") == "Grad-CAM"
     assert_drawn(browser, page, MAPS[0].values.numpy(), vmax=0.9)
     browser.click("#maps button", 1)
     assert_drawn(browser, page, MAPS[1].values.numpy(), vmax=2.0, signed=True)
-    assert text(browser, "#low") == "\u2264 \u22122.0"
-    assert "Target" not in text(browser, "#facts")
+    assert browser.text("#low") == "\u2264 \u22122.0"
+    assert "Target" not in browser.text("#facts")
 
 
 def test_tile_shows_its_head_on_the_shared_scale(browser: Any, page: Path) -> None:
-    opened(browser, page)
+    browser.alive(page)
     browser.click("#tiles button", 1)
-    assert text(browser, "#shown") == "Layer 0, head 1"
-    assert "query: the class token" in text(browser, "#query")
+    assert browser.text("#shown") == "Layer 0, head 1"
+    assert "query: the class token" in browser.text("#query")
     rows = back(LAYERS[0].weights.numpy())[:, 0]
     top = max(sorted(row.max() for row in rows)[1], 4 / 15)
     assert_drawn(browser, page, rows[1], vmax=top)
     browser.click("#shared button", 1)
     assert_drawn(browser, page, rows[1], vmax=rows[1].max())
     browser.click("#tiles button", 3)
-    assert text(browser, "#shown") == "Layer 0, mean of all heads"
+    assert browser.text("#shown") == "Layer 0, mean of all heads"
     assert_drawn(browser, page, rows.mean(0), vmax=rows.mean(0).max())
 
 
 def test_clicking_the_photo_selects_the_query(browser: Any, page: Path) -> None:
-    opened(browser, page)
+    browser.alive(page)
     browser.click("#tiles button", 0)
-    click_at(browser, (30 + 75) / 160, 0.55)  # the fourth of five columns, the middle row
-    assert "query: this patch" in text(browser, "#query")
+    browser.mouse((30 + 75) / 160, 0.55, click=True)  # the fourth of five columns, the middle row
+    assert "query: this patch" in browser.text("#query")
     left, right = browser.value(
         "(r => [r.left, r.right])(boxes.querySelector('.over').getBoundingClientRect())"
     )
@@ -164,20 +132,20 @@ def test_clicking_the_photo_selects_the_query(browser: Any, page: Path) -> None:
     row = back(LAYERS[0].weights.numpy())[0, 2 + 5 + 3]
     assert_drawn(browser, page, row, vmax=row.max())
     browser.click("#tiles button", 4)  # another layer, whose grid is finer
-    assert "this patch" in text(browser, "#query")
+    assert "this patch" in browser.text("#query")
     row = back(LAYERS[1].weights.numpy())[0, 3 * 10 + 7]
     assert_drawn(browser, page, row, vmax=row.max())
 
 
 def test_clicking_outside_the_input_selects_no_query(browser: Any, page: Path) -> None:
-    opened(browser, page)
-    before = shown(browser)
-    click_at(browser, 0.05, 0.5)
-    assert shown(browser) == before
+    browser.alive(page)
+    before = browser.shown()
+    browser.mouse(0.05, 0.5, click=True)
+    assert browser.shown() == before
 
 
 def test_layers_without_the_query_token_are_disabled(browser: Any, page: Path) -> None:
-    opened(browser, page)
+    browser.alive(page)
     names = "[...document.querySelectorAll('#queries button')].map(e => e.innerText)"
     assert browser.value(names) == ["Class token", "Register token", "All patches"]
     off = "[...document.querySelectorAll('#tiles button')].map(e => e.disabled)"
@@ -191,38 +159,38 @@ def test_layers_without_the_query_token_are_disabled(browser: Any, page: Path) -
 
 
 def test_arrow_keys_move_over_tiles_and_photo(browser: Any, page: Path) -> None:
-    opened(browser, page)
+    browser.alive(page)
     browser.click("#queries button", 2)
     browser.click("#tiles button", 0)
     visited = []
     for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "End", "ArrowUp"):
         browser.press(key)
-        visited.append(text(browser, "#shown"))
+        visited.append(browser.text("#shown"))
     assert visited == [
         "Layer 0, head 1", "Layer 1, head 1", "Layer 1, head 0", "Layer 1, mean of all heads",
         "Layer 0, head 2",
     ]  # fmt: skip
     browser.value("frame.focus()")
     browser.press("ArrowLeft", "ArrowLeft")
-    assert "query: this patch" in text(browser, "#query")
+    assert "query: this patch" in browser.text("#query")
     browser.press("Escape")
-    assert shown(browser) == "photo"
+    assert browser.shown() == "photo"
 
 
 def test_hovering_previews_a_tile_and_leaving_restores_the_selection(
     browser: Any, page: Path
 ) -> None:
-    opened(browser, page)
-    before = shown(browser)
+    browser.alive(page)
+    before = browser.shown()
     browser.hover("#tiles button", 2)
-    assert text(browser, "#shown") == "Layer 0, head 2"
-    assert shown(browser) != before
+    assert browser.text("#shown") == "Layer 0, head 2"
+    assert browser.shown() != before
     browser.hover("header .name")
-    assert shown(browser) == before
+    assert browser.shown() == before
 
 
 def test_tap_selects_the_query(browser: Any, page: Path) -> None:
-    opened(browser, page, width=360, height=740, touch=True)
+    browser.alive(page, width=360, height=740, touch=True)
     browser.tap("#tiles button", 0)
     browser.wait("shown.innerText === 'Layer 0, head 0'")
     browser.tap("#frame")
@@ -234,17 +202,17 @@ def test_page_has_no_horizontal_overflow(browser: Any, tmp_path: Path, width: in
     wide = layer_of(23, attention(24, 1, GRID), ("class",), 1, "x" * 90)
     subject = explained_model("y" * 250)
     path = write(tmp_path / "a.html", layers=[wide] * 24, name="x" * 250, subject=subject)
-    opened(browser, path, width=width, height=740, dark=True)
+    browser.alive(path, width=width, height=740, dark=True)
     assert browser.value("document.documentElement.scrollWidth") == width
 
 
 def test_model_without_heads_has_methods_only(browser: Any, tmp_path: Path) -> None:
-    opened(browser, write(tmp_path / "a.html", layers=()))
+    browser.alive(write(tmp_path / "a.html", layers=()))
     assert browser.value("heads.hidden")
     assert browser.value("queries.children.length") == 0
-    before = shown(browser)
-    click_at(browser, 0.5, 0.5)
-    assert shown(browser) == before
+    before = browser.shown()
+    browser.mouse(0.5, 0.5, click=True)
+    assert browser.shown() == before
     assert browser.complaints() == []
 
 
@@ -254,9 +222,9 @@ def test_texts_are_escaped_and_no_request_is_sent(browser: Any, tmp_path: Path) 
     subject = explained_model(EVIL)
     options = {"layers": [layer], "maps": [evil], "scales": None, "name": EVIL}
     path = write(tmp_path / "a.html", subject=subject, **options)
-    opened(browser, path)
+    browser.alive(path)
     browser.click("#tiles button", 0)
-    click_at(browser, 0.5, 0.5)
+    browser.mouse(0.5, 0.5, click=True)
     browser.click("#queries button", 0)
     assert browser.value("typeof pwned") == "undefined"
     assert browser.complaints() == []
@@ -266,7 +234,7 @@ def test_texts_are_escaped_and_no_request_is_sent(browser: Any, tmp_path: Path) 
 def test_without_javascript_the_photo_is_shown(browser: Any, page: Path) -> None:
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     browser.open(page)
-    page_data = text(browser, "body")
+    page_data = browser.text("body")
     browser.call("Emulation.setScriptExecutionDisabled", value=False)
     assert "dog, 91 %" in page_data
     assert "scripts are off" in page_data

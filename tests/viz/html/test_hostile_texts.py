@@ -85,9 +85,7 @@ def pages(folder: Path, kind: str) -> list[Path]:
 def test_page_stays_intact_and_sends_no_request(kind: str, browser: Any, tmp_path: Path) -> None:
     for page in pages(tmp_path, kind):
         for width, height, touch in ((1280, 900, False), (360, 740, True)):
-            browser.open(page, width=width, height=height, touch=touch)
-            if page.stem != "index":
-                browser.wait("document.documentElement.classList.contains('alive')")
+            browser.alive(page, width=width, height=height, touch=touch)
             assert browser.complaints() == []
             assert browser.requests()[1:] == []
             wide, tall = browser.value(

@@ -46,12 +46,6 @@ def write(path: Path, pixels: np.ndarray, maps: AttentionMap, **options: Any) ->
     return Image.open(io.BytesIO(base64.b64decode(embedded))).convert("RGB")
 
 
-def drawn(browser: Any) -> np.ndarray:
-    browser.wait("document.documentElement.classList.contains('alive')")
-    content = browser.value("document.getElementById('overlay').toDataURL()").split(",")[1]
-    return np.array(Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB"))
-
-
 GEOMETRIES = {
     "crop": ResizeSpec((224, 224)).geometry((211, 653)),
     "tall crop": ResizeSpec((224, 160), shorter=170).geometry((653, 211)),
@@ -71,12 +65,12 @@ def test_map_positions_match_python(browser: Any, tmp_path: Path, name: str) -> 
     geometry = GEOMETRIES[name]
     maps = AttentionMap(grids(5, 7), "look", "words", geometry, labels=WORDS)
     kept = write(tmp_path / "a.html", photo(*geometry.image_size), maps, vmax=0.11)
-    browser.open(tmp_path / "a.html")
+    browser.alive(tmp_path / "a.html")
     for word, smooth in ((1, True), (2, False)):
         browser.click("#words button", word)
         browser.click("#cells button", 0 if smooth else 1)
         placed = maps[word].resize_to_image((kept.height, kept.width), smooth=smooth).numpy()
-        close(drawn(browser), overlay(np.array(kept), placed, vmax=0.11))
+        close(browser.pixels(), overlay(np.array(kept), placed, vmax=0.11))
 
 
 def test_controls_match_the_python_options(browser: Any, tmp_path: Path) -> None:
@@ -84,18 +78,18 @@ def test_controls_match_the_python_options(browser: Any, tmp_path: Path) -> None
     maps = AttentionMap(grids(5, 7), "look", "words", geometry, labels=WORDS)
     kept = np.array(write(tmp_path / "a.html", photo(*geometry.image_size), maps, vmax=0.09))
     mean = AttentionMap(maps.values.mean(0), "look", "words", geometry).resize_to_image()
-    browser.open(tmp_path / "a.html")
+    browser.alive(tmp_path / "a.html")
     browser.click("#mean")
     assert browser.value("document.getElementById('opacity').value") == "80"
     browser.value("document.getElementById('opacity').focus()")
     browser.press(*["ArrowRight"] * 3)
-    close(drawn(browser), overlay(kept, mean.numpy(), vmax=0.09, opacity=0.83))
+    close(browser.pixels(), overlay(kept, mean.numpy(), vmax=0.09, opacity=0.83))
     browser.value("document.getElementById('threshold').focus()")
     browser.press("End", *["ArrowLeft"] * 35)
-    close(drawn(browser), overlay(kept, mean.numpy(), vmin=0.6 * 0.09, vmax=0.09, opacity=0.83))
+    close(browser.pixels(), overlay(kept, mean.numpy(), vmin=0.6 * 0.09, vmax=0.09, opacity=0.83))
     browser.press("Home")
     browser.click("#style button", 1)
-    close(drawn(browser), overlay(kept, mean.numpy(), vmax=0.09, style="light"))
+    close(browser.pixels(), overlay(kept, mean.numpy(), vmax=0.09, style="light"))
     assert browser.value("document.getElementById('opacity').disabled")
 
 
@@ -108,12 +102,12 @@ def test_scale_of_the_words_can_be_switched(browser: Any, tmp_path: Path) -> Non
     )
     maps = AttentionMap(values, "look", "words", geometry, labels=WORDS)
     kept = np.array(write(tmp_path / "a.html", photo(*geometry.image_size), maps, vmax=0.2))
-    browser.open(tmp_path / "a.html")
+    browser.alive(tmp_path / "a.html")
     placed = maps[0].resize_to_image().numpy()
     for button, top, label in ((0, 0.2, "\u2265 0.20"), (1, 0.3, "0.30"), (2, 0.9, "0.90")):
         browser.click("#words button", 0)
         browser.click("#ends button", button)
-        close(drawn(browser), overlay(kept, placed, vmax=top))
+        close(browser.pixels(), overlay(kept, placed, vmax=top))
         assert browser.value("document.getElementById('high').textContent") == label
         assert browser.value("document.getElementById('low').textContent") == "0"
 
@@ -123,15 +117,14 @@ def test_small_photo_is_enlarged(browser: Any, tmp_path: Path, style: Style) -> 
     geometry = ResizeSpec((32, 32)).geometry((61, 107))
     maps = AttentionMap(grids(3, 3), "look", "words", geometry, labels=WORDS)
     kept = write(tmp_path / "a.html", photo(61, 107), maps, style=style, opacity=0.9, vmax=0.3)
-    browser.open(tmp_path / "a.html")
-    browser.place("#words button")  # the script runs once the photo is decoded
+    browser.alive(tmp_path / "a.html")
     browser.press("Home")
     size = (8 * 61, 8 * 107)
     larger = np.array(kept.resize((size[1], size[0]), Image.Resampling.BICUBIC))
     expected = overlay(
         larger, maps[0].resize_to_image(size).numpy(), style=style, opacity=0.9, vmax=0.3
     )
-    distance = np.abs(drawn(browser).astype(int) - expected)
+    distance = np.abs(browser.pixels().astype(int) - expected)
     assert distance.max() <= 40  # resampling differs at the borders
     assert distance.mean() <= 1
 
@@ -146,9 +139,9 @@ def test_exif_rotated_photo_is_shown_upright(browser: Any, tmp_path: Path, fit: 
     (said,) = caption(model, tmp_path / "a.png", resize_mode=fit, min_length=3, max_length=3)
     text = caption_html(tmp_path / "a.png", said)
     (tmp_path / "a.html").write_text(text, encoding="utf-8")
-    browser.open(tmp_path / "a.html")
+    browser.alive(tmp_path / "a.html")
     browser.click("#words button", 1)
     expected = np.asarray(draw(upright, said.maps[1], vmax=said.maps.display_range()[1]))
-    distance = np.abs(drawn(browser).astype(int) - expected)
+    distance = np.abs(browser.pixels().astype(int) - expected)
     assert distance.max() <= 20  # the photo in the page is a JPEG
     assert distance.mean() <= 1

@@ -2,17 +2,18 @@
 
 import base64
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from visattn.geometry.affine import Box
+from visattn.geometry.affine import Box, Geometry
 from visattn.images.reader import ImageLike, read_image
 from visattn.results.captions import Caption
 from visattn.results.map_boxes import MapBoxes
-from visattn.viz.html.document import PageOptions, PageParts, photo_page
+from visattn.viz.html.document import PageOptions, PageParts, own_geometry, photo_page
 from visattn.viz.text import sanitize_text
 
 _WORD, _CAPTION = 60, 1_000  # characters
@@ -32,7 +33,7 @@ _SCALES = (
 
 def caption_html(
     image: ImageLike,
-    caption: Caption,
+    caption: Caption | Mapping[str, Caption],
     *,
     boxes: MapBoxes | None = None,
     **options: Any,
@@ -40,12 +41,13 @@ def caption_html(
     """Return a self-contained HTML page with the attention map of each word of a caption.
 
     Hovering, tapping or selecting a word with the arrow keys shows its map on the image, as
-    `overlay` draws it. All words of all captions share one value range.
+    `overlay` draws it. All words of all captions of a model share one value range.
 
     Args:
         image: The original image.
         caption: Its caption; the `alternatives` can be selected on the page. The boxes and scores
-            of its `phrases` are shown.
+            of its `phrases` are shown. Or captions of several models by their names, which have a
+            row of words each.
         boxes: Boxes of the maps of the first caption, from `caption.maps.boxes()`, which are
             outlined.
         options: Fields of `PageOptions`, such as `name`, `index`, `colormap` and `vmax`.
@@ -61,20 +63,21 @@ def caption_html(
         >>> caption_html(np.zeros((30, 40, 3), np.uint8), result)[:15]
         '<!doctype html>'
     """
-    geometry = caption.maps.geometry
+    models = caption if isinstance(caption, Mapping) else {"": caption}
+    best = next(iter(models.values()))
+    geometry = best.maps.geometry
     if geometry is None:
         raise ValueError(
             "the maps of the caption have no geometry; `visattn.caption` returns placed maps"
         )
     photo = read_image(image)
-    page = PageOptions(**options).otherwise(
-        name=Path(photo.name).name, vmax=caption.maps.display_range()[1], smooth=caption.smooth
-    )
-    if not (page.vmax or 0.0) > 0:
-        raise ValueError(f"vmax must be above 0, got {page.vmax}")
-    captions = [each.drawable() for each in (caption, *caption.alternatives)]
-    maps = [each.maps.values.numpy() for each in captions]
-    outlined = [relative_boxes(boxes), *(() for _ in caption.alternatives)]
+    page = PageOptions(**options).otherwise(name=Path(photo.name).name, smooth=best.smooth)
+    data: list[dict[str, Any]] = []
+    for each in models.values():
+        # Of one model, all candidates are on the page; of several, the best of each.
+        shown = [each, *(each.alternatives if len(models) == 1 else ())]
+        data += _captions_data([one.drawable() for one in shown], page.vmax, geometry)
+    data[0]["boxes"] = relative_boxes(boxes)
     return photo_page(
         photo.pixels,
         geometry,
@@ -82,20 +85,14 @@ def caption_html(
             "viewer.html",
             ["viewer.js"],
             data={
-                "grid": list(maps[0].shape[1:]),
-                "scale": [0.0, page.vmax],
-                "peak": max(float(each.max()) for each in maps),
-                "captions": [
-                    _caption_data(*each) for each in zip(captions, maps, outlined, strict=True)
-                ],
+                "grid": data[0]["grid"],
+                "captions": data,
+                "models": [sanitize_text(name, _CAPTION) for name in models if name],
                 "smooth": page.smooth,
-                "gateSymbol": caption.gate_symbol,
-                "notes": sanitize_text(caption.notes, _CAPTION),
-                "quantity": caption.quantity,
-                "even": _even(caption),
+                "notes": sanitize_text(best.notes, _CAPTION),
             },
-            texts={"caption": sanitize_text(captions[0].text, _CAPTION)},
-            model=caption.maps.info.model,
+            texts={"caption": sanitize_text(best.drawable().text, _CAPTION)},
+            model=best.maps.info.model,
             switches=_BOXES,
             scales=_SCALES,
         ),
@@ -118,16 +115,31 @@ def relative_boxes(boxes: MapBoxes | None) -> tuple[tuple[Box, ...], ...]:
     )
 
 
-def _even(caption: Caption) -> list[float | str] | None:
-    """Return the value that the scale marks, and its meaning: that of a map without preference."""
-    if caption.quantity != "attention":
-        return None
-    return [1 / caption.maps.values.shape[1:].numel(), "uniform attention"]
+def _captions_data(
+    captions: Sequence[Caption], vmax: float | None, base: Geometry
+) -> list[dict[str, Any]]:
+    """Return the data of the captions of a model, which share a scale, for the script."""
+    best = captions[0]
+    maps = [each.maps.values.numpy() for each in captions]
+    top = best.maps.display_range()[1] if vmax is None else vmax
+    if not top > 0:
+        raise ValueError(f"vmax must be above 0, got {top}")
+    cells = best.maps.values.shape[1:].numel()
+    shared = {
+        "grid": list(maps[0].shape[1:]),
+        **own_geometry(best.maps.geometry, base),
+        "scale": [0.0, top],
+        "peak": max(float(each.max()) for each in maps),
+        "gateSymbol": best.gate_symbol,
+        "quantity": best.quantity,
+        "smooth": best.smooth,
+        # That of a map without preference, which the scale marks.
+        "even": 1 / cells if best.quantity == "attention" else None,
+    }
+    return [_caption_data(*each) | shared for each in zip(captions, maps, strict=True)]
 
 
-def _caption_data(
-    caption: Caption, maps: np.ndarray, boxes: tuple[tuple[Box, ...], ...]
-) -> dict[str, Any]:
+def _caption_data(caption: Caption, maps: np.ndarray) -> dict[str, Any]:
     """Return the data for the script; maps as base64 of little-endian float32."""
     return {
         "words": [sanitize_text(word, _WORD) for word in caption.words],
@@ -138,5 +150,5 @@ def _caption_data(
         "finished": caption.finished,
         "maps": base64.b64encode(maps.astype("<f4").tobytes()).decode(),
         "phrases": [asdict(phrase) for phrase in caption.phrases],
-        "boxes": boxes,
+        "boxes": (),
     }

@@ -4,8 +4,8 @@ const STYLES = ["heat", "light"];
 const drawing = { opacity: pageData.opacity, threshold: 0, style: pageData.style, smooth: pageData.smooth };
 
 /** How a map is drawn, with all that the page is set to. */
-function optionsOf({ scale: [low, high], grid, geometry, signed }) {
-  return { ...drawing, low: low + drawing.threshold * (high - low), high, grid, geometry, signed };
+function optionsOf({ scale: [low, high], grid, geometry, signed, cells }) {
+  return { ...drawing, smooth: drawing.smooth && !cells, low: low + drawing.threshold * (high - low), high, grid, geometry, signed };
 }
 
 /** The name of a map, with both ends of its scale. */
@@ -94,11 +94,11 @@ class Swipe {
   show() {
     const { held, desk: { view } } = this;
     $("hold").disabled = !view && !held;
-    $("hold").textContent = held ? "Release the held map" : "Hold this map";
+    $("hold").textContent = held ? "Unpin the map" : "Pin this map";
     for (const id of ["second", "divider", "titles"]) $(id).hidden = !held;
     $("views").classList.toggle("swipe", Boolean(held));
     if (!held) return;
-    this.stage.draw(held.values, optionsOf(held));
+    this.stage.show(held.values, optionsOf(held));
     $("first-title").textContent = titleOf(view);
     $("second-title").textContent = titleOf(held);
     this.divide();

@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -57,8 +58,8 @@ def render_page(
     Example:
         >>> page = render_page(
         ...     "index.html", styles=["paper.css"], scripts=["index.js"], data={},
-        ...     texts={"title": "<b>", "count": "1 photo", "search": "Search"},
-        ...     markup={"cards": "", "pages": "", "list": ""},
+        ...     texts={"title": "<b>", "count": "1 photo", "search": "Search", "about": ""},
+        ...     markup={"cards": ""},
         ... )
         >>> "<title>&lt;b&gt;</title>" in page, "default-src 'none'" in page
         (True, True)
@@ -165,6 +166,7 @@ def _jpeg(image: Image.Image, quality: int, sampling: int) -> bytes:
     return buffer.getvalue()
 
 
+@cache
 def _read(name: str) -> str:
     return (files("visattn.viz.html") / name).read_text(encoding="utf-8")
 
@@ -185,10 +187,6 @@ _GEOMETRY_KEYS = ("matrix", "input_size", "image_size", "region")
 
 _STYLES = ("paper.css", "viewer.css")
 _SCRIPTS = ("overlays.js", "photo.js", "widgets.js", "desk.js")
-_PLAY = (
-    '<svg viewBox="0 0 24 24" aria-hidden="true"><path class="go" d="M8 5v14l11-7z"/>'
-    '<path class="halt" d="M7 5h4v14H7zM13 5h4v14h-4z"/></svg>'
-)
 
 
 @dataclass(frozen=True)
@@ -220,7 +218,6 @@ class PageParts:
         model: Name of the model; "" if it is unknown.
         switches: Markup of further drawing options; trusted.
         scales: Markup of options of the scale; trusted.
-        input: What is said of the input of the network, such as its size and colors.
     """
 
     template: str
@@ -232,12 +229,18 @@ class PageParts:
     model: str = ""
     switches: str = ""
     scales: str = ""
-    input: str = ""
 
 
 def page_geometry(geometry: Geometry) -> dict[str, Any]:
     """Return what a page needs of a geometry."""
     return {key: getattr(geometry, key) for key in _GEOMETRY_KEYS}
+
+
+def own_geometry(geometry: Geometry | None, base: Geometry) -> dict[str, Any]:
+    """Return a geometry for the page; nothing if it is that of the page."""
+    if geometry is None or (geometry.matrix, geometry.region) == (base.matrix, base.region):
+        return {}
+    return {"geometry": page_geometry(geometry)}
 
 
 def photo_page(
@@ -292,7 +295,6 @@ def photo_page(
             "size": join_notes(
                 f"{image.shape[1]} \N{MULTIPLICATION SIGN} {image.shape[0]}",
                 geometry.seen_text,
-                sanitize_text(parts.input, 300),
             ),
             **parts.texts,
         },
@@ -304,7 +306,6 @@ def photo_page(
                 {"switches": parts.switches, "scales": parts.scales},
                 opacity=str(round(100 * options.opacity)),
             ),
-            "play": _PLAY,
             "noscript": _without_scripts(options.panel),
             **parts.markup,
         },

@@ -4,7 +4,7 @@ function methodViews() {
     unit: map.signed ? "against \u00b7 for" : map.unit }));
 }
 
-let stage, tiles, queries, methods, fields, desk, player;
+let stage, tiles, queries, methods, fields, desk;
 const maps = methodViews();
 const choices = queryChoices();
 const state = { pinned: null, hovered: null, query: null, head: null, shared: true };
@@ -61,7 +61,7 @@ function queryName() {
 }
 
 function factsOf(at, { values }, place) {
-  const lies = place ? textRow("Peak lies", place) : [];
+  const lies = place ? textRow("Peak position", place) : [];
   if (isMethod(at)) return [...maps[at.method].facts.flatMap(([name, text]) => textRow(name, text)), ...lies];
   const sum = values.reduce((all, value) => all + value, 0), rows = mapRows(values, place);
   if (layers[at.layer].before) rows.push(...barRow("On the image", sum, percent(Math.min(1, sum))));
@@ -126,27 +126,10 @@ function listenToPhoto() {
   });
 }
 
-function layerAt(index) {
-  const { heads } = layers[index], { head, layer } = state.head, last = layers[layer].heads.length;
-  pin({ layer: index, head: head === last ? heads.length : Math.min(head, heads.length - 1) });
-}
-
-function forward() {
-  const next = state.head.layer + 1;
-  layerAt(next);
-  return next < layers.length - 1;
-}
-
-function choose(at) {
-  player.play(false);
-  pin(at);
-}
-
 function listen() {
-  player = new Player("Play, layer by layer", () => layerAt(0), forward);
-  $("alone").addEventListener("click", () => choose(null));
+  $("alone").addEventListener("click", () => pin(null));
   segmented("shared", [true, false], state.shared, (shared) => { state.shared = shared; paintTiles(); show(); });
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") choose(null); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") pin(null); });
 }
 
 function methodButton({ name, ends }) {
@@ -160,17 +143,16 @@ async function start() {
   queries = new Choice($("queries"), (index) => ask(choices[index].query));
   queries.fill(choices.map(({ name }) => made("button", { type: "button", role: "radio", class: "pill" },
     name[0].toUpperCase() + name.slice(1))));
-  methods = new Choice($("maps"), (index) => choose({ method: index }));
+  methods = new Choice($("maps"), (index) => pin({ method: index }));
   methods.fill(maps.map(methodButton));
   $("heads").hidden = $("hint").hidden = !layers.length;
   $("methods").hidden = !maps.length;
-  $("play").hidden = layers.length < 2;
   $("pooled").hidden = !pageData.pooled;
   $("pooled").textContent = pageData.pooled;
   desk = new Desk(stage, () => { if (tiles) paintTiles(); show(); });
   listen();
   if (layers.length) {
-    tiles = new Tiles(choose);
+    tiles = new Tiles(pin);
     state.query = pageData.read === MEAN ? MEAN : choices[0]?.query ?? MEAN;
     const last = layers.length - 1;
     state.head = { layer: last, head: layers[last].heads.length };

@@ -1,6 +1,7 @@
 """Interactive HTML page of a model: attention of all heads and queries, and attribution maps."""
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from visattn.attribution.layer_weights import describe_read_rows
+from visattn.attribution.methods import METHODS
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.recording.model_info import ModelInfo
@@ -17,13 +19,20 @@ from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import RecordedLayer
-from visattn.viz.html.document import PageOptions, PageParts, page_geometry, photo_page
+from visattn.viz.html.document import PageOptions, PageParts, own_geometry, photo_page
 from visattn.viz.maps import UNITS, method_title, target_line
 from visattn.viz.text import join_notes, sanitize_text
 
 _NAME, _TITLE = 60, 200  # characters
 _SCRIPTS = ("heads.js", "tiles.js", "explorer.js")
 _MINUS = "\N{MINUS SIGN}"
+_PAPER = re.compile(r"(\w.*?) (\d{4}),? (?:arXiv:([\w./-]*\w))?")
+_SOFTWARE = """\
+@software{visattn,
+  author = {{The visattn authors}},
+  title = {visattn: attention for images},
+  year = {2026},
+}"""
 
 
 def explorer_html(
@@ -91,13 +100,37 @@ def explorer_html(
                 "pooled": _pooling_text(layers, subject.info),
                 "read": sanitize_text(_first_query(subject.info), _NAME),
             },
-            texts={"title": sanitize_text(title, _TITLE)},
+            texts={
+                "title": sanitize_text(title, _TITLE),
+                "bibtex": bibtex([each.info.method for each in maps]),
+            },
             styles=["explorer.css"],
             model=subject.info.name,
-            input=next((each.info.input_text for each in maps), ""),
         ),
         page,
     )
+
+
+def bibtex(methods: Sequence[str]) -> str:
+    """Return the papers of methods and visattn itself, to be cited.
+
+    Example:
+        >>> "author = {Selvaraju and others}" in bibtex(["gradcam"])
+        True
+    """
+    entries: dict[str, str] = {}
+    for method in (METHODS[name] for name in methods if name in METHODS):
+        source = (method.function.__doc__ or "").partition("Source:")[2]
+        found = _PAPER.match(f"{source.strip()} ")
+        if found is None:
+            continue
+        authors, year, arxiv = found.groups()
+        names = authors.replace(", ", " and ").replace(" et al.", " and others")
+        fields = {"author": names, "title": method.title, "year": year}
+        fields |= {"eprint": arxiv, "archivePrefix": arxiv and "arXiv"}
+        lines = [f"  {key} = {{{value}}}," for key, value in fields.items() if value]
+        entries[method.name] = "\n".join([f"@misc{{{method.name},", *lines, "}"])
+    return "\n\n".join([*entries.values(), _SOFTWARE])
 
 
 def quantize_weights(
@@ -143,7 +176,7 @@ def _layer_data(layer: RecordedLayer, subject: Subject, base: Geometry) -> dict[
         "before": layer.num_prefix_keys,
         "shares": list(layer.shares),
         "averaged": _is_averaged(layer, subject.info),
-        **_own_geometry(base.inset(layer.margin), base),
+        **own_geometry(base.inset(layer.margin), base),
         "tops": _float_text(tops),
         "codes": base64.b64encode(codes.tobytes()).decode(),
     }
@@ -173,20 +206,13 @@ def _float_text(values: np.ndarray) -> str:
     return base64.b64encode(values.astype("<f4").tobytes()).decode()
 
 
-def _own_geometry(geometry: Geometry | None, base: Geometry) -> dict[str, Any]:
-    """Return a geometry for the page; nothing if it is that of the page."""
-    if geometry is None or (geometry.matrix, geometry.region) == (base.matrix, base.region):
-        return {}
-    return {"geometry": page_geometry(geometry)}
-
-
 def _map_data(attention_map: AttentionMap, scale: MapScale, base: Geometry) -> dict[str, Any]:
     values = attention_map.values.numpy()
     scale = replace(scale, values=(float(values.min()), float(values.max())))
     return {
         "name": sanitize_text(method_title(attention_map), _NAME),
         "grid": list(values.shape),
-        **_own_geometry(attention_map.geometry, base),
+        **own_geometry(attention_map.geometry, base),
         "scale": [scale.vmin, scale.vmax],
         "range": scale.values,
         "signed": scale.signed,
@@ -209,6 +235,8 @@ def _facts(attention_map: AttentionMap) -> list[tuple[str, str]]:
         ("Values", " to ".join(ends)),
         ("Grid", f"{values.shape[0]} \N{MULTIPLICATION SIGN} {values.shape[1]}"),
     ]
+    if attention_map.info.input_text:
+        facts.append(("Input", attention_map.info.input_text))
     if target := target_line(attention_map):
         facts.insert(0, ("Target", target))
     info = attention_map.info

@@ -1,22 +1,43 @@
 "use strict";
 
-const filter = document.getElementById("filter"), count = document.getElementById("count");
-const cards = [...document.querySelectorAll("#cards li")];
-const texts = cards.map((card) => card.textContent.toLowerCase());
+const $ = (id) => document.getElementById(id);
+const filter = $("filter"), count = $("count"), { labels, sorts } = JSON.parse($("page-data").textContent);
+let cards = [...document.querySelectorAll("#cards li")];
+const byName = cards, texts = new Map(cards.map((card) => [card, card.textContent.toLowerCase()]));
 const whole = count.textContent;
 
 const shown = () => cards.filter((card) => !card.hidden).map((card) => card.firstElementChild);
 
-/** Show the cards that hold all words that were typed, or their beginnings. */
+const ORDERS = {
+  name: () => 0,
+  class: (a, b) => a.dataset.label.localeCompare(b.dataset.label),
+  probability: (a, b) => (b.dataset.probability ?? 0) - (a.dataset.probability ?? 0),
+  "wrong first": (a, b) => ("wrong" in b.dataset) - ("wrong" in a.dataset),
+};
+
+/** Show the cards of a class that hold all words that were typed, or their beginnings; the address keeps it. */
 function filterCards() {
-  const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-  let left = 0;
-  cards.forEach((card, index) => {
-    card.hidden = !words.every((word) => texts[index].includes(word));
-    left += card.hidden ? 0 : 1;
-  });
-  count.textContent = words.length ? `${left.toLocaleString("en")} of ${whole}` : whole;
-  document.getElementById("none").hidden = left > 0;
+  const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean), label = $("label").value;
+  for (const card of cards) {
+    card.hidden = !words.every((word) => texts.get(card).includes(word)) || (label !== "" && card.dataset.label !== label);
+  }
+  const left = shown().length, state = { search: filter.value, sort: $("sort").value, class: label };
+  count.textContent = words.length || label ? `${left.toLocaleString("en")} of ${whole}` : whole;
+  $("none").hidden = left > 0;
+  const kept = Object.entries(state).filter(([, value]) => value && value !== sorts[0]);
+  history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
+}
+
+function sortCards() {
+  cards = [...byName].sort(ORDERS[$("sort").value]);
+  $("cards").replaceChildren(...cards);
+  filterCards();
+}
+
+/** Choices of a list, of which one alone needs no list. */
+function fill(list, values, text) {
+  list.append(...values.map((value) => new Option(text(value), value)));
+  list.hidden = values.length < 2;
 }
 
 /** How many cards lie in the first row. */
@@ -46,6 +67,17 @@ document.addEventListener("keydown", (event) => {
   links[Math.min(Math.max(to, 0), links.length - 1)].focus();
 });
 
+fill($("sort"), sorts, (name) => `sort by ${name}`.replace("by wrong", "wrong"));
+fill($("label"), labels, String);
+const address = new URLSearchParams(location.hash.slice(1));
+for (const [name, list] of [["search", filter], ["sort", $("sort")], ["class", $("label")]]) {
+  if (address.has(name)) list.value = address.get(name);
+}
+if ($("sort").selectedIndex < 0) $("sort").selectedIndex = 0; // an address of another page
+if ($("label").selectedIndex < 0) $("label").selectedIndex = 0;
 filter.addEventListener("input", filterCards);
-document.getElementById("search").hidden = false;
-filterCards(); // what was typed may have stayed when one comes back to the page
+$("label").addEventListener("change", filterCards);
+$("sort").addEventListener("change", sortCards);
+$("search").hidden = false;
+sortCards(); // what was typed may have stayed when one comes back to the page
+document.documentElement.classList.add("alive");

@@ -13,21 +13,28 @@ from visattn.viz.html.document import (
     path_url,
     render_page,
 )
-from visattn.viz.text import sanitize_text
+from visattn.viz.text import join_notes, sanitize_text
 
 _NAME, _CAPTION = 200, 300  # characters
 _THUMBNAIL = 320  # pixels; 1,000 thumbnails take about 10 MB
 
 
 def index_page(
-    entries: Sequence[Card], *, title: str = "Captions", search: str = "captions"
+    entries: Sequence[Card],
+    *,
+    title: str = "Captions",
+    search: str = "captions",
+    about: Sequence[str] = (),
 ) -> str:
-    """Return a page with a card for each image, sorted by name, and a search field.
+    """Return a page with a card for each image, and a search field.
+
+    Cards are sorted by name; on the page also by class and probability, with wrong classes first.
 
     Args:
         entries: Entries in any order; numbers in names are sorted numerically.
         title: Title of the page.
         search: What the texts of the cards are, which can be searched.
+        about: What is said of all: model, command, date.
 
     Example:
         >>> page = index_page([Card("50 %", "50 %.html", "a dog", "data:image/jpeg;base64,")])
@@ -35,15 +42,27 @@ def index_page(
         (True, True)
     """
     count = len({entry.name for entry in entries})
+    known = [each for each in entries if each.truth]
+    right = sum(each.label == each.truth for each in known)
+    accuracy = f"accuracy {right / len(known):.1%} of {len(known):,}" if known else ""
     return render_page(
         "index.html",
         styles=["paper.css", "index.css"],
         scripts=["index.js"],
-        data={},
+        data={
+            "labels": sorted({each.label for each in entries if each.label}),
+            "sorts": [
+                "name",
+                *(["class"] if any(each.label for each in entries) else []),
+                *(["probability"] if any(each.probability for each in entries) else []),
+                *(["wrong first"] if known else []),
+            ],
+        },
         texts={
             "title": sanitize_text(title, _NAME),
             "count": f"{count:,} photo{'' if count == 1 else 's'}",
             "search": f"Search {search} and names",
+            "about": join_notes(*(sanitize_text(each, _CAPTION) for each in about), accuracy),
         },
         markup={"cards": "\n".join(map(_index_card, sorted(entries, key=index_order)))},
     )
@@ -69,9 +88,16 @@ def _index_card(entry: Card) -> str:
     name = escape_text(sanitize_text(entry.name, _NAME))
     caption = escape_text(sanitize_text(entry.caption, _CAPTION))
     image = f'<img src="{escape_text(entry.thumbnail)}" alt="" loading="lazy" decoding="async">'
+    wrong = f"wrong: {entry.truth}" if entry.truth and entry.truth != entry.label else ""
+    noted = f'<span class="wrong">{escape_text(sanitize_text(wrong, _NAME))}</span>'
+    facts = {"label": entry.label, "probability": entry.probability, "wrong": wrong}
+    marks = "".join(
+        f' data-{key}="{escape_text(str(value))}"' for key, value in facts.items() if value
+    )
     return (
-        f'<li><a class="photo" href="{path_url(entry.page)}">{image if entry.thumbnail else ""}'
-        f'<span class="caption" lang="" dir="auto">{caption}</span>'
+        f'<li{marks}><a class="photo" href="{path_url(entry.page)}">'
+        f"{image if entry.thumbnail else ''}"
+        f'<span class="caption" lang="" dir="auto">{caption}</span>{noted if wrong else ""}'
         f'<span class="name" lang="" dir="auto">{name}</span></a></li>'
     )
 

@@ -103,7 +103,7 @@ class Painter {
       fill(y, row);
       for (let x = 0; x < width; x++, at += 4) {
         if (row[x] !== row[x]) { // NaN: not seen
-          const dark = Math.round(0.38 * gray(photo, at)) + 14;
+          const dark = Math.round(tables.unseen * gray(photo, at)) + 14;
           data[at] = data[at + 1] = data[at + 2] = inFrame[0][y] && inFrame[1][x] ? 190 : dark;
         } else {
           const size = signed ? Math.abs(row[x]) : row[x], colors = row[x] < 0 ? cold : warm;

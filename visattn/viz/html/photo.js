@@ -1,7 +1,5 @@
 const pageData = JSON.parse(document.getElementById("page-data").textContent);
-const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const tables = unpackedTables(pageData.tables);
-const MORPH = 140; // milliseconds from one map to the next
 
 const $ = (id) => document.getElementById(id);
 
@@ -14,9 +12,9 @@ const floats = (text) => new Float32Array(bytes(text).buffer);
 
 /** Colors and curves of overlays, as visattn/viz/heatmap.py writes them. */
 function unpackedTables(styles) {
-  const unpacked = Object.entries(styles).map(([style, { cover, grayness, ...tables }]) => {
+  const unpacked = Object.entries(styles).map(([style, { cover, grayness, unseen, ...tables }]) => {
     const colors = Object.entries(tables).map(([name, table]) => [name, bytes(table)]);
-    return [style, { cover, grayness, ...Object.fromEntries(colors) }];
+    return [style, { cover, grayness, unseen, ...Object.fromEntries(colors) }];
   });
   return Object.fromEntries(unpacked);
 }
@@ -63,7 +61,6 @@ class Stage {
     const photo = this.pen.getImageData(0, 0, this.canvas.width, this.canvas.height).data;
     this.painter = new Painter(photo, this.canvas.height, this.canvas.width, tables);
     this.places = {};
-    this.shown = null;
   }
 
   /** How a grid lies on the canvas. */
@@ -74,27 +71,9 @@ class Stage {
   }
 
   /** Show a map, or the photo alone where there is none. */
-  show(values, options) {
-    cancelAnimationFrame(this.pending);
+  show(values, { smooth, grid, geometry, ...options }) {
     this.canvas.hidden = !values;
-    const from = this.shown;
-    if (!values) return void (this.shown = null);
-    if (calm.matches || !from || from === values || from.length !== values.length) return this.draw(values, options);
-    const start = performance.now(), between = new Float32Array(values.length);
-    const move = (now) => {
-      const share = Math.min(1, (now - start) / MORPH);
-      if (share >= 1) return this.draw(values, options);
-      const eased = share * (2 - share);
-      between.forEach((_, cell) => { between[cell] = from[cell] + eased * (values[cell] - from[cell]); });
-      this.draw(between, options);
-      this.pending = requestAnimationFrame(move);
-    };
-    this.pending = requestAnimationFrame(move);
-  }
-
-  draw(values, options) {
-    this.shown = values;
-    this.pen.putImageData(this.painter.paint(values, this.place(options.smooth, options.grid, options.geometry), options), 0, 0);
+    if (values) this.pen.putImageData(this.painter.paint(values, this.place(smooth, grid, geometry), options), 0, 0);
   }
 
   /** Draw boxes, given as shares of the image: known ones, and dashed those of a map. */

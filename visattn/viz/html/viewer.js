@@ -1,12 +1,12 @@
 const MEAN = "mean"; // instead of a word: all words together
 
 /** What a gate says, for the legend. */
-const gateMeaning = () => /^on /.test(pageData.gateSymbol)
+const gateMeaning = () => /^on /.test(caption().gateSymbol)
   ? `${gateLabel()}: share of the word's attention that lies there`
   : `${gateLabel()}: how much the image counts for the word, 0 to 1; a word with a low gate follows from the words before it`;
 
 /** Label of the gates: a symbol such as β, or words such as "on the photo". */
-const gateLabel = () => pageData.gateSymbol.length > 3 ? pageData.gateSymbol : `gate ${pageData.gateSymbol}`;
+const gateLabel = ({ gateSymbol } = caption()) => gateSymbol.length > 3 ? gateSymbol : `gate ${gateSymbol}`;
 
 /** A bar with its number beside it: both of one quantity. */
 function gauge(kind, share, text) {
@@ -29,7 +29,7 @@ function wordButtons(caption) {
     }
     if (gate !== undefined) {
       button.append(gauge("gate", gate, gate.toFixed(2)));
-      label.push(`${gateLabel()} ${gate.toFixed(2)}`);
+      label.push(`${gateLabel(caption)} ${gate.toFixed(2)}`);
     }
     if (known.has(index)) button.classList.add("known");
     button.setAttribute("aria-label", label.join(", "));
@@ -84,7 +84,7 @@ function showDetails(caption, view, at) {
   $("word").textContent = at === null ? $("alone").textContent : mean ? "Mean of all maps" : caption.words[at];
   if (!mean && caption.chances.length) rows.push(...barRow("Probability", caption.chances[at], percent(caption.chances[at])));
   if (!mean && caption.gates.length) rows.push(...gateRow(caption.gates[at]));
-  if (view) rows.push(...mapRows(view.values, place, pageData.quantity === "attention"));
+  if (view) rows.push(...mapRows(view.values, place, caption.quantity === "attention"));
   $("facts").replaceChildren(...rows);
   desk.say([$("word").textContent, $("which").textContent, place && `peak: ${place}`].filter(Boolean).join(", "));
   const phrase = mean ? null : phraseOf(caption, at);
@@ -106,32 +106,38 @@ function wordViews(caption) {
   const maps = caption.words.map((_, word) => all.subarray(word * cells, (word + 1) * cells));
   const mean = new Float32Array(cells);
   for (const map of maps) map.forEach((value, cell) => { mean[cell] += value / maps.length; });
-  const { grid, geometry, scale, peak, quantity, even } = pageData;
-  const common = { grid, geometry, scale, range: [0, peak], unit: quantity === "attention" ? "attention per cell" : quantity, even: even?.[0] };
+  const { grid, geometry, scale, peak, quantity, even } = caption;
+  const common = { grid, geometry: geometry ?? pageData.geometry, scale, range: [0, peak], even, cells: several && !caption.smooth,
+    unit: quantity === "attention" ? "attention per cell" : quantity };
   return [...maps, mean].map((values, word) => ({ ...common, values, name: caption.words[word] ?? "mean of all words" }));
 }
 
-let stage, words, candidates, views, desk, player, scales;
-const state = { candidate: 0, pinned: null, hovered: null, boxes: true, ends: "shared" };
+let stage, rows, candidates, views, desk, scales;
+const state = { candidate: 0, hoveredRow: null, pinned: null, hovered: null, boxes: true, ends: "shared" };
 const ENDS = ["shared", "own", "greatest"];
 
-const caption = () => pageData.captions[state.candidate];
+/** Captions of several models have a row of words each; of one model, the candidate that is chosen has one. */
+const several = pageData.models.length > 1;
+const active = () => (state.hovered === null ? state.candidate : state.hoveredRow);
+const caption = () => pageData.captions[active()];
 const current = () => (state.hovered === null ? state.pinned : state.hovered);
-const viewAt = (at) => (at === null ? null : scaled(views[at === MEAN ? caption().words.length : at]));
+const viewAt = (at) => (at === null ? null : scaled(views[active()][at === MEAN ? caption().words.length : at]));
 
 /** A map with the ends of its colors: those of all words, its own peak, or the greatest one. */
 function scaled(view) {
-  const [low, high] = pageData.scale, own = peakOf(view.values);
-  const top = { shared: high, own, greatest: pageData.peak }[state.ends];
-  return { ...view, scale: [low, top > low ? top : high], range: [low, state.ends === "own" ? own : pageData.peak] };
+  const [low, high] = view.scale, own = peakOf(view.values), [, peak] = view.range;
+  const top = { shared: high, own, greatest: peak }[state.ends];
+  return { ...view, scale: [low, top > low ? top : high], range: [low, state.ends === "own" ? own : peak] };
 }
 
 function show() {
   const at = current(), view = viewAt(at);
   const phrase = typeof at === "number" ? phraseOf(caption(), at) : null;
   desk.show(view, phrase && state.boxes ? phrase.boxes : [], state.boxes && caption().boxes[at] || []);
-  words.buttons.forEach((button, index) => button.classList.toggle("shown", index === at));
-  words.mark(typeof state.pinned === "number" ? state.pinned : -1);
+  for (const { row, words } of rows) {
+    words.buttons.forEach((button, index) => button.classList.toggle("shown", row === active() && index === at));
+    words.mark(typeof state.pinned === "number" && row === state.candidate ? state.pinned : -1);
+  }
   candidates.mark(state.candidate);
   $("mean").setAttribute("aria-pressed", String(at === MEAN));
   $("alone").setAttribute("aria-pressed", String(at === null));
@@ -144,41 +150,48 @@ function pin(at) {
 }
 
 function chooseCandidate(index) {
-  state.candidate = index;
-  views = wordViews(caption());
-  words.fill(wordButtons(caption()));
+  Object.assign(state, { candidate: index, hovered: null });
+  if (!several || !rows) fillRows();
   if (typeof state.pinned === "number") state.pinned = Math.min(state.pinned, caption().words.length - 1);
-  state.hovered = null;
   $("caption").textContent = lineOf(caption());
   show();
 }
 
-function forward() {
-  const next = typeof state.pinned === "number" ? state.pinned + 1 : 0, last = next === caption().words.length;
-  pin(last ? MEAN : next);
-  return !last;
+/** Make the rows of words: a group of buttons each. */
+function fillRows() {
+  const shown = several ? pageData.captions.map((_, index) => index) : [state.candidate];
+  rows = shown.map((row) => {
+    const group = made("div", { class: "words", role: "radiogroup", "aria-label": pageData.models[row] ?? "Words" });
+    const words = new Choice(group, (index) => { state.candidate = row; pin(index); });
+    words.fill(wordButtons(pageData.captions[row]));
+    return { row, words };
+  });
+  $("words").replaceChildren(...rows.flatMap(({ row, words: { group } }) =>
+    several ? [made("p", { class: "which" }, pageData.models[row]), group] : [group]));
 }
 
 /** Under the mouse: how strongly each word looked at this place. */
 function pointAt(event) {
-  const maps = views.slice(0, -1).map(({ values }) => values);
-  const values = event && stage.under(stage.pointed(event), maps, { smooth: drawing.smooth });
-  words.group.classList.toggle("pointed", Boolean(values));
-  words.buttons.forEach((button, index) => {
-    const share = values ? Math.min(1, Math.max(0, values[index] / scaled(views[index]).scale[1])) : 0;
-    button.style.setProperty("--here", `${Math.round(100 * share)}%`);
-  });
+  for (const { row, words } of rows) {
+    const maps = views[row].slice(0, -1), { grid, geometry } = maps[0];
+    const values = event && stage.under(stage.pointed(event), maps.map((map) => map.values), { smooth: drawing.smooth, grid, geometry });
+    $("words").classList.toggle("pointed", Boolean(values));
+    words.buttons.forEach((button, index) => {
+      const share = values ? Math.min(1, Math.max(0, values[index] / scaled(maps[index]).scale[1])) : 0;
+      button.style.setProperty("--here", `${Math.round(100 * share)}%`);
+    });
+  }
 }
 
 function listen() {
-  const line = words.group;
-  line.addEventListener("pointerover", (event) => {
+  $("words").addEventListener("pointerover", (event) => {
     const button = event.target.closest("button");
-    if (event.pointerType !== "mouse" || !button || player.running) return;
-    state.hovered = words.buttons.indexOf(button);
+    if (event.pointerType !== "mouse" || !button) return;
+    const { row, words } = rows.find(({ words: { buttons } }) => buttons.includes(button));
+    Object.assign(state, { hoveredRow: row, hovered: words.buttons.indexOf(button) });
     show();
   });
-  line.addEventListener("pointerleave", () => {
+  $("words").addEventListener("pointerleave", () => {
     if (state.hovered === null) return;
     state.hovered = null;
     show();
@@ -186,33 +199,28 @@ function listen() {
   $("frame").addEventListener("pointermove", pointAt);
   $("frame").addEventListener("pointerdown", pointAt);
   $("frame").addEventListener("pointerleave", (event) => event.pointerType === "mouse" && pointAt(null));
-  $("mean").addEventListener("click", () => { player.play(false); pin(MEAN); });
-  $("alone").addEventListener("click", () => { player.play(false); pin(null); });
+  $("mean").addEventListener("click", () => pin(MEAN));
+  $("alone").addEventListener("click", () => pin(null));
   $("outlined").addEventListener("change", () => { state.boxes = $("outlined").checked; show(); });
   document.addEventListener("keydown", pressed);
 }
 
 /** Keys work wherever the focus is, but for where they have a meaning already. */
 function pressed(event) {
-  if (event.target.closest?.("input, select, textarea, a, [role=radiogroup]:not(#words)")) return;
-  if (event.key === " " && !event.target.closest?.("button")) {
-    event.preventDefault();
-    return player.play(!player.running);
-  }
-  if (event.key === "Escape") { player.play(false); return pin(null); }
+  if (event.target.closest?.("input, select, textarea, a, [role=radiogroup]:not(.words)")) return;
+  if (event.key === "Escape") return pin(null);
   const vertical = event.key === "ArrowUp" || event.key === "ArrowDown"; // these scroll the page
   const from = typeof state.pinned === "number" ? state.pinned : -1;
   const to = vertical ? null : stepped(event, from, caption().words.length);
   if (to === null) return;
   event.preventDefault();
-  player.play(false);
   pin(to);
 }
 
 /** The word to begin with: one whose boxes are known, or else that with the clearest map. */
-function initialWord({ words: said, phrases, ...rest }) {
+function initialWord({ words: said, phrases }) {
   if (phrases.length) return phrases[0].first + phrases[0].words - 1; // mostly the noun
-  const peaks = wordViews({ words: said, ...rest }).slice(0, -1).map(({ values }) => Math.max(...values));
+  const peaks = views[0].slice(0, -1).map(({ values }) => Math.max(...values));
   if (said.length > 1) peaks[0] = 0; // mostly an article, which looks around
   return peaks.indexOf(Math.max(...peaks));
 }
@@ -220,16 +228,14 @@ function initialWord({ words: said, phrases, ...rest }) {
 async function start() {
   await $("photo").decode();
   stage = new Stage();
-  player = new Player("Play, word by word", () => pin(0), forward);
-  words = new Choice($("words"), (index) => { player.play(false); pin(index); });
-  candidates = new Choice($("candidates"), (index) => { player.play(false); chooseCandidate(index); });
+  views = pageData.captions.map(wordViews);
+  candidates = new Choice($("candidates"), chooseCandidate);
   candidates.fill(candidateButtons(pageData.captions));
   state.pinned = initialWord(caption());
-  $("others").hidden = pageData.captions.length < 2;
+  $("others").hidden = several || pageData.captions.length < 2;
   $("sign-chance").hidden = !caption().chances.length;
   $("sign-gate").hidden = !caption().gates.length;
   $("gate-name").textContent = gateMeaning();
-  if (pageData.even) $("even-name").textContent = pageData.even[1];
   $("notes").hidden = !pageData.notes;
   $("notes").textContent = pageData.notes;
   $("outlines").hidden = !pageData.captions.some(({ phrases, boxes }) => phrases.length || boxes.length);

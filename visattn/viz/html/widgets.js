@@ -57,25 +57,6 @@ function segmented(id, values, now, chosen) {
   return group;
 }
 
-const STEP = 900; // milliseconds of each map that is played
-
-/** The button that shows one map after the other. */
-class Player {
-  /** @param forward Show the next map; false after the last one. */
-  constructor(name, begin, forward) {
-    Object.assign(this, { name, begin, forward, running: 0 });
-    $("play").addEventListener("click", () => this.play(!this.running));
-  }
-
-  play(on) {
-    clearInterval(this.running);
-    this.running = on ? setInterval(() => { if (!this.forward()) this.play(false); }, STEP) : 0;
-    $("play").setAttribute("aria-pressed", String(on));
-    $("play").setAttribute("aria-label", on ? "Pause" : this.name);
-    if (on) this.begin();
-  }
-}
-
 /** A row of a readout: a name, a bar with a mark on it, a number. */
 function barRow(name, share, text, mark = null) {
   const fill = made("i"), bar = made("span", { class: "bar" }, fill);
@@ -110,7 +91,7 @@ function mapRows(map, place, sumsToOne = true) {
   const uniform = sumsToOne ? ` \u00b7 ${(peak * map.length).toFixed(1)}\u00d7 uniform` : "";
   return [
     ...textRow("Peak", `${numbered(peak)}${uniform}`),
-    ...(place ? textRow("Peak lies", place) : []),
+    ...(place ? textRow("Peak position", place) : []),
     ...textRow("Spread", `about ${Math.round(spread(map))} of ${map.length} cells`),
   ];
 }
