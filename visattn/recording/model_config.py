@@ -276,8 +276,8 @@ def input_hint(model: nn.Module, default_size: tuple[int, int], channels: int) -
     working = [size for size in _tried_sizes(default_size) if runs(model, channels, size)]
     if not working:
         return (
-            "give the size of its images, input_size=(height, width) or --input-size HEIGHTxWIDTH, or"
-            f" wrap it in a module that takes a batch of images with {channels} channels, and"
+            "give the size of its images, input_size=(height, width) or --input-size "
+            f"HEIGHTxWIDTH, or wrap it in a module that takes a batch of images with {channels} channels, and"
             " nothing else"
         )
     listed = " and ".join(f"{height} x {width}" for height, width in working)
