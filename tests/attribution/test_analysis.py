@@ -120,7 +120,7 @@ def test_a_model_is_restored() -> None:
 
 
 def test_a_wrong_input_size_raises_an_error_with_working_sizes() -> None:
-    message = r"must run on images of 32 x 32 pixels.*it runs on 48 x 80: img_size=\(48, 80\), or"
+    message = r"must run on images of 32 x 32 pixels.*it runs on 48 x 80: input_size=\(48, 80\), or"
     with pytest.raises(ValueError, match=message):
         analyze_model(vit(), (32, 32))
 

@@ -198,7 +198,7 @@ def test_input_size_from_argument_or_transform() -> None:
     from torchvision.transforms import v2
 
     steps = [v2.ToImage(), v2.Resize((32, 32)), v2.ToDtype(torch.float32, scale=True)]
-    with pytest.raises(ValueError, match=r"it runs on 32 x 32: img_size=\(32, 32\)"):
+    with pytest.raises(ValueError, match=r"it runs on 32 x 32: input_size=\(32, 32\)"):
         explain(Flat(), photo(), "gradcam")
     assert "gradcam" in methods_for(Flat(), input_size=32)
     arguments: list[dict[str, Any]] = [

@@ -84,7 +84,7 @@ def test_image_size_is_read_from_configs_that_are_no_attributes() -> None:
 def test_the_error_suggests_the_call_and_the_size() -> None:
     message = (
         r"224 x 224 pixels, but Flat raised an error \(RuntimeError.*; it runs on 32 x 32: "
-        r"img_size=\(32, 32\), or --input-size 32x32$"
+        r"input_size=\(32, 32\), or --input-size 32x32$"
     )
     with pytest.raises(ValueError, match=message):
         analyze_model(Flat())
@@ -93,7 +93,7 @@ def test_the_error_suggests_the_call_and_the_size() -> None:
     sides = " and ".join(f"{n} x {n}" for n in (28, 32, 64, 96, 128, 224, 256, 299, 384))
     assert f"it runs on 17 x 19 and {sides}: " in input_hint(pooled, (17, 19), 3)
     odd = nn.Sequential(nn.Flatten(), nn.Linear(3 * 17 * 19, 2))
-    with pytest.raises(ValueError, match=r"its images, img_size=\(height, width\)"):
+    with pytest.raises(ValueError, match=r"its images, input_size=\(height, width\)"):
         analyze_model(odd)
     assert analyze_model(odd, (17, 19)).info.input_size == (17, 19)
     for wrong in (0, (3,), (3, 17, 19), "32"):

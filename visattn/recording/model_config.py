@@ -277,8 +277,8 @@ def input_hint(model: nn.Module, default_size: tuple[int, int], channels: int) -
     if not working:
         return (
             "give the size of its images, input_size=(height, width) or --input-size "
-            f"HEIGHTxWIDTH, or wrap it in a module that takes a batch of images with {channels} channels, and"
-            " nothing else"
+            f"HEIGHTxWIDTH, or wrap it in a module that takes a batch of images with {channels} "
+            "channels, and nothing else"
         )
     listed = " and ".join(f"{height} x {width}" for height, width in working)
     height, width = working[0]
