@@ -72,6 +72,8 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (target_of("dog", NAMELESS), "class names of small are unknown"),
     (target_of([0, 1]), "each of 3 images, or one for all; got 2"),
     (target_of(lambda scores: scores.sum()), r"one number for each image, .* got a tensor \[\]"),
+    (lambda: resolve_target(lambda scores: scores[:2, 0], CNN, [WHOLE] * 3)(SCORES),
+     "one number for each of 3 images, got 2"),
     (value_of(PixelTarget("cta", 3, 3)), "did you mean cat"),
     (value_of(PixelTarget("cat", 40, 3)), "does not see the pixel x=40"),
     (value_of(PixelTarget(0, 35, 3), geometry=CROP), r"it sees \(8, 0, 32, 24\) of the photo; use"),

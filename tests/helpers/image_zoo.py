@@ -11,15 +11,7 @@ from PIL import Image
 from visattn.images.formats import image_formats
 
 COLORS = np.random.default_rng(5).integers(0, 256, (13, 19, 3), dtype=np.uint8)  # [y x 3]
-SMOOTH = np.stack(  # [y x 3]; what files that lose something lose little of
-    [
-        np.tile(np.linspace(20, 230, 47), (31, 1)),
-        np.tile(np.linspace(200, 40, 31)[:, None], (1, 47)),
-        np.full((31, 47), 120.0),
-    ],
-    axis=-1,
-).astype(np.uint8)
-PHOTO, SKY = Image.fromarray(COLORS), Image.fromarray(SMOOTH)
+PHOTO = Image.fromarray(COLORS)
 
 
 def saved(image: Image.Image, form: str, **options: Any) -> bytes:
@@ -79,7 +71,9 @@ ZOO: dict[str, bytes] = {
     "gray jpeg": saved(PHOTO.convert("L"), "JPEG"),
     "mpo": saved(PHOTO, "MPO", save_all=True, append_images=[PHOTO]),
     "turned jpeg": saved(
-        SKY, "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
+        PHOTO,
+        "JPEG",
+        exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0",
     ),
     "png": saved(PHOTO, "PNG"),
     "palette png": saved(PHOTO.quantize(16), "PNG"),
