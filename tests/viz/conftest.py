@@ -186,7 +186,8 @@ class Browser:
             "(r => [r.x, r.y, r.width, r.height])(frame.getBoundingClientRect())"
         )
         at = {"x": left + x * width, "y": top + y * height}
-        for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if click else ())):
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", **at)
+        for kind in ("mousePressed", "mouseReleased") if click else ():
             self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
 
     def hover(self, selector: str, index: int = 0) -> None:
