@@ -34,7 +34,7 @@ def rollouts() -> Tensor:
     for image, rollout, label in itertools.product(range(2), range(4), range(3)):
         true = int(SEQUENCES[image, label])
         if true != IGNORE_LABEL:
-            correct = label < rollout or (label == 2 and rollout == 0)  # after an error, too
+            correct = label < rollout or (rollout == 0 and label > 0)  # after an error, too
             logits[image, rollout, 2 * label + 1, true if correct else (true + 1) % 5] += 9
     return logits
 
