@@ -1,10 +1,6 @@
 """Checkpoints as training writes them, without training."""
 
-import os
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from visattn.models.base import SmallEncoder
 from visattn.models.config import model_config
@@ -41,11 +37,3 @@ def checkpoint(step: int = 3, **more: Any) -> dict[str, Any]:
         "lr_schedulers": [{"last_epoch": step}],
         **more,
     }
-
-
-def write_checkpoint(file: Path, step: int = 3, *, dated: int = 5, **more: Any) -> Path:
-    """Write a checkpoint with a modification time in seconds; return the file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(checkpoint(step, **more), file)
-    os.utime(file, (dated, dated))
-    return file

@@ -28,13 +28,6 @@ def test_every_requirement_is_bounded_and_pinned_within_its_bounds(text: str) ->
     assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
 
 
-def test_every_bound_has_a_reason() -> None:
-    lines = (ROOT / "pyproject.toml").read_text().splitlines()
-    bounds = [line for line in lines if re.match(r'\s+"[a-z0-9-]+(\[\w+\])?>=', line)]
-    assert len(bounds) == len(REQUIRED)
-    assert [line for line in bounds if "#" not in line] == []
-
-
 def test_torch_and_torchvision_are_pinned_as_the_tested_pair() -> None:
     assert (pins()["torch"], pins()["torchvision"]) == ("2.15.0", "0.29.2")
 
@@ -45,18 +38,5 @@ def test_changelog_has_the_current_version() -> None:
     assert released[0] == PROJECT["version"]
 
 
-def test_license_matches_the_metadata() -> None:
-    text = (ROOT / "LICENSE").read_text()
-    assert PROJECT["license"] == "Apache-2.0"
-    assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
-    assert text.rstrip().endswith("limitations under the License.")
-
-
 def test_package_has_a_py_typed_marker() -> None:
     assert (ROOT / "visattn" / "py.typed").exists()
-
-
-def test_continuous_integration_runs_make_test() -> None:
-    script = (ROOT / ".ci" / "run").read_text()
-    assert "set -euo pipefail" in script
-    assert script.rstrip().endswith("make test")

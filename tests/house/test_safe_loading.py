@@ -1,75 +1,41 @@
-"""Untrusted files are never executed, and nothing is downloaded implicitly."""
+"""Untrusted files are never executed, nothing is downloaded unasked, one reader decodes images."""
 
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = sorted([*(ROOT / "visattn").rglob("*.py"), *(ROOT / "tools").rglob("*.py")])
-RUNNING = {"pickle", "cPickle", "dill", "joblib", "cloudpickle", "marshal", "shelve"}
-FETCHING = {"urllib.request", "requests", "httpx", "http.client", "ftplib", "fsspec"}
-READS_URLS = ("visattn/io/sources.py",)
-"""The modules that read URLs, of which the user names each."""
-
-CALLED = {"yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "torch.jit.load"}
-CALLED |= {"eval", "exec", "os.system", "os.popen", "__import__"}
-NO_WEIGHTS = ("Tokenizer", "Processor", "config_class")
-TELLING = {
-    "weights_only",
-    "allow_pickle",
-    "trust_remote_code",
-    "local_files_only",
-    "use_safetensors",
-    "shell",
+OURS = {
+    path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8"))
+    for room in ("visattn", "tools")
+    for path in sorted((ROOT / room).rglob("*.py"))
 }
-
-
-def dangers(source: str) -> list[str]:
-    """Return calls and imports that could execute file content or fetch URLs."""
-    violations: list[str] = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call):
-            violations += [f"{node.lineno}: {danger}" for danger in call_dangers(node)]
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            names = [f"{module}{alias.name}" for alias in node.names]
-            violations += [
-                f"{node.lineno}: import {name}"
-                for name in names
-                if name != "pickle.UnpicklingError"  # an exception, which reads nothing
-                and (
-                    name.split(".")[0] in RUNNING
-                    or any(name.startswith(prefix) for prefix in FETCHING)
-                )
-            ]
-    return violations
-
-
-def call_dangers(node: ast.Call) -> Iterator[str]:
-    """Yield what is dangerous in a call."""
-    name = dotted(node.func)
-    last = name.split(".")[-1]
-    arguments = {word.arg: ast.unparse(word.value) for word in node.keywords if word.arg in TELLING}
-    wanted: dict[str, str] = {}
-    if name == "torch.load":
-        wanted = {"weights_only": "True"}
-    elif name in ("np.load", "numpy.load"):
-        wanted = {"allow_pickle": "False"}
-    elif last == "from_pretrained" and name.split(".")[-2].endswith(NO_WEIGHTS):
-        wanted = {"trust_remote_code": "False", "local_files_only": "True"}  # reads no weights
-    elif last == "from_pretrained":
-        wanted = {"trust_remote_code": "False", "local_files_only": "True"}
-        if arguments.get("weights_only") != "True":
-            wanted |= {"use_safetensors": "True"}
-    yield from (f"{name} without {k}={v}" for k, v in wanted.items() if arguments.get(k) != v)
-    if name in CALLED or name.startswith(("torch.hub.", "torch.package")):
-        yield name
-    less = last != "save_checkpoint" and arguments.get("weights_only", "True") != "True"
-    if last == "load_from_checkpoint" or less:
-        yield f"{name} reads more than weights"
-    if arguments.get("shell", "False") != "False":
-        yield f"{name} starts a shell"
+# What these modules do alone: read URLs that a user names, parse JSON, and open images.
+URLS, JSON, IMAGES = (
+    f"visattn/{name}.py" for name in ("io/sources", "io/safe_text", "images/reader")
+)
+EXECUTING = re.compile(
+    r"c?pickle|dill|joblib|cloudpickle|marshal|shelve|c?pickle\.(?!UnpicklingError)\w+"
+    r"|(dill|joblib|cloudpickle|marshal|shelve)\..*",
+    re.IGNORECASE,
+)
+FETCHING = re.compile(r"(urllib\.request|requests|httpx|http\.client|ftplib|fsspec)\b.*")
+CALLS = re.compile(
+    r"eval|exec|__import__|os\.(system|popen)|yaml\.(load|load_all|unsafe_load|full_load)"
+    r"|torch\.(jit\.load|hub\..*|package\..*)|(.*\.)?load_from_checkpoint"
+)
+DECODERS = re.compile(
+    r"torchvision\.(io\b.*|.*\b(read_(image|video)|decode_\w+|set_image_backend|ImageFolder"
+    r"|DatasetFolder))"
+)
+MUST_SAY = {
+    "torch.load": {"weights_only": "True"},
+    "np.load": {"allow_pickle": "False"},
+    "from_pretrained": {"trust_remote_code": "False", "local_files_only": "True"},
+}
+WITHOUT_WEIGHTS = ("Tokenizer", "Processor", "config_class")
 
 
 def dotted(node: ast.expr) -> str:
@@ -79,50 +45,86 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def loose_parsers(source: str) -> list[str]:
-    """Return calls that parse JSON without the limits of `parse_json`, or import other parsers.
+@cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    kinds = (ast.Call, ast.Import, ast.ImportFrom, ast.Attribute)
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
-    What the module itself has just written as JSON is plain.
-    """
-    loose: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    for node in nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            room = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            yield from (f"{room}{alias.name}" for alias in node.names)
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str | None, str], str]]:
+    """Yield the name of each call, its named arguments and its first argument."""
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
-            name, argument = dotted(node.func), ast.unparse(node.args[0]) if node.args else ""
-            if name in ("json.load", "json.loads") and not argument.startswith("json.dumps("):
-                loose.append(f"{node.lineno}: {name}({argument})")
-        elif isinstance(node, ast.ImportFrom) and node.module in ("json", "yaml"):
-            loose += [f"{node.lineno}: from {node.module} import {n.name}" for n in node.names]
-    return loose
+            named = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            yield dotted(node.func), named, ast.unparse(node.args[0]) if node.args else ""
 
 
-def test_json_goes_through_one_parser() -> None:
-    violations = {
-        str(path.relative_to(ROOT)): loose
-        for path in (ROOT / "visattn").rglob("*.py")
-        if path.name != "safe_text.py" and (loose := loose_parsers(path.read_text("utf-8")))
-    }
-    assert violations == {}, "parse_json of visattn.io.safe_text reads JSON"
+def dangers(path: str, tree: ast.AST) -> Iterator[str]:
+    """Yield what could execute the content of a file or fetch a URL."""
+    for name in imports(tree):
+        if EXECUTING.fullmatch(name) or (path != URLS and FETCHING.fullmatch(name)):
+            yield f"import {name}"
+    for name, said, _ in calls(tree):
+        owner, _, last = name.rpartition(".")
+        wanted = dict(MUST_SAY.get(name.replace("numpy.", "np."), MUST_SAY.get(last, {})))
+        with_weights = last == "from_pretrained" and not owner.endswith(WITHOUT_WEIGHTS)
+        if with_weights and said.get("weights_only") != "True":
+            wanted |= {"use_safetensors": "True"}
+        yield from (f"{name} without {k}={v}" for k, v in wanted.items() if said.get(k) != v)
+        if CALLS.fullmatch(name) or said.get("shell", "False") != "False":
+            yield name
+        if last != "save_checkpoint" and said.get("weights_only", "True") != "True":
+            yield f"{name} reads more than weights"
 
 
 def test_no_module_executes_files_or_fetches_urls() -> None:
-    violations = {
-        str(path.relative_to(ROOT)): dangers(path.read_text(encoding="utf-8")) for path in OURS
+    assert {
+        path: [*dangers(path, tree)] for path, tree in OURS.items() if [*dangers(path, tree)]
+    } == {}
+    readers = {path for path, tree in OURS.items() for name in imports(tree)
+               if re.search(r"\.(remote_files|photo_source)$", name)}  # fmt: skip
+    assert readers == {"visattn/images/sources.py", "visattn/pipelines/image_functions.py"}
+
+
+def test_json_of_strangers_goes_through_one_parser() -> None:
+    """What the module itself has just written as JSON is plain."""
+    loose = {
+        f"{path}: {name}({first})"
+        for path, tree in OURS.items()
+        if path.startswith("visattn/") and path != JSON
+        for name, _, first in calls(tree)
+        if re.fullmatch(r"json\.loads?", name) and not first.startswith("json.dumps(")
     }
-    allowed = tuple(f"import {name}" for name in FETCHING)
-    for path in READS_URLS:
-        lines = violations[path]
-        violations[path] = [
-            line for line in lines if not line.partition(": ")[2].startswith(allowed)
-        ]
-    assert {path: lines for path, lines in violations.items() if lines} == {}
+    loose |= {f"{path}: {name}" for path, tree in OURS.items() for name in imports(tree)
+              if re.match(r"(json|yaml)\.", name)}  # fmt: skip
+    assert loose == set()
 
 
-def test_urls_are_read_where_photos_are_named_and_nowhere_else() -> None:
-    functions = re.compile(r"\b(remote_files|photo_source)\b")
-    readers = [path for path in OURS if functions.search(path.read_text(encoding="utf-8"))]
-    names = [str(path.relative_to(ROOT)) for path in readers]
-    assert [name.removeprefix("visattn/") for name in names] == [
-        "images/sources.py",
-        "io/sources.py",
-        "pipelines/image_functions.py",
-    ]
+def test_images_are_opened_by_one_reader_and_never_by_torchvision() -> None:
+    """Decoders of torchvision can crash."""
+    opened = {
+        path for path, tree in OURS.items() for name, *_ in calls(tree) if name == "Image.open"
+    }
+    assert {path for path in opened if path.startswith("visattn/")} == {IMAGES}
+    trees = OURS | {
+        str(path): ast.parse(text)
+        for path in (ROOT / "tests").rglob("*.py")
+        if "torchvision" in (text := path.read_text("utf-8"))
+    }
+    used = {
+        f"{path}: {name}"
+        for path, tree in trees.items()
+        for name in (
+            *imports(tree),
+            *(dotted(n) for n in nodes(tree) if isinstance(n, ast.Attribute)),
+        )
+        if DECODERS.fullmatch(name)
+    }
+    assert used == set()

@@ -12,10 +12,8 @@ import pytest
 import visattn
 
 PACKAGE = Path(visattn.__file__).parent
-ROOMS = [
-    ".".join(path.parent.relative_to(PACKAGE.parent).parts)
-    for path in sorted(PACKAGE.rglob("__init__.pyi"))
-]
+STUBS = sorted(PACKAGE.rglob("__init__.pyi"))
+ROOMS = [".".join(stub.parent.relative_to(PACKAGE.parent).parts) for stub in STUBS]
 ALLOWED = {
     "add_a_block.md: visattn.blocks.base.Block",
     "add_a_block.md: visattn.blocks.base.BlockInfo",
@@ -29,13 +27,8 @@ def test_no_example_is_skipped() -> None:
     assert [path for path in PACKAGE.rglob("*.py") if skip in path.read_text()] == []
 
 
-def stubs() -> list[Path]:
-    return sorted(PACKAGE.rglob("__init__.pyi"))
-
-
 def test_every_package_exports_the_names_of_its_stub() -> None:
-    for stub in stubs():
-        name = ".".join(stub.parent.relative_to(PACKAGE.parent).parts)
+    for name in ROOMS:
         room = importlib.import_module(name)
         assert [n for n in room.__all__ if not hasattr(room, n)] == [], name
         assert room.__all__, name
@@ -69,31 +62,25 @@ def test_pages_and_notebooks_import_public_names_only() -> None:
 
 def test_no_module_hides_a_public_name() -> None:
     """An imported module is an attribute of its room, and would stand in place of the name."""
-    for stub in stubs():
+    for stub in STUBS:
         if stub.parent != PACKAGE:
             room = importlib.import_module(f"visattn.{stub.parent.name}")
             assert not {path.stem for path in stub.parent.iterdir()} & set(room.__all__), room
 
 
 def test_a_name_has_one_short_import_path() -> None:
-    assert {path.parent.parent for path in stubs()} <= {PACKAGE, PACKAGE.parent}
+    assert {path.parent.parent for path in STUBS} <= {PACKAGE, PACKAGE.parent}
     names = [name for room in ROOMS for name in importlib.import_module(room).__all__]
     assert sorted(set(names)) == sorted(names)
 
 
-def test_dir_lists_names_before_loading() -> None:
+def test_dir_lists_names_before_loading_and_a_lookup_keeps_them() -> None:
     assert {*visattn.__all__, "__version__"} <= set(dir(visattn))
-
-
-def test_names_are_cached_after_the_first_lookup() -> None:
     assert visattn.Geometry is vars(visattn)["Geometry"]
 
 
-def test_misspelled_name_gets_suggestions() -> None:
+def test_unknown_names_get_suggestions() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'overlai'; did you mean overlay\?"):
         _ = visattn.overlai  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_unrelated_name_gets_no_suggestion() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'zzz'; dir\(visattn\) lists all"):
         _ = visattn.zzz  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,21 +1,14 @@
 """Decisions of the installer; every `make test` shows that it installs."""
 
 import ast
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from tool_modules import tool_module
+from tool_modules import TOOLS, tool_module
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def installer() -> ModuleType:
-    return tool_module("install")
+installer = tool_module("install")
 
 
 @pytest.fixture
@@ -24,7 +17,7 @@ def environment(tmp_path: Path) -> Callable[[str], Path]:
 
     def make(line: str) -> Path:
         python = tmp_path / "bin" / "python"
-        python.parent.mkdir()
+        python.parent.mkdir(exist_ok=True)
         python.write_text(f"#!/bin/sh\n{line}\n")
         python.chmod(0o755)
         return tmp_path
@@ -32,55 +25,38 @@ def environment(tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-def test_old_python_is_refused_with_instructions(
-    installer: ModuleType, monkeypatch: pytest.MonkeyPatch
+def test_old_pythons_and_incomplete_checkouts_are_refused_with_instructions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
-    assert "needs Python 3.11 or newer" in installer.too_old()
-    assert "make PYTHON=python3.11" in installer.too_old()
-
-
-def test_current_python_is_accepted(installer: ModuleType) -> None:
-    assert installer.too_old() == ""
-
-
-def test_incomplete_checkout_is_reported(
-    installer: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    assert installer.too_old() == installer.not_a_checkout() == ""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "version_info", (3, 10, 13))
+        assert "needs Python 3.11 or newer" in installer.too_old()
+        assert "make PYTHON=python3.11" in installer.too_old()
+    # It must compile on old Pythons to report that it cannot run.
+    ast.parse((TOOLS / "install.py").read_text(), feature_version=(3, 7))
     monkeypatch.setattr(installer, "ROOT", tmp_path)
     (tmp_path / "pyproject.toml").touch()
     assert "constraints.txt is missing" in installer.not_a_checkout()
+    monkeypatch.setattr(sys, "argv", ["install.py", "everything"])
+    with pytest.raises(SystemExit, match="2"):
+        installer.main()
+    assert "choose from" in capsys.readouterr().err
 
 
-def test_complete_environment_is_reused(
-    installer: ModuleType, environment: Callable[[str], Path]
+def test_only_a_complete_environment_is_reused(
+    environment: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    assert installer.usable(environment("exit 0"))
-
-
-def test_environment_without_pip_is_rebuilt(
-    installer: ModuleType, environment: Callable[[str], Path]
-) -> None:
-    assert not installer.usable(environment("exit 1"))
-
-
-def test_interrupted_install_is_rebuilt(
-    installer: ModuleType, environment: Callable[[str], Path]
-) -> None:
+    assert not installer.usable(tmp_path / "nothing")
+    assert not installer.usable(environment("exit 1"))  # without pip
     home = environment("exit 0")
-    (home / "installing").touch()
+    assert installer.usable(home)
+    (home / "installing").touch()  # an interrupted install
     assert not installer.usable(home)
 
 
-def test_missing_environment_is_not_usable(installer: ModuleType, tmp_path: Path) -> None:
-    assert not installer.usable(tmp_path / "nothing")
-
-
 def test_python_without_venv_is_explained(
-    installer: ModuleType,
-    environment: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    environment: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lame = environment("echo ensurepip is not available; exit 1")
     monkeypatch.setattr(sys, "executable", str(lame / "bin" / "python"))
@@ -88,46 +64,18 @@ def test_python_without_venv_is_explained(
         installer.make(tmp_path / "new")
 
 
-def test_failed_pip_is_quoted_and_keeps_the_marker_file(
-    installer: ModuleType, environment: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = environment("echo ERROR: no matching torch; exit 1")
-    monkeypatch.setattr(installer, "ROOT", home)
-    with pytest.raises(RuntimeError, match=r"(?s)no matching torch.*install\.log"):
-        installer.run_pip(home, ["-e", "."])
-    assert (home / "installing").exists()
-
-
-def test_successful_pip_removes_the_marker_file(
-    installer: ModuleType,
+def test_failed_pip_is_quoted_and_marks_the_environment_until_it_succeeds(
     environment: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    home = environment("echo fine")
+    home = environment("echo Collecting torch; echo WARNING: a folder is ignored; exit 1")
     monkeypatch.setattr(installer, "ROOT", home)
+    with pytest.raises(RuntimeError, match=r"(?s)Collecting torch.*install\.log"):
+        installer.run_pip(home, ["-e", "."])
+    assert (home / "installing").exists()
+    assert "Collecting torch" in capsys.readouterr().out  # progress, without warnings
+    environment("echo fine")
     installer.run_pip(home, ["-e", "."])
     assert not (home / "installing").exists()
     assert "done" in capsys.readouterr().out
-
-
-def test_progress_shows_the_step_of_pip_without_warnings(
-    installer: ModuleType, tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    log.write_text("Collecting torch\nWARNING: a folder is ignored\n\n")
-    assert installer.latest(log) == "Collecting torch"
-    log.write_text("")
-    assert installer.latest(log) == "starting"
-
-
-def test_unknown_kind_is_a_usage_error() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "install.py"), "everything"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "choose from" in done.stderr
-
-
-def test_tool_has_syntax_of_old_pythons() -> None:
-    """It must compile on old Pythons to report that it cannot run."""
-    ast.parse((ROOT / "tools" / "install.py").read_text(), feature_version=(3, 7))

@@ -9,18 +9,11 @@ from tools import record_runs, train_seeds
 from tools.record_runs import KEY, write_rows
 
 SHORT = [
-    *("--trainer.max_steps", "2", "--trainer.val_check_interval", "2"),
-    *("--trainer.log_every_n_steps", "1", "--trainer.limit_val_batches", "1"),
-    *("--model.captioner.encoder.channels", "8", "--data.num_workers", "0"),
-    *(
-        "--data.source.init_args.train",
-        "64",
-        "--data.source.init_args.val",
-        "5",
-        "--data.source.init_args.test",
-        "5",
-    ),
-]
+    "--trainer.max_steps=2", "--trainer.val_check_interval=2", "--trainer.log_every_n_steps=1",
+    "--trainer.limit_val_batches=1", "--model.captioner.encoder.channels=8",
+    "--data.num_workers=0", "--data.source.init_args.train=64", "--data.source.init_args.val=5",
+    "--data.source.init_args.test=5",
+]  # fmt: skip
 
 
 def rows(file: Path) -> list[dict[str, str]]:
