@@ -157,7 +157,7 @@ class _Pixels:
         span = bright - dark
         self.shown = span.abs() > _SHOWN * span.abs().max()
 
-        def position(axis: np.ndarray, low: float = 0.0, high: float = 1.0) -> Tensor:
+        def position(axis: np.ndarray, low: float, high: float) -> Tensor:
             ramp = self._read(texture + 128 * ((axis - low) / (high - low)).clip(0, 1))
             places = low + (high - low) * (ramp - dark) / torch.where(self.shown, span, 1.0)
             seen = places[self.shown]
@@ -166,7 +166,12 @@ class _Pixels:
                 return places * self.shown
             return position(axis, near, far)  # of a crop, whose ramp has a few gray levels only
 
-        self.places: Float[Tensor, 2 * shape] = torch.stack([position(y), position(x)])
+        def steps(side: int) -> tuple[float, float]:
+            """Return from where to where a ramp of a small photo has whole gray levels a pixel."""
+            return (0.5 / side, 0.5 / side + 128 / side / (128 // side)) if side <= 128 else (0, 1)
+
+        found = [position(axis, *steps(side)) for axis, side in zip((y, x), size, strict=True)]
+        self.places: Float[Tensor, 2 * shape] = torch.stack(found)
         self._pattern = 127.5 + 127.5 * np.sin(16 * np.pi * y) * np.sin(16 * np.pi * x)
         self._processed = self._read(self._pattern)
         self._level = float(span.abs().max()) / 128
