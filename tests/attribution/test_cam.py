@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, layer_norm
 
 import visattn as va
-from visattn.attribution import METHODS, analyze_model, class_activation_map, method
+from visattn.attribution import METHODS, class_activation_map, method
+from visattn.attribution.analysis import analyze_model
 from visattn.attribution.cam import (
     eigen_cam,
     eigen_grad_cam,

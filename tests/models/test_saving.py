@@ -19,8 +19,8 @@ from torch import nn
 
 import visattn as va
 from visattn.cli import main
-from visattn.models import AttentionResNet, SmallEncoder, build_model, model_config
-from visattn.models.config import model_classes
+from visattn.models import AttentionResNet, SmallEncoder
+from visattn.models.config import build_model, model_classes, model_config
 from visattn.models.loaded import loaded_with
 from visattn.models.model_files import find_run, run_checkpoint, run_config
 

@@ -7,7 +7,8 @@ import numpy as np
 from PIL import Image
 
 import visattn as va
-from visattn.models import SPECIAL_TOKENS, RecurrentAttentionModel, ShowAttendTell, SmallEncoder
+from visattn.models import RecurrentAttentionModel, ShowAttendTell, SmallEncoder
+from visattn.models.captioning.captioner import SPECIAL_TOKENS
 from visattn.pipelines import glimpses
 
 

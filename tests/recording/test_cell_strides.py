@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d, relu
 
 import visattn as va
-from visattn.attribution import analyze_model
-from visattn.attribution.analysis import describe_model
+from visattn.attribution.analysis import analyze_model, describe_model
 from visattn.recording.feature_layers import resolve_feature_layer, to_grid
 
 IMAGES = tuple[int, int]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import visattn as va
-from visattn.attribution import analyze_model
+from visattn.attribution.analysis import analyze_model
 from visattn.recording.feature_layers import resolve_feature_layer
 from visattn.recording.places import place_tokens
 

@@ -8,7 +8,8 @@ from command_sandbox import add_run
 from tool_modules import tool_module
 
 import visattn as va
-from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder, TransformerCaptioner
+from visattn.models import ShowAttendTell, SmallEncoder, TransformerCaptioner
+from visattn.models.captioning.captioner import SPECIAL_TOKENS
 from visattn.models.saving import load
 
 

@@ -28,10 +28,8 @@ from visattn.data import (
     CaptionFile,
     ClassFolders,
     ClutteredDigits,
-    ClutterSpec,
     CocoInstances,
     DigitCanvases,
-    DigitSequenceSpec,
     MaskFolders,
     SceneCaptions,
     SceneObjects,
@@ -40,6 +38,8 @@ from visattn.data import (
     TorchvisionImages,
     VQAFiles,
 )
+from visattn.data.classification.cluttered_mnist import ClutterSpec
+from visattn.data.classification.digit_sequences import DigitSequenceSpec
 from visattn.images.reader import ImageError
 from visattn.training import (
     CaptionData,

@@ -16,9 +16,6 @@ from .gct import GCT as GCT
 from .global_context import GlobalContext as GlobalContext
 from .multi_head import MultiHeadAttention as MultiHeadAttention
 from .non_local import NonLocal as NonLocal
-from .registry import (
-    block_class as block_class,
-)
 from .scse import SCSE as SCSE
 from .selective_kernel import SelectiveKernel as SelectiveKernel
 from .simam import SimAM as SimAM

@@ -1,16 +1,11 @@
 from .captions.batch import (
-    CaptionBatch as CaptionBatch,
-    CaptionSample as CaptionSample,
     Vocabulary as Vocabulary,
-    collate_captions as collate_captions,
 )
 from .captions.files import (
     CaptionFile as CaptionFile,
-    read_captions as read_captions,
 )
 from .classification.cluttered_mnist import (
     ClutteredDigits as ClutteredDigits,
-    ClutterSpec as ClutterSpec,
 )
 from .classification.datasets import (
     ClassFolders as ClassFolders,
@@ -19,25 +14,12 @@ from .classification.datasets import (
 from .classification.digit_sequences import (
     DigitCanvases as DigitCanvases,
     DigitSequences as DigitSequences,
-    DigitSequenceSpec as DigitSequenceSpec,
-)
-from .feature_cache import (
-    FeatureCache as FeatureCache,
-)
-from .loading import (
-    EpochBatches as EpochBatches,
 )
 from .questions.sort_of_clevr import (
     SortOfClevrImages as SortOfClevrImages,
 )
 from .questions.vqa_files import (
     VQAFiles as VQAFiles,
-)
-from .regions.annotations import (
-    AnnotatedImage as AnnotatedImage,
-)
-from .regions.readers import (
-    read_annotated_images as read_annotated_images,
 )
 from .regions.sources import (
     CocoInstances as CocoInstances,
@@ -46,21 +28,10 @@ from .regions.sources import (
     YOLOBoxes as YOLOBoxes,
 )
 from .scenes.dataset import (
-    SINGLE_OBJECT as SINGLE_OBJECT,
     SceneCaptions as SceneCaptions,
     SceneObjects as SceneObjects,
     SingleCaptionScenes as SingleCaptionScenes,
     SingleObjects as SingleObjects,
-    single_object_scenes as single_object_scenes,
-    single_object_world as single_object_world,
-)
-from .scenes.language import (
-    grammar_words as grammar_words,
-    verify_caption as verify_caption,
-)
-from .scenes.world import (
-    WorldConfig as WorldConfig,
-    draw_world as draw_world,
 )
 from .source import (
     Source as Source,

@@ -1,7 +1,6 @@
 from .attention import (
     additive_scores as additive_scores,
     dot_product_attention as dot_product_attention,
-    dot_product_attention_weights as dot_product_attention_weights,
     masked_softmax as masked_softmax,
 )
 from .beams import (
@@ -9,22 +8,13 @@ from .beams import (
 )
 from .captions import (
     caption_loss as caption_loss,
-    doubly_stochastic_penalty as doubly_stochastic_penalty,
 )
 from .efficient import (
     linformer_attention as linformer_attention,
     lsh_attention as lsh_attention,
-    lsh_buckets as lsh_buckets,
     neighborhood_attention as neighborhood_attention,
     strided_attention as strided_attention,
 )
-from .positions import (
-    sincos_pos_embed as sincos_pos_embed,
-)
 from .reinforce import (
-    leave_one_out_advantages as leave_one_out_advantages,
     reinforce_loss as reinforce_loss,
-)
-from .sampling import (
-    affine_sample as affine_sample,
 )

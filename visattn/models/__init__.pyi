@@ -1,6 +1,3 @@
-from .backbones.module_classifier import (
-    ModuleClassifier as ModuleClassifier,
-)
 from .backbones.text_models import (
     TextPromptClassifier as TextPromptClassifier,
 )
@@ -11,13 +8,11 @@ from .backbones.timm_encoder import (
     TimmEncoder as TimmEncoder,
 )
 from .base import (
-    DenseModel as DenseModel,
     ImageClassifier as ImageClassifier,
     ImageEncoder as ImageEncoder,
     SmallEncoder as SmallEncoder,
 )
 from .captioning.captioner import (
-    SPECIAL_TOKENS as SPECIAL_TOKENS,
     Captioner as Captioner,
 )
 from .captioning.knowing_when_to_look import (
@@ -31,10 +26,6 @@ from .captioning.show_attend_tell import (
 )
 from .captioning.transformer import (
     TransformerCaptioner as TransformerCaptioner,
-)
-from .config import (
-    build_model as build_model,
-    model_config as model_config,
 )
 from .detr import (
     DETR as DETR,
@@ -59,7 +50,4 @@ from .vqa.cross_attention import (
 )
 from .vqa.mac import (
     MAC as MAC,
-)
-from .vqa.model import (
-    VQAModel as VQAModel,
 )

@@ -58,7 +58,8 @@ def ask(
 
     Example:
         >>> import numpy as np
-        >>> from visattn.models import SPECIAL_TOKENS, SmallEncoder, CrossAttentionVQA
+        >>> from visattn.models import SmallEncoder, CrossAttentionVQA
+        >>> from visattn.models.captioning.captioner import SPECIAL_TOKENS
         >>> words, encoder = (*SPECIAL_TOKENS, "what", "color"), SmallEncoder((16, 24), channels=8)
         >>> model = CrossAttentionVQA(words, ("red", "blue"), encoder, dim=8)
         >>> [answer] = ask(model, np.zeros((60, 80, 3), np.uint8), "What color?")

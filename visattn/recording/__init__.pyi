@@ -1,8 +1,3 @@
-from .model_info import (
-    AttentionLayer as AttentionLayer,
-    FeatureLayer as FeatureLayer,
-    ModelInfo as ModelInfo,
-)
 from .recorder import (
     Recording as Recording,
 )

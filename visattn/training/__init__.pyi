@@ -22,9 +22,6 @@ from .classification.data import (
 from .classification.task import (
     ClassificationTask as ClassificationTask,
 )
-from .data_module import (
-    DataModule as DataModule,
-)
 from .detection.data import (
     DetectionData as DetectionData,
 )
@@ -39,9 +36,7 @@ from .metrics import (
     Means as Means,
 )
 from .optim import (
-    OptimConfig as OptimConfig,
     cosine as cosine,
-    trapezoid as trapezoid,
 )
 from .panels import (
     AttentionLogger as AttentionLogger,
@@ -69,5 +64,4 @@ from .sequences.task import (
 )
 from .task import (
     Task as Task,
-    connect as connect,
 )

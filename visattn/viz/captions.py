@@ -67,7 +67,8 @@ def caption_figure(
         options: Fields of `DrawOptions`, such as `colormap` and `vmax`.
 
     Example:
-        >>> from visattn.models import SPECIAL_TOKENS, ShowAttendTell, SmallEncoder
+        >>> from visattn.models import ShowAttendTell, SmallEncoder
+        >>> from visattn.models.captioning.captioner import SPECIAL_TOKENS
         >>> from visattn.pipelines.captioning import caption
         >>> words = (*SPECIAL_TOKENS, "red")
         >>> model = ShowAttendTell(words, SmallEncoder((16, 16), channels=4), hidden_size=8)

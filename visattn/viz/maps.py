@@ -50,7 +50,7 @@ def overlay(
         geometry: Geometry of an array: its grid covers the input of the network.
         outline: Draw a contour at this share of `vmax`; None draws none.
         options: Fields of `DrawOptions`. By default `vmin` and `vmax` are those of
-            `visattn.results.map_scale`; for words of one caption, use one `vmax` for all.
+            `visattn.results.scale.map_scale`; for words of one caption, use one `vmax` for all.
 
     Raises:
         ValueError: If the map has no geometry, belongs to an image of another size, or consists

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from visattn import Scenes
 from visattn.cli import main
 from visattn.data import SingleObjects
-from visattn.models import ModuleClassifier
+from visattn.models.backbones.module_classifier import ModuleClassifier
 from visattn.models.saving import load
 from visattn.training import ClassificationData, ClassificationTask
 
