@@ -3,7 +3,6 @@ from .attention_gate import AttentionGate as AttentionGate
 from .bam import BAM as BAM
 from .base import (
     Block as Block,
-    BlockInfo as BlockInfo,
 )
 from .botnet import BoTNetAttention as BoTNetAttention
 from .cbam import CBAM as CBAM

@@ -1,6 +1,7 @@
 from .attention import (
     additive_scores as additive_scores,
     dot_product_attention as dot_product_attention,
+    dot_product_attention_weights as dot_product_attention_weights,
     masked_softmax as masked_softmax,
 )
 from .beams import (
@@ -12,8 +13,12 @@ from .captions import (
 from .efficient import (
     linformer_attention as linformer_attention,
     lsh_attention as lsh_attention,
+    lsh_buckets as lsh_buckets,
     neighborhood_attention as neighborhood_attention,
     strided_attention as strided_attention,
+)
+from .positions import (
+    sincos_pos_embed as sincos_pos_embed,
 )
 from .reinforce import (
     reinforce_loss as reinforce_loss,

@@ -1,6 +1,3 @@
-from .insertion import (
-    Insertion as Insertion,
-)
 from .with_block import (
     WithBlock as WithBlock,
 )

@@ -1,6 +1,3 @@
-from .backbones.text_models import (
-    TextPromptClassifier as TextPromptClassifier,
-)
 from .backbones.timm_classifier import (
     TimmClassifier as TimmClassifier,
 )

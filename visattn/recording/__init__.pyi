@@ -1,6 +1,3 @@
-from .recorder import (
-    Recording as Recording,
-)
 from .subject import (
     Subject as Subject,
 )

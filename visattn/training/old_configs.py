@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from visattn import data
+from visattn.data.classification.digit_sequences import DigitSequenceSpec
 from visattn.models.config import model_classes, without_gone
 
 _GONE = {
@@ -77,7 +78,7 @@ def _with_source(name: str, old: dict[str, Any]) -> dict[str, Any]:
             del options["blend"]
         options["canvas"] = {"size": options.pop("canvas_size"), **clutter}
     if source == "DigitCanvases":
-        options["spec"] = _taken(options, *(each.name for each in fields(data.DigitSequenceSpec)))
+        options["spec"] = _taken(options, *(each.name for each in fields(DigitSequenceSpec)))
     names = {each.name for each in fields(getattr(data, source))} - {"seed"}
     given = _taken(options, *names)
     # Small images of one size; others are resized only after the transforms.

@@ -21,8 +21,7 @@ from tests.helpers.image_text_models import (
     tiny_siglip,
     tiny_tokenizer,
 )
-from visattn.models import TextPromptClassifier
-from visattn.models.backbones.text_models import text_classifier
+from visattn.models.backbones.text_models import TextPromptClassifier, text_classifier
 from visattn.models.loaded import loaded_with
 from visattn.pipelines.explainer import Explainer
 
