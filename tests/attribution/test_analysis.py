@@ -137,6 +137,7 @@ def test_windows_survive_half_precision() -> None:
         assert isinstance(shifted, ObservedTokens)
         assert (first.layer.grid, shifted.layer.grid) == ((15, 25), (15, 25))
         for layout, shift in ((first, (0, 0)), (shifted, (1, 2))):
+            assert layout.windows is not None
             assert torch.equal(layout.windows, swin_windows((15, 25), (3, 5), shift))
 
 

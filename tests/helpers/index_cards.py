@@ -1,6 +1,7 @@
 """Cards of index pages, read back from their HTML."""
 
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import unquote
 
 from visattn.results.cards import Card
@@ -20,7 +21,7 @@ class _CardReader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.is_index = False
-        self.cards: list[dict[str, str]] = []
+        self.cards: list[dict[str, Any]] = []
         self._text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
