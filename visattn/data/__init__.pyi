@@ -1,11 +1,13 @@
 from .captions.batch import (
     Vocabulary as Vocabulary,
+    collate_captions as collate_captions,
 )
 from .captions.files import (
     CaptionFile as CaptionFile,
 )
 from .classification.cluttered_mnist import (
     ClutteredDigits as ClutteredDigits,
+    ClutterSpec as ClutterSpec,
 )
 from .classification.datasets import (
     ClassFolders as ClassFolders,
@@ -14,6 +16,10 @@ from .classification.datasets import (
 from .classification.digit_sequences import (
     DigitCanvases as DigitCanvases,
     DigitSequences as DigitSequences,
+    DigitSequenceSpec as DigitSequenceSpec,
+)
+from .loading import (
+    EpochBatches as EpochBatches,
 )
 from .questions.sort_of_clevr import (
     SortOfClevrImages as SortOfClevrImages,
@@ -28,10 +34,19 @@ from .regions.sources import (
     YOLOBoxes as YOLOBoxes,
 )
 from .scenes.dataset import (
+    SINGLE_OBJECT as SINGLE_OBJECT,
     SceneCaptions as SceneCaptions,
     SceneObjects as SceneObjects,
     SingleCaptionScenes as SingleCaptionScenes,
     SingleObjects as SingleObjects,
+    single_object_world as single_object_world,
+)
+from .scenes.language import (
+    verify_caption as verify_caption,
+)
+from .scenes.world import (
+    WorldConfig as WorldConfig,
+    draw_world as draw_world,
 )
 from .source import (
     Source as Source,

@@ -1,3 +1,9 @@
+from .backbones.module_classifier import (
+    ModuleClassifier as ModuleClassifier,
+)
+from .backbones.text_models import (
+    TextPromptClassifier as TextPromptClassifier,
+)
 from .backbones.timm_classifier import (
     TimmClassifier as TimmClassifier,
 )
@@ -10,6 +16,7 @@ from .base import (
     SmallEncoder as SmallEncoder,
 )
 from .captioning.captioner import (
+    SPECIAL_TOKENS as SPECIAL_TOKENS,
     Captioner as Captioner,
 )
 from .captioning.knowing_when_to_look import (
