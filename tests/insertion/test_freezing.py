@@ -92,7 +92,13 @@ def changes(model: nn.Module, run: Callable[[], object]) -> set[str]:
     return {name for name, value in model.state_dict().items() if not value.equal(before[name])}
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(
+    "network",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("resnet", "nfnet") else ())
+        for name in NETWORKS
+    ],
+)
 def test_a_trained_network_is_the_pretrained_one_with_the_saved_blocks(
     network: str, tmp_path: Path
 ) -> None:

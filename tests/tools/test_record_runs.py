@@ -10,7 +10,7 @@ from tools.record_runs import KEY, write_rows
 
 SHORT = [
     "--trainer.max_steps=2", "--trainer.val_check_interval=2", "--trainer.log_every_n_steps=1",
-    "--trainer.limit_val_batches=1", "--model.captioner.encoder.channels=8",
+    "--model.captioner.encoder.channels=8",
     "--data.num_workers=0", "--data.source.init_args.train=64", "--data.source.init_args.val=5",
     "--data.source.init_args.test=5",
 ]  # fmt: skip
@@ -34,7 +34,6 @@ def test_seeds_are_trained_once_and_become_rows(
         "data.source.train=64",
         "data.source.val=5",
         "model.captioner.encoder.channels=8",
-        "trainer.limit_val_batches=1",
         "trainer.max_steps=2",
         "trainer.val_check_interval=2",
     ]

@@ -165,6 +165,7 @@ def test_a_model_of_images_and_texts_is_whole_and_explained_by_its_vision_tower(
             va.explain(made, photo, "rollout")
 
 
+@pytest.mark.slow
 def test_a_model_that_generates_captions_and_its_tower_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
