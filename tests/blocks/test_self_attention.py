@@ -4,7 +4,6 @@ import pytest
 import torch
 from named_weights import fill
 from random_numbers import numbers
-from timm.layers.bottleneck_attn import BottleneckAttn
 from torch import Tensor, nn
 
 from visattn.blocks import (
@@ -135,19 +134,6 @@ def test_botnet_attention_matches_the_equation() -> None:
                     values = torch.stack([wv[h] @ image[:, *j] for j in GRID])
                     expected = (torch.stack(scores).softmax(0)[:, None] * values).sum(0)
                     torch.testing.assert_close(result[:, *i], expected, rtol=0, atol=1e-10)
-
-
-def test_botnet_attention_matches_timm_with_scaled_positions() -> None:
-    theirs = BottleneckAttn(
-        12, feat_size=(5, 7), num_heads=4, dim_head=3, qkv_bias=False, scale_pos_embed=True
-    ).double()
-    ours = BoTNetAttention(12, max_relative_position=6).double()
-    with torch.no_grad():
-        ours.project.weight.copy_(theirs.qkv.weight)
-        ours.rows[2:-2] = theirs.pos_embed.height_rel
-        ours.columns[:] = theirs.pos_embed.width_rel
-    x = numbers(2, 12, 5, 7)
-    torch.testing.assert_close(ours(x), theirs(x))
 
 
 @pytest.mark.parametrize("kind", [NonLocal, DANet, CrissCrossAttention, BoTNetAttention])

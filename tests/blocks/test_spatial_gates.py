@@ -4,7 +4,6 @@ import pytest
 import torch
 from named_weights import fill
 from random_numbers import numbers
-from timm.layers.cbam import CbamModule
 from timm.layers.coord_attn import CoordAttn
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, interpolate, pad
@@ -142,25 +141,6 @@ def test_attention_gate_matches_the_equation_with_and_without_a_signal() -> None
                 y = block(x) if given is None else block(x, given)
             torch.testing.assert_close(y, x * gate, rtol=0, atol=1e-10)
             assert torch.equal(recording.maps[0].values[:, None] * x, y)
-
-
-def test_cbam_matches_timm_without_biases() -> None:
-    """Theirs has no biases, and reads the mean before the maximum."""
-    for training in (True, False):
-        theirs, ours = CbamModule(32).double(), CBAM(32).double()
-        fill(theirs).train(training)
-        names = {"squeeze": "channel.fc1", "excite": "channel.fc2"}
-        names |= {"conv": "spatial.conv.conv", "norm": "spatial.conv.bn"}
-        state = {
-            f"{own}.{part}": value.flatten(1) if "fc" in name else value
-            for own, name in names.items()
-            for part, value in theirs.get_submodule(name).state_dict().items()
-        }
-        state["conv.weight"] = state["conv.weight"].flip(1)
-        state |= {"squeeze.bias": torch.zeros(2), "excite.bias": torch.zeros(32)}
-        ours.load_state_dict(state)
-        x = numbers(3, 32, 5, 7)
-        torch.testing.assert_close(ours.train(training)(x), theirs(x), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("training", [True, False])

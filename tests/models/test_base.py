@@ -20,7 +20,7 @@ from visattn.models.base import SmallEncoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
-from visattn.models.config import build_model, model_config
+from visattn.models.config import build_model, model_classes, model_config
 from visattn.models.configurable import CLASSES, Configurable
 from visattn.models.vqa.model import VQAModel
 from visattn.results.kinds import SPECIAL_TOKENS
@@ -30,6 +30,10 @@ WORDS = (*SPECIAL_TOKENS, "red", "blue")
 
 HARD = ShowAttendTell(WORDS, SmallEncoder((16, 24), channels=4), hidden_size=5, attention="hard")
 KINDS = EXAMPLES | {"hard attention": HARD}
+
+
+def test_every_class_has_an_example() -> None:
+    assert EXAMPLES.keys() == model_classes().keys()
 
 
 def example(name: str) -> Any:
@@ -59,7 +63,14 @@ def test_saved_models_compute_the_same(name: str, tmp_path: Path) -> None:
     model = example(name)
     visattn.save(model, tmp_path / "model.safetensors")
     again = visattn.load(tmp_path / "model.safetensors")
+    assert (type(again), again.training) == (type(model), False)
     assert model_config(again) == model_config(model)
+    assert model_config(model)["class"] == type(model).__name__
+    frozen, theirs = (
+        [n for n, p in each.named_parameters() if not p.requires_grad] for each in (model, again)
+    )
+    assert frozen == theirs
+    assert_equal(dict(again.state_dict()), dict(model.state_dict()))
     assert_equal(output(again), output(model))
 
 

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from visattn.models.glimpses.retina import Retina
@@ -70,24 +69,6 @@ def test_glimpses_match_a_loop_at_every_location(glimpse: int) -> None:
     starts = see.boxes(at, size)[..., :2]
     for scale, (axis, side) in itertools.product(range(2), enumerate(reversed(size))):
         assert len(starts[:, scale, axis].unique()) == side + 1
-
-
-@settings(deadline=None, max_examples=12)
-@given(
-    height=st.integers(1, 6),
-    width=st.integers(1, 6),
-    glimpse=st.integers(1, 7),
-    scales=st.integers(1, 4),
-    x=st.floats(-1, 1),
-    y=st.floats(-1, 1),
-)
-def test_glimpses_match_a_loop_at_any_image_size(
-    height: int, width: int, glimpse: int, scales: int, x: float, y: float
-) -> None:
-    image, see = noise(1, 1, height, width), retina(glimpse, scales)
-    at = torch.tensor([[x, y]], dtype=torch.float64)
-    patches = see(see.pyramid(image), at, torch.tensor([0]))[0]
-    torch.testing.assert_close(patches, plain(image[0], [x, y], glimpse, scales, 0.0))
 
 
 def test_gradients_flow_into_the_image_alone() -> None:
