@@ -117,7 +117,7 @@ def test_the_demo_writes_a_page_of_captions_and_overlays(
     links = re.findall(r'class="photo" href="\./([^"]+)"', (tmp_path / "index.html").read_text())
     expected = [
         f"{kind}/{name}.html"
-        for name in ("cat", "skateboarder")
+        for name in ("skateboarder", "cat")  # as they were named, not as they are spelled
         for kind in ("captions", "overlays")
     ]
     assert links == expected

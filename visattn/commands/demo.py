@@ -2,6 +2,7 @@
 
 import sys
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 
 from visattn.commands.arguments import Photos
@@ -38,15 +39,15 @@ def demo(
     codes = [caption(photos, loop=LoopOptions(out / "captions"))]
     codes.append(overlay(photos, loop=LoopOptions(out / "overlays")))
     page = (out / INDEX).resolve()
-    atomic_write(page, _index(out))
+    atomic_write(page, _index(out, [Path(photo).stem for photo in photos]))
     print_where(page)
     if open_page and sys.stdout.isatty():
         webbrowser.open(page.as_uri())
     return max(codes)
 
 
-def _index(out: Path) -> str:
-    """Return a page with a card for each caption and each overlay."""
+def _index(out: Path, names: Sequence[str]) -> str:
+    """Return a page with a card for each caption and each overlay, in the order of the photos."""
     from visattn.viz.html.index_page import index_page
 
     cards: list[Card] = []
@@ -55,4 +56,4 @@ def _index(out: Path) -> str:
             made = record[MADE]
             page = f"{folder}/{made['files'][0]}"
             cards.append(Card(made["name"], page, **made["card"]))
-    return index_page(cards, title="visattn demo", search="captions, classes")
+    return index_page(cards, title="visattn demo", search="captions, classes", first=names)

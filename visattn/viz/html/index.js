@@ -3,13 +3,14 @@
 const $ = (id) => document.getElementById(id);
 const filter = $("filter"), count = $("count"), { labels, sorts } = JSON.parse($("page-data").textContent);
 let cards = [...document.querySelectorAll("#cards li")];
-const byName = cards, texts = new Map(cards.map((card) => [card, card.textContent.toLowerCase()]));
+const asWritten = cards, texts = new Map(cards.map((card) => [card, card.textContent.toLowerCase()]));
 const whole = count.textContent;
 
 const shown = () => cards.filter((card) => !card.hidden).map((card) => card.firstElementChild);
 
 const ORDERS = {
   name: () => 0,
+  photo: () => 0,
   class: (a, b) => a.dataset.label.localeCompare(b.dataset.label),
   probability: (a, b) => (b.dataset.probability ?? 0) - (a.dataset.probability ?? 0),
   "wrong first": (a, b) => ("wrong" in b.dataset) - ("wrong" in a.dataset),
@@ -29,7 +30,7 @@ function filterCards() {
 }
 
 function sortCards() {
-  cards = [...byName].sort(ORDERS[$("sort").value]);
+  cards = [...asWritten].sort(ORDERS[$("sort").value]);
   $("cards").replaceChildren(...cards);
   filterCards();
 }

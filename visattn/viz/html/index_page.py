@@ -25,6 +25,7 @@ def index_page(
     title: str = "Captions",
     search: str = "captions",
     about: Sequence[str] = (),
+    first: Sequence[str] = (),
 ) -> str:
     """Return a page with a card for each image, and a search field.
 
@@ -35,12 +36,15 @@ def index_page(
         title: Title of the page.
         search: What the texts of the cards are, which can be searched.
         about: What is said of all: model, command, date.
+        first: Names of the cards that come first, in their order.
 
     Example:
         >>> page = index_page([Card("50 %", "50 %.html", "a dog", "data:image/jpeg;base64,")])
         >>> 'href="./50%20%25.html"' in page, "1 photo" in page
         (True, True)
     """
+    rank = {name: place for place, name in enumerate(first)}
+    entries = sorted(entries, key=lambda each: (rank.get(each.name, len(rank)), index_order(each)))
     count = len({entry.name for entry in entries})
     known = [each for each in entries if each.truth]
     right = sum(each.label == each.truth for each in known)
@@ -52,7 +56,7 @@ def index_page(
         data={
             "labels": sorted({each.label for each in entries if each.label}),
             "sorts": [
-                "name",
+                "photo" if first else "name",
                 *(["class"] if any(each.label for each in entries) else []),
                 *(["probability"] if any(each.probability for each in entries) else []),
                 *(["wrong first"] if known else []),
@@ -64,7 +68,7 @@ def index_page(
             "search": f"Search {search} and names",
             "about": join_notes(*(sanitize_text(each, _CAPTION) for each in about), accuracy),
         },
-        markup={"cards": "\n".join(map(_index_card, sorted(entries, key=index_order)))},
+        markup={"cards": "\n".join(map(_index_card, entries))},
     )
 
 
