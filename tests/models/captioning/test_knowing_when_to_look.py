@@ -4,11 +4,10 @@ from typing import Any
 
 import torch
 from random_numbers import numbers
-from small_captions import GRID, WORDS, batch
+from small_captions import GRID, WORDS, assert_equal_to_a_loop, batch
 from torch import Tensor
 
 from visattn.models.base import SmallEncoder
-from visattn.models.captioning.captioner import TeacherForcedOutput
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 
 
@@ -30,7 +29,7 @@ def captioner(*, dropout: float = 0.0) -> KnowingWhenToLook:
 def naive(
     model: KnowingWhenToLook, features: Tensor, words: list[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Equations 4 to 13 for one caption: logits, attention and beta per word."""
+    """Equations 4 to 13 for one caption: logits, attention and gate, 1 - beta, per word."""
     net: Any = model.decoder
     scorer, cell, project, hidden_map = (
         net.attention.scorer, net.lstm, net.feature_proj, net.sentinel_hidden,
@@ -57,35 +56,11 @@ def naive(
         logits.append(net.output(torch.tanh(net.output_hidden(context + h))))
         attention.append(alpha)
         betas.append(beta)
-    return torch.stack(logits), torch.stack(attention), torch.stack(betas)
-
-
-def by_caption(output: TeacherForcedOutput, row: int) -> tuple[Tensor, Tensor, Tensor]:
-    own = output.rows == row
-    return output.logits[own], output.attention.weights[own], 1 - output.attention.gate[own]
+    return torch.stack(logits), torch.stack(attention), 1 - torch.stack(betas)
 
 
 def test_teacher_forcing_is_the_naive_loop_in_values_and_gradients() -> None:
-    model, (captions, lengths) = captioner(), batch()
-    images = [0, 0, 2, 1]
-    features = numbers(3, 12, *GRID).requires_grad_()
-    output = model.teacher_force(features, captions, lengths, torch.tensor(images))
-    fast_sum, plain_sum = torch.zeros(2, dtype=torch.float64).unbind()
-    for row, length in enumerate(lengths.tolist()):
-        expected = naive(model, features[images[row]], captions[row, :length].tolist())
-        for seed, (fast, slow) in enumerate(zip(by_caption(output, row), expected, strict=True)):
-            torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-9)
-            weight = numbers(*slow.shape, seed=seed)
-            fast_sum, plain_sum = (
-                fast_sum + (fast * weight).sum(),
-                plain_sum + (slow * weight).sum(),
-            )
-    learned = [features, *model.decoder.parameters()]
-    for fast, slow in zip(
-        torch.autograd.grad(fast_sum, learned), torch.autograd.grad(plain_sum, learned), strict=True
-    ):
-        torch.testing.assert_close(fast, slow, rtol=1e-7, atol=1e-9)
-        assert slow.abs().sum() > 0
+    output = assert_equal_to_a_loop(captioner(), naive, [0, 0, 2, 1])
     betas = 1 - output.attention.gate.detach()
     assert float(betas.max() - betas.min()) > 0.05
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from random_numbers import numbers
-from small_captions import GRID, WORDS, batch
+from small_captions import GRID, WORDS, assert_equal_to_a_loop, batch
 from torch import Tensor
 
 import visattn as va
 from visattn.models.base import SmallEncoder
-from visattn.models.captioning.captioner import Places, TeacherForcedOutput
+from visattn.models.captioning.captioner import Places
 from visattn.models.captioning.show_attend_tell import ShowAttendTell, SoftAttention
 
 
@@ -80,41 +80,12 @@ def naive(
     return torch.stack(scores), torch.stack(attention), torch.cat(gates)
 
 
-def by_caption(read: TeacherForcedOutput, row: int) -> tuple[Tensor, Tensor, Tensor]:
-    mine = read.rows == row
-    assert torch.equal(read.steps[mine], torch.arange(int(mine.sum())))
-    return read.logits[mine], read.attention.weights[mine], read.attention.gate[mine]
-
-
 @pytest.mark.parametrize("projection", [None, 13], ids=["as they are", "projected"])
 @pytest.mark.parametrize("owners", [None, [0, 0, 2, 1]], ids=["one caption each", "owners"])
 def test_teacher_forcing_matches_naive_loop_in_values_and_gradients(
     owners: list[int] | None, projection: int | None
 ) -> None:
-    model, (captions, lengths) = captioner(projection=projection), batch()
-    features = numbers(4, 12, *GRID).requires_grad_()
-    read = model.teacher_force(
-        features, captions, lengths, torch.tensor(owners) if owners else None
-    )
-    plain = [
-        naive(model, features[owners[row] if owners else row], captions[row, :length].tolist())
-        for row, length in enumerate(lengths.tolist())
-    ]
-    fast_sum, plain_sum = torch.zeros(2, dtype=torch.float64).unbind()
-    for row, expected in enumerate(plain):
-        for seed, (fast, slow) in enumerate(zip(by_caption(read, row), expected, strict=True)):
-            torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-9)
-            weight = numbers(*slow.shape, seed=seed)
-            fast_sum, plain_sum = (
-                fast_sum + (fast * weight).sum(),
-                plain_sum + (slow * weight).sum(),
-            )
-    learnt = [features, *(p for n, p in model.named_parameters() if not n.startswith("encoder"))]
-    for fast, slow in zip(
-        torch.autograd.grad(fast_sum, learnt), torch.autograd.grad(plain_sum, learnt), strict=True
-    ):
-        torch.testing.assert_close(fast, slow, rtol=1e-7, atol=1e-9)
-        assert slow.abs().sum() > 0
+    assert_equal_to_a_loop(captioner(projection=projection), naive, owners)
 
 
 def test_dropout_is_on_embeddings_and_before_the_output_layer() -> None:
