@@ -9,16 +9,19 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from rank_commands import TWO_RANKS, environment, run_commands, run_on_two_ranks
+from forked_runs import ForkedRuns, environment_of_runs
 from task_configs import write_task_configs
 
 from visattn.training.checkpoint import read_checkpoint
+from visattn.training.command import main
 
 # CIDEr-D warns about small sets of images; SCST trains in eval mode, without dropout.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning"),
     pytest.mark.filterwarnings("ignore:Found .* in eval mode"),
 ]
+TRUSTED = {"VISATTN_TRUST_MODULES": "training_log"}
 BATCHES = {"critical": 4, "glimpses": 8}  # of one process; 6 for all others
 
 
@@ -103,7 +106,7 @@ def scorings(folder: str, scored: tuple[tuple[str, str], ...]) -> list[list[str]
 
 @pytest.fixture(
     scope="module",
-    params=[QUICK, pytest.param(MORE, marks=pytest.mark.slow)],
+    params=[QUICK, MORE],
     ids=["quick", "more"],
 )
 def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TrainedTasks:
@@ -114,9 +117,15 @@ def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr("sys.argv", ["visattn"])
-        patch.setenv("VISATTN_TRUST_MODULES", "training_log")
-        run_commands([*fits("single", alone, 1), *scorings("single", scored)])
-        run_on_two_ranks([*fits("two", trained, 2), *scorings("two", scored)], folder)
+        for name, value in TRUSTED.items():
+            patch.setenv(name, value)
+        for words in (*fits("single", alone, 1), *scorings("single", scored)):
+            assert main(words) == 0, words
+    runs = ForkedRuns()
+    for words in (*fits("two", trained, 2), *scorings("two", scored)):
+        codes, said = runs.run(folder, *words, processes=2, **TRUSTED)
+        assert codes == [0, 0], said
+    runs.close()
     return TrainedTasks(folder, trained, scored)
 
 
@@ -192,7 +201,6 @@ def flat(value: Any, path: str = "") -> dict[str, float]:
     return {path: math.nan if value is None else value}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["visattn", "-m visattn", "torchrun"])
 def test_each_way_to_start_two_processes(command: str, tmp_path: Path) -> None:
     write_task_configs(tmp_path)
@@ -204,9 +212,9 @@ def test_each_way_to_start_two_processes(command: str, tmp_path: Path) -> None:
     start = starts.get(command, [sys.executable, *command.split()])
     words = ["fit", "--config", "digits.yaml", "--data.batch_size", "3", "--run", "run"]
     ran = subprocess.run(
-        [*start, *words, *TWO_RANKS],
+        [*start, *words, "--trainer.devices", "2", "--trainer.strategy", "ddp"],
         cwd=tmp_path,
-        env=environment(),
+        env=environment_of_runs() | TRUSTED,
         capture_output=True,
         text=True,
         timeout=300,
