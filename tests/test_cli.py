@@ -263,16 +263,19 @@ def closed_pipe() -> Iterator[int]:
 
 
 # Unbuffered, or above the size of the buffer, argparse would hide that help could not be written.
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["--help", "caption --help"])
 def test_a_closed_stdout_gives_no_traceback(words: str, unbuffered: str, closed_pipe: int) -> None:
     assert run_shell(words, closed_pipe, stderr=subprocess.PIPE, unbuffered=unbuffered) == "141"
 
 
+@pytest.mark.slow
 def test_a_closed_stderr_keeps_the_exit_code(closed_pipe: int) -> None:
     assert run_shell("captoin", closed_pipe, stderr=closed_pipe) == "2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "output"),
     [

@@ -86,6 +86,7 @@ def test_rows_have_their_exit_code_and_output(capsys: Capsys) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_a_closed_stdout_ends_a_command_silently() -> None:
     [row] = [row for row in rows() if PIPE in row.command]
     program, reader = row.command.replace("\\|", "|").split(" | ")
