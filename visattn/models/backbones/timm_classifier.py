@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from visattn.insertion.insertion import insert
 from visattn.io.messages import did_you_mean
 from visattn.models.base import ImageClassifier, parse_block_name
+from visattn.models.model_files import BUNDLED, bundled_models
 from visattn.models.weights import Weights, load_weights, read_weights
 
 _HEAD = re.compile(r"(^|\.)(head|fc|classifier|last_linear)(\.fc|\.l)?\.weight$")
@@ -60,6 +61,8 @@ def load_timm_weights(
 
     The arguments are those with which the model was created.
     """
+    if str(file) in bundled_models():
+        file = BUNDLED / f"{file}.safetensors"
     weights = read_timm_weights(model.state_dict(), name, file, arguments)
     left = () if getattr(model, "num_classes", 1) else _classifier_prefixes(model)
     kept = {key: each for key, each in weights.tensors.items() if not key.startswith(left)}

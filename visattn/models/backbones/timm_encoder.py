@@ -72,7 +72,8 @@ class TimmEncoder(ImageEncoder):
         freeze_bn: Whether batch norms of trainable stages keep their running statistics too, as
             small batches need.
         pretrained: Whether to download timm's pretrained weights.
-        weights: File with pretrained weights instead.
+        weights: File with pretrained weights instead, or `imagenet-classifier`, which comes with
+            visattn.
         timm_kwargs: Further arguments of `timm.create_model`.
         mean: Mean of each color channel, in [0, 1]; None for the backbone's own.
         std: Standard deviation of each color channel, in [0, 1]; None for the backbone's own.

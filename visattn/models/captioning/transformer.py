@@ -287,7 +287,7 @@ class TransformerDecoder(nn.Module):
         #     packed   0 1 2 3 4 5 6     image 0   0 2 3 5     caption   0 2 0 0     step   0 0 1 2
         #                                image 1   1 4 6 -               1 1 1 -            0 1 2 -
         #
-        # With linear layers on the packed words alone a training step of `flickr8k_transformer` is
+        # With linear layers on the packed words alone a training step of `photo_captioner` is
         # 1.1 times as fast: not worth a second layout.
         count = len(features)
         row = packing.by_image(packing.rows, count, fill=-1)
