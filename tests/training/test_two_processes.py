@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:CIDEr-D over:UserWarning"),
     pytest.mark.filterwarnings("ignore:Found .* in eval mode"),
 ]
-TRUSTED = {"VISATTN_TRUST_MODULES": "training_log"}
 BATCHES = {"critical": 4, "glimpses": 8}  # of one process; 6 for all others
 
 
@@ -117,13 +116,12 @@ def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr("sys.argv", ["visattn"])
-        for name, value in TRUSTED.items():
-            patch.setenv(name, value)
+        patch.setenv("VISATTN_TRUST_MODULES", "training_log")
         for words in (*fits("single", alone, 1), *scorings("single", scored)):
             assert main(words) == 0, words
     runs = ForkedRuns()
     for words in (*fits("two", trained, 2), *scorings("two", scored)):
-        codes, said = runs.run(folder, *words, processes=2, **TRUSTED)
+        codes, said = runs.run(folder, *words, processes=2, VISATTN_TRUST_MODULES="training_log")
         assert codes == [0, 0], said
     runs.close()
     return TrainedTasks(folder, trained, scored)
@@ -214,7 +212,7 @@ def test_each_way_to_start_two_processes(command: str, tmp_path: Path) -> None:
     ran = subprocess.run(
         [*start, *words, "--trainer.devices", "2", "--trainer.strategy", "ddp"],
         cwd=tmp_path,
-        env=environment_of_runs() | TRUSTED,
+        env=environment_of_runs() | {"VISATTN_TRUST_MODULES": "training_log"},
         capture_output=True,
         text=True,
         timeout=300,
