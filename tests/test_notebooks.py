@@ -1,4 +1,4 @@
-"""Each notebook's cells run here with little data and few steps; -m slow runs them as they are."""
+"""Each notebook's cells run here with few steps; -m slow runs them as they are."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,10 @@ import torch
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 LESS = {
-    "block_in_a_resnet": {
-        '"train", 800': '"train", 24', '"test", 200': '"test", 8',
-        "steps=80": "steps=1", "steps=12": "steps=1",
-    },
-    "scenes_to_overlay": {"steps = 400": "steps = 2", "range(200)": "range(60)"},
-    "ten_methods": {
-        "Scenes(360": "Scenes(24", "steps = 100": "steps = 2", '"num_masks": 300': '"num_masks": 7',
-        '"n_steps": 16': '"n_steps": 2', '"num_samples": 8': '"num_samples": 2',
+    "block_in_a_cnn": {"range(20)": "range(1)"},
+    "captions": {"photos = va.sample_photos()": "photos = va.sample_photos()[3:4] * 4"},
+    "maps_of_any_model": {
+        ', "occlusion"]': "]", "n_steps=16": "n_steps=2", '"occlusion", ': '"gradcam", ',
     },
 }  # fmt: skip
 

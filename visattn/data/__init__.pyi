@@ -1,6 +1,5 @@
 from .captions.batch import (
     Vocabulary as Vocabulary,
-    collate_captions as collate_captions,
 )
 from .captions.files import (
     CaptionFile as CaptionFile,
@@ -18,9 +17,6 @@ from .classification.digit_sequences import (
     DigitSequences as DigitSequences,
     DigitSequenceSpec as DigitSequenceSpec,
 )
-from .loading import (
-    EpochBatches as EpochBatches,
-)
 from .questions.sort_of_clevr import (
     SortOfClevrImages as SortOfClevrImages,
 )
@@ -34,19 +30,10 @@ from .regions.sources import (
     YOLOBoxes as YOLOBoxes,
 )
 from .scenes.dataset import (
-    SINGLE_OBJECT as SINGLE_OBJECT,
     SceneCaptions as SceneCaptions,
     SceneObjects as SceneObjects,
     SingleCaptionScenes as SingleCaptionScenes,
     SingleObjects as SingleObjects,
-    single_object_world as single_object_world,
-)
-from .scenes.language import (
-    verify_caption as verify_caption,
-)
-from .scenes.world import (
-    WorldConfig as WorldConfig,
-    draw_world as draw_world,
 )
 from .source import (
     Source as Source,
