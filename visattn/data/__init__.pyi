@@ -32,7 +32,6 @@ from .regions.sources import (
 from .scenes.dataset import (
     SceneCaptions as SceneCaptions,
     SceneObjects as SceneObjects,
-    SingleCaptionScenes as SingleCaptionScenes,
     SingleObjects as SingleObjects,
 )
 from .source import (

@@ -7,9 +7,6 @@ from .attention import (
 from .beams import (
     beam_search as beam_search,
 )
-from .captions import (
-    caption_loss as caption_loss,
-)
 from .efficient import (
     linformer_attention as linformer_attention,
     lsh_attention as lsh_attention,
