@@ -67,3 +67,15 @@ def test_a_photo_with_fewer_pixels_than_tokens_is_refused() -> None:
     assert misplaced(placement.boxes, expected("clip_336", (20, 30))) <= TOLERANCE
     with pytest.raises(ValueError, match=r"photo is too small.* 40 x 12 pixels .*enlarge it"):
         tokens_of(*model("clip_336"), (12, 40))
+
+
+@pytest.mark.parametrize(("name", "size", "most"), [
+    ("qwen2", (375, 500), 5),  # of one noise: its lines are whole patches beyond doubt
+    ("qwen2", (40, 400), 26),  # two rows of tokens leave doubt
+])  # fmt: skip
+def test_noise_ends_when_lines_are_certain(name: str, size: Size, most: int) -> None:
+    own, runs = model(name), list[int]()
+    hook = own[0].model.visual.register_forward_pre_hook(lambda *_: runs.append(1))
+    tokens_of(*own, size)
+    hook.remove()
+    assert len(runs) == most

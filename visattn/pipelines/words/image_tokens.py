@@ -358,7 +358,8 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
     hidden = _AMPLITUDE * noise().abs() * ~pixels.shown
     padding = read(hidden) if bool(hidden.any()) else None
 
-    def placed(name: str) -> Placement | None:
+    def placed(name: str) -> tuple[Placement, bool] | None:
+        """Return the placement, and whether it is certain."""
         energy, y, x, yy, xx = measured[name]
         own = (energy > _SILENT * energy.max()).nonzero()[:, 0]
         if name == site and 2 * len(own) < len(changed):
@@ -383,9 +384,9 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
         cells = find_cells(centers)
         if cells is None:
             return None
-        return draw(cells, own[cells.members], pixels.size)
+        return draw(cells, own[cells.members], pixels.size), cells.certain
 
-    placement, name = None, site
+    placement, certain, name = None, False, site
     most = max(_LEAST_RUNS, min(_MOST_RUNS, _FEW // len(changed)))
     for count in range(1, most + 1):
         change = _AMPLITUDE * noise() * pixels.shown if count > 1 else first
@@ -398,9 +399,11 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
             continue  # the noise has not doubled
         last, placement = placement, None
         for name in measured:  # if not the tokens that words read, then those that these read
-            if (placement := placed(name)) is not None:
+            if (found := placed(name)) is not None:
+                placement, certain = found
                 break
-        if placement is not None and last is not None and placement.is_near(last, _STILL):
+        near = placement and last and placement.is_near(last, _STILL)
+        if placement is not None and (certain or near):
             break
     if placement is None:
         raise ValueError(_no_image_tokens(model))

@@ -30,6 +30,7 @@ _EDGE = 0.04  # of a cell: lines that end so close to an edge end there
 _FEW = 10  # lines; fewer are less certain, so that they end there from further away
 _WHOLE = 2.5  # by the patches along a tile: so close to a whole number, it is that
 _QUARTER = 0.25  # of a cell: so close to a patch, a token is that patch
+_CERTAIN = 3.0  # standard errors between lines and the limit up to which they are whole patches
 _SNAP = 0.1  # of a cell: so close to the edge of a drawn cell, a token ends with it
 _SLIVER = 0.25  # of a cell: smaller parts of other tiles need no cells of their own
 
@@ -105,16 +106,18 @@ class Cells:
         members: Which of the measured tokens have a cell.
         full: Top, left and bottom, right of each cell.
         shown: Of its visible part.
+        certain: Whether more noise would give the same: each cell is a patch, beyond doubt.
     """
 
     members: Int[Tensor, " i"]
     full: Float[Tensor, "i 2 2"]
     shown: Float[Tensor, "i 2 2"]
+    certain: bool
 
 
 def find_cells(centers: Centers) -> Cells | None:
     """Return the cells of tokens; None if some tile of them does not stand on even lines."""
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    found: list[tuple[Tensor, Tensor, Tensor, bool]] = []
     groups = [each for group in _groups(centers.part) for each in _tiles(centers, group)]
     for group in groups:
         arranged = _arrange(centers.mean[group], centers.extent[group], centers.aspect)
@@ -125,9 +128,10 @@ def find_cells(centers: Centers) -> Cells | None:
         for part in centers.part[members].unique():
             own = centers.part[members] == part
             found.append((members[own], *_cells_of(centers, members[own], index[own], pitch)))
-    members, full, shown = (torch.cat(each) for each in zip(*found, strict=True))
+    *cells, certain = zip(*found, strict=True)
+    members, full, shown = map(torch.cat, cells)
     order = members.argsort()
-    return Cells(members[order], full[order], shown[order])
+    return Cells(members[order], full[order], shown[order], all(certain))
 
 
 def _groups(part: Int[Tensor, " i"]) -> list[Int[Tensor, " _m"]]:
@@ -209,10 +213,15 @@ def _slope(index: Tensor, values: Float[Tensor, " n"]) -> Float[Tensor, ""]:
 
 def _cells_of(
     centers: Centers, members: Int[Tensor, " n"], index: Int[Tensor, "n 2"], pitch: Tensor
-) -> tuple[Float[Tensor, "n 2 2"], Float[Tensor, "n 2 2"]]:
-    """Return the cells of the tokens of one tile, and their visible parts."""
+) -> tuple[Float[Tensor, "n 2 2"], Float[Tensor, "n 2 2"], bool]:
+    """Return the cells of the tokens of one tile, their visible parts, and if they are certain.
+
+    With n tokens that miss even lines by s cells on average, the standard error of the middle of
+    the lines is s / sqrt(n) cells, that of their number in the tile 12**0.5 times as much.
+    """
     edges, frame = (each[centers.part[members[0]]] for each in (centers.parts, centers.frames))
     full, shown = torch.empty(2, len(members), 2, 2, dtype=torch.float64)
+    certain = True
     for axis in (0, 1):
         lines = index[:, axis] - index[:, axis].min()
         mean = centers.mean[members, axis]
@@ -222,6 +231,7 @@ def _cells_of(
         step = float(pitch[axis])
         if blurred or (count == 1 and step > 0.5 * (high - low)):
             begin, step = low, (high - low) / count  # from edge to edge
+            certain = False
         else:
             used = torch.ones_like(lines, dtype=torch.bool)
             inner = (lines > 0) & (lines < count - 1) if count >= _INNER else used
@@ -230,17 +240,23 @@ def _cells_of(
             step = float(_slope(lines[used], mean[used])) if count > 1 else step
             begin = float(mean[used].mean()) - step * (float(lines[used].double().mean()) + 0.5)
             end = begin + step * count
+            misses = (mean[used] - begin - step * (lines[used] + 0.5)) / step
+            error = float(misses.norm()) / max(len(misses) - 2, 1e-9)
             first, last = frame[:, axis].tolist()
             patches = (last - first) / step
-            if patches and abs(patches - round(patches)) < max(_EDGE, _WHOLE / patches):
+            limit = max(_EDGE, _WHOLE / patches) if patches else 0.0
+            if (off := abs(patches - round(patches))) < limit:
                 # A tile holds whole patches. The center of a token is off where the tower weighs
                 # some of its pixels more, but its cell is a patch.
                 step = (last - first) / round(patches)
                 middle = begin + (end - begin) / 2 - step * count / 2
                 nearest = first + round((middle - first) / step) * step
+                certain &= count > 1 and off + _CERTAIN * 12**0.5 * error * patches / count < limit
+                certain &= abs(middle - nearest) / step + _CERTAIN * error < _QUARTER
                 begin = nearest if abs(middle - nearest) < _QUARTER * step else middle
                 end = begin + step * count
             else:
+                certain = False
                 near = _EDGE * step * max(1.0, _FEW / count)
                 begin = low if abs(begin - low) < near else begin
                 end = high if abs(end - high) < near else end
@@ -251,7 +267,7 @@ def _cells_of(
         inside = cells.clamp(low, high)
         cut = ~centers.whole[members] & (inside[:, 1] > inside[:, 0])
         shown[cut, :, axis] = inside[cut]  # where a tile ends in padding inside the photo
-    return full, shown
+    return full, shown, certain
 
 
 def draw(cells: Cells, columns: Int[Tensor, " i"], size: tuple[int, int]) -> Placement:
