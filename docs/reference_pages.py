@@ -15,6 +15,21 @@ from visattn.cli import COMMANDS, main
 
 PACKAGE = Path(visattn.__file__).parent
 ROOMS = sorted(stub.parent.name for stub in PACKAGE.glob("*/__init__.pyi"))
+HERE = Path(__file__).parent
+WHEN = {
+    "features": "For CNNs and any model with a feature map: fast and coarse, shows what part of a "
+    "photo speaks for a class. Eigen-CAM and KPCA-CAM do not depend on the class.",
+    "gradient": "For any model that can be differentiated: fine and noisy, shows pixels. In signed "
+    "maps, warm colors are for the class and cold colors against it.",
+    "scores": "For any model, even without gradients: slow, shows how the score falls when parts "
+    "of the photo are covered.",
+}
+"""What a method needs of a model, and when to take such a method."""
+GALLERY = (
+    "The same two photos for all methods, with `imagenet-classifier` and the classes it names: "
+    "Siamese cat and dining table. Methods on tokens need a transformer, which does not come with "
+    "visattn, `gates` a block with a gate for each place; `itti_koch` reads the photo alone."
+)
 # matplotlib gives each subclass of its figures a `set` of its own, in roles that only it knows
 MEMBERS = "   :members:\n   :exclude-members: set\n"
 
@@ -90,6 +105,11 @@ def methods_page() -> str:
         lines.append(
             f"| `{method.name}` | {method.title} | {method.needs} | {of_class} | {method.paper} |"
         )
+    lines += ["", "## Gallery", "", GALLERY]
+    for needs, when in WHEN.items():
+        lines += ["", f"### {needs.capitalize()}", "", when]
+        for picture in sorted(HERE.glob(f"gallery_{needs}_*.jpg")):
+            lines += ["", f"![Maps of two photos by methods that need {needs}](../{picture.name})"]
     return "\n".join(lines) + "\n"
 
 
