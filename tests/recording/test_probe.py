@@ -99,7 +99,7 @@ def test_images_of_a_batch_that_affect_each_other_are_explained_alone() -> None:
     model = Pixels(lambda x: x - x.mean(0, keepdim=True) / 2, lambda y: y).eval()
     assert not analyze_model(model, (32, 48)).independent
     assert analyze_model(Pixels(lambda x: x, lambda y: y).eval(), (32, 48)).independent
-    options: dict[str, Any] = {"img_size": (32, 48), "sliding_window_size": 8, "stride": 8}
+    options: dict[str, Any] = {"input_size": (32, 48), "sliding_window_size": 8, "stride": 8}
     [found] = va.explain(model, X[:1], "occlusion", 1, **options)
     [alone] = va.explain(model, X[:1], "occlusion", 1, internal_batch_size=1, **options)
     torch.testing.assert_close(found.values, alone.values)
