@@ -111,7 +111,7 @@ def test_attention_is_that_of_the_pooled_tokens(pool: str) -> None:
         else pooling.reshape(2, 2, -1).mean(1)
     )
     torch.testing.assert_close(result, to_grid(rows))
-    second = attention(subject, x, resolve_target(None, subject), layer=1, heads="max")
+    second = attention(subject, x, resolve_target(None, subject), layers=1, heads="max")
     torch.testing.assert_close(second, to_grid(pooled_rows(pool, layers[1].amax(1))))
 
 
@@ -119,12 +119,21 @@ def test_heads_layers_and_queries_are_selected() -> None:
     subject, x = transformer("class"), inputs()
     layers, _ = recorded(subject, x)
     target = resolve_target(None, subject)
-    single = attention(subject, x, target, layer=0, heads=1)
+    single = attention(subject, x, target, layers=0, heads=1)
     torch.testing.assert_close(single, to_grid(layers[0][:, 1, 0]))
-    both = attention(subject, x, target, layer=0, heads=[0, 1], queries="patches")
+    both = attention(subject, x, target, layers=0, heads=[0, 1], queries="patches")
     torch.testing.assert_close(both, to_grid(layers[0][:, :, 3:].mean((1, 2))))
-    named = attention(subject, x, target, layer=subject.info.attention_layers[0].site, heads=1)
+    named = attention(subject, x, target, layers=subject.info.attention_layers[0].site, heads=1)
     assert torch.equal(named, single)
+    # of several layers the mean of their maps, which are those of their numbers in `record`
+    for method in (attention, gradient_attention):
+        alone = [method(subject, x, resolve_target(0, subject), layers=k, heads=1) for k in (0, -1)]
+        mean = method(subject, x, resolve_target(0, subject), layers=[0, -1], heads=1)
+        torch.testing.assert_close(mean, (alone[0] + alone[1]) / 2)
+        assert not torch.equal(*alone)
+    halves = [gradient_attention(subject, x, resolve_target(0, subject), heads=k) for k in (0, 1)]
+    both = gradient_attention(subject, x, resolve_target(0, subject), heads=[0, 1])
+    torch.testing.assert_close(both, (halves[0] + halves[1]) / 2)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +215,7 @@ def test_a_class_token_may_be_added_by_a_later_layer() -> None:
     )
     for method in (gradient_rollout, relevance):
         assert method(subject, x, resolve_target(0, subject)).shape == (2, 3, 3)
-    earlier = attention(subject, x, resolve_target(0, subject), layer=0)  # of all patches
+    earlier = attention(subject, x, resolve_target(0, subject), layers=0)  # of all patches
     torch.testing.assert_close(earlier.flatten(1).double(), first.mean(1))
 
 

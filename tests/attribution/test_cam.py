@@ -161,7 +161,7 @@ def test_a_method_gets_the_features_and_gradients_of_its_layer(
         (gradcam_plus_plus, grad_cam_plus_plus),
         (layercam, layer_cam),
     ):
-        result = chosen(subject, x, target, layer=layer)
+        result = chosen(subject, x, target, layers=layer)
         torch.testing.assert_close(result, formula(features.detach(), gradients))
 
 
@@ -170,7 +170,7 @@ def test_finer_cam_explains_the_difference_to_similar_classes(count: int, streng
     subject, x = small_cnn(), images()
     trunk, head = halves(subject, 1)
     target = resolve_target(TARGETS, subject)
-    result = finercam(subject, x, target, layer=0, num_references=count, strength=strength)
+    result = finercam(subject, x, target, layers=0, num_references=count, strength=strength)
     for index, row in enumerate(TARGETS):
         features = trunk(x[[index]]).detach().requires_grad_()
         scores = head(features)[0]
@@ -187,8 +187,8 @@ def test_channel_methods_equal_plain_loops(layer: int, index: int) -> None:
     subject, x = small_cnn(), images()
     before, behind = halves(subject, index)
     target = resolve_target(TARGETS, subject)
-    scored = scorecam(subject, x, target, layer=layer, internal_batch_size=1)
-    ablated = ablationcam(subject, x, target, layer=layer, internal_batch_size=4)
+    scored = scorecam(subject, x, target, layers=layer, internal_batch_size=1)
+    ablated = ablationcam(subject, x, target, layers=layer, internal_batch_size=4)
     with torch.no_grad():
         for row, label in enumerate(TARGETS):
             activations = before(x[[row]])
@@ -323,10 +323,10 @@ def test_a_method_of_ones_own_is_explained_listed_and_checked() -> None:
     [heatmap] = va.explain(model, photo, "power", "dog", exponent=3.0)
     [plain] = va.explain(model, photo, "hirescam", "dog")
     torch.testing.assert_close(heatmap.values, plain.values**3)
-    assert heatmap.info.options == {"layer": -1, "exponent": 3.0}
+    assert heatmap.info.options == {"layers": -1, "exponent": 3.0}
     assert heatmap.geometry == plain.geometry
-    assert METHODS["power"].default_kwargs == {"layer": -1, "exponent": 2.0}
-    with pytest.raises(ValueError, match="power has no argument 'size'; it takes layer=-1, exp"):
+    assert METHODS["power"].default_kwargs == {"layers": -1, "exponent": 2.0}
+    with pytest.raises(ValueError, match="power has no argument 'size'; it takes layers=-1, exp"):
         va.explain(model, photo, "power", "dog", size=3)
     with pytest.raises(ValueError, match="power does not fit AttentionResNet: it explains no cats"):
         va.explain(model, photo, "power", "cat")

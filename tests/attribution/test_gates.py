@@ -71,14 +71,14 @@ def test_the_gate_of_each_site_is_chosen_by_index_or_name() -> None:
     photo = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     first, last = "stem.visattn.spatial.tap", "stem.visattn.sse.tap"
     for layer, site in ((0, first), (-1, last), ("stem.visattn.spatial", first), (last, last)):
-        [gate] = va.explain(model, photo, "gates", input_size=32, layer=layer)
+        [gate] = va.explain(model, photo, "gates", input_size=32, layers=layer)
         assert gate.info.layer == site
     inside = model.get_submodule("stem.visattn.sse")
-    [gate] = va.explain(model, photo, "gates", input_size=32, layer=inside)
+    [gate] = va.explain(model, photo, "gates", input_size=32, layers=inside)
     assert gate.info.layer == last
     for layer in (2, "stem", "stm"):
         with pytest.raises(ValueError, match=f"got {layer!r}; the gates are {first}, {last}"):
-            va.explain(model, photo, "gates", input_size=32, layer=layer)
+            va.explain(model, photo, "gates", input_size=32, layers=layer)
 
 
 def test_gates_of_channels_are_refused_and_drawn_as_bars() -> None:
@@ -89,7 +89,7 @@ def test_gates_of_channels_are_refused_and_drawn_as_bars() -> None:
     with pytest.raises(ValueError, match="it has no attention gates; visattn.insert"):
         va.explain(Brightness(), photo, "gates", input_size=32)
     with pytest.raises(ValueError, match="got 'stem.visattn.se', a gate of channels"):
-        va.explain(gated(["se", "sse"]), photo, "gates", input_size=32, layer="stem.visattn.se")
+        va.explain(gated(["se", "sse"]), photo, "gates", input_size=32, layers="stem.visattn.se")
     with va.record(model) as recording:
         model(torch.rand(1, 3, 32, 32))
     assert va.figure(recording.maps[0]).axes[0].get_ylim() == (0, 1)

@@ -93,11 +93,11 @@ def test_new_weights_in_layers_that_no_score_reads_change_no_map(
     for method, expected in before.items():
         assert expected.max() > 0
         torch.testing.assert_close(values(model, method), expected, atol=1e-6, rtol=1e-4)
-    [named] = va.explain(model, photo(), "attention", layer=unread)
+    [named] = va.explain(model, photo(), "attention", layers=unread)
     assert named.info.layer == unread
     assert "no score depends on" in named.info.more["unread"]
     with pytest.raises(ValueError, match="attention layers that the scores of .* read"):
-        values(model, "gradient_attention", layer=unread)
+        values(model, "gradient_attention", layers=unread)
 
 
 class Unused(nn.Module):
@@ -263,6 +263,6 @@ class TwoEncoders(nn.Module):
 def test_layers_side_by_side_are_refused_where_they_would_be_multiplied() -> None:
     torch.manual_seed(0)
     model = uneven(TwoEncoders())
-    assert values(model, "attention", layer="first.vit.layers.2").max() > 0
+    assert values(model, "attention", layers="first.vit.layers.2").max() > 0
     with pytest.raises(ValueError, match=r"first.vit.layers.2.* and second.vit.layers.0.* side by"):
         values(model, "rollout")

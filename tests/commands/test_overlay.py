@@ -143,14 +143,18 @@ def test_runs_are_reproducible_and_depend_on_their_options(
     assert maps[0] == maps[1]
 
 
-def test_layers_heads_classes_and_texts_have_a_map_each(
+def test_layers_and_heads_are_averaged_classes_and_texts_have_a_map_each(
     run: Run, photos: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     photo = photos / "wide.png"
-    assert (
-        run(f"overlay {VIT} --method attention --layers 0 1 --heads 1 --out", tmp_path, photo) == 0
-    )
-    assert {"wide.attention.layer0.png", "wide.attention.layer1.png"} <= names(tmp_path)
+    drawn: list[np.ndarray] = []
+    for chosen in ("0", "1", "0 1"):
+        line = f"overlay {VIT} --method attention --layers {chosen} --heads 1 --out"
+        assert run(line, tmp_path / chosen, photo) == 0
+        drawn.append(np.load(tmp_path / chosen / "wide.npz")["attention"])
+    np.testing.assert_allclose(drawn[2], (drawn[0] + drawn[1]) / 2, rtol=1e-5)
+    info = json.loads((tmp_path / "0 1" / "wide.json").read_text())
+    assert "blocks.0.attn.tap, blocks.1.attn.tap" in str(info)
     out = tmp_path / "classes"
     words = "--method gradcam itti_koch --target cat 0"
     capsys.readouterr()
@@ -240,8 +244,8 @@ def test_what_a_model_cannot_explain_is_reported_and_not_drawn(
 def test_a_failing_method_does_not_stop_the_others(
     run: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
-    def broken(*_: object, layer: int = -1) -> torch.Tensor:
-        raise RuntimeError(f"no layer {layer} today")
+    def broken(*_: object, layers: int = -1) -> torch.Tensor:
+        raise RuntimeError(f"no layer {layers} today")
 
     whole, line = METHODS["gradcam++"], f"overlay {CNN} --resize-mode crop --method"
     monkeypatch.setitem(METHODS, "gradcam++", replace(whole, function=broken))
@@ -355,10 +359,9 @@ def test_names_and_sizes_of_any_model_in_python_and_on_the_command_line(
     out = tmp_path / "out"
     overlay(
         (str(photos / "wide.png"),), model=model, target=("bee",), resize_mode="squash",
-        layers=("layer4.0.act2#1", "layer2"), loop=LoopOptions(out),
+        layers=("layer4.0.act2#1",), loop=LoopOptions(out),
     )  # fmt: skip
-    assert [row.split("\t")[2] for row in capsys.readouterr().out.splitlines()] == ["bee"] * 2
+    assert [row.split("\t")[2] for row in capsys.readouterr().out.splitlines()] == ["bee"]
     record = record_of(out, "wide")
     assert (record["info"]["layer"], record["info"]["more"]["run"]) == ("layer4.0.act2", 1)
     assert record["geometry"]["input_size"] == [64, 96]
-    assert {"wide.gradcam.layer4.0.act2_run1.png", "wide.gradcam.layer2.png"} <= names(out)

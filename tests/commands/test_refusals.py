@@ -57,6 +57,7 @@ CASES = [
     (f"{OVERLAY} --method rise --layers layer2", "rise has no layer"),
     (f"{OVERLAY} --method rise --heads 0", "rise has no heads"),
     (f"{OVERLAY} --layers 99", "99"),
+    (f"{OVERLAY} --method gradcam --layers 0 1", "the map of one layer, got 2 layers"),
     (f"{OVERLAY} --layers leyer2", "did you mean layer2"),
     (f"{OVERLAY} --colormap mud", "unknown colormap 'mud'"),
     (f"{OVERLAY} --normalize global", "must be image, percentile or a value, got 'global'"),

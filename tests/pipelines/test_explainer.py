@@ -297,28 +297,28 @@ def test_a_model_is_analyzed_again_when_it_changes_and_never_kept() -> None:
 
 def test_layer_can_be_named_for_parallel_streams() -> None:
     model = Streams()
-    with pytest.raises(ValueError, match=r"on all paths .*; name one of its modules with layer=;"):
+    with pytest.raises(ValueError, match=r"on all paths .*; name one of its modules with layers=;"):
         explain(model, photo(), "gradcam", 1, input_size=32)
-    [heatmap] = explain(model, photo(), "gradcam", 1, input_size=32, layer="coarse")
+    [heatmap] = explain(model, photo(), "gradcam", 1, input_size=32, layers="coarse")
     assert (heatmap.info.layer, heatmap.values.shape) == ("coarse", (4, 4))
 
 
 def test_layer_may_be_any_module() -> None:
     model = Flat()
     for layer in ("features.0", model.features[0]):
-        [heatmap] = explain(model, photo(), "gradcam", 1, input_size=32, layer=layer)
+        [heatmap] = explain(model, photo(), "gradcam", 1, input_size=32, layers=layer)
         assert (heatmap.site, heatmap.info.layer) == ("features.0", "features.0")
-        assert heatmap.info.options["layer"] == "features.0"
-    [heatmap] = explain(model, photo(), "gradcam", 1, input_size=32, layer="features.1#1")
+        assert heatmap.info.options["layers"] == "features.0"
+    [heatmap] = explain(model, photo(), "gradcam", 1, input_size=32, layers="features.1#1")
     assert (heatmap.info.layer, heatmap.info.more["run"]) == ("features.1", 1)
     ours = vit()
-    [known] = explain(ours, photo(), "attention", layer=0)
+    [known] = explain(ours, photo(), "attention", layers=0)
     assert known.info.layer == "blocks.0.attn.tap"
     for layer in ("blocks.0", ours.blocks[0], "blocks.0.attn.tap"):
-        [heatmap] = explain(ours, photo(), "attention", layer=layer)
+        [heatmap] = explain(ours, photo(), "attention", layers=layer)
         assert torch.equal(heatmap.values, known.values)
     with pytest.raises(ValueError, match=r"got 'blocks', which contains 2: blocks\.0\.attn"):
-        explain(ours, photo(), "attention", layer="blocks")
+        explain(ours, photo(), "attention", layers="blocks")
 
 
 def test_lists_of_methods_and_classes_give_the_maps_of_single_calls() -> None:
@@ -387,7 +387,7 @@ def test_the_method_that_fits_is_chosen_and_names_are_found_in_any_spelling() ->
     models = {"rollout": vit(), "gradcam": cnn(), "glimpses": glimpses}
     made = {explain(model, photo())[0].info.method for model in models.values()}
     assert made == {*models}
-    [layered] = explain(vit(), photo(), layer="blocks.1")
+    [layered] = explain(vit(), photo(), layers="blocks.1")
     assert layered.info.method == "gradcam"
     [[one, other]] = explain(cnn(), photo(), ["Grad-CAM++", "Integrated Gradients"], n_steps=2)
     assert (one.info.method, other.info.method) == ("gradcam++", "integrated_gradients")

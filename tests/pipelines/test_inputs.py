@@ -311,10 +311,10 @@ def test_a_batch_is_explained_as_it_is(form: str) -> None:
     }.get(form, batch())
     model = Reader(3)
     labels = torch.tensor([1, 0, 1])
-    maps = va.explain(model, x, "gradcam", labels, layer="features")
+    maps = va.explain(model, x, "gradcam", labels, layers="features")
     subject = analyze_model(model, SIZE)
     target = class_target([1, 0, 1], subject.info.output)
-    expected = METHODS["gradcam"].function(subject, batch(), target, layer="features")
+    expected = METHODS["gradcam"].function(subject, batch(), target, layers="features")
     torch.testing.assert_close(torch.stack([each.values for each in maps]), expected)
     assert [each.info.target for each in maps] == [1, 0, 1]
     placed = maps[0].resize_to_image()
@@ -355,7 +355,7 @@ def test_pixels_of_a_channel_are_followed(dtype: Any, high: float, channels: int
     explainer = va.Explainer(model, input_size=SIZE, mean=mean, std=std)
     for method in ("input_x_gradient", "occlusion", "rise", "gradcam"):
         options = {
-            "gradcam": {"layer": "features"},
+            "gradcam": {"layers": "features"},
             "rise": {"num_masks": 200, "score_type": "logits"},
         }.get(method, {})
         [heatmap] = explainer.explain(array, method, 1, **options)

@@ -109,7 +109,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (explained(cnn, "gradcan"), r"got 'gradcan'; did you mean .*gradcam"),
     (explained(cnn, "rollout"), r"rollout does not fit .*; supported methods: gradcam, "),
     (explained(cnn, "words"), "words does not fit a AttentionResNet"),
-    (explained(cnn, "gradcam", leyer=2), "has no argument 'leyer'; it takes layer=-1"),
+    (explained(cnn, "gradcam", leyer=2), "has no argument 'leyer'; it takes layers=-1"),
     (explained(cnn, ["gradcam", "occlusion"], strid=3), "gradcam has no argument 'strid'"),
     (explained(cnn, "gradcam", 3), "target must be a class index, 0 to 2; got 3"),
     *((explained(cnn, "gradcam", wrong), "must be a list of classes")

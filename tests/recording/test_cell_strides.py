@@ -71,7 +71,7 @@ def looked_at(model: nn.Module, layer: str, size: IMAGES, cell: tuple[int, int])
 def drawn_at(model: nn.Module, layer: str, size: IMAGES, cell: tuple[int, int]) -> Tensor:
     """Return where the center (x, y) of a cell of a map of Grad-CAM is drawn."""
     photo = np.zeros((*size, 3), np.uint8)
-    [heatmap] = va.explain(model, photo, "gradcam", layer=layer, input_size=size)
+    [heatmap] = va.explain(model, photo, "gradcam", layers=layer, input_size=size)
     geometry = heatmap.geometry
     assert geometry is not None
     (rows, columns), (height, width) = heatmap.values.shape, geometry.input_size
@@ -140,7 +140,7 @@ def test_attributions_of_the_input_have_its_size() -> None:
     torch.manual_seed(0)
     model = nature()
     model(torch.zeros(1, 3, 84, 84))
-    [heatmap] = va.explain(model.eval(), torch.rand(1, 3, 84, 84), "gradcam", layer="4")
+    [heatmap] = va.explain(model.eval(), torch.rand(1, 3, 84, 84), "gradcam", layers="4")
     fine = heatmap.to_attributions()
     assert fine.shape == (1, 3, 84, 84)
     own = heatmap.resize_to_image()

@@ -118,7 +118,7 @@ def test_the_last_call_counts_or_the_selected_one() -> None:
     last = grad_cam(third.detach(), gradients[2])
     for layer in ("act", model.act):
         assert resolve_feature_layer(subject, layer).call == 3
-        torch.testing.assert_close(gradcam(subject, x, target, layer=layer), last)
+        torch.testing.assert_close(gradcam(subject, x, target, layers=layer), last)
     with pytest.raises(ValueError, match="a call of the module, act#1 to act#3; got act#0"):
         resolve_feature_layer(subject, "act#0")
 

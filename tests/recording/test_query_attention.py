@@ -50,7 +50,7 @@ def test_the_map_of_a_query_is_its_attention_in_the_last_decoder_layer() -> None
         recorded = [each for each in recording.maps if each.kind == "queries"][-2:]
         targets = [va.QueryTarget(3), va.QueryTarget(1)]
         for layer in (-1, 0):
-            [maps] = va.explain(model, photo(), "attention", targets, layer=layer, **options)
+            [maps] = va.explain(model, photo(), "attention", targets, layers=layer, **options)
             for index, each in enumerate(maps):
                 expected = recorded[layer].values[0, :, index].mean(0)
                 torch.testing.assert_close(each.values, expected, rtol=1e-4, atol=1e-6)
@@ -60,7 +60,7 @@ def test_the_map_of_a_query_is_its_attention_in_the_last_decoder_layer() -> None
                 torch.testing.assert_close(each.values.sum(), torch.tensor(1.0))
                 dense = va.Explainer(model, dense=True, **options)  # as the command line does
                 batch = dense.prepare(photo())
-                [same] = dense.map(batch, "attention", targets[index], layer=layer)
+                [same] = dense.map(batch, "attention", targets[index], layers=layer)
                 torch.testing.assert_close(same.values, each.values)
                 assert each.resize_to_image().shape == SIZE
 

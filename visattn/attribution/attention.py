@@ -20,13 +20,14 @@ from visattn.attribution.layer_weights import (
     no_single_grid,
     read_shares,
     record_weights,
-    resolve_attention_layer,
+    resolve_attention_layers,
 )
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.recording.subject import Subject
 
 Heads = Literal["mean", "max", "min"] | int | Sequence[int]
+Layers = int | str | Sequence[int | str]
 
 
 def fuse_heads(weights: Float[Tensor, "b h n m"], heads: Heads = "mean") -> Float[Tensor, "b n m"]:
@@ -199,16 +200,16 @@ def attention(
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    layer: int | str = -1,
+    layers: Layers = -1,
     heads: Heads = "mean",
     queries: str | Sequence[int] | None = None,
 ) -> Float[Tensor, "b gy gx"]:
-    """Attention weights of one layer, from the tokens that the scores read.
+    """Attention weights of one layer, or the mean of several, from the tokens that the scores read.
 
     Args:
         target: Only noted in the info of the map; attention does not depend on a class.
-        layer: Index into `info.attention_layers`, or the name of the module; also of one on which
-            no score depends.
+        layers: Index into `info.attention_layers`, or the name of the module; also of one on which
+            no score depends. Of several, which need one token grid, the mean.
         heads: The `mean`, `max` or `min` of all heads, or the mean of heads given by index.
         queries: Selected queries, as `record` takes them; by default those that the scores read, by
             their shares (see `read_shares`).
@@ -216,15 +217,17 @@ def attention(
     Raises:
         ValueError: If there is no such layer, head or token.
     """
-    chosen = resolve_attention_layer(subject.info, layer, allow_unread=True)
-    shares = read_shares(subject.info, chosen.prefix_tokens, chosen.grid)
-    rows = shares.nonzero().flatten()
-    selected = tuple(rows.tolist()) if queries is None else queries
-    [recorded] = record_weights(subject, images, target, [chosen], queries=selected)
-    matrix = fuse_heads(recorded.weights, heads)
-    if queries is not None:
-        return recorded.to_grid(matrix.mean(1))
-    return recorded.to_grid(replace(recorded, shares=shares[rows]).mean_of_read_rows(matrix))
+    maps: list[Tensor] = []
+    for chosen in resolve_attention_layers(subject.info, layers, allow_unread=True):
+        shares = read_shares(subject.info, chosen.prefix_tokens, chosen.grid)
+        rows = shares.nonzero().flatten()
+        selected = tuple(rows.tolist()) if queries is None else queries
+        [recorded] = record_weights(subject, images, target, [chosen], queries=selected)
+        matrix = fuse_heads(recorded.weights, heads)
+        read = replace(recorded, shares=shares[rows])
+        row = read.mean_of_read_rows(matrix) if queries is None else matrix.mean(1)
+        maps.append(recorded.to_grid(row))
+    return torch.stack(maps).mean(0)
 
 
 @method(
@@ -272,23 +275,28 @@ def gradient_attention(
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    layer: int | str = -1,
+    layers: Layers = -1,
+    heads: int | Sequence[int] | Literal["mean"] = "mean",
 ) -> Float[Tensor, "b gy gx"]:
-    """Attention of one layer times its gradient, clipped at 0 and averaged over heads.
+    """Attention times its gradient, clipped at 0 and averaged over heads, and over layers.
 
     Args:
-        layer: Index into `info.attention_layers`, or the name of the module.
+        layers: Index into `info.attention_layers`, or the name of the module. Of several, which
+            need one token grid, the mean.
+        heads: The mean of all heads, or of heads given by index.
 
     Raises:
-        ValueError: If there is no such layer, or the target does not depend on it.
+        ValueError: If there is no such layer or head, or the target does not depend on it.
 
     Source:
         Chefer, Gur and Wolf 2021, arXiv:2103.15679, equation 5, for one layer.
     """
-    chosen = resolve_attention_layer(subject.info, layer)
-    [recorded] = record_weights(subject, images, target, [chosen], gradients=True)
-    weighted = positive_grad_times_attention(recorded.weights, recorded.gradients)
-    return recorded.to_grid(recorded.mean_of_read_rows(weighted))
+    chosen = resolve_attention_layers(subject.info, layers)
+    maps: list[Tensor] = []
+    for recorded in record_weights(subject, images, target, chosen, gradients=True):
+        weighted = fuse_heads((recorded.weights * recorded.gradients).relu(), heads)
+        maps.append(recorded.to_grid(recorded.mean_of_read_rows(weighted)))
+    return torch.stack(maps).mean(0)
 
 
 @method(

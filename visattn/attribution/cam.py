@@ -34,8 +34,8 @@ Formula = Callable[..., Tensor]
 def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy gx"]]:
     """Return the attribution method of a formula: it gets a layer, and its gradients if needed.
 
-    The method has the options of the formula and `layer`. The maps of the levels of a feature
-    pyramid are summed.
+    The method has the options of the formula and `layers`, which is one. The maps of the levels of
+    a feature pyramid are summed.
 
     Args:
         formula: From `activations` `[b, c, y, x]` of a layer to a map `[b, y, x]`. If it also has
@@ -46,7 +46,7 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
         >>> from visattn.models import AttentionResNet
         >>> energy = class_activation_map(lambda activations: activations.square().sum(1))
         >>> model = analyze_model(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))
-        >>> energy(model, torch.ones(1, 3, 32, 32), lambda scores: scores[:, 0], layer=0).shape
+        >>> energy(model, torch.ones(1, 3, 32, 32), lambda scores: scores[:, 0], layers=0).shape
         torch.Size([1, 32, 32])
     """
     named = inspect.signature(formula).parameters
@@ -56,10 +56,10 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
         images: Float[Tensor, "b c y x"],
         target: Target,
         *,
-        layer: Layer = -1,
+        layers: Layer = -1,
         **options: Any,
     ) -> Float[Tensor, "b gy gx"]:
-        feature_layer = resolve_feature_layer(subject, layer)
+        feature_layer = resolve_feature_layer(subject, layers)
         if "gradients" not in named:
             activations, _ = layer_activations(subject, images, target, feature_layer)
             return formula(activations, **options)
@@ -339,7 +339,7 @@ def finercam(
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    layer: Layer = -1,
+    layers: Layer = -1,
     num_references: int = 3,
     strength: float = 1.0,
 ) -> Float[Tensor, "b gy gx"]:
@@ -349,7 +349,7 @@ def finercam(
     closest scores; they are averaged with their probabilities as weights.
 
     Args:
-        layer: Index into `info.feature_layers`, a module or its name (see
+        layers: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
         num_references: Number of similar classes, of those that there are.
         strength: Weight of the similar classes; 0 gives Grad-CAM.
@@ -373,4 +373,4 @@ def finercam(
         weights = scores.detach().gather(1, similar).softmax(1)  # shares of their probabilities
         return score - strength * (weights * scores.gather(1, similar)).sum(1)
 
-    return gradcam(subject, images, difference, layer=layer)
+    return gradcam(subject, images, difference, layers=layers)

@@ -28,7 +28,7 @@ def scorecam(
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    layer: Layer = -1,
+    layers: Layer = -1,
     internal_batch_size: int | None = None,
 ) -> Float[Tensor, "b gy gx"]:
     """Score-CAM: channels of a layer weighted by the score of the image seen through each.
@@ -38,7 +38,7 @@ def scorecam(
 
     Args:
         target: Target to explain; of a class the logit.
-        layer: Index into `info.feature_layers`, a module or its name (see
+        layers: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
         internal_batch_size: Images in one forward pass; None for as many as suit the device.
 
@@ -48,7 +48,7 @@ def scorecam(
     Source:
         Wang et al. 2020, arXiv:1910.01279, algorithm 1.
     """
-    feature_layer = resolve_feature_layer(subject, layer)
+    feature_layer = resolve_feature_layer(subject, layers)
     activations, _ = layer_activations(subject, images, target, feature_layer)
     size = (images.shape[2], images.shape[3])
     rows = torch.arange(len(images))
@@ -73,7 +73,7 @@ def ablationcam(
     images: Float[Tensor, "b c y x"],
     target: Target,
     *,
-    layer: Layer = -1,
+    layers: Layer = -1,
     internal_batch_size: int = 512,
 ) -> Float[Tensor, "b gy gx"]:
     """Ablation-CAM: channels of a layer weighted by the drop of the score without each.
@@ -83,7 +83,7 @@ def ablationcam(
 
     Args:
         target: Target to explain; of a class the logit.
-        layer: Index into `info.feature_layers`, a module or its name (see
+        layers: Index into `info.feature_layers`, a module or its name (see
             `resolve_feature_layer`).
         internal_batch_size: Feature maps in one forward pass; fewer if they are large, and at most
             32 if the whole model must run for each.
@@ -94,7 +94,7 @@ def ablationcam(
     Source:
         Desai and Ramaswamy 2020, "Ablation-CAM", WACV.
     """
-    feature_layer = resolve_feature_layer(subject, layer)
+    feature_layer = resolve_feature_layer(subject, layers)
     activations, called = layer_activations(subject, images, target, feature_layer)
     rows = torch.arange(len(images))
     channels = _selected_first(activations.any(3).any(2))

@@ -52,7 +52,7 @@ def resolve_gate(info: ModelInfo, layer: int | str) -> str:
         return inside[0]
     of_channels = any(f"{name}.".startswith(f"{layer}.") for name in info.channel_gates)
     raise ValueError(
-        f"layer must select one of the spatial gates by index or name, got {layer!r}"
+        f"layers must select one of the spatial gates by index or name, got {layer!r}"
         + (f", a gate of {_BARS}" if of_channels and not inside else "")
         + f"; the gates are {listed}"
     )
@@ -71,7 +71,7 @@ def gates(
     images: Float[Tensor, "b c y x"],
     _: Target,
     *,
-    layer: int | str = -1,
+    layers: int | str = -1,
 ) -> Float[Tensor, "b gy gx"]:
     """Return the gate by which an attention block multiplies its features at each place.
 
@@ -82,7 +82,7 @@ def gates(
     Args:
         subject: A model with attention blocks or attention gates.
         images: Normalized.
-        layer: Index of the gate in the order of the modules (-1 is the last one), or the name of
+        layers: Index of the gate in the order of the modules (-1 is the last one), or the name of
             its block, or of the module that the block was inserted after.
 
     Raises:
@@ -101,7 +101,7 @@ def gates(
     Source:
         Woo et al. 2018, arXiv:1807.06521, figure 5, draws gated features; these are the gates.
     """
-    site = resolve_gate(subject.info, layer)
+    site = resolve_gate(subject.info, layers)
     with torch.no_grad(), record(subject, layers=[site]) as recording:
         subject.forward(images)
     values = recording.maps[-1].values

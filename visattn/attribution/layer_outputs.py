@@ -92,7 +92,7 @@ def layer_activations(
         raise ValueError(
             f"{layer.site} of {subject.info.name} returns {len(layer.levels)} levels of a "
             "feature pyramid; use gradcam, gradcam++, layercam or hirescam, which sum over levels, "
-            "or name a layer by layer="
+            "or name a layer by layers="
         )
     outputs: list[Tensor] = []
 

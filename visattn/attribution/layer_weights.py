@@ -153,6 +153,23 @@ def resolve_attention_layer(
     )
 
 
+def resolve_attention_layers(
+    info: ModelInfo, layers: int | str | Sequence[int | str], *, allow_unread: bool = False
+) -> list[AttentionLayer]:
+    """Return one attention layer, or several whose maps can be averaged.
+
+    Raises:
+        ValueError: If there is no such layer, or they have several token grids.
+    """
+    listed = [layers] if isinstance(layers, int | str) else layers
+    chosen = [resolve_attention_layer(info, each, allow_unread=allow_unread) for each in listed]
+    grids = {each.key_grid or each.grid for each in chosen}
+    if len(grids) != 1:
+        got = ", ".join(f"{rows} x {columns}" for rows, columns in sorted(grids)) or "none"
+        raise ValueError(f"layers must have one token grid to take their mean, got {got}")
+    return list(dict.fromkeys(chosen))
+
+
 def layers_from(info: ModelInfo, start_layer: int) -> tuple[AttentionLayer, ...]:
     """Return the attention layers from one on.
 

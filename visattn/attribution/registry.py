@@ -66,7 +66,7 @@ class Method:
     @property
     def on_grid(self) -> bool:
         """Whether a map lies on the grid of a layer, and not on the pixels."""
-        return self.needs == "tokens" or "layer" in self.default_kwargs
+        return self.needs == "tokens" or "layers" in self.default_kwargs
 
     def of_query(self, target: Any) -> bool:
         """Return whether a map shows what a query of a detector attended to."""
@@ -92,7 +92,7 @@ class Method:
             >>> info = ModelInfo("net", "other", (8, 8), (0.5,), (0.5,), "none")
             >>> network = Subject(torch.nn.Identity(), info, torch.nn.Identity())
             >>> METHODS["gradcam"].supports(network)
-            'it has no layer whose features lie on a grid; name one of its modules with layer='
+            'it has no layer whose features lie on a grid; name one of its modules with layers='
         """
         info = subject.info
         dense = isinstance(target, DenseTarget)
@@ -101,8 +101,10 @@ class Method:
             if reason := info.output.error or (info.gradient_error if backward else ""):
                 return reason
         # the layers of a dense model are searched when a map is computed
-        if self.needs == "features" and not (info.feature_layers or dense or "layer" in args):
-            hint = "; name one of its modules with layer=" if "layer" in self.default_kwargs else ""
+        if self.needs == "features" and not (info.feature_layers or dense or "layers" in args):
+            hint = (
+                "; name one of its modules with layers=" if "layers" in self.default_kwargs else ""
+            )
             return (info.features_error or "it has no layer whose features lie on a grid") + hint
         if reason := self.check(subject, target):
             return reason

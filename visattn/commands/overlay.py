@@ -81,8 +81,9 @@ def overlay(
         text: texts to compare the photos with, for a model of images and texts such as CLIP
         at: what to explain of a model of dense outputs: pixel:X,Y, box:L,T,R,B or box:best,
             query:N, region:predicted or region:MASK.png, in pixels of the photo
-        layers: indices from 0 (-1 is the last), or names of modules, such as layer4.2
-        heads: indices of attention heads, from 0 (default: all)
+        layers: index from 0 (-1 is the last), or name of a module, such as layer4.2; the attention
+            of several is their mean
+        heads: indices of attention heads, from 0, whose mean is taken (default: all)
         method_args: arguments of the methods, such as num_masks=4000
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
             (default: preprocessing of the model)
@@ -181,8 +182,9 @@ def _maps(
     given = dict(parse_value(each) for each in method_args)
     given |= {"heads": list(heads)} if heads else {}
     places = [int(each) if each.lstrip("-").isdecimal() else each for each in layers]
+    given |= {"layers": places} if places else {}
     known = {name for method in methods for name in method.default_kwargs}
-    if unknown := {*given, *(["layer"] if places else [])} - known:
+    if unknown := {*given} - known:
         raise ValueError(
             f"{', '.join(each.name for each in methods)} has no {min(unknown)}; arguments: "
             f"{', '.join(sorted(known)) or 'none'}"
@@ -196,20 +198,14 @@ def _maps(
     made: list[_Map] = []
     for method in methods:
         own = {name: value for name, value in given.items() if name in method.default_kwargs}
-        layered = places if "layer" in method.default_kwargs else []
-        for layer in layered or [None]:
-            args = own if layer is None else {**own, "layer": layer}
-            explainer.check(method.name, dense, **args)
-            more = len(layered) > 1
-            key = f"{method.name}.{_part(layer)}" if more else method.name
-            title = f"{method.title}, layer {layer}" if more else method.title
-            if not method.needs_target or not several:
-                made.append(_Map(key, title, method.name, args))
-                continue
-            for index, name in several:
-                suffix = f".text{index + 1}" if text else f".class{index}"
-                of = f"{name} \N{MIDDLE DOT} {title}", method.name, args, index
-                made.append(_Map(f"{key}{suffix}" if len(several) > 1 else key, *of))
+        explainer.check(method.name, dense, **own)
+        if not method.needs_target or not several:
+            made.append(_Map(method.name, method.title, method.name, own))
+            continue
+        for index, name in several:
+            suffix = f".text{index + 1}" if text else f".class{index}"
+            key = f"{method.name}{suffix}" if len(several) > 1 else method.name
+            made.append(_Map(key, f"{name} \N{MIDDLE DOT} {method.title}", method.name, own, index))
     return made
 
 
@@ -219,11 +215,6 @@ def _is_slow(spec: _Map) -> bool:
 
     known = {*METHODS[spec.method].default_kwargs}
     return bool({"internal_batch_size", "num_samples"} & known)
-
-
-def _part(layer: int | str | None) -> str:
-    """Return a layer as part of a file name."""
-    return f"layer{layer}" if isinstance(layer, int) else str(layer).replace("#", "_run")
 
 
 def _dense_target(at: str, target: Sequence[str]) -> Any:

@@ -36,7 +36,7 @@ def did_you_mean(
 
 
 _OTHER_NAMES = {
-    "cmap": "colormap", "alpha": "opacity",
+    "cmap": "colormap", "alpha": "opacity", "layer": "layers", "target_layers": "layers",
     **dict.fromkeys(("imgsz", "img_size", "image_size"), "input_size"),
 }  # fmt: skip
 

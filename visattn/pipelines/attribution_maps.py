@@ -9,7 +9,7 @@ import torch
 from visattn.attribution.analysis import read_by_target
 from visattn.attribution.dense_targets import QueryTarget
 from visattn.attribution.gates import resolve_gate
-from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layer
+from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layers
 from visattn.attribution.methods import Method
 from visattn.attribution.targets import Score, resolve_target
 from visattn.io.safe_text import print_message
@@ -87,14 +87,15 @@ def _common_info(
     """Return what the maps of all images share."""
     info, output = subject.info, subject.info.output
     is_class = score.kind in ("class", "none")
-    layer, note = options.get("layer"), ""
+    layer, note = options.get("layers"), ""
     more: dict[str, Any] = {}
     if layer is not None and method.needs == "gates":
         layer = resolve_gate(info, layer)
     elif layer is not None and method.needs == "tokens":
-        attention = resolve_attention_layer(info, layer, allow_unread=True)
-        layer, note = attention.site, _layers_behind(subject, attention.site)
-        if attention in info.unread_layers:
+        chosen = resolve_attention_layers(info, layer, allow_unread=True)
+        layer = ", ".join(each.site for each in chosen)
+        note = ", ".join(filter(None, (_layers_behind(subject, each.site) for each in chosen)))
+        if {*chosen} & {*info.unread_layers}:
             more["unread"] = "no score depends on the attention of this layer"
     elif layer is not None:
         feature = resolve_feature_layer(subject, layer)

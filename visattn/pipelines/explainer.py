@@ -2,7 +2,7 @@
 
 model ----------> Subject: analyzed once for each size of its images
 photos ---------> Preprocessing --> inputs [b c y x], a geometry for each
-method, target -> METHODS[name].function(subject, inputs, target, layer=...) --> grid [b y x]
+method, target -> METHODS[name].function(subject, inputs, target, layers=...) --> grid [b y x]
 grid, geometry -> AttentionMap
 """
 
@@ -114,9 +114,10 @@ def explain(
         text: For a model of images and texts (CLIP, SigLIP), one text to explain, or several.
         processor: Processor or tokenizer of such a model in memory; without texts, the image
             processor of any model of transformers, whose preprocessing is then used.
-        method_args: Arguments of the method; of several methods, those that have them. `layer` is
-            the index of an attention layer, or any module of the model or its name;
-            `layer4.2.relu#2` is the second call of `layer4.2.relu`.
+        method_args: Arguments of the method; of several methods, those that have them. `layers`
+            is the index of a layer, or any module of the model or its name; `layer4.2.relu#2` is
+            the second call of `layer4.2.relu`. Of several layers or `heads`, attention is the mean;
+            class activation maps and gates are those of one layer.
 
     Returns:
         `maps[image]`, each a map `[y, x]`, or `[t, y, x]` for a list of texts. A list of methods or
@@ -341,12 +342,26 @@ class Explainer:
                 f"{name} does not fit {subject.info.name}{of}: {reason}; supported methods: "
                 f"{', '.join(fitting)}"
             )
-        if isinstance(args.get("layer"), nn.Module):
-            args["layer"] = find_module_name(self.model, args["layer"])
-        if described and method.needs == "features" and "layer" not in args and batch is not None:
+        if "layers" in args:
+            args["layers"] = self._layers(args["layers"], method)
+        if described and method.needs == "features" and "layers" not in args and batch is not None:
             info = replace(subject.info, feature_layers=(bottleneck_layer(subject),))
             subject = replace(subject, info=info)
         return subject, method, args
+
+    def _layers(self, layers: Any, method: Method) -> Any:
+        """Return modules by their names; one layer by itself, as methods of one layer take it."""
+        listed = list(layers) if is_list(layers) else [layers]
+        names = [
+            find_module_name(self.model, each) if isinstance(each, nn.Module) else each
+            for each in listed
+        ]
+        if len(names) > 1 and method.needs != "tokens":
+            raise ValueError(
+                f"{method.name} is the map of one layer, got {len(names)} layers; explain each, or "
+                "use attention or gradient_attention, which are means over layers"
+            )
+        return names[0] if len(names) == 1 else names
 
     def explain(
         self,
@@ -381,7 +396,7 @@ class Explainer:
         if not {*names} <= {*own}:
             first = self._prepare(listed[:1], dense=dense)
             if "auto" in names:
-                chosen = self._default(first, targets[0][0], layered="layer" in method_args)
+                chosen = self._default(first, targets[0][0], layered="layers" in method_args)
                 names = [chosen if name == "auto" else name for name in names]
             if dense or (len(listed) > 1 and not self.analyze(first).independent):
                 step = 1

@@ -36,7 +36,7 @@ def _find(subject: Subject) -> FeatureLayer:
     name = subject.info.name
     if resizes_images(subject.model):
         if not hasattr(subject.model, "backbone"):
-            raise ValueError(f"{name} has no module backbone; name a layer by layer=")
+            raise ValueError(f"{name} has no module backbone; name a layer by layers=")
         return resolve_feature_layer(subject, "backbone")
     with frozen(subject.model), probing():
         trace = subject.tracer().run(subject.probe_image())
@@ -47,7 +47,7 @@ def _find(subject: Subject) -> FeatureLayer:
     areas = [_num_cells(output) for output in read if output.tensor.ndim == 4]
     if not areas:
         raise ValueError(
-            f"{name} has no layer whose features lie on a grid; name a layer by layer="
+            f"{name} has no layer whose features lie on a grid; name a layer by layers="
         )
     # Maps of a decoder may be coarser than the tokens of its encoder.
     sites = [

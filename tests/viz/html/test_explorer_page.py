@@ -96,10 +96,10 @@ def test_class_rows_and_pooling_layers_are_supported() -> None:
 
 
 def test_facts_name_layers_and_write_signs() -> None:
-    info = {"options": {"layer": -1, "signed": True, "shift": -2}, "layer": "bn2"}
+    info = {"options": {"layers": -1, "signed": True, "shift": -2}, "layer": "bn2"}
     negative = method_map("a", -np.ones((2, 2)), PLACE, **info)
     facts = dict(page_data(page(maps=[negative]))["maps"][0]["facts"])
-    assert facts["Layer"] == "bn2"
+    assert facts["Layers"] == "bn2"
     assert facts["Signed"] == "yes"
     assert facts["Shift"] == "\N{MINUS SIGN}2"
     assert facts["Values"] == "\N{MINUS SIGN}1 to \N{MINUS SIGN}1"

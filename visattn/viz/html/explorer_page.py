@@ -243,7 +243,7 @@ def _facts(attention_map: AttentionMap) -> list[tuple[str, str]]:
     options = {
         **info.options,
         # By its name: the number of a layer says nothing to a reader.
-        **({} if info.layer is None or "layer" not in info.options else {"layer": info.layer}),
+        **({} if info.layer is None or "layers" not in info.options else {"layers": info.layer}),
     }
     for key, value in sorted(options.items()):
         if value is not None:
