@@ -26,7 +26,7 @@ WHEN = {
 }
 """What a method needs of a model, and when to take such a method."""
 GALLERY = (
-    "The same two photos for all methods, with `imagenet-classifier` and the classes it names: "
+    "The same two photos for all methods that fit `imagenet-classifier`, for the classes it names: "
     "Siamese cat and dining table. Methods on tokens need a transformer, which does not come with "
     "visattn, `gates` a block with a gate for each place; `itti_koch` reads the photo alone."
 )
