@@ -101,11 +101,12 @@ def test_the_box_of_a_word_is_that_of_its_tokens() -> None:
     assert (result.label, result.score) == (caption.words[0], pytest.approx(1.0))
 
 
-def test_a_decoder_that_moves_its_rows_is_refused() -> None:
+@pytest.mark.parametrize("layer", ["layers.0", "layers.1"])
+def test_a_decoder_that_moves_its_rows_is_refused(layer: str) -> None:
     """By one token, for example for a token of its own: maps would lie beside the objects."""
     model, processor = build("llava")
-    first: Any = text_decoder(model)[1].get_submodule("layers.0")
-    first.register_forward_pre_hook(lambda _, args: (args[0].roll(1, 1), *args[1:]))
+    moved: Any = text_decoder(model)[1].get_submodule(layer)
+    moved.register_forward_pre_hook(lambda _, args: (args[0].roll(1, 1), *args[1:]))
     with pytest.raises(ValueError, match="reads image tokens at other keys than it is given"):
         replays("llava", model=(model, processor))
 

@@ -41,7 +41,7 @@ from visattn.recording.frozen import without_grad
 from visattn.recording.interception import attention_calls, in_this_run
 
 _INPUTS = "inputs_embeds"
-_KEYS = "keys"  # of the first self-attention of the text decoder
+_KEYS = "keys"  # of the last self-attention of the text decoder
 _WORDS = 2  # behind the prompt
 _AMPLITUDE = 1e-3  # of noise: small, so that rows change linearly, but more than rounding
 _LEAST_RUNS, _MOST_RUNS = 4, 48
@@ -255,12 +255,15 @@ class _Rows:
         self.dtype = torch.promote_types(weight_dtype(model), torch.float32)
         self.is_half = any(weight.dtype in HALF for weight in model.parameters())
 
-    def read(self, pixels: Tensor, until: Collection[str] = ()) -> dict[str, Tensor]:
+    def read(
+        self, pixels: Tensor, until: Collection[str] = (), *, layers: bool = True
+    ) -> dict[str, Tensor]:
         """Return the rows `n c` of the decoder's input, and the values of attention by layer.
 
         Args:
             pixels: The pixel values.
             until: Rows with which the run ends.
+            layers: Whether the values of each layer of the decoder are kept, besides the last keys.
         """
         rows: dict[str, Tensor] = {}
 
@@ -285,8 +288,9 @@ class _Rows:
             if self.in_decoder(call.name) or num_queries != num_keys:
                 read = values.transpose(1, 2).flatten(2).flatten(0, 1)
                 if _INPUTS in rows and self.in_decoder(call.name) and num_queries == num_keys:
-                    keep(_KEYS, read)
-                keep(call.name, read)
+                    rows[_KEYS] = read  # layers before may have moved them
+                if layers or not self.in_decoder(call.name):
+                    keep(call.name, read)
             if num_queries == num_keys:
                 return torch.eye(num_keys, dtype=values.dtype, device=values.device)
             # words keep their content, too
@@ -320,7 +324,7 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
 
     base = torch.where(pixels.shown, noise(), original.double().cpu())
     change = noise() * pixels.shown
-    before, after = (rows.read(each, (_KEYS,)) for each in (base, base + change))
+    before, after = (rows.read(each, layers=False) for each in (base, base + change))
     site = _INPUTS
     changed = _changed(before, after, site)
     if len(changed):
@@ -434,9 +438,9 @@ def _changed(
 def _check_keys(
     model: nn.Module, before: dict[str, Tensor], after: dict[str, Tensor], changed: Tensor
 ) -> None:
-    """Refuse a decoder whose keys are not the rows that it is given.
+    """Refuse a decoder whose keys, up to its last layer, are not the rows that it is given.
 
-    Hybrid decoders carry the photo on to later keys before their first attention.
+    Hybrid decoders carry the photo on to later keys between their attention layers.
     """
     if _KEYS not in before:
         return
