@@ -1,6 +1,7 @@
 """Sites by position: residual branches, ends of stages, patterns, names and functions."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import timm
@@ -47,6 +48,9 @@ def test_stage_ends_are_those_of_timm_without_the_stem() -> None:
         "pvt_v2_b0": [f"stages.{n}" for n in range(4)],
     }.items():
         assert names(timms(name), "stage_end") == ends
+        within: Any = nn.ModuleDict({"backbone": timms(name)})
+        within.forward = within["backbone"].forward  # as a classifier that wraps one
+        assert names(within, "stage_end") == [f"backbone.{each}" for each in ends]
     sites = find_sites(timms("test_mambaout"), "stage_end", IMAGE)
     assert all(site.channels_last for site in sites)
 

@@ -388,7 +388,8 @@ def test_the_method_that_fits_is_chosen_and_names_are_found_in_any_spelling() ->
     made = {explain(model, photo())[0].info.method for model in models.values()}
     assert made == {*models}
     [layered] = explain(vit(), photo(), layers="blocks.1")
-    assert layered.info.method == "gradcam"
+    [mean] = explain(vit(), photo(), layers=[0, "blocks.1.attn"])
+    assert (layered.info.method, mean.info.method) == ("gradcam", "attention")
     [[one, other]] = explain(cnn(), photo(), ["Grad-CAM++", "Integrated Gradients"], n_steps=2)
     assert (one.info.method, other.info.method) == ("gradcam++", "integrated_gradients")
 

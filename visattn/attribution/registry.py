@@ -238,21 +238,21 @@ def supported_methods(subject: Subject, target: Any = None) -> list[str]:
     return [name for name, entry in METHODS.items() if not entry.supports(subject, target)]
 
 
-def default_method(
-    supported: Sequence[str], *, of_texts: bool = False, layered: bool = False
-) -> str:
+def default_method(supported: Sequence[str], *, of_texts: bool = False, num_layers: int = 0) -> str:
     """Return the method that is used if none is named: rollout, else Grad-CAM, else what fits.
 
     Args:
         supported: Names of the methods that fit the model.
         of_texts: Whether texts are explained, which rollout would ignore.
-        layered: Whether a layer is named, which rollout does not take.
+        num_layers: Number of layers that are named: rollout takes none, Grad-CAM at most one.
 
     Example:
         >>> default_method(["gradcam", "rollout"]), default_method(["rise", "gradcam"])
         ('rollout', 'gradcam')
     """
-    preferred = ["gradcam", "rollout"] if layered else ["rollout", "gradcam"]
+    preferred = ["gradcam", "rollout"] if num_layers else ["rollout", "gradcam"]
+    if num_layers > 1:
+        preferred = ["attention", *preferred]
     if of_texts:
         preferred = ["legrad", "gradcam", *preferred]
     matches = [name for name in (*preferred, "attention", "input_gradient") if name in supported]

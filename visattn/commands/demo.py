@@ -4,8 +4,11 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from visattn.commands.arguments import Photos
+from tyro.conf import arg
+
+from visattn.commands.arguments import Flag, Photos
 from visattn.commands.caption import caption
 from visattn.commands.loop import INDEX, MADE, LoopOptions, finished_records
 from visattn.commands.overlay import overlay
@@ -15,10 +18,10 @@ from visattn.results.cards import Card
 
 
 def demo(
-    photos: Photos = (),
+    photos: Annotated[Photos, arg(metavar="[PHOTO ...]")] = (),
     *,
     out: Path = Path("visattn-demo"),
-    open_page: bool = True,
+    no_browser: Flag = False,
 ) -> int:
     """Caption photos and show where a classifier looks on them; open the page.
 
@@ -30,7 +33,7 @@ def demo(
         photos: your own photos: files, folders, patterns in quotes, URLs (default: six photos that
             come with visattn)
         out: output folder
-        open_page: open the page in a browser, if the output goes to a terminal
+        no_browser: do not open the page in a browser, as is done if the output goes to a terminal
     """
     if not photos:
         from visattn.images.sample_photos import sample_photos
@@ -41,7 +44,7 @@ def demo(
     page = (out / INDEX).resolve()
     atomic_write(page, _index(out, [Path(photo).stem for photo in photos]))
     print_where(page)
-    if open_page and sys.stdout.isatty():
+    if not no_browser and sys.stdout.isatty():
         webbrowser.open(page.as_uri())
     return max(codes)
 

@@ -176,7 +176,7 @@ def _maps(
     if not {*names} - {"all", "auto"}:
         supported = explainer.methods(dense)
         of_texts = isinstance(explainer.model, TextScorer)
-        auto = default_method(supported, of_texts=of_texts, layered=bool(layers))
+        auto = default_method(supported, of_texts=of_texts, num_layers=len(layers))
         names = supported if "all" in names else [auto]
     methods = [get_method(name) for name in dict.fromkeys(names)]
     given = dict(parse_value(each) for each in method_args)

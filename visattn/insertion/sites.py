@@ -86,14 +86,20 @@ def _select_names(
         if pattern == "residual":
             found = branches
         elif pattern == "stage_end":  # the stem is no stage: BAM stands after stages of units
-            ends = [
-                str(stage["module"]) for stage in cast("Any", getattr(model, "feature_info", ()))
-            ]
-            found = [name for name in ends if not name.startswith(("act1", "conv_stem", "stem"))]
+            # Also inside of another model, as in TimmClassifier.
+            owners = [each for each in modules.items() if hasattr(each[1], "feature_info")]
+            within, timm_model = owners[0] if owners else ("", model)
+            stages = cast("Any", getattr(timm_model, "feature_info", ()))
+            ends = [str(stage["module"]) for stage in stages]
+            found = [
+                f"{within}.{name}".removeprefix(".")
+                for name in ends if not name.startswith(("act1", "conv_stem", "stem"))
+            ]  # fmt: skip
         else:
             found = [name for name in modules if name and matches(name, pattern)]
         if not found:
-            hint = did_you_mean(pattern, ["residual", "stage_end", *modules], otherwise="")
+            known = [each for each in ("residual", "stage_end", *modules) if each != pattern]
+            hint = did_you_mean(pattern, known, otherwise="")
             raise ValueError(
                 f"{type(model).__name__} has no module for {pattern!r}: position is 'residual' (of "
                 "networks that add residual branches), 'stage_end' (of timm's, by their "

@@ -396,7 +396,7 @@ class Explainer:
         if not {*names} <= {*own}:
             first = self._prepare(listed[:1], dense=dense)
             if "auto" in names:
-                chosen = self._default(first, targets[0][0], layered="layers" in method_args)
+                chosen = self._default(first, targets[0][0], method_args.get("layers"))
                 names = [chosen if name == "auto" else name for name in names]
             if dense or (len(listed) > 1 and not self.analyze(first).independent):
                 step = 1
@@ -465,12 +465,13 @@ class Explainer:
                 rows[image].append(made)
         return rows
 
-    def _default(self, batch: PreparedImages, target: Any, *, layered: bool) -> str:
+    def _default(self, batch: PreparedImages, target: Any, layers: Any) -> str:
         """Return the method that is used if none is named."""
         if isinstance(target, DenseTarget):
             return "attention" if isinstance(target, QueryTarget) else "gradcam"
         fitting = supported_methods(self.analyze(batch), target)
-        return default_method(fitting, of_texts=self.text is not None, layered=layered)
+        count = 1 if isinstance(layers, int | str) else len(layers or ())
+        return default_method(fitting, of_texts=self.text is not None, num_layers=count)
 
     def _sequences(
         self,
