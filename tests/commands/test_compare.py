@@ -66,7 +66,9 @@ def test_comparison_resumes_and_says_that_the_test_split_is_the_validation_split
     assert "other --options: choose another --out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("best", [{"val/accuracy": 0.5}, None], ids=["validated", "not"])
 def test_interrupted_training_leaves_the_table_of_the_others(
+    best: dict[str, float] | None,
     run: Callable[..., int],
     config: Path,
     tmp_path: Path,
@@ -81,7 +83,7 @@ def test_interrupted_training_leaves_the_table_of_the_others(
             started.append(f"{folder.parent.name} {folder.name}")
             return 143 if len(started) == 3 else 0
         folder.mkdir(parents=True)
-        record = {"fit": {"parameters": 9, "wall_seconds": 60, "best": {"val/accuracy": 0.5}}}
+        record = {"fit": {"parameters": 9, "wall_seconds": 60, "best": best}}
         (folder / "run.json").write_text(json.dumps({**record, "test": {"shared": 0}}))
         (folder / "test.json").write_text('{"test/accuracy": 0.5}')
         return 0

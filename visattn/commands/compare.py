@@ -48,7 +48,8 @@ def compare(
             cbam:reduction=8,model.classifier.init=paper; as-is is the config itself
         seeds: seeds of weights, order and augmentation of the data
         options: options of every fit, such as trainer.max_epochs=30 data.batch_size=64
-        metric: the test score that is compared (default: that which chooses the best checkpoint)
+        metric: the test score that is compared (default: that which chooses the best checkpoint, the
+            first without validation)
         figures: format of the figure
         out: folder of runs and tables (default: runs/compare/CONFIG)
     """
@@ -247,7 +248,7 @@ def _cells(line: Line) -> list[str]:
 
 def _write(runs: Sequence[Run], metric: str, out: Path, figures: str) -> None:
     """Write and print the tables, and draw the figure."""
-    metric = metric or runs[0].monitor
+    metric = metric or runs[0].monitor or next(iter(runs[0].scores))
     if metric not in runs[0].scores:
         raise ValueError(f"--metric must be one of {', '.join(runs[0].scores)}; got {metric!r}")
     note = ""
