@@ -48,8 +48,8 @@ def compare(
             cbam:reduction=8,model.classifier.init=paper; as-is is the config itself
         seeds: seeds of weights, order and augmentation of the data
         options: options of every fit, such as trainer.max_epochs=30 data.batch_size=64
-        metric: the test score that is compared (default: that which chooses the best checkpoint, the
-            first without validation)
+        metric: the test score that is compared (default: that which chooses the best checkpoint;
+            without validation, the first)
         figures: format of the figure
         out: folder of runs and tables (default: runs/compare/CONFIG)
     """
