@@ -1,7 +1,5 @@
 """Blocks by name: those of the package, and those that users register or pass as classes."""
 
-import re
-
 import pytest
 import torch
 from host_models import image, residual_net
@@ -48,14 +46,11 @@ def test_blocks_are_listed_by_kind() -> None:
 
 
 @pytest.mark.parametrize("name", va.list_blocks())
-def test_info_and_docstring_cite_the_same_paper(name: str) -> None:
-    info, doc = block_class(name).info, block_class(name).__doc__ or ""  # type: ignore[attr-defined]
-    assert block_name(va.create_block(name, 16)) == info.name == name
-    assert re.match(
-        r"[A-Z]\w+( et al\.| and \w+)? 20\d\d, (arXiv:\d{4}\.\d{5}$|ICML, )", info.paper
-    )
-    assert info.paper.partition(", ICML")[0] in doc
-    assert re.search(r"::\n\n +(G|u|z|f|y)(_i|\[p\])? = ", doc)
+def test_the_docstring_cites_the_paper_of_the_info(name: str) -> None:
+    block = va.create_block(name, 16)
+    paper = block.info.paper.partition(", ICML")[0]  # type: ignore[union-attr]
+    assert block_name(block) == name
+    assert paper in (type(block).__doc__ or "")
 
 
 def test_a_registered_block_is_known_by_name() -> None:

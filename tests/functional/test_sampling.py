@@ -1,4 +1,4 @@
-"""Affine sampling against a loop, torch's grid, and the area of sampled regions."""
+"""Affine sampling against torch's grid, and the area of sampled regions."""
 
 import math
 
@@ -22,35 +22,6 @@ BOTH = pytest.mark.parametrize("align_corners", [False, True])
 
 def poses(count: int = 3, *, size: float = 0.3, seed: int = 0) -> Tensor:
     return torch.eye(2, 3, dtype=torch.float64) * 0.5 + size * numbers(count, 2, 3, seed=seed)
-
-
-@BOTH
-def test_affine_sample_matches_the_equation(align_corners: bool) -> None:
-    height, width = 5, 7
-    x, pose = numbers(2, 3, height, width), poses(2)
-    view = affine_sample(x, pose, align_corners=align_corners)
-
-    def coordinate(index: int, count: int) -> float:
-        return 2 * index / (count - 1) - 1 if align_corners else (2 * index + 1) / count - 1
-
-    def index(coordinate: float, count: int) -> float:
-        ends = count - 1 if align_corners else count
-        return (coordinate + 1) / 2 * ends - (0 if align_corners else 0.5)
-
-    for b in range(2):
-        for i in range(height):
-            for j in range(width):
-                place = torch.tensor(
-                    [coordinate(j, width), coordinate(i, height), 1], dtype=torch.float64
-                )
-                u, v = (pose[b] @ place).tolist()
-                column, row = index(u, width), index(v, height)
-                expected = torch.zeros(3, dtype=torch.float64)
-                for m in range(height):
-                    for n in range(width):
-                        share = max(0.0, 1 - abs(row - m)) * max(0.0, 1 - abs(column - n))
-                        expected += share * x[b, :, m, n]
-                torch.testing.assert_close(view[b, :, i, j], expected)
 
 
 @BOTH

@@ -40,16 +40,6 @@ def gaussian_log_prob(
     return -distances - means.shape[-1] * (std.log() + math.log(2 * math.pi) / 2)
 
 
-def gaussian_entropy(std: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """Return the differential entropy of an isotropic Gaussian of two dimensions, in nats.
-
-    Example:
-        >>> round(float(gaussian_entropy(torch.tensor(1.0))), 4)
-        2.8379
-    """
-    return 2 * (std.log() + math.log(2 * math.pi * math.e) / 2)
-
-
 def categorical_log_prob(
     logits: Float[Tensor, "*n k"], actions: Int[Tensor, "*n"]
 ) -> Float[Tensor, "*n"]:

@@ -148,12 +148,6 @@ def user_code_file(spec: str) -> Path | None:
     return Path(module.origin) if module and module.origin else None
 
 
-def load_object(spec: str) -> Any:
-    """Return an object of user code, or what a class or function of it returns; code is run."""
-    with user_object(spec) as named:
-        return named() if inspect.isclass(named) or inspect.isroutine(named) else named
-
-
 @contextmanager
 def user_object(spec: str) -> Iterator[Any]:
     """Import an object of user code; the modules beside it can be imported meanwhile.
