@@ -100,6 +100,7 @@ photo-captioner: .venv/core.stamp
 
 pictures: .venv/core.stamp
 	$(BIN)/python tools/pictures.py
+	$(BIN)/python docs/benchmark_plots.py
 
 # Those that compile run even if others failed.
 test: .venv/dev.stamp

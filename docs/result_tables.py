@@ -5,8 +5,8 @@
 
 A row names a config in backticks, and the settings in which its runs differ from it (`overrides`).
 A cell that names a score of these runs, such as `test/AP` or `test/error * 100`, shows it, and
-time, parameters, commit and date are those of the runs. All other cells are printed as they stand;
-rows without runs end with the commit that recorded them, and its date.
+time and parameters are those of the runs. All other cells are printed as they are. The column
+`measured`, the commit and date of a row, stays in the file.
 """
 
 import csv
@@ -30,10 +30,11 @@ def read(task: str) -> Rows:
 
 
 def table(task: str) -> Rows:
-    """Return the rows of a task with the scores of runs; columns without any entry are left out."""
+    """Return the rows of a task with the scores of runs; empty columns are left out."""
     rows = [with_scores(row) for row in read(task)]
     filled = [column for column in rows[0] if any(row[column] for row in rows)]
-    return [{column: row[column] for column in filled if column != "overrides"} for row in rows]
+    shown = [column for column in filled if column not in ("overrides", "measured")]
+    return [{column: row[column] for column in shown} for row in rows]
 
 
 def with_scores(row: dict[str, str]) -> dict[str, str]:

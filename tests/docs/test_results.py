@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from result_tables import CONFIG, read, table, times
+from benchmark_plots import PLOTS, digest, file_of
+from result_tables import CONFIG, read, table, times, with_scores
 from run_rows import quoting, renewed, runs, summary
 
 from visattn.training.command import config_digest
@@ -21,12 +22,19 @@ def test_the_page_shows_every_table() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_rows_say_what_was_measured_and_when(task: str) -> None:
-    rows = table(task)
-    assert all(re.fullmatch(r"[0-9a-f]{8} \d{4}-\d{2}-\d{2}", row["measured"]) for row in rows)
-    for row, shown in zip(read(task), rows, strict=True):
+    for row, shown in zip(read(task), table(task), strict=True):
+        assert re.fullmatch(r"[0-9a-f]{8} \d{4}-\d{2}-\d{2}", with_scores(row)["measured"])
+        assert "measured" not in shown
         scores = [cell for cell in row.values() if re.fullmatch(r"\w+/\w+( \* \d+)?", cell)]
         assert bool(row["measured"]) != bool(scores), f"{row}: typed, or of runs"
         assert not {*scores} & {*shown.values()}
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_plot_shows_the_rows_of_today(name: str) -> None:
+    rows = digest({task: table(task) for task in PLOTS[name][1]})
+    assert rows in file_of(name).read_text(), "python docs/benchmark_plots.py draws it again"
+    assert f"]({file_of(name).name})" in PAGE
 
 
 def test_configs_of_the_tables_exist() -> None:
