@@ -239,6 +239,9 @@ def test_what_a_model_cannot_explain_is_reported_and_not_drawn(
     assert run("overlay --method gradcam --model", nan, photos, "--out", tmp_path / "nan") == 1
     assert "not written: tall: gradcam: the map holds NaN" in capsys.readouterr().err
     assert not [*(tmp_path / "nan").glob("*.gradcam.png")]
+    assert run("overlay --method gradcam --figures png --model", zero, photos, "--out", out) == 1
+    assert "the map is zero everywhere" in capsys.readouterr().err
+    assert "tall.json" in names(out)
 
 
 def test_a_failing_method_does_not_stop_the_others(

@@ -4,7 +4,7 @@ import io
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,15 +13,26 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+import torch
+from detection_data import small_detector
 from PIL import Image
+from question_models import small_mac
 
 import visattn as va
 from visattn.images import reader
 from visattn.images.reader import ImageError, read_image
-from visattn.images.sources import find_images, list_photos, read_images, read_list
+from visattn.images.sources import find_images, read_images, read_list
 from visattn.io import sources as remote
 from visattn.io.sources import Source
-from visattn.models.resnet import AttentionResNet
+from visattn.models import (
+    AttentionResNet,
+    RecurrentAttentionModel,
+    ShowAttendTell,
+    SmallEncoder,
+    UNet,
+)
+from visattn.pipelines import glimpses
+from visattn.results.kinds import SPECIAL_TOKENS
 
 
 def png(level: int, size: tuple[int, int] = (7, 5)) -> bytes:
@@ -247,11 +258,63 @@ def test_a_store_is_read_by_fsspec(folder: Path) -> None:
         store.rm("/bucket", recursive=True)
 
 
-def test_the_library_takes_what_the_commands_take(folder: Path) -> None:
-    model = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
+def results_of(photos: Callable[[], Any]) -> dict[str, list[Any]]:
+    """Return what each function of the library gives for photos: image, and its size."""
+    torch.manual_seed(0)
+    encoder = SmallEncoder((24, 40), channels=8)
+    captioner = ShowAttendTell((*SPECIAL_TOKENS, "red"), encoder, hidden_size=11)
+    segmenter = UNet(("background", "cat"), encoder)
+    glimpse = RecurrentAttentionModel(("cat", "dog"), (24, 40), (0.5,), (0.5,), glimpse_size=7)
+    classifier = AttentionResNet(("cat", "dog"), depth=8, stem_width=4)
+    made: dict[str, list[Any]] = {
+        "explain": va.explain(classifier, photos(), "gradcam"),
+        "caption": [each.maps for each in va.caption(captioner, photos(), max_length=2)],
+        "ask": [each.maps for each in va.ask(small_mac(), photos(), "the ring")],
+        "detect": [each.maps for each in va.detect(small_detector(), photos())],
+        "glimpses": [each.maps for each in glimpses(glimpse, photos())],
+    }
+    found = {name: [(each.info.image, each.geometry.image_size) for each in maps]
+             for name, maps in made.items()}  # fmt: skip
+    found["segment"] = [(each.image, each.labels.shape) for each in va.segment(segmenter, photos())]
+    return found
+
+
+def test_every_function_takes_photos_in_every_form(folder: Path) -> None:
+    file, turned = folder / "b.png", folder.parent / "turned.jpg"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("CMYK", (5, 7)).save(turned, exif=exif)
+
+    def forms() -> list[Any]:
+        return [
+            io.BytesIO(file.read_bytes()), file, str(file), file.read_bytes(), Image.open(file),
+            turned, Image.new("LA", (7, 5)), np.zeros((5, 7), np.uint16), np.ones((5, 7, 3)),
+        ]  # fmt: skip
+
+    names = ("image", file, file, "image", file, turned, "image", "image", "image")
+    for function, made in results_of(forms).items():
+        assert made == [(str(name), (5, 7)) for name in names], function
     archive = packed(folder, "x.zip")
-    maps = va.explain(model, archive, "gradcam")
-    assert [each.info.image for each in maps] == [str(source) for source in find_images(archive)]
-    pixels = np.zeros((5, 7, 3), np.uint8)
-    assert len(list_photos([pixels, str(folder)])) == 5
-    assert list_photos(folder / "b.png") == [folder / "b.png"]
+    for name, made in results_of(lambda: archive).items():
+        assert made == [(str(source), (5, 7)) for source in find_images(archive)], name
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        ("gone.png", "gone.png: no such file$"),
+        ("http://127.0.0.1:9/a.png", "127.0.0.1:9/a.png: no such file, or no connection to it"),
+        ("", "not a regular file"),
+        (b"", "not an image of a known format"),
+        ([], "at least one image, got none"),
+    ],
+)
+def test_every_function_says_what_is_wrong_with_a_photo(image: Any, reason: str) -> None:
+    functions = [
+        lambda: va.explain(AttentionResNet(("cat",), depth=8, stem_width=4), image, "gradcam"),
+        lambda: va.ask(small_mac(), image, "the ring"),
+        lambda: va.detect(small_detector(), image),
+    ]
+    for function in functions:
+        with pytest.raises(ValueError, match=reason):
+            function()

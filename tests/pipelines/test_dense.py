@@ -9,7 +9,6 @@ from dense_models import CLASSES, BlobDetector, PatchDetector, QueryDetector, Se
 
 import visattn as va
 from visattn.attribution.regions import mask_to_runs
-from visattn.metrics import thing_scores
 from visattn.results.info import MapInfo, Thing
 from visattn.viz.maps import draw_target
 
@@ -83,21 +82,6 @@ def test_each_photo_has_its_target_and_its_size() -> None:
     ]  # fmt: skip
     boxes = [heatmap.info.thing.box for heatmap in maps]
     assert boxes == [tuple(map(float, target.box or ())) for target in targets]
-
-
-def test_thing_scores_compare_with_the_map_of_another_thing() -> None:
-    boxes = [(10, 10, 60, 60), (140, 60, 190, 110)]
-    image = np.maximum(photo(boxes[0]), photo(boxes[1]))
-    masks = np.zeros((2, 120, 200), bool)
-    maps = []
-    for mask, (left, top, right, bottom) in zip(masks, boxes, strict=True):
-        mask[top:bottom, left:right] = True
-        center = {"x": (left + right) // 2, "y": (top + bottom) // 2}
-        target = va.PixelTarget(1, **center)
-        maps += va.explain(Segmenter().eval(), image, "layercam", target, input_size=(120, 200))
-    scores = thing_scores(maps, masks)
-    assert scores["point"] == scores["energy"] == pytest.approx(1.0, abs=0.02)
-    assert scores["other_point"] == scores["other_energy"] == pytest.approx(0.0, abs=0.02)
 
 
 def test_queries_read_the_quarter_that_they_detect() -> None:

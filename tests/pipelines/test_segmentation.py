@@ -71,15 +71,6 @@ def test_the_marked_block_keeps_its_place(mode: ResizeMode, size: tuple[int, int
     assert center == (pytest.approx(expected[0], abs=reach), pytest.approx(expected[1], abs=reach))
 
 
-def test_batches_do_not_change_the_results() -> None:
-    sizes = [(97, 131), (131, 97), (97, 97)]
-    model = RedDetector()
-    together = list(segment(model, [photo(size) for size in sizes], batch_size=2))
-    for size, result in zip(sizes, together, strict=True):
-        [alone] = segment(model, photo(size))
-        assert np.array_equal(alone.labels, result.labels)
-
-
 @pytest.mark.parametrize("size", [(1, 1), (3, 200), (200, 3)])
 def test_thin_photos_are_segmented(size: tuple[int, int]) -> None:
     pixels = np.zeros((*size, 3), np.uint8)

@@ -54,7 +54,7 @@ def glimpse(
     coverage = Coverage()
 
     def infer(images: "Sequence[LoadedImage]") -> "Sequence[ScanPath]":
-        paths = glimpses(network, images, batch_size=len(images), **options)
+        paths = glimpses(network, images, **options)
         for path in paths:
             coverage.add(path)
         return paths
@@ -69,7 +69,7 @@ def glimpse(
         shared=[f"coverage.{figures}"],
         classes=network.class_names,
     )
-    code = run(command, photos, loop)
+    code = run(command, photos, loop, batch_size=1)
     if coverage.count > 1:
         [picture] = command.shared
         atomic_write(loop.out / picture, encode_figure(coverage.figure(), picture))

@@ -407,7 +407,7 @@ class _Runner:
                 **style,
             )
             contents = {page: html.encode(), **contents}
-        if drawing.figures:
+        if drawing.figures and shown:
             drawn = figure([made for made, _ in shown], image, **style)
             contents[files[-1]] = encode_figure(drawn, files[-1])
         rows = [

@@ -44,12 +44,12 @@ def segment(
     network, made = model.load(UNet, "a segmentation model", "segment")
 
     def infer(images: "Sequence[LoadedImage]") -> "Sequence[Segmentation]":
-        return [*segment_images(network, images, resize_mode=resize_mode, batch_size=len(images))]
+        return [*segment_images(network, images, resize_mode=resize_mode)]
 
     settings = {**made, "resize_mode": resize_mode}
     endings = (f"{{}}.{figures}", "masks/{}.png", "overlays/{}.png")
     command = Command("segment", "Segmentation", settings, infer, _draw, endings)
-    return run(command, photos, loop, batch_size=8)
+    return run(command, photos, loop, batch_size=1)
 
 
 def _draw(image: "LoadedImage", result: "Segmentation", files: Sequence[str]) -> Made:

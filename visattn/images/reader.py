@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Float32, UInt8
@@ -22,7 +23,7 @@ from visattn.images.channels import channel_values, draw_channels, is_photo
 from visattn.images.formats import MAX_PIXELS, image_formats, unknown_format
 from visattn.images.rgb import from_array, to_rgb
 from visattn.io.safe_text import printable_name, read_bytes_bounded
-from visattn.io.sources import Location
+from visattn.io.sources import Location, is_url
 from visattn.results.map_files import read_array
 
 _MAX_BYTES = 256 * 2**20
@@ -85,7 +86,7 @@ class LoadedImage:
         return self.size[0] * self.size[1]
 
 
-ImageLike = PathLike | Location | bytes | Image.Image | np.ndarray | LoadedImage | Tensor
+ImageLike = PathLike | Location | bytes | BinaryIO | Image.Image | np.ndarray | LoadedImage | Tensor
 """Every form of an image; tensors are inputs of a model, which `visattn.explain` takes alone."""
 _SOURCES = (str, os.PathLike, Location, bytes, Image.Image, np.ndarray, LoadedImage)
 
@@ -102,10 +103,17 @@ def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
     """
     if isinstance(images, Tensor):
         images = [images] if images.ndim < 4 else list(images)
-    listed: list[ImageLike] = [images] if isinstance(images, _SOURCES) else list(images)
+    single = isinstance(images, _SOURCES) or hasattr(images, "read")
+    listed: list[Any] = [images] if single else list(images)  # pyright: ignore[reportArgumentType]
+    listed = [_content(each) for each in listed]
     if not listed:
         raise ValueError("there must be at least one image, got none")
     return listed
+
+
+def _content(source: Any) -> Any:
+    """Return what a stream holds, which can be read once; anything else as it is."""
+    return bytes(source.read(_MAX_BYTES)) if hasattr(source, "read") else source
 
 
 def read_image(
@@ -123,9 +131,9 @@ def read_image(
 
     Args:
         source: A file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, AVIF; HEIC with the extra `heif`;
-            an array in a .npy file), the bytes of one, a PIL image, an array as
-            `visattn.images.rgb.from_array` accepts it, or a `LoadedImage`, which is returned
-            unchanged.
+            an array in a .npy file), the bytes of one, one that is open for reading bytes, a PIL
+            image, an array as `visattn.images.rgb.from_array` accepts it, or a `LoadedImage`, which
+            is returned unchanged.
         channels: Channels of the model that takes the image: arrays that are no photos, and for
             other numbers than 1 and 3 all images, then have `values` (multispectral, depth).
         max_pixels: Largest image that is decoded.
@@ -148,6 +156,7 @@ def read_image(
     """
     if isinstance(source, LoadedImage):
         return source
+    source = _content(source)
     name = _name_of(source)
     with _explained_errors(name):
         if isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".npy":
@@ -236,8 +245,9 @@ def _name_of(source: object) -> str:
         return source.address
     if not isinstance(source, _SOURCES):
         raise TypeError(
-            "an image must be a path, bytes, a PIL image, an array or a LoadedImage, got "
-            f"{type(source).__name__}; tensors are inputs of a model, which visattn.explain takes"
+            "an image must be a path, bytes, an open file, a PIL image, an array or a LoadedImage, "
+            f"got {type(source).__name__}; tensors are inputs of a model, which visattn.explain "
+            "takes"
         )
     return str(getattr(source, "filename", "")) or "image"
 
@@ -338,7 +348,7 @@ def _explained_errors(name: str) -> Iterator[None]:
         yield
     except Exception as error:  # struct.error, zlib.error, SyntaxError, KeyError ...
         if isinstance(error, FileNotFoundError):
-            reason = "no such file"
+            reason = "no such file" + ", or no connection to it" * is_url(name)
         elif isinstance(error, (OSError, ValueError)):
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             reason = reason.removeprefix(f"{name} is ")

@@ -62,7 +62,7 @@ def find_images(
                 continue
         elif not _exists(path) and not keep_missing:
             raise FileNotFoundError(f"{path} does not exist; give image files or folders")
-        elif os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises without permission)
+        elif os.path.isdir(root):  # noqa: PTH112 (Path.is_dir raises without permission)
             files = walk_files(path, **walking)
         else:
             photos.append(path)

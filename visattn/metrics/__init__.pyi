@@ -12,7 +12,6 @@ from .grounding import (
 )
 from .localization import (
     localization_scores as localization_scores,
-    thing_scores as thing_scores,
 )
 from .ngrams import (
     bleu_scores as bleu_scores,

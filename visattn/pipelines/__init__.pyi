@@ -4,6 +4,3 @@ from .attention_panels import (
 from .scanpath import (
     glimpses as glimpses,
 )
-from .video import (
-    overlay_video as overlay_video,
-)

@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from visattn.images.reader import ImageLike, list_images, read_image
+from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.images.sources import read_images
 from visattn.models.detr import DETR, BoxPrediction, PredictedObjects
 from visattn.recording.frozen import eval_mode
 from visattn.recording.recorder import record
@@ -72,7 +73,7 @@ def detect(
 
     Args:
         model: A trained detector, as `load` returns it.
-        images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
+        images: One image or several, or folders, as for `visattn.caption`.
         threshold: Smallest score of a detection.
         max_detections: Largest number of detections per image.
         layer: Index of the decoder layer whose cross-attention is shown; -1 for the last.
@@ -97,7 +98,7 @@ def detect(
     resize = ResizeSpec(model.img_size, mode=resize_mode)
     results: list[Detections] = []
     with eval_mode(model):
-        for image in map(read_image, list_images(images)):
+        for image in read_images(images):
             pixels, geometry = resize_to_input(image, resize)
             inputs = pixels[None].to(model.query_content.device)
             attention = detector_attention(model, inputs, layer=layer)
@@ -121,6 +122,7 @@ def detect(
             values = attention.maps[0].float().cpu()[queries]
             info = MapInfo(
                 model=type(model).__name__,
+                image=image.name,
                 layer=layer % model.num_decoder_layers,
                 outside=(1 - values.sum((1, 2))).clamp(min=0).tolist(),
                 more={"heads": "mean", "queries": queries.tolist()},

@@ -483,14 +483,16 @@ class Explainer:
     ) -> list[AttentionMap]:
         """Return the maps `[t, y, x]` of each image that its words or glimpses have."""
         _refuse_arguments(method, target, *self._passed)
-        options = {"batch_size": batch_size, **method_args}
+        options = dict(method_args)
         if self._preprocessing.resize_mode is not None:
             options["resize_mode"] = self._preprocessing.resize_mode
         if method in WORD_METHODS:
             from visattn.pipelines.caption_words import explain_words  # slow to import
 
             model: Any = self.model
-            maps = explain_words(model, images, WORD_METHODS[method], **options)
+            maps = explain_words(
+                model, images, WORD_METHODS[method], batch_size=batch_size, **options
+            )
         else:
             from visattn.pipelines.scanpath import glimpses
 

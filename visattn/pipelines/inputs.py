@@ -357,8 +357,9 @@ def _resized(
         return (pixels[: len(mean)] / 255 - mean) / std, geometry
     if own is not None:
         raise ValueError(
-            f"{info.name} normalizes photos itself: pass photos, or a tensor [b, c, y, x] that is "
-            "normalized as in its training"
+            f"{info.name} normalizes photos itself: pass arrays of bytes or of floats from 0 to 1, "
+            f"got {image.values.min():g} to {image.values.max():g}; or a tensor [b, c, y, x] that "
+            "is normalized as in its training"
         )
     low, high = image.values.min(), image.values.max()
     if info.colors != PASSED_COLORS and not (low >= 0 and high <= 1):

@@ -1,9 +1,8 @@
 """Scan paths of glimpse models, placed on the original images."""
 
-import itertools
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,9 +12,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.attribution.saliency import itti_koch_saliency, saliency_scanpaths
-from visattn.geometry.affine import Geometry
-from visattn.images.reader import ImageLike, list_images, read_image
+from visattn.images.reader import ImageLike, LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.images.sources import read_images
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.inputs import note_photo
 from visattn.recording.frozen import eval_mode
@@ -33,7 +32,6 @@ def glimpses(
     policy: Policy = "greedy",
     seed: int = 0,
     resize_mode: ResizeMode = "crop",
-    batch_size: int = 16,
 ) -> list[ScanPath]:
     """Return the scan path of a glimpse model on each image.
 
@@ -42,12 +40,11 @@ def glimpses(
 
     Args:
         model: A trained glimpse model, as `load` returns it.
-        images: One image or several: files, bytes, PIL images or RGB arrays, of any size.
+        images: One image or several, or folders, as for `visattn.caption`.
         policy: The mean of the learned policy (`greedy`), samples of it (`sampled`) as in
             training, or a baseline: `random` locations, a `raster`, the peaks of `saliency`.
         seed: Seed of random initial locations, samples and random locations (32 bits).
         resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
-        batch_size: Images per batch.
 
     Raises:
         TypeError: If the model is not a glimpse model.
@@ -76,62 +73,41 @@ def glimpses(
     level = round(255 * model.pad_value)
     spec = ResizeSpec(size=model.img_size, mode=resize_mode, fill=(level, level, level))
 
-    def prepare(image: ImageLike) -> tuple[UInt8[Tensor, "3 y x"], Geometry]:
-        loaded = read_image(image)
-        note_photo(model, loaded)
-        return resize_to_input(loaded, spec)
-
-    inputs = map(prepare, list_images(images))
-    scans: list[ScanPath] = []
     with eval_mode(model):
-        while batch := list(itertools.islice(inputs, batch_size)):
-            images_of_batch, geometries = zip(*batch, strict=True)
-            scans += _scan_images(model, images_of_batch, geometries, policy, seed)
-    return scans
+        return [_scan(model, image, spec, policy, seed) for image in read_images(images)]
 
 
-def _scan_images(
+def _scan(
     model: RecurrentAttentionModel,
-    images: Sequence[UInt8[Tensor, "3 y x"]],
-    geometries: Sequence[Geometry],
+    image: LoadedImage,
+    spec: ResizeSpec,
     policy: Policy,
     seed: int,
-) -> list[ScanPath]:
-    device = model.shift.device
-    pixels = torch.stack([_to_channels(image, len(model.mean)) for image in images])
-    draws = [
-        _draw(model, image, of_image[None], policy, seed)
-        for image, of_image in zip(images, pixels, strict=True)
-    ]
-    drawn: dict[str, Any] = {
-        name: torch.cat([each[name] for each in draws]).to(device) for name in draws[0]
-    }
-    inputs = pixels.to(device)
+) -> ScanPath:
+    """Return the scan path on one photo."""
+    note_photo(model, image)
+    resized, geometry = resize_to_input(image, spec)
+    pixels = _to_channels(resized, len(model.mean))[None]
+    inputs = pixels.to(model.shift.device)
+    drawn: dict[str, Any] = _draw(model, resized, pixels, policy, seed)
+    drawn = {name: values.to(inputs.device) for name, values in drawn.items()}
     rollout = model.rollout(model.normalize(inputs), **drawn)
-    locations = rollout.locations[:, 0].float()
-    logits = rollout.logits[:, 0]
+    locations, logits = rollout.locations[0, 0].float(), rollout.logits[0, 0]
     if not (rollout.policy_means.isfinite().all() and logits.isfinite().all()):
         raise ValueError("the model outputs NaN or infinity: its weights are damaged")
-    patches = model.patches(inputs, locations).cpu()
     windows = model.retina.boxes(locations, model.img_size).cpu()
-    locations = locations.cpu()
-    probabilities = logits.double().softmax(-1).cpu()
-    info = MapInfo(model=type(model).__name__, policy=policy, seed=seed)
-    return [
-        ScanPath(
-            class_names=model.class_names,
-            probabilities=probabilities[row],
-            locations=locations[row],
-            boxes=geometry.to_image(windows[row].double().view(-1, 2)).view(windows[row].shape),
-            patches=patches[row],
-            pixels=pixels[row],
-            geometry=geometry,
-            info=info,
-            glimpses_per_label=model.num_glimpses_per_label if model.num_labels > 1 else None,
-            end_class=model.end_class,
-        )
-        for row, geometry in enumerate(geometries)
-    ]
+    return ScanPath(
+        class_names=model.class_names,
+        probabilities=logits.double().softmax(-1).cpu(),
+        locations=locations.cpu(),
+        boxes=geometry.to_image(windows.double().view(-1, 2)).view(windows.shape),
+        patches=model.patches(inputs, locations[None])[0].cpu(),
+        pixels=pixels[0],
+        geometry=geometry,
+        info=MapInfo(model=type(model).__name__, image=image.name, policy=policy, seed=seed),
+        glimpses_per_label=model.num_glimpses_per_label if model.num_labels > 1 else None,
+        end_class=model.end_class,
+    )
 
 
 def _draw(
@@ -143,7 +119,7 @@ def _draw(
 ) -> dict[str, Tensor]:
     """Return noise and first location, or all locations, of an image, as `rollout` takes them.
 
-    They depend on the seed and the image, not on its batch.
+    They depend on the seed and the image.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(image.numpy().tobytes(), seed))  # 32 bits
     if policy in ("greedy", "sampled"):

@@ -1,6 +1,7 @@
 """Segmentation of photos: the class of each pixel of the photo, gates as maps, and figures."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -8,9 +9,11 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from visattn.geometry.affine import Geometry
-from visattn.images.reader import ImageLike, list_images, read_image
+from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
+from visattn.images.sources import read_images
 from visattn.models.unet import UNet, UNetOutput
+from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap
 from visattn.results.kinds import IGNORE_CLASS
 from visattn.results.values import Segmentation
@@ -22,7 +25,6 @@ def segment(
     images: Iterable[ImageLike] | ImageLike,
     *,
     resize_mode: ResizeMode = "pad",
-    batch_size: int = 16,
 ) -> Iterator[Segmentation]:
     """Yield the segmentation of each photo, at its own size.
 
@@ -30,11 +32,10 @@ def segment(
     gets the most probable class.
 
     Args:
-        model: Segmentation model in evaluation mode.
-        images: One photo or several: files, bytes, PIL images or RGB arrays, of any size.
+        model: A trained segmentation model, as `load` returns it; its training mode is restored.
+        images: One photo or several, or folders, as for `visattn.caption`.
         resize_mode: How a photo gets the shape of the input: with margins (`pad`), by a central
             `crop`, outside of which nothing is segmented, or without its aspect ratio (`squash`).
-        batch_size: Photos per batch.
 
     Raises:
         ImageError: If a photo cannot be read.
@@ -48,13 +49,13 @@ def segment(
         (50, 30)
     """
     spec = ResizeSpec(model.img_size, mode=resize_mode)
-    sources = list_images(images)
     device = next(model.parameters()).device
-    for start in range(0, len(sources), batch_size):
-        photos = [read_image(image) for image in sources[start : start + batch_size]]
-        inputs, geometries = zip(*(resize_to_input(photo, spec) for photo in photos), strict=True)
-        output = model.segment(torch.stack(inputs).to(device))
-        yield from place_segmentations(output, model.class_names, geometries)
+    for photo in read_images(images):
+        pixels, geometry = resize_to_input(photo, spec)
+        with eval_mode(model):
+            output = model.segment(pixels[None].to(device))
+        for made in place_segmentations(output, model.class_names, [geometry]):
+            yield replace(made, image=photo.name)
 
 
 def place_segmentations(

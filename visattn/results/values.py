@@ -220,12 +220,14 @@ class Segmentation(Result):
         gates: Maps of the attention gates, from the coarsest to the finest, each on its own grid;
             () without gates.
         geometry: Geometry of the network's input on the photo.
+        image: Name of the photo; "" if unknown.
     """
 
     labels: UInt8[np.ndarray, "y x"]
     class_names: tuple[str, ...]
     gates: tuple[AttentionMap, ...]
     geometry: Geometry
+    image: str = ""
 
     @property
     def has_background(self) -> bool:
