@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from named_weights import waves
 from net_cases import outputs
+from safetensors.torch import load_file
 
 import visattn as va
 from visattn.cli import main
@@ -17,8 +19,9 @@ from visattn.training.cli import Parser, trust_modules
 from visattn.training.command import find_config
 from visattn.training.data_module import DataModule
 
-# Written once, at 8891b908 (November 2026): the models by `va.save`, each with small sizes and the
-# options that a config sets; `outputs.json` has what they computed. A later version adds its own.
+# Written once, in November 2026: models by `va.save`, each with small sizes and the options that a
+# config sets, and weights of blocks of 8 channels; the JSON beside has what they computed. A later
+# version adds its own.
 FILES = Path(__file__).parent / "files"
 MODELS = sorted((FILES / "models").glob("*.safetensors"))
 OUTPUTS = json.loads((FILES / "models" / "outputs.json").read_text())
@@ -31,6 +34,21 @@ def test_a_saved_model_computes_what_it_did(path: Path) -> None:
     with torch.no_grad():
         output = outputs(model)
     _compare(OUTPUTS[path.stem], output, path.stem)
+
+
+def test_weights_of_each_block_compute_what_they_did() -> None:
+    """Those of a spatial transformer, which are many, are in `ResNet-stn`."""
+    weights = load_file(FILES / "blocks.safetensors")
+    expected = json.loads((FILES / "blocks.json").read_text())
+    assert {*expected, "stn"} == {*va.list_blocks()}
+    x = waves(2, 8, 13, 11).float() / 64 - 2
+    for name, kept in expected.items():
+        block = va.create_block(name, 8).eval()
+        start = f"{name}."
+        own = {k.removeprefix(start): w for k, w in weights.items() if k.startswith(start)}
+        block.load_state_dict(own)
+        with torch.no_grad():
+            _compare(kept, block(x), name)
 
 
 def _compare(kept: Any, output: Any, where: str) -> None:
