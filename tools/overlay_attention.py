@@ -8,21 +8,38 @@ python tools/overlay_attention.py PHOTO --maps FILE --out FILE.png
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def draw_saved_maps(words: Sequence[str]) -> int:
-    """Draw the maps of a file on one photo."""
+def read_maps(path: Path, grid: Sequence[int] | None) -> Any:
+    """Return the maps of a file: an array, nested lists, or the JSON of a map or a caption."""
+    import numpy as np
     import torch
 
     import visattn as va
-    from visattn.images.resize import ResizeSpec, resize_to_input
-    from visattn.results.map_files import read_saved_maps
-    from visattn.results.records import from_dict
+    from visattn.results.arrays import read_array
+
+    record = json.loads(path.read_text()) if path.suffix == ".json" else read_array(path)
+    maps = record.get("maps", record) if isinstance(record, dict) else record
+    if isinstance(maps, dict):
+        return va.AttentionMap.from_dict(maps)
+    values = torch.from_numpy(np.array(maps, np.float32))
+    values = values.unflatten(-1, grid) if grid else values
+    values = values if values.ndim > 2 else values[None]
+    words = tuple(map(str, record.get("tokens", ()))) if isinstance(record, dict) else ()
+    return va.AttentionMap(values, str(path), "gradient", labels=words)
+
+
+def draw_saved_maps(words: Sequence[str]) -> int:
+    """Draw the maps of a file on one photo."""
+    import visattn as va
+    from visattn.images.resize import ResizeSpec
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("photo")
@@ -35,22 +52,21 @@ def draw_saved_maps(words: Sequence[str]) -> int:
     args = parser.parse_args(words)
     if args.out.exists():
         parser.error(f"{args.out} exists: choose another --out")
-    image, saved = va.read_image(args.photo), read_saved_maps(args.maps, args.grid)
-    if saved.geometry is None:
-        _, geometry = resize_to_input(image, ResizeSpec((224, 224), args.resize_mode))
-    else:
-        geometry = from_dict(va.Geometry, saved.geometry)
-    if geometry.image_size != image.size:
+    image, maps = va.read_image(args.photo), read_maps(args.maps, args.grid)
+    if maps.geometry is None:
+        maps = maps.with_geometry(ResizeSpec((224, 224), args.resize_mode).geometry(image.size))
+    if maps.geometry.image_size != image.size:
         parser.error(
-            f"{args.maps} belongs to an image of {geometry.image_size} pixels, {args.photo} has "
-            f"{image.size}"
+            f"{args.maps} belongs to an image of {maps.geometry.image_size} pixels, {args.photo} "
+            f"has {image.size}"
         )
-    maps = va.AttentionMap(torch.from_numpy(saved.maps), str(args.maps), "gradient", geometry)
     drawing = {"colormap": args.colormap, "opacity": args.opacity}
-    if len(maps) == 1 and args.out.suffix == ".png":
-        va.overlay(image, maps[0], **drawing).save(args.out)
+    single = maps.values.ndim == 2
+    if args.out.suffix == ".png" and (single or len(maps) == 1):
+        va.overlay(image, maps if single else maps[0], **drawing).save(args.out)
     else:
-        titles = saved.words or [str(number) for number in range(1, len(maps) + 1)]
+        maps = [maps] if single else maps
+        titles = maps.labels or [str(number) for number in range(1, len(maps) + 1)]
         va.figure(dict(zip(titles, maps, strict=True)), image, **drawing).savefig(args.out)
     print(args.out)
     return 0

@@ -72,7 +72,7 @@ CASES = [
     (f"{CAPTION} --generate num_beams=2", "--generate is for models of transformers"),
     ("ask photos --questions  --model asks.safetensors", "a question must have at least one word"),
     ("ask photos -q wo --model asks.safetensors", "the model knows none of the words of 'wo'"),
-    ("detect photos --model boxes.safetensors --layer 2", "layer must be from -2 to 1, got 2"),
+    ("detect photos --model boxes.safetensors --layers 2", "layers must be from -2 to 1, got 2"),
     # photos and folders
     (f"{OVERLAY[:7]} --model cnn.safetensors", "name photos: files, folders or URLs"),
     ("caption nowhere --model captioner.safetensors", "nowhere does not exist; give"),

@@ -23,7 +23,6 @@ from annotation_zoo import (
     INSTANCES,
     KARPATHY,
     KINDS,
-    MAPS,
     PHRASES,
     RESULTS,
     SQUARE,
@@ -42,7 +41,7 @@ FILES = [name for name in KINDS if name != "map record"]  # which is made again 
 TEXTS = [name for name in FILES if re.search("txt$|csv$|jsonl?$|tsv$", KINDS[name].name)]
 DOCUMENTS = {
     "karpathy": KARPATHY, "coco captions": COCO, "coco results": RESULTS, "instances": INSTANCES,
-    "phrases": PHRASES, "map json": MAPS,
+    "phrases": PHRASES,
 }  # fmt: skip
 
 
@@ -171,8 +170,6 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("instances", changed(INSTANCES, *FIRST, "bbox", to=[5, 1, 5, 2]),
      r"1 of 3 boxes exceed their images, such as \[5.0, 1.0, 10.0, 3.0\]"),
     ("instances", changed(INSTANCES, *FIRST, "bbox", to=[5, 1, -2, 2]), "no box inside"),
-    ("map json", changed(MAPS, "maps", to=[["a"]]), ""),
-    ("map json", changed(MAPS, "geometry", to=[1]), "missing 4 required|one geometry and one name"),
     ("array", b"\x93NUMPY\x01\x00F\x00"
      + b"{'descr': '|O', 'fortran_order': False, 'shape': (3,), }".ljust(69) + b"\n", ""),
     ("array", npy(np.zeros(3)).replace(b"(3,), }      ", b"(10**9,), } "), ""),

@@ -16,8 +16,8 @@ from visattn.data.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
 from visattn.geometry.affine import Geometry
-from visattn.results.map_files import read_saved_maps
-from visattn.results.records import from_dict, to_dict
+from visattn.results.arrays import read_array
+from visattn.results.records import to_dict
 
 
 class Kind(NamedTuple):
@@ -89,12 +89,6 @@ PHRASES: Any = {
     ]
 }
 RESULTS: Any = [{"image_id": 37, "caption": "a ring"}, {"image_id": "b.jpg", "caption": ""}]
-MAPS: Any = {
-    "maps": [[[0.0, 1.0], [0.5, 0.25]]],
-    "words": ["dog"],
-    "gates": [0.5],
-    "geometry": to_dict(Geometry.identity((5, 7))),
-}
 
 
 def npy(values: np.ndarray) -> bytes:
@@ -116,12 +110,9 @@ def _captions(path: Path) -> object:
 
 
 def _maps(path: Path) -> object:
-    saved = read_saved_maps(path)
     try:
-        if saved.geometry is not None:
-            from_dict(Geometry, saved.geometry)
-        return saved.maps
-    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        return read_array(path)
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
@@ -178,6 +169,5 @@ KINDS: dict[str, Kind] = {
     "packed phrases": Kind("a.json.gz", gzip.compress(written(PHRASES), mtime=0), read_phrases),
     "array": Kind("a.npy", npy(NOISE), _maps),
     "arrays": Kind("a.npz", npz(maps=NOISE, other=np.zeros(3)), _maps),
-    "map json": Kind("a.json", written(MAPS), _maps),
     "map record": Kind("a.json", written(RECORD), _record),
 }

@@ -111,10 +111,14 @@ def test_a_marked_block_lies_under_the_cell_that_it_changes(mode: ResizeMode) ->
 
 def test_layers_have_their_own_maps_and_the_model_is_restored() -> None:
     model, image = small_detector().train(), photo((24, 40))
-    [last], [first] = (detect(model, image, threshold=0.0, layer=layer) for layer in (-1, 0))
+    [last], [first], [mean] = (
+        detect(model, image, threshold=0.0, layers=layers) for layers in (-1, [0], (0, 1))
+    )
     for one, other in zip(first.objects, last.objects, strict=True):
         assert (one.label, one.query) == (other.label, other.query)
         assert one.box == pytest.approx(other.box, abs=1e-4)  # recorded weights are not fused
-    assert (first.maps.info.layer, last.maps.info.layer) == (0, 1)
+    assert (first.maps.info.layer, mean.maps.info.layer) == ("0", "0, 1")
+    expected = (first.maps.values + last.maps.values) / 2
+    torch.testing.assert_close(mean.maps.values, expected, atol=1e-5, rtol=1e-4)
     assert not torch.allclose(first.maps.values, last.maps.values)
     assert model.training

@@ -181,7 +181,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
      "knows none of the words of 'Wo ist der rote Kreis.'"),
     (lambda: va.ask(nn.Linear(1, 1), PHOTO, "the ring"), "must answer questions, .* got Linear"),
     (lambda: va.ask(damaged_mac(), PHOTO, "the ring"), "its weights are damaged"),
-    (lambda: va.detect(small_detector(), PHOTO, layer=2), "layer must be from -2 to 1"),
+    (lambda: va.detect(small_detector(), PHOTO, layers=2), "layers must be from -2 to 1"),
     (lambda: va.detect(nn.Linear(1, 1), PHOTO), "must be a detector such as DETR, got Linear"),
     (lambda: va.detect(damaged_detector(), PHOTO), "its weights are damaged"),
     (lambda: glimpses(SmallEncoder((24, 24)), PHOTO), "got SmallEncoder"),

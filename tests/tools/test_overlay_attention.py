@@ -11,6 +11,7 @@ from PIL import Image
 from tool_modules import TOOLS, tool_module
 
 import visattn as va
+from visattn.results.captions import Caption
 
 PHOTO = np.random.default_rng(3).integers(0, 256, (97, 131, 3), dtype=np.uint8)
 
@@ -43,3 +44,22 @@ def test_maps_are_drawn_on_their_photo_and_refused_on_another(
     with pytest.raises(SystemExit, match="2"):
         draw(["photo.png", "--maps", "maps.json", "--out", "a.svg"])
     assert "belongs to an image of (20, 30) pixels" in capsys.readouterr().err
+
+
+def test_maps_of_every_kind_of_file_are_the_same(folder: Path) -> None:
+    read, values = tool_module("overlay_attention").read_maps, np.eye(6, dtype=np.float32)[:2]
+    np.save("maps.npy", values)
+    np.savez("maps.npz", maps=values, other=np.zeros(3))
+    Path("maps.json").write_text(json.dumps({"maps": values.tolist(), "tokens": ["a", 7]}))
+    for name in ("maps.npy", "maps.npz", "maps.json"):
+        maps = read(folder / name, (2, 3))
+        np.testing.assert_array_equal(np.asarray(maps), values.reshape(2, 2, 3))
+        assert maps.labels == (("a", "7") if name == "maps.json" else ())
+    place = va.Geometry.identity((11, 17))
+    ours = va.AttentionMap(maps.values, "head", "words", place, labels=("a", "dog"))
+    caption = Caption(("a", "dog"), (-0.1, -0.5), (1.0, 0.5), ours, -0.3, finished=True)
+    for result in (ours, caption):
+        result.save("ours.json")
+        made = read(folder / "ours.json", None)
+        assert (made.labels, made.geometry) == (("a", "dog"), place)
+        np.testing.assert_array_equal(np.asarray(made), np.asarray(ours))

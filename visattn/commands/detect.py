@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from visattn.commands.arguments import Figures, Photos, ResizeMode
+from visattn.commands.arguments import Figures, Integers, Photos, ResizeMode
 from visattn.commands.loop import (
     Command,
     LoopOptions,
@@ -26,7 +26,7 @@ def detect(
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     threshold: float = 0.5,
     max_detections: int = 100,
-    layer: int = -1,
+    layers: Integers = (-1,),
     resize_mode: ResizeMode = "pad",
     figures: Figures = "png",
     loop: LoopOptions = LoopOptions(),  # noqa: B008
@@ -41,7 +41,7 @@ def detect(
         photos: files, folders, patterns in quotes, zip and tar archives, URLs
         threshold: smallest score of an object, from 0 to 1
         max_detections: largest number of objects per photo
-        layer: decoder layer whose attention is drawn, from 0; -1 for the last
+        layers: decoder layer whose attention is drawn, from 0, -1 for the last; mean of several
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
         figures: format of the figures
     """
@@ -49,7 +49,7 @@ def detect(
     from visattn.pipelines.detection import detect as detect_objects
 
     network, made = model.load(DETR, "a detector", "detect")
-    options = {"threshold": threshold, "max_detections": max_detections, "layer": layer}
+    options = {"threshold": threshold, "max_detections": max_detections, "layers": layers}
 
     def infer(images: "Sequence[LoadedImage]") -> "Sequence[Detections]":
         return detect_objects(network, images, resize_mode=resize_mode, **options)

@@ -24,7 +24,7 @@ from visattn.images.formats import MAX_PIXELS, image_formats, unknown_format
 from visattn.images.rgb import from_array, to_rgb
 from visattn.io.safe_text import printable_name, read_bytes_bounded
 from visattn.io.sources import Location, is_url
-from visattn.results.map_files import read_array
+from visattn.results.arrays import read_array
 
 _MAX_BYTES = 256 * 2**20
 _MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve

@@ -1,6 +1,6 @@
 """Detections of DETR, with what each query attended to."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,23 +19,26 @@ from visattn.results.values import DetectedObject, Detections
 
 
 class DetectorAttention(NamedTuple):
-    """Predictions of a decoder layer, with what each query attended to."""
+    """Predictions of a detector, with what each query attended to."""
 
     prediction: BoxPrediction
     """Of the last decoder layer."""
     maps: Float[Tensor, "b n y x"]
-    """Weight of each cell in the output of the cross-attention, mean over heads."""
-    site: str
-    """Name of the module that attended."""
+    """Weight of each cell in the output of the cross-attention, mean over layers and heads."""
+    layers: tuple[int, ...]
+    """Decoder layers that attended."""
 
 
 @torch.no_grad()
 def detector_attention(
-    model: DETR, images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"], *, layer: int = -1
+    model: DETR,
+    images: UInt8[Tensor, "b 3 y x"] | Float[Tensor, "b 3 y x"],
+    *,
+    layers: int | Sequence[int] = -1,
 ) -> DetectorAttention:
-    """Return the predictions of a detector and the cross-attention of its queries in a layer.
+    """Return the predictions of a detector and the cross-attention of its queries.
 
-    The model is in evaluation mode.
+    The model is in evaluation mode. Of several layers it is the mean.
 
     Raises:
         ValueError: If there is no such layer.
@@ -47,14 +50,16 @@ def detector_attention(
         torch.Size([2, 3, 2, 3])
     """
     count = model.num_decoder_layers
-    if not -count <= layer < count:
-        raise ValueError(f"layer must be from {-count} to {count - 1}, got {layer}")
-    site = f"decoder_layers.{layer % count}.cross_attn.tap"
-    with record(model, layers=[site]) as recording:
+    listed = [layers] if isinstance(layers, int) else list(layers)
+    if wrong := [layer for layer in listed if not -count <= layer < count]:
+        raise ValueError(f"layers must be from {-count} to {count - 1}, got {wrong[0]}")
+    chosen = tuple(layer % count for layer in listed)
+    sites = [f"decoder_layers.{layer}.cross_attn.tap" for layer in chosen]
+    with record(model, layers=sites) as recording:
         logits, boxes = model.decode(model.encode(images))
-    [weights] = recording.maps
+    weights = torch.stack([each.values for each in recording.maps])
     prediction = BoxPrediction(logits[-1], boxes[-1])
-    return DetectorAttention(prediction, weights.values.mean(1), site)
+    return DetectorAttention(prediction, weights.mean((0, 2)), chosen)
 
 
 @torch.no_grad()
@@ -64,7 +69,7 @@ def detect(
     *,
     threshold: float = 0.5,
     max_detections: int = 100,
-    layer: int = -1,
+    layers: int | Sequence[int] = -1,
     resize_mode: ResizeMode = "pad",
 ) -> list[Detections]:
     """Return the objects in each image, with what each query attended to.
@@ -76,7 +81,8 @@ def detect(
         images: One image or several, or folders, as for `visattn.caption`.
         threshold: Smallest score of a detection.
         max_detections: Largest number of detections per image.
-        layer: Index of the decoder layer whose cross-attention is shown; -1 for the last.
+        layers: Index of the decoder layer whose cross-attention is shown, -1 for the last; or
+            indices, whose mean is shown.
         resize_mode: How images get the shape of the input: `pad` keeps all of the image, `squash`
             ignores the aspect ratio, `crop` takes the center.
 
@@ -101,7 +107,7 @@ def detect(
         for image in read_images(images):
             pixels, geometry = resize_to_input(image, resize)
             inputs = pixels[None].to(model.query_content.device)
-            attention = detector_attention(model, inputs, layer=layer)
+            attention = detector_attention(model, inputs, layers=layers)
             selected = model.select(attention.prediction, max_detections=max_detections)
             predicted = PredictedObjects(*(tensor[0].cpu() for tensor in selected))
             if not (predicted.scores.isfinite().all() and predicted.boxes.isfinite().all()):
@@ -123,11 +129,13 @@ def detect(
             info = MapInfo(
                 model=type(model).__name__,
                 image=image.name,
-                layer=layer % model.num_decoder_layers,
+                layer=", ".join(map(str, attention.layers)),
                 outside=(1 - values.sum((1, 2))).clamp(min=0).tolist(),
                 more={"heads": "mean", "queries": queries.tolist()},
             )
+            several = len(attention.layers) > 1
+            site = "decoder_layers" if several else f"decoder_layers.{info.layer}.cross_attn.tap"
             labels = tuple(detected.label for detected in objects)
-            maps = AttentionMap(values, attention.site, "queries", geometry, info, labels)
+            maps = AttentionMap(values, site, "queries", geometry, info, labels)
             results.append(Detections(objects, maps))
     return results

@@ -17,7 +17,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from visattn.io.atomic import atomic_write
-from visattn.results.map_files import read_array
+from visattn.results.arrays import read_array
 
 T = TypeVar("T")
 UNSAVED = {"saved": False}

@@ -161,7 +161,7 @@ def test_maps_are_scored_on_the_pixels_of_their_object(
         maps[image, : len(masks)] = masks.roll(-1, 0) if shifted else masks
     layers = perfect_output(batch)
     prediction = BoxPrediction(layers.logits[0], layers.boxes[0])
-    attention = DetectorAttention(prediction, maps * (1 + torch.rand(32, 32) / 100), "site")
+    attention = DetectorAttention(prediction, maps * (1 + torch.rand(32, 32) / 100), (1,))
     monkeypatch.setattr(detection, "detector_attention", lambda *_: attention)
     means = evaluated(task, batch, "test").maps.means
     scores = {name: float(score.compute()) for name, score in means.items()}
