@@ -165,8 +165,9 @@ class ImageLogger(Callback, ABC):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Log the panels before the first batch."""
-        if trainer.is_global_zero and not batch_idx and trainer.loggers:
+        """Log the panels before the first batch; a dry run has no log."""
+        logs = trainer.loggers and not trainer.fast_dev_run  # type: ignore[attr-defined]
+        if trainer.is_global_zero and not batch_idx and logs:
             for name, panel in self.panels(
                 pl_module.get_submodule("model"),
                 trainer.datamodule,  # type: ignore[attr-defined]

@@ -76,15 +76,6 @@ def test_the_context_leaves_the_classification_unchanged() -> None:
     assert torch.equal(*(rollout.logits[:, :, 0] for rollout in started))  # the first glimpse
 
 
-def test_later_glimpses_do_not_change_earlier_logits() -> None:
-    model, path = dram(), paths()
-    changed = path.clone()
-    changed[:, 2:] *= -1
-    first, second = (model.rollout(shown(), locations=part).logits for part in (path, changed))
-    assert torch.equal(first[:, :, :2], second[:, :, :2])
-    assert (first[:, :, 2:] != second[:, :, 2:]).any()
-
-
 def trained_parts(model: DRAM, loss: Tensor) -> set[str]:
     model.zero_grad()
     loss.backward(retain_graph=True)
@@ -125,11 +116,6 @@ def test_labels_are_read_after_their_last_glimpse() -> None:
         rollout = model.rollout(shown())
         assert torch.equal(logits.view(3, labels, -1), rollout.logits[:, 0, 1::2]), options
         assert rollout.policy_means.shape == (3, 1, 2 * labels, 2)  # the first location, too
-
-
-def test_the_first_location_depends_on_the_context_alone() -> None:
-    locations = dram().rollout(shown()).locations[:, 0, 0]
-    assert locations.std(0).min() > 1e-3
 
 
 def test_given_samples_take_the_place_of_those_of_the_policy() -> None:

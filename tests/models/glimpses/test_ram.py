@@ -238,14 +238,6 @@ def test_every_rnn_and_glimpse_encoder_learns(core: str, sight: str) -> None:
 # ---- any image
 
 
-def test_single_pixel_image_appears_at_its_offset() -> None:
-    made = model((1, 1), glimpse_size=2, pad_value=0.0)
-    places = torch.tensor([[[-1.0, -1.0], [1.0, 1.0]]])
-    patches = made.patches(torch.full((1, 1, 1, 1), 200, dtype=torch.uint8), places)
-    assert patches[0, 0, 0, 0].tolist() == [[0, 0], [0, 200]]
-    assert patches[0, 1, 0, 0].tolist() == [[200, 0], [0, 0]]
-
-
 @pytest.mark.parametrize(("background", "byte"), [(0.0, 0), (0.4, 102), (1.0, 255)])
 def test_padding_has_the_background_value(background: float, byte: int) -> None:
     made = model(channels=3, pad_value=background)
