@@ -90,11 +90,11 @@ def test_a_model_is_probed_once_for_each_size() -> None:
     explainer = Explainer(model)
     first = explainer.analyze()
     assert explainer.analyze().info is first.info
-    # a photo with noise; gradients
-    assert [len(x) for x in inputs] == [4, 1]
+    # gradients; a photo with noise, to place the tokens
+    assert [len(x) for x in inputs] == [1, 4]
     photo = np.zeros((60, 80, 3), np.uint8)
     assert len(explainer.explain([photo], "rollout")) == 1
-    assert [len(x) for x in inputs] == [4, 1, 1]
+    assert [len(x) for x in inputs] == [1, 4, 1]
     tensor = torch.zeros(1, 3, 64, 80)
     assert explainer.explain(tensor, "rollout")[0].values.shape == (4, 5)
     assert len(inputs) == 6

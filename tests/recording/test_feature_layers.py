@@ -84,6 +84,46 @@ def test_outputs_that_do_not_lie_on_the_image_raise_an_error() -> None:
             resolve_feature_layer(analyze_model(Net(kind), SIZE), "rearrange")
 
 
+CHANGES: dict[str, Any] = {
+    "mirrored": lambda x: x.flip(3),
+    "upside down": lambda x: x.flip(2),
+    "transposed": lambda x: x.mT,
+    "turned": lambda x: x.rot90(1, (2, 3)),
+    "rolled": lambda x: x.roll(2, 2),
+    "halves swapped": lambda x: x.roll(x.shape[3] // 2, 3),
+    "cut to four rows": lambda x: x[:, :, :4],
+    "padded to twelve rows": lambda x: nn.functional.pad(x, (0, 0, 0, 12 - x.shape[2])),
+}
+
+
+class Changed(nn.Module):
+    """A plain network that changes the order of its cells in between, or its images before."""
+
+    def __init__(self, change: Any, before: Any = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.change, self.before = change, before
+        self.stem, self.conv = nn.Conv2d(3, 32, 16, 16), nn.Conv2d(32, 32, 3, padding=1)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.change(self.stem(self.before(x) if self.before else x).relu())
+        return self.head(self.conv(x).relu().mean((2, 3)))
+
+
+def test_what_a_network_changes_between_its_layers_is_never_drawn_as_it_is() -> None:
+    plain = analyze_model(Changed(lambda x: x).eval(), (128, 128))
+    assert plain.info.feature_layers[-1].site == "conv"
+    assert plain.pooled().probe is None  # a plain network needs no probe of all its layers
+    for name, change in CHANGES.items():
+        info = analyze_model(Changed(change).eval(), (128, 128)).info
+        assert "conv" not in [layer.site for layer in info.feature_layers], name
+        before = lambda x, change=change: change(x)  # noqa: E731
+        if "rows" not in name:
+            info = analyze_model(Changed(lambda x: x, before).eval(), (128, 128)).info
+            assert info.feature_layers == (), name
+
+
 class Shared(nn.Module):
     """One in-place activation is called three times, on two grids."""
 

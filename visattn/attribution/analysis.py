@@ -73,7 +73,8 @@ def analyze_model(
     """
     subject = describe_model(model, input_size, class_names, channels)
     model, info, names = subject.model, subject.info, subject.class_names
-    if error := subject.probe.error:
+    pooled = subject.pooled()
+    if pooled.probe is not None and (error := pooled.probe.error):
         stated, _ = stated_info(model)
         hint = input_hint(model, stated.input_size, len(info.mean))
         raise ValueError(
@@ -132,7 +133,8 @@ def describe_model(
 def _measured(subject: Subject, num_classes: int | None) -> ModelInfo:
     """Return the metadata of a model from runs of it."""
     model, pooled = subject.model, subject.pooled(num_classes)
-    output = pooled.output or subject.probe.output
+    result = pooled.probe or ProbeResult()
+    output = pooled.output or result.output
     info = replace(
         subject.info,
         feature_layers=() if resizes_images(model) else pooled.layers,
@@ -140,7 +142,7 @@ def _measured(subject: Subject, num_classes: int | None) -> ModelInfo:
         gradient_error="" if pooled.differentiable else _NO_GRADIENT,
         output=_output_layout(subject, output, num_classes),
     )
-    return _with_attention(info, model, subject.probe, pooled.reading)
+    return _with_attention(info, model, result, pooled.reading)
 
 
 def _with_attention(
@@ -192,8 +194,8 @@ def read_by_target(subject: Subject, images: Float[Tensor, "b c y x"], target: T
     # A copy, since a target keeps what it chose in its first call: here that is one image of all.
     traced = copy(target)
     try:
-        tracer = ScoreTracer(model, lambda image: traced(subject.forward(image)), result)
-        reading = confirmed_reading(tracer, images[:1])
+        tracer = ScoreTracer(model, lambda image: traced(subject.forward(image)))
+        reading = confirmed_reading(tracer, images[:1], None, result.layouts)
     except (RuntimeError, ValueError, TypeError, IndexError):  # needs the whole batch
         return subject
     if reading is None:

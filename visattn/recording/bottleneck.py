@@ -40,6 +40,7 @@ def _find(subject: Subject) -> FeatureLayer:
         return resolve_feature_layer(subject, "backbone")
     with frozen(subject.model), probing():
         trace = subject.tracer().run(subject.probe_image())
+        trace.place(subject.probe)
         outputs = [output for output in trace.outputs if _is_candidate(output)]
         gradients = gradients_of(trace.scores, [output.edge for output in outputs])
     pairs = zip(outputs, gradients, strict=True)

@@ -17,6 +17,8 @@ from visattn.recording.frozen import frozen
 from visattn.recording.interception import probing, tapped_attention
 from visattn.recording.model_info import FeatureLayer
 from visattn.recording.outputs import OutputLayout
+from visattn.recording.places import Grid
+from visattn.recording.probe import ProbeResult, layer_by_shape, lie_as_shaped
 from visattn.recording.read_rows import Reading, confirmed_reading
 from visattn.recording.score_evidence import last_layers, reaches
 from visattn.recording.score_trace import LayerOutput, ScoreTracer, Trace, gradients_of
@@ -40,6 +42,7 @@ class PooledFeatures:
         reading: What the scores read of the attention of the model; None if that was not measured,
             the output has no scores, or they depend on no attention.
         output: Location of the class scores, by how they are computed; None if that is not known.
+        probe: Where the activations lie, if that had to be measured.
     """
 
     layers: tuple[FeatureLayer, ...] = ()
@@ -47,36 +50,69 @@ class PooledFeatures:
     differentiable: bool = False
     reading: Reading | None = None
     output: OutputLayout | None = None
+    probe: ProbeResult | None = None
 
 
-def pooled_features(tracer: ScoreTracer, image: Tensor) -> PooledFeatures:
-    """Return the features and the attention that the scores of a model are computed from."""
-    with frozen(tracer.model), probing():
-        kept = tracer.kept(image)
-        trace = tracer.run(image) if kept.detached else kept
-        reading = confirmed_reading(tracer, image, kept)
-        if not trace.scores or not trace.bypassed():
-            reason = "its scores have no gradient with respect to the image"
-            return PooledFeatures((), reason, reading=reading, output=kept.layout)
-        attention = _attention_modules(tracer)
-        layers, error = pooled_layers(trace, attention)
-        if error == _NOWHERE:  # heads that begin with zeros (ViT, fine-tuning) stop all gradients
-            layers, error = pooled_layers(tracer.kept(image, unzeroed=True), attention)
-        return PooledFeatures(
-            layers, error, differentiable=True, reading=reading, output=kept.layout
-        )
+def pooled_features(
+    tracer: ScoreTracer, image: Tensor, kept: Trace, probe: ProbeResult
+) -> PooledFeatures:
+    """Return the features and the attention that the scores of a model are computed from.
 
-
-def _attention_modules(tracer: ScoreTracer) -> set[str]:
+    Args:
+        kept: A run on the image.
+        probe: Where the activations of the model lie.
+    """
+    trace = tracer.run(image) if kept.detached else kept
+    reading = confirmed_reading(tracer, image, kept, probe.layouts)
+    if not trace.scores or not trace.bypassed():
+        reason = "its scores have no gradient with respect to the image"
+        return PooledFeatures((), reason, reading=reading, output=kept.layout, probe=probe)
     taps = {site.rpartition(".")[0] for site, _ in tapped_attention(tracer.model)}
-    return tracer.probe.attention_modules | taps
+    attention = probe.attention_modules | taps
+    trace.place(probe)
+    layers, error = pooled_layers(trace, attention)
+    if error == _NOWHERE:  # heads that begin with zeros (ViT, fine-tuning) stop all gradients
+        trace = tracer.kept(image, unzeroed=True)
+        trace.place(probe)
+        layers, error = pooled_layers(trace, attention)
+    if probe.cut:
+        layers, error = (), probe.cut
+    if layers:
+        sites = [output.site for output in probe.outputs]
+        before = sites[: sites.index(layers[-1].site)]
+        inputs = (probe.once(site) for site in probe.attention_inputs if site in before)
+        earlier = [layer for layer in inputs if layer is not None]
+        layers = (*earlier, layers[-1]) if earlier else layers
+    return PooledFeatures(
+        layers, error, differentiable=True, reading=reading, output=kept.layout, probe=probe
+    )
 
 
-def pooled_layers(trace: Trace, attention: Collection[str]) -> tuple[tuple[FeatureLayer, ...], str]:
+def pooled_maps(
+    tracer: ScoreTracer, image: Tensor, kept: Trace, size: Grid
+) -> PooledFeatures | None:
+    """Return the features of a plain CNN without a probe of all layers; None for other models.
+
+    Its maps lie on the image as their shapes say, which small noise on smaller images confirms.
+    """
+    if kept.attends or kept.detached or not (kept.whole and kept.scores and kept.bypassed()):
+        return None
+    for output in kept.outputs:
+        output.layer = layer_by_shape(output.site, output.tensor.shape, size)
+    layers, _ = pooled_layers(kept, (), placed=True)
+    if not (layers and lie_as_shaped(tracer.model, tracer.forward, image, layers)):
+        return None
+    return PooledFeatures(layers, differentiable=True, output=kept.layout)
+
+
+def pooled_layers(
+    trace: Trace, attention: Collection[str], *, placed: bool = False
+) -> tuple[tuple[FeatureLayer, ...], str]:
     """Return the layer that the scores are pooled from, behind the last one of each larger grid.
 
     Args:
         attention: Modules that compute attention; what is inside is no feature of its own.
+        placed: Whether each layer must have a place on the image, from the last one on.
 
     Returns:
         The layers, and why there are none.
@@ -101,8 +137,10 @@ def pooled_layers(trace: Trace, attention: Collection[str]) -> tuple[tuple[Featu
         several = "no layer with positions on the image lies on all paths from it to its scores"
         return (), several if spread else _NOWHERE
     later = spread[[each.site for each, _ in spread].index(last.site) + 1 :]
-    placed = [pair for pair in later if pair[0].layer is not None and pair[0].unmodified]
-    for output, gradient in reversed(placed[-_MAX_TESTED:]):
+    if placed and any(each.layer is None for each, _ in later):
+        return (), _NOWHERE
+    tested = [pair for pair in later if pair[0].layer is not None and pair[0].unmodified]
+    for output, gradient in reversed(tested[-_MAX_TESTED:]):
         if _carries(trace, output, gradient):
             return _with_earlier(trace, outputs, output), ""
     head = {edge for edges in last_layers(trace.scores) for edge in edges}
@@ -145,13 +183,17 @@ def _last_bottleneck(trace: Trace, outputs: Sequence[LayerOutput]) -> LayerOutpu
     return None
 
 
-def followed_layer(tracer: ScoreTracer, image: Tensor, site: str) -> FeatureLayer | None:
+def followed_layer(
+    tracer: ScoreTracer, image: Tensor, probe: ProbeResult, site: str
+) -> FeatureLayer | None:
     """Return the layout of a map whose lines see so much of the image that the probe is unsure.
 
     They are followed to the nearest map before that lies on the image.
     """
     with suppress(RuntimeError, NotImplementedError), frozen(tracer.model), probing():
-        outputs = [each for each in tracer.kept(image).outputs if each.tensor.ndim == 4]
+        trace = tracer.kept(image)
+        trace.place(probe)
+        outputs = [each for each in trace.outputs if each.tensor.ndim == 4]
         sites = [each.site for each in outputs]
         if site in sites:
             chosen = outputs[sites.index(site)]
@@ -179,8 +221,11 @@ def _plane(output: LayerOutput, source: LayerOutput) -> FeatureLayer | None:
                 [output.edge], [source.edge], [chosen], retain_graph=True
             )
             energy = gradient.square().sum([0, 1, 5 - axis])
-            centers.append((energy * torch.arange(len(energy)).to(energy)).sum() / energy.sum())
-        if len(centers) > 1 and not bool((torch.stack(centers).diff() > 0).all()):
+            index = torch.arange(len(energy)).to(energy) - (len(energy) - 1) / 2
+            centers.append((energy * index).sum() / energy.sum())
+        found, step = torch.stack(centers), source.tensor.shape[axis] / len(centers)
+        # in their order, and of all of them: strides move the middle by half a step at most
+        if not bool((found.diff() > 0).all()) or not float(found.mean().abs()) <= step / 2 + 1e-3:
             return None
     return (
         FeatureLayer(output.site, "b c y x", (shape[2], shape[3])) if max(shape[2:]) > 1 else None

@@ -36,6 +36,7 @@ from visattn.recording.attention_call import (
 )
 
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
+_STARTS = _SOFTMAX | {F.scaled_dot_product_attention, F.multi_head_attention_forward}
 _MATMUL = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm})
 _PROJECTIONS = frozenset({F.linear, torch.conv2d, torch.conv1d})
 _PROBES = threading.local()
@@ -239,7 +240,9 @@ class _AttentionMode(TorchFunctionMode):
         kwargs = kwargs or {}
         running = self.stack[-1] if self.stack else None
         # Blocks of visattn are recorded by their Tap: twice would be two maps.
-        if running is None or not running.third_party or this_run() != self._run:
+        if running is None or not running.third_party or not (running.tracked or func in _STARTS):
+            return func(*args, **kwargs)
+        if this_run() != self._run:
             return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return self._answer(running, FusedCall(args, kwargs))
@@ -248,9 +251,7 @@ class _AttentionMode(TorchFunctionMode):
             return self._answer(running, call)
         if func in _SOFTMAX:
             return self._softmax(running, func, args, kwargs)
-        if running.tracked:
-            return self._follow(running, func, args, kwargs)
-        return func(*args, **kwargs)
+        return self._follow(running, func, args, kwargs)
 
     def _answer(self, running: Running, call: AttentionCall) -> Any:
         """Report attention; return what the model continues with."""

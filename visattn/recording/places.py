@@ -46,7 +46,7 @@ _SLOPE = 0.02  # the same for rows of a map, if the network changes all cells al
 CLEAR = 0.6  # correlation of rows with their centers
 _SHIFT = 0.06  # images that the middle of all centers may be off; strides move sharp ones a little
 # Channels of maps, evenly spaced, that are compared; fewer of fine maps, whose lines are longer.
-_FEWEST, _MOST, _VALUES = 8, 32, 32 * 28 * 28
+_FEWEST, _VALUES = 8, 32 * 28 * 28
 
 
 def probe_images(
@@ -247,7 +247,7 @@ def place_planes(tensor: Float[Tensor, "4 c y x"], size: tuple[int, int]) -> flo
     grid = tensor.shape[2], tensor.shape[3]
     if grid == (1, 1) or not (fits(grid, size) or covers(grid, size)):
         return 0.0
-    count = min(_MOST, max(_FEWEST, _VALUES // (grid[0] * grid[1])))
+    count = max(_FEWEST, _VALUES // (grid[0] * grid[1]))
     change = _changes(tensor[:, :: -(-tensor.shape[1] // count)])
     change = change - change.mean((2, 3), keepdim=True)
     clear = 1.0

@@ -7,8 +7,9 @@ identity, attention to another grid by that to the nearest key.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -47,6 +48,8 @@ from visattn.recording.places import (
 )
 
 _NOISES = 8
+_UPRIGHT = 0.9  # correlation of rows with their centers that no other order of so few has
+_COARSE = 5  # rows of a map that are left on images of half the size
 _PREFIX_PARAMETERS = {
     "class": re.compile(r"(^|\.)(cls|class)_(token|embedding)s?(_\d+)?(\.\d+)?$"),
     "distillation": re.compile(r"(^|\.)(dist|distillation)_token$"),
@@ -211,6 +214,58 @@ def probe_model(
     result.output = detect_output_layout(output, IMAGES)
     result.strides = strides
     return result
+
+
+def layer_by_shape(site: str, shape: Sequence[int], size: Grid) -> FeatureLayer | None:
+    """Return how a map lies on images of a size if its rows and columns are those of the image.
+
+    Example:
+        >>> layer_by_shape("stage", (1, 7, 9, 64), (224, 288)).layout
+        'b y x c'
+    """
+    if len(shape) != 4:
+        return None
+    _, rows, columns, last = shape
+    second = FeatureLayer(site, "b c y x", (columns, last))
+    both = second, FeatureLayer(site, "b y x c", (rows, columns))
+    fitting = [each for each in both if fits(each.grid, size) and max(each.grid) > 1]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def lie_as_shaped(
+    model: nn.Module,
+    forward: Callable[[Tensor], Any],
+    image: Float[Tensor, "1 c y x"],
+    layers: Sequence[FeatureLayer],
+) -> bool:
+    """Return whether maps lie on images as their shapes say, by noise on images of half the size.
+
+    False if that is not sure: a network may take images of one size alone, or resize them itself.
+    """
+    full = image.shape[2], image.shape[3]
+    by = 2 if min(layers[-1].grid) >= _COARSE else 1
+    size = -(-full[0] // by), -(-full[1] // by)
+    clear = {layer.site: list[bool]() for layer in layers}
+
+    def hook(layer: FeatureLayer, _: nn.Module, __: Any, output: Any) -> None:
+        tensor = _first(output)
+        channels = layer.layout.split().index("c")
+        maps = tensor.movedim(channels, 1) if tensor.ndim == 4 else tensor
+        near = (
+            abs(by * one - whole) < by
+            for one, whole in zip(maps.shape[2:], layer.grid, strict=True)
+        )
+        alike = maps.ndim == 4 and len(maps) == IMAGES and all(near)
+        clear[layer.site].append(alike and place_planes(maps, size) > _UPRIGHT)
+
+    with without_grad(model), probing(), ExitStack() as stack:
+        for layer in layers:
+            module = model.get_submodule(layer.site)
+            handle = module.register_forward_hook(in_this_run(partial(hook, layer)))
+            stack.callback(handle.remove)
+        with suppress(Exception):  # of a network that takes no images of this size
+            forward(probe_images(image.shape[1], size, image))
+    return all(each == [True] for each in clear.values())
 
 
 @dataclass(eq=False)

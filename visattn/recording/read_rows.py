@@ -48,26 +48,29 @@ class Reading:
 
 
 def confirmed_reading(
-    tracer: ScoreTracer, image: Tensor, kept: Trace | None = None
+    tracer: ScoreTracer, image: Tensor, kept: Trace | None, layouts: Layouts
 ) -> Reading | None:
     """Return what the scores read of attention, on more images if it depends on them.
 
     Args:
         kept: A run on the image, if there was one.
+        layouts: Positions of the tokens of attention.
     """
-    reading = _reading(tracer, image, kept)
+    reading = _reading(tracer, image, kept, layouts)
     if reading is None or not reading.some_patches:
         return reading
     # Mirrored and inverted images have their maxima elsewhere.
-    others = [_reading(tracer, variant) for variant in (image.flip(-1), -image.flip(-2))]
+    variants = image.flip(-1), -image.flip(-2)
+    others = [_reading(tracer, variant, None, layouts) for variant in variants]
     rows = [each.rows for each in (reading, *others) if each is not None and each.rows is not None]
     if all(rows[0].same_cells(each) for each in rows):
         return reading
     return replace(reading, rows=mean_of_images(rows))
 
 
-def _reading(tracer: ScoreTracer, image: Tensor, kept: Trace | None = None) -> Reading | None:
-    layouts = tracer.probe.layouts
+def _reading(
+    tracer: ScoreTracer, image: Tensor, kept: Trace | None, layouts: Layouts
+) -> Reading | None:
     if not layouts:
         return None
     with frozen(tracer.model), probing():

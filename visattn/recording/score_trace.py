@@ -6,9 +6,11 @@
 A gradient of zero is exact: nothing leads from there to the scores.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -17,7 +19,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from visattn.blocks.tap import Tap
 from visattn.recording.attention_call import AttentionCall
+from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import with_grad
 from visattn.recording.interception import (
     attention_calls,
@@ -36,7 +40,9 @@ from visattn.recording.score_evidence import reaches
 
 _PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _IMAGE_VECTORS = ("image_embeds", "pooler_output")
+_DETACHING = (Tensor.detach, torch.detach)
 _NUMBERS = (Tensor.__float__, Tensor.__int__, Tensor.__complex__, Tensor.__index__, Tensor.numpy)
+_UNKEPT = frozenset({*_DETACHING, *_NUMBERS, torch._C._set_grad_enabled})  # noqa: SLF001
 
 
 class GradientsKept(TorchFunctionMode):
@@ -60,7 +66,9 @@ class GradientsKept(TorchFunctionMode):
     ) -> Any:
         """Run a torch function."""
         kwargs = kwargs or {}
-        detaches = func in (Tensor.detach, torch.detach)
+        if torch.is_grad_enabled() and not self.instead and func not in _UNKEPT:
+            return func(*args, **kwargs)
+        detaches = func in _DETACHING
         if detaches or not torch.is_grad_enabled():
             tensors = chain(args, kwargs.values())
             self.used |= any(isinstance(each, Tensor) and each.requires_grad for each in tensors)
@@ -85,7 +93,7 @@ class LayerOutput:
         edge: Its tensor in the autograd graph.
         source: The input of the module there.
         version: Version counter of the tensor when the module returned it.
-        layer: How it lies on the image; None if it does not.
+        layer: How it lies on the image; None if it does not, or that was not asked for.
     """
 
     site: str
@@ -94,7 +102,7 @@ class LayerOutput:
     source: GradientEdge | None
     tensor: Tensor
     version: int
-    layer: FeatureLayer | None
+    layer: FeatureLayer | None = None
 
     @property
     def unmodified(self) -> bool:
@@ -131,6 +139,9 @@ class Trace:
         vectors: The scores, or else the vector that stands for the image; () if there are neither.
         layout: Where the class scores are in the output.
         detached: Whether the model detaches a tensor that depends on the image.
+        attends: Whether there is attention, of a kind that can be recorded or not.
+        whole: Whether its first convolution got the image as it is.
+        strides: Pixels from one cell of a map to the next.
     """
 
     image: Tensor
@@ -140,6 +151,14 @@ class Trace:
     vectors: Sequence[Tensor] = ()
     layout: OutputLayout = field(default_factory=OutputLayout)
     detached: bool = False
+    attends: bool = False
+    whole: bool | None = None
+    strides: CellStrides = field(default_factory=CellStrides)
+
+    def place(self, probe: ProbeResult) -> None:
+        """Note how the outputs lie on the image."""
+        for output in self.outputs:
+            output.layer = probe.once(output.site)
 
     def add_call(self, site: str, index: int, tensor: Tensor, axis: int | None) -> None:
         """Keep an attention call."""
@@ -172,13 +191,11 @@ class ScoreTracer:
 
     Args:
         forward: Calls the model on normalized images.
-        probe: Where its activations lie on the image.
         num_classes: Number of classes, if it decides which of several outputs the scores are.
     """
 
     model: nn.Module
     forward: Callable[[Tensor], Any]
-    probe: ProbeResult
     num_classes: int | None = None
 
     def kept(self, image: Tensor, *, unzeroed: bool = False) -> Trace:
@@ -192,37 +209,49 @@ class ScoreTracer:
 
     def run(self, image: Tensor) -> Trace:
         """Run the model on one image as it is."""
-        trace = Trace(with_grad(image))
+        trace, ran = Trace(with_grad(image)), Counter[str]()
+
+        def on_output(site: str, module: nn.Module, args: Any, output: Any) -> None:
+            ran[site] += 1
+            with torch._C.DisableTorchFunction():  # noqa: SLF001 - nothing that the model computes
+                if trace.whole is None and isinstance(module, nn.Conv2d):
+                    trace.whole = torch.equal(args[0], trace.image)
+                tensor = output[0] if isinstance(output, tuple) and output else output
+                # layers that pass on what they get would hide the layer that computed it
+                if isinstance(module, _PASS_THROUGH) or not isinstance(tensor, Tensor):
+                    return
+                if tensor.grad_fn is not None:
+                    edge, version = get_gradient_edge(tensor), tensor._version  # noqa: SLF001
+                    output = LayerOutput(site, module, edge, _source(args), tensor, version)
+                    trace.outputs.append(output)
+
+        def on_call(call: AttentionCall) -> None:
+            trace.attends = True
+            if not call.unsupported:
+                trace.add_call(call.site, call.index, *call.traced)
+
         with ExitStack() as stack:
-            if self.probe.layouts:
-                for site, module in tapped_attention(self.model):
-                    hook = in_this_run(_tap_hook(site, trace))
-                    stack.callback(module.register_forward_hook(hook).remove)
-                on_call = _on_call(trace)
-                stack.enter_context(attention_calls(self.model, on_call))
+            for site, module in tapped_attention(self.model):
+                hook = in_this_run(partial(_on_tap, site, trace))
+                stack.callback(module.register_forward_hook(hook).remove)
+            stack.enter_context(attention_calls(self.model, on_call))
+            stack.enter_context(trace.strides.watching(self.model))
             for site, module in self.model.named_modules():
-                hook = in_this_run(self._output_hook(site, trace))
+                hook = in_this_run(partial(on_output, site))
                 stack.callback(module.register_forward_hook(hook).remove)
             output = self.forward(trace.image.clone())  # which may be changed in place
+        taps = (each for each in self.model.modules() if isinstance(each, Tap))
+        trace.attends |= any(
+            each.kind in ("tokens", "queries") or each.unsupported for each in taps
+        )
+        once = [ran[each.site] == 1 for each in trace.outputs]
+        for call in trace.calls:
+            call.num_outputs = sum(once[: call.num_outputs])
+        trace.outputs = [each for each, alone in zip(trace.outputs, once, strict=True) if alone]
         trace.layout = detect_output_layout(output, len(image), self.num_classes)
         scores, vector = _scores_in(output, trace.layout)
         trace.scores, trace.vectors = _with_gradient(scores), _with_gradient(vector)
         return trace
-
-    def _output_hook(self, site: str, trace: Trace) -> Callable[..., None]:
-        calls = self.probe.layers_of(site)
-
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            tensor = output[0] if isinstance(output, tuple) and output else output
-            # layers that pass on what they get would hide the layer that computed it
-            known = len(calls) == 1 and not isinstance(module, _PASS_THROUGH)
-            if known and isinstance(tensor, Tensor) and tensor.grad_fn is not None:
-                edge, source = get_gradient_edge(tensor), _source(args)
-                version = tensor._version  # noqa: SLF001
-                output = LayerOutput(site, module, edge, source, tensor, version, calls[0])
-                trace.outputs.append(output)
-
-        return hook
 
 
 def _source(args: Sequence[Any]) -> GradientEdge | None:
@@ -232,21 +261,10 @@ def _source(args: Sequence[Any]) -> GradientEdge | None:
     return get_gradient_edge(tensor)
 
 
-def _on_call(trace: Trace) -> Callable[[AttentionCall], None]:
-    def on_call(call: AttentionCall) -> None:
-        if not call.unsupported:
-            trace.add_call(call.site, call.index, *call.traced)
-
-    return on_call
-
-
-def _tap_hook(site: str, trace: Trace) -> Callable[..., None]:
-    def hook(_: nn.Module, __: Any, output: Any) -> None:
-        tensor = output[0] if isinstance(output, tuple) else output
-        index = sum(call.site == site for call in trace.calls)
-        trace.add_call(site, index, tensor, -2 if tensor.ndim == 3 else None)
-
-    return hook
+def _on_tap(site: str, trace: Trace, _: nn.Module, __: Any, output: Any) -> None:
+    tensor = output[0] if isinstance(output, tuple) else output
+    index = sum(call.site == site for call in trace.calls)
+    trace.add_call(site, index, tensor, -2 if tensor.ndim == 3 else None)
 
 
 def _scores_in(output: Any, layout: OutputLayout) -> tuple[Any, Any]:

@@ -9,8 +9,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.geometry.affine import Margin
-from visattn.recording.feature_pooling import PooledFeatures, followed_layer, pooled_features
-from visattn.recording.frozen import first_weight, without_grad
+from visattn.recording.cell_strides import CellStrides
+from visattn.recording.feature_pooling import (
+    PooledFeatures,
+    followed_layer,
+    pooled_features,
+    pooled_maps,
+)
+from visattn.recording.frozen import first_weight, frozen, without_grad
 from visattn.recording.interception import probing
 from visattn.recording.model_info import FeatureLayer, ModelInfo
 from visattn.recording.outputs import class_scores, output_tensors
@@ -58,11 +64,12 @@ class Subject:
 
     def layers_of(self, site: str) -> list[FeatureLayer | None]:
         """Return how the output of each call of a module lies on the image; None if it does not."""
-        layers = self.probe.layers_of(site)
-        if layers != [None] or self.probe.cut:
+        probe, image = self.probe, self.probe_image()
+        layers = probe.layers_of(site)
+        if layers != [None] or probe.cut:
             return layers
-        image = self.probe_image()
-        return [self.once(("followed", site), lambda: followed_layer(self.tracer(), image, site))]
+        follow = lambda: followed_layer(self.tracer(), image, probe, site)  # noqa: E731
+        return [self.once(("followed", site), follow)]
 
     def pooled(self, num_classes: int | None = None) -> PooledFeatures:
         """Return the features that the scores are pooled from, and the attention that they read.
@@ -81,7 +88,12 @@ class Subject:
             >>> Subject(model, info, model).margin((24, 28))
             (2, 2)
         """
-        return self.probe.strides.margin(grid, self.info.input_size)
+        return self.strides.margin(grid, self.info.input_size)
+
+    @property
+    def strides(self) -> CellStrides:
+        """Pixels from one cell to the next in the maps of the model."""
+        return self.once("strides", lambda: self.probe.strides)
 
     @property
     def independent(self) -> bool:
@@ -115,21 +127,20 @@ class Subject:
 
     def tracer(self, num_classes: int | None = None) -> ScoreTracer:
         """Return what runs the model with gradients."""
-        return ScoreTracer(self.model, self.forward, self.probe, num_classes)
+        return ScoreTracer(self.model, self.forward, num_classes)
 
     def _pooled(self, num_classes: int | None) -> PooledFeatures:
-        probe = self.probe
-        try:
-            pooled = pooled_features(self.tracer(num_classes), self.probe_image())
-        except (RuntimeError, NotImplementedError) as error:  # of operations without a gradient
-            pooled = PooledFeatures(error=f"its scores are not differentiable ({error})")
-        if probe.cut:
-            pooled.layers, pooled.error = (), probe.cut
-        if pooled.layers:
-            last = pooled.layers[-1]
-            sites = [output.site for output in probe.outputs]
-            before = sites[: sites.index(last.site)]
-            inputs = (probe.once(site) for site in probe.attention_inputs if site in before)
-            earlier = [layer for layer in inputs if layer is not None]
-            pooled.layers = (*earlier, last) if earlier else pooled.layers
-        return pooled
+        tracer, image = self.tracer(num_classes), self.probe_image()
+        with frozen(self.model), probing():
+            try:
+                kept = tracer.kept(image)
+                self.once("strides", lambda: kept.strides)
+                pooled = pooled_maps(tracer, image, kept, self.info.input_size)
+                return pooled or pooled_features(tracer, image, kept, self.probe)
+            except Exception as error:
+                probe = self.probe
+                not_differentiable = isinstance(error, RuntimeError | NotImplementedError)
+                if not (probe.error or not_differentiable):
+                    raise
+                why = probe.cut or f"its scores are not differentiable ({error})"
+                return PooledFeatures(error=why, probe=probe)
