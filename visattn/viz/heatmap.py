@@ -9,7 +9,6 @@ Every pixel of an overlay follows from its photo pixel and its value `t`, from 0
 same tables.
 """
 
-import base64
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, Self, get_args
@@ -148,7 +147,7 @@ def _lifted(colors: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
 
 
 def page_tables(colormap: str) -> dict[str, Any]:
-    """Return the tables of the styles of pages, as plain values for JSON.
+    """Return the tables of the styles of pages, for their script.
 
     `overlays.js` has no colors and no curves of its own.
 
@@ -160,21 +159,20 @@ def page_tables(colormap: str) -> dict[str, Any]:
         >>> list(tables), list(tables["heat"])[3:]
         (['heat', 'light'], ['cover', 'grayness', 'unseen', 'dimming'])
     """
-
-    def text(table: bytes) -> str:
-        return base64.b64encode(table).decode()
-
+    names = ("colors", "positive", "negative")
     return {
         style: {
-            **dict(zip(("colors", "positive", "negative"), map(text, palettes(style, colormap)),
-                       strict=True)),
+            **{
+                name: np.frombuffer(colors, np.uint8)
+                for name, colors in zip(names, palettes(style, colormap), strict=True)
+            },
             "cover": _LOOKS[style].cover().round(5).tolist(),
             "grayness": _LOOKS[style].grayness,
             "unseen": _LOOKS[style].unseen,
-            "dimming": text(_LOOKS[style].dimming().tobytes()),
+            "dimming": _LOOKS[style].dimming(),
         }
         for style in PAGE_STYLES
-    }  # fmt: skip
+    }
 
 
 PAGE_STYLES: tuple[Style, ...] = ("heat", "light")

@@ -52,6 +52,7 @@ def document(text: str, data: dict[str, Any] | None = None) -> str:
         scripts=["index.js"],
         data=data or {},
         css=":root { --ratio: 1.5 }",
+        heading=text,
         texts={"title": text, "count": text, "search": "Search", "about": ""},
         markup={"cards": ""},
     )
@@ -133,6 +134,7 @@ def test_missing_template_value_is_named() -> None:
             styles=[],
             scripts=[],
             data={},
+            heading="",
             texts={"title": "", "count": "", "about": ""},
             markup={},
         )

@@ -81,6 +81,7 @@ def pages(folder: Path, kind: str) -> list[Path]:
     return [folder / f"{name}.html" for name in made]
 
 
+@pytest.mark.slow
 @each
 def test_page_stays_intact_and_sends_no_request(kind: str, browser: Any, tmp_path: Path) -> None:
     for page in pages(tmp_path, kind):

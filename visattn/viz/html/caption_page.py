@@ -1,34 +1,25 @@
 """Interactive HTML page of a caption: the attention map of each word."""
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from visattn.geometry.affine import Box, Geometry
 from visattn.images.reader import ImageLike, read_image
-from visattn.results.captions import Caption
+from visattn.results.captions import Caption, GroundedPhrase
 from visattn.results.map_boxes import MapBoxes
-from visattn.viz.html.document import PageOptions, PageParts, own_geometry, photo_page
-from visattn.viz.text import sanitize_text
+from visattn.results.values import format_percent
+from visattn.viz.html.document import (
+    PageOptions,
+    fact,
+    map_row,
+    map_view,
+    own_geometry,
+    photo_page,
+)
 
-_WORD, _CAPTION = 60, 1_000  # characters
-_BOXES = (
-    '<label class="tick" id="outlines"><input type="checkbox" id="outlined" checked>Boxes</label>'
-)
-_SCALES = (
-    '<div id="ends" class="segments" role="radiogroup" aria-label="Upper end of the scale">'
-    '<button type="button" role="radio" title="One scale for all words, '
-    'up to the median of their peaks">One scale</button>'
-    '<button type="button" role="radio" title="Each word up to its own peak">Each its own</button>'
-    '<button type="button" role="radio" title="One scale for all words, '
-    'up to the greatest peak">Maximum</button>'
-    "</div>"
-)
+_MINUS = "\N{MINUS SIGN}"
 
 
 def caption_html(
@@ -64,7 +55,7 @@ def caption_html(
         '<!doctype html>'
     """
     models = caption if isinstance(caption, Mapping) else {"": caption}
-    best = next(iter(models.values()))
+    best, several = next(iter(models.values())), len(models) > 1
     geometry = best.maps.geometry
     if geometry is None:
         raise ValueError(
@@ -72,32 +63,18 @@ def caption_html(
         )
     photo = read_image(image)
     page = PageOptions(**options).otherwise(name=Path(photo.name).name, smooth=best.smooth)
-    data: list[dict[str, Any]] = []
-    for each in models.values():
+    rows: list[dict[str, Any]] = []
+    for name, each in models.items():
         # Of one model, all candidates are on the page; of several, the best of each.
-        shown = [each, *(each.alternatives if len(models) == 1 else ())]
-        data += _captions_data([one.drawable() for one in shown], page.vmax, geometry)
-    data[0]["boxes"] = relative_boxes(boxes)
+        shown = [one.drawable() for one in (each, *(() if several else each.alternatives))]
+        rows += _caption_rows(shown, page.vmax, geometry, name, several)
+    for view, outlines in zip(rows[0]["views"], relative_boxes(boxes), strict=False):
+        view["outlines"] = outlines
     return photo_page(
-        photo.pixels,
-        geometry,
-        PageParts(
-            "viewer.html",
-            ["viewer.js"],
-            data={
-                "grid": data[0]["grid"],
-                "captions": data,
-                "models": [sanitize_text(name, _CAPTION) for name in models if name],
-                "smooth": page.smooth,
-                "notes": sanitize_text(best.notes, _CAPTION),
-            },
-            texts={"caption": sanitize_text(best.drawable().text, _CAPTION)},
-            model=best.maps.info.model,
-            switches=_BOXES,
-            scales=_SCALES,
-        ),
-        page,
-    )
+        photo.pixels, geometry, rows, page, kind="words", model=best.maps.info.model,
+        others="Candidate captions", together=several, gate=_gate_meaning(best),
+        first=_first_word(best.drawable()),
+    )  # fmt: skip
 
 
 def relative_boxes(boxes: MapBoxes | None) -> tuple[tuple[Box, ...], ...]:
@@ -115,40 +92,107 @@ def relative_boxes(boxes: MapBoxes | None) -> tuple[tuple[Box, ...], ...]:
     )
 
 
-def _captions_data(
-    captions: Sequence[Caption], vmax: float | None, base: Geometry
+def _caption_rows(
+    captions: Sequence[Caption], vmax: float | None, base: Geometry, name: str, several: bool
 ) -> list[dict[str, Any]]:
-    """Return the data of the captions of a model, which share a scale, for the script."""
+    """Return the words of the captions of a model, which share a scale."""
     best = captions[0]
-    maps = [each.maps.values.numpy() for each in captions]
     top = best.maps.display_range()[1] if vmax is None else vmax
     if not top > 0:
         raise ValueError(f"vmax must be above 0, got {top}")
-    cells = best.maps.values.shape[1:].numel()
-    shared = {
-        "grid": list(maps[0].shape[1:]),
+    attention, known = best.quantity == "attention", set(best.words)
+    common = {
+        "scale": (0.0, top),
+        "range": (0.0, max(float(each.maps.values.max()) for each in captions)),
+        "unit": "attention per cell" if attention else best.quantity,
+        "even": 1 / best.maps.values.shape[1:].numel() if attention else None,
+        "cells": several and not best.smooth,
         **own_geometry(best.maps.geometry, base),
-        "scale": [0.0, top],
-        "peak": max(float(each.max()) for each in maps),
-        "gateSymbol": best.gate_symbol,
-        "quantity": best.quantity,
-        "smooth": best.smooth,
-        # That of a map without preference, which the scale marks.
-        "even": 1 / cells if best.quantity == "attention" else None,
     }
-    return [_caption_data(*each) | shared for each in zip(captions, maps, strict=True)]
+    rows = []
+    for caption in captions:
+        maps, count = caption.maps.values.numpy(), len(caption.words)
+        views = [map_view(maps[at], **_word(caption, at), **common) for at in range(count)]
+        mean = map_view(
+            maps.mean(0),
+            "All words",
+            title="Mean of all maps",
+            which=f"All {count} words",
+            **common,
+        )
+        line = [(text, text.strip() not in known) for text in _spaced_words(caption)]
+        rows.append(map_row(
+            views, caption.text, name=name, mean=mean, notes=[best.notes] if best.notes else [],
+            line=line if caption.finished else [*line, (" \N{HORIZONTAL ELLIPSIS}", False)],
+            score="" if caption.score is None else f"{_MINUS}{abs(caption.score):.2f}",
+        ))  # fmt: skip
+    return rows
 
 
-def _caption_data(caption: Caption, maps: np.ndarray) -> dict[str, Any]:
-    """Return the data for the script; maps as base64 of little-endian float32."""
+def _word(caption: Caption, at: int) -> dict[str, Any]:
+    """Return what is known of a word."""
+    facts = []
+    if caption.log_probs:
+        chance = math.exp(min(0.0, caption.log_probs[at]))
+        facts.append(fact("Probability", format_percent(chance), chance, kind="chance"))
+    if caption.has_gates:
+        gate = caption.gates[at]
+        facts.append(fact(_gate_label(caption).capitalize(), f"{gate:.2f}", gate, kind="gate"))
+    phrase = next((p for p in caption.phrases if p.first <= at < p.first + p.words), None)
+    about = None
+    if phrase is not None:
+        words = "".join(_spaced_words(caption)[phrase.first : phrase.first + phrase.words])
+        about = {"title": words.strip(), "facts": _phrase_facts(phrase, at - phrase.first)}
+    elif caption.phrases:
+        about = {"title": "No boxes are known for this word", "facts": ()}
     return {
-        "words": [sanitize_text(word, _WORD) for word in caption.words],
-        "spaces": list(caption.spaces),
-        "chances": [math.exp(min(0.0, log_prob)) for log_prob in caption.log_probs],
-        "gates": list(caption.gates) if caption.has_gates else [],
-        "score": caption.score,
-        "finished": caption.finished,
-        "maps": base64.b64encode(maps.astype("<f4").tobytes()).decode(),
-        "phrases": [asdict(phrase) for phrase in caption.phrases],
-        "boxes": (),
+        "label": caption.words[at],
+        "which": f"Word {at + 1} of {len(caption.words)}",
+        "facts": facts,
+        "about": about,
+        "boxes": phrase.boxes if phrase else (),
     }
+
+
+def _spaced_words(caption: Caption) -> list[str]:
+    """Return the words with what stands before them: a space, or nothing in some scripts."""
+    spaces = caption.spaces or (True,) * len(caption.words)
+    return [" " * (at > 0 and spaces[at]) + word for at, word in enumerate(caption.words)]
+
+
+def _phrase_facts(phrase: GroundedPhrase, at: int) -> list[dict[str, Any]]:
+    """Return how much of the map of a word of a phrase lies in its boxes."""
+    if at >= len(phrase.correctness):
+        return [fact("Inside the boxes", "outside the model's input")]
+    inside = phrase.correctness[at]
+    return [
+        fact("Inside the boxes", f"{inside:.2f}", inside, mark=phrase.baseline),
+        fact("Uniform attention", f"{phrase.baseline:.2f}"),
+        fact("Difference", f"{inside - phrase.baseline:+.2f}".replace("-", _MINUS)),
+        fact("Peak of the phrase", "inside \u2713" if phrase.pointed else "outside \u2717"),
+    ]
+
+
+def _gate_label(caption: Caption) -> str:
+    """Return the name of the gates: a symbol such as β, or words such as "on the photo"."""
+    symbol = caption.gate_symbol
+    return symbol if len(symbol) > 3 else f"gate {symbol}"
+
+
+def _gate_meaning(caption: Caption) -> str:
+    label = _gate_label(caption)
+    if caption.gate_symbol.startswith("on "):
+        return f"{label}: share of the word's attention that lies there"
+    return (
+        f"{label}: how much the image counts for the word, 0 to 1; a word with a low gate follows "
+        "from the words before it"
+    )
+
+
+def _first_word(caption: Caption) -> int:
+    """Return the word to begin with: one with boxes, or else that with the clearest map."""
+    if caption.phrases:
+        return caption.phrases[0].first + caption.phrases[0].words - 1  # mostly the noun
+    peaks = caption.maps.values.flatten(1).amax(1)
+    skipped = int(len(peaks) > 1)  # mostly an article, which looks around
+    return skipped + int(peaks[skipped:].argmax())

@@ -7,7 +7,7 @@ import io
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image, ImageFile
 
 from visattn.geometry.affine import Geometry
@@ -33,6 +33,8 @@ def render_page(
     scripts: Sequence[str],
     data: Mapping[str, Any],
     css: str = "",
+    kind: str = "",
+    heading: str,
     texts: Mapping[str, str],
     markup: Mapping[str, str],
 ) -> str:
@@ -42,12 +44,14 @@ def render_page(
     are escaped and cannot become markup or code.
 
     Args:
-        template: Template file in this folder from the title on, with `$name` placeholders; what
-            stands before the title is the same in all pages.
+        template: Template file in this folder of what is between the tags of the body, with
+            `$name` placeholders.
         styles: CSS files in this folder, concatenated.
         scripts: JavaScript files in this folder, concatenated into one function.
         data: Data for the script, serializable as JSON.
         css: Additional CSS rules; trusted.
+        kind: What the page shows, by which some CSS rules select.
+        heading: Title of the window, which is escaped.
         texts: Values of placeholders, which are escaped.
         markup: Values of placeholders, inserted without escaping; trusted.
 
@@ -57,7 +61,7 @@ def render_page(
 
     Example:
         >>> page = render_page(
-        ...     "index.html", styles=["paper.css"], scripts=["index.js"], data={},
+        ...     "index.html", styles=["paper.css"], scripts=["index.js"], data={}, heading="<b>",
         ...     texts={"title": "<b>", "count": "1 photo", "search": "Search", "about": ""},
         ...     markup={"cards": ""},
         ... )
@@ -71,8 +75,10 @@ def render_page(
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
     escaped = {name: escape_text(text) for name, text in texts.items()}
-    return Template(_read("head.html") + _read(template)).substitute(
-        {**escaped, **markup},
+    return Template(_read("frame.html")).substitute(
+        body=Template(_read(template)).substitute({**escaped, **markup}).strip(),
+        heading=escape_text(heading),
+        kind=kind,
         policy=policy,
         style=style,
         script=script,
@@ -182,11 +188,17 @@ def _quoted_json(data: Mapping[str, Any]) -> str:
 
 
 _LONGEST = 1280  # side of the embedded image in pixels, which limits the size of the page
+_NAME, _TEXT, _LABEL = 200, 1_000, 60  # characters
 _GEOMETRY_KEYS = ("matrix", "input_size", "image_size", "region")
-
-
-_STYLES = ("paper.css", "viewer.css")
-_SCRIPTS = ("overlays.js", "photo.js", "widgets.js", "desk.js")
+_SCRIPTS = ("overlays.js", "photo.js", "controls.js", "heads.js", "page.js")
+SOFTWARE = """\
+@software{visattn,
+  author = {{The visattn authors}},
+  title = {visattn: attention for images},
+  year = {2026},
+}"""
+"""This software as BibTeX."""
+_NO_SCRIPTS = "The attention maps are drawn by a script in this page, but scripts are off."
 
 
 @dataclass(frozen=True)
@@ -204,58 +216,93 @@ class PageOptions(DrawOptions):
     panel: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class PageParts:
-    """What a page has besides the photo.
+def fact(
+    name: str, text: str, share: float | None = None, *, mark: float | None = None, kind: str = ""
+) -> dict[str, Any]:
+    """Return a row of a readout, for the script.
 
     Args:
-        template: Template file in this folder.
-        scripts: JavaScript files in this folder, after those of all pages of a photo.
-        data: Data for the script besides image size, geometry and drawing options.
-        texts: Texts of the template besides the name and size of the image.
-        markup: Markup of the template; trusted.
-        styles: CSS files in this folder, after those of all pages of a photo.
-        model: Name of the model; "" if it is unknown.
-        switches: Markup of further drawing options; trusted.
-        scales: Markup of options of the scale; trusted.
+        name: What is said.
+        text: Its value.
+        share: How far its bar is filled, 0 to 1; None for a row without a bar.
+        mark: Position of a mark on the bar.
+        kind: `chance` or `gate` for what is also drawn below the word.
     """
-
-    template: str
-    scripts: Sequence[str]
-    data: Mapping[str, Any]
-    texts: Mapping[str, str]
-    markup: Mapping[str, str] = field(default_factory=dict)
-    styles: Sequence[str] = ()
-    model: str = ""
-    switches: str = ""
-    scales: str = ""
+    return {"name": name, "text": text, "share": share, "mark": mark, "kind": kind}
 
 
-def page_geometry(geometry: Geometry) -> dict[str, Any]:
-    """Return what a page needs of a geometry."""
-    return {key: getattr(geometry, key) for key in _GEOMETRY_KEYS}
+def map_view(
+    values: Float[np.ndarray, "y x"], label: str, scale: Sequence[float], **more: Any
+) -> dict[str, Any]:
+    """Return a map that can be chosen on a page, for the script.
+
+    Args:
+        values: The map, on the cells of its grid.
+        label: On its button.
+        scale: Values of both ends of the colors.
+        more: `title` and `which` one it is in words; `geometry` where it is not that of the page;
+            `range` of all maps on the scale; `unit`; `even`, the value of a map without
+            preference; `signed`; `cells` that stay sharp; `facts`; `about`, the title and facts of
+            its phrase; `note`; known `boxes` and `outlines` of the map, as fractions of the image
+            size; `weights` of the words of the question.
+    """
+    known = {
+        "title": label, "which": "", "range": scale, "unit": "attention per cell", "even": None,
+        "signed": False, "cells": False, "facts": (), "about": None, "note": "", "boxes": (),
+        "outlines": (), "weights": (),
+    }  # fmt: skip
+    label = sanitize_text(label, _LABEL)
+    return {**known, **more, "values": values, "grid": values.shape, "label": label, "scale": scale}
+
+
+def map_row(views: Sequence[dict[str, Any]], title: str, **more: Any) -> dict[str, Any]:
+    """Return maps that are chosen from, such as those of the words of a caption, for the script.
+
+    Args:
+        views: Maps, from `map_view`.
+        title: What they belong to: a caption, a question, a class.
+        more: `name` of the row; `mean`, a map of all; `line` and `score` of the button where one
+            row of several is chosen; `answer` with its `facts`; `tokens`, the words of a question,
+            with those that are `unknown` and the `most` that one of them weighs; `notes`.
+    """
+    known = {"name": "", "mean": None, "line": [(title, False)], "score": "", "answer": "",
+             "facts": (), "tokens": None, "notes": ()}  # fmt: skip
+    return {**known, **more, "views": views, "title": title}
 
 
 def own_geometry(geometry: Geometry | None, base: Geometry) -> dict[str, Any]:
     """Return a geometry for the page; nothing if it is that of the page."""
     if geometry is None or (geometry.matrix, geometry.region) == (base.matrix, base.region):
         return {}
-    return {"geometry": page_geometry(geometry)}
+    return {"geometry": _page_geometry(geometry)}
 
 
 def photo_page(
     image: UInt8[np.ndarray, "y x 3"],
     geometry: Geometry,
-    parts: PageParts,
+    rows: Sequence[dict[str, Any]],
     options: PageOptions,
+    *,
+    kind: str,
+    model: str = "",
+    others: str = "",
+    bibtex: str = SOFTWARE,
+    **data: Any,
 ) -> str:
     """Return a self-contained HTML page with an image on which a script draws maps.
 
     Args:
         image: RGB, of any size and proportions.
         geometry: Geometry of the maps.
-        parts: Template, scripts and data.
+        rows: Maps to choose from, from `map_row`; the first is shown first.
         options: Name of the image, and how maps are drawn at first.
+        kind: What they are maps of: `words`, `hops` or `methods`.
+        model: Name of the model; "" if it is unknown.
+        others: Heading of the list of rows.
+        bibtex: What is to be cited.
+        data: Further data for the script: `together` for rows that are all shown, `first` map,
+            meaning of a `gate`, `layers` with their heads, the query that is `read` first, and
+            whether queries are `pooled`.
 
     Raises:
         ValueError: If the geometry belongs to another image, or an option is invalid.
@@ -265,74 +312,74 @@ def photo_page(
             f"the maps belong to an image of size {geometry.image_size} (height, width), got "
             f"{image.shape[:2]}; pass the original image"
         )
-    _check_drawing(options)
-    address, (height, width) = image_data_url(image, longest=_LONGEST)
-    back = "" if options.index is None else _BACK_LINK.format(path_url(options.index))
-    figures = _fragment(
-        # Without scripts the images below are shown.
-        "photo.html", photo=address, width=str(width), height=str(height),
-        caption=parts.texts.get("caption", options.name or ""),
-    )  # fmt: skip
-    name = sanitize_text(options.name or "", 200)
-    return render_page(
-        parts.template,
-        styles=[*_STYLES, *parts.styles],
-        scripts=[*_SCRIPTS, *parts.scripts],
-        data={
-            "size": [height, width],
-            "geometry": page_geometry(geometry),
-            "tables": page_tables(options.colormap),
-            "opacity": options.opacity,
-            "style": options.style,
-            "name": name,
-            "model": sanitize_text(parts.model, 200),
-            **parts.data,
-        },
-        css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}",
-        texts={
-            "name": name,
-            "model": sanitize_text(parts.model, 200),
-            "size": join_notes(
-                f"{image.shape[1]} \N{MULTIPLICATION SIGN} {image.shape[0]}",
-                geometry.seen_text,
-            ),
-            **parts.texts,
-        },
-        markup={
-            "back": back,
-            "figures": figures,
-            "desk": _fragment(
-                "desk.html",
-                {"switches": parts.switches, "scales": parts.scales},
-                opacity=str(round(100 * options.opacity)),
-            ),
-            "noscript": _without_scripts(options.panel),
-            **parts.markup,
-        },
-    )
-
-
-def _check_drawing(options: PageOptions) -> None:
-    """Refuse what pages cannot draw."""
     if not 0 <= options.opacity <= 1 or options.style not in PAGE_STYLES:
         raise ValueError(
             "opacity must be between 0 and 1 and style heat or light, got "
             f"{options.opacity} and {options.style!r}"
         )
+    address, (height, width) = image_data_url(image, longest=_LONGEST)
+    size = f"{image.shape[1]} \N{MULTIPLICATION SIGN} {image.shape[0]}"
+    name = sanitize_text(options.name or "", _NAME)
+    title = sanitize_text(rows[0]["title"], _TEXT)
+    link = '<a class="back" href="{}">&lsaquo; All photos</a>'
+    back = "" if options.index is None else link.format(path_url(options.index))
+    return render_page(
+        "photo.html",
+        styles=["paper.css", "photo.css"],
+        scripts=_SCRIPTS,
+        data=_plain(
+            {
+                "size": (height, width),
+                "geometry": _page_geometry(geometry),
+                "tables": page_tables(options.colormap),
+                "opacity": options.opacity,
+                "style": options.style,
+                "smooth": options.smooth,
+                "rows": rows,
+                "together": False,
+                "first": 0,
+                "gate": "",
+                "layers": (),
+                "read": "",
+                "pooled": "",
+                **data,
+            }
+        ),
+        css=f":root {{ --ratio: {width / height:.6f}; --natural: {width}px }}",
+        kind=kind,
+        heading=f"{name}: {title}",
+        texts={
+            "name": name,
+            "model": sanitize_text(model, _NAME),
+            "size": join_notes(size, geometry.seen_text),
+            "title": title,
+            "width": str(width),
+            "height": str(height),
+            "others": others,
+            "bibtex": bibtex,
+        },
+        markup={"photo": address, "back": back, "noscript": _without_scripts(options.panel)},
+    )
 
 
-def _fragment(name: str, markup: Mapping[str, str] | None = None, /, **texts: str) -> str:
-    """Return a file of this folder that several templates contain, with its texts escaped."""
-    escaped = {key: escape_text(text) for key, text in texts.items()}
-    return Template(_read(name)).substitute({**escaped, **(markup or {})}).strip()
+def _page_geometry(geometry: Geometry) -> dict[str, Any]:
+    return {key: getattr(geometry, key) for key in _GEOMETRY_KEYS}
+
+
+def _plain(data: Any) -> Any:
+    """Return data as JSON can hold it: arrays as base64 of bytes or of little-endian float32."""
+    if isinstance(data, Mapping):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(each) for each in data]
+    if isinstance(data, np.ndarray):
+        kind = "u1" if data.dtype == np.uint8 else "f4"
+        return {kind: base64.b64encode(data.astype(f"<{kind}").tobytes()).decode()}
+    return sanitize_text(data, _TEXT) if isinstance(data, str) else data
 
 
 def _without_scripts(panel: str | None) -> str:
     """Return what a page says where scripts are off, with a link to a figure of its maps."""
-    link = "" if panel is None else _PANEL_LINK.format(path_url(panel), escape_text(panel))
-    return f'<noscript><p class="plain">{_NO_SCRIPTS}{link}</p></noscript>'
-
-
-_NO_SCRIPTS = "The attention maps are drawn by a script in this page, but scripts are off."
-_PANEL_LINK = ' <a href="{}">{}</a> shows them as a figure.'
-_BACK_LINK = '<a class="back" href="{}">&lsaquo; All photos</a>'
+    link = ' <a href="{}">{}</a> shows them as a figure.'
+    shown = "" if panel is None else link.format(path_url(panel), escape_text(panel))
+    return f'<noscript><p class="plain">{_NO_SCRIPTS}{shown}</p></noscript>'

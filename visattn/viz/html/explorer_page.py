@@ -1,9 +1,7 @@
 """Interactive HTML page of a model: attention of all heads and queries, and attribution maps."""
 
-import base64
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +17,21 @@ from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import RecordedLayer
-from visattn.viz.html.document import PageOptions, PageParts, own_geometry, photo_page
+from visattn.viz.html.document import (
+    SOFTWARE,
+    PageOptions,
+    fact,
+    map_row,
+    map_view,
+    own_geometry,
+    photo_page,
+)
 from visattn.viz.maps import UNITS, method_title, target_line
 from visattn.viz.text import join_notes, sanitize_text
 
-_NAME, _TITLE = 60, 200  # characters
-_SCRIPTS = ("heads.js", "tiles.js", "explorer.js")
+_NAME = 60  # characters
 _MINUS = "\N{MINUS SIGN}"
 _PAPER = re.compile(r"(\w.*?) (\d{4}),? (?:arXiv:([\w./-]*\w))?")
-_SOFTWARE = """\
-@software{visattn,
-  author = {{The visattn authors}},
-  title = {visattn: attention for images},
-  year = {2026},
-}"""
 
 
 def explorer_html(
@@ -83,31 +82,22 @@ def explorer_html(
     arrays = [*(layer.weights for layer in layers), *(each.values for each in maps)]
     if not all(bool(each.isfinite().all()) for each in arrays):
         raise ValueError("maps must be finite, got NaN or infinity")
-    page = PageOptions(**options).otherwise(name=Path(image.name).name)
+    page = PageOptions(**options).otherwise(name=Path(image.name).name, smooth=True)
     scales = scales or [map_scale([entry]) for entry in maps]
     title = next(filter(None, map(target_line, maps)), "Attention")
+    several = len({*filter(None, map(target_line, maps))}) > 1  # then buttons name the target, too
+    views = [_map_view(*pair, geometry, several) for pair in zip(maps, scales, strict=True)]
     return photo_page(
         image.pixels,
         geometry,
-        PageParts(
-            "explorer.html",
-            _SCRIPTS,
-            data={
-                "smooth": True,
-                "title": sanitize_text(title, _TITLE),
-                "layers": [_layer_data(layer, subject, geometry) for layer in layers],
-                "maps": [_map_data(*pair, geometry) for pair in zip(maps, scales, strict=True)],
-                "pooled": _pooling_text(layers, subject.info),
-                "read": sanitize_text(_first_query(subject.info), _NAME),
-            },
-            texts={
-                "title": sanitize_text(title, _TITLE),
-                "bibtex": bibtex([each.info.method for each in maps]),
-            },
-            styles=["explorer.css"],
-            model=subject.info.name,
-        ),
+        [map_row(views, title)],
         page,
+        kind="methods",
+        model=subject.info.name,
+        bibtex=bibtex([each.info.method for each in maps]),
+        layers=[_layer_data(layer, subject, geometry) for layer in layers],
+        read=sanitize_text(_first_query(subject.info), _NAME),
+        pooled=_pooling_text(layers, subject.info),
     )
 
 
@@ -130,7 +120,7 @@ def bibtex(methods: Sequence[str]) -> str:
         fields |= {"eprint": arxiv, "archivePrefix": arxiv and "arXiv"}
         lines = [f"  {key} = {{{value}}}," for key, value in fields.items() if value]
         entries[method.name] = "\n".join([f"@misc{{{method.name},", *lines, "}"])
-    return "\n\n".join([*entries.values(), _SOFTWARE])
+    return "\n\n".join([*entries.values(), SOFTWARE])
 
 
 def quantize_weights(
@@ -166,19 +156,19 @@ def _layer_data(layer: RecordedLayer, subject: Subject, base: Geometry) -> dict[
     count = layer.weights.shape[1]
     return {
         "number": layer.index,
-        "site": sanitize_text(layer.site, _TITLE),
+        "site": layer.site,
         "heads": list(layer.heads),
         "grid": list(layer.grid),
         "keys": list(layer.weights.shape[2:]),
-        "query_roles": [sanitize_text(role, _NAME) for role in layer.prefix_queries],
+        "query_roles": layer.prefix_queries,
         "count": count,
         "is_pooling": count == 1 and not layer.prefix_queries,
         "before": layer.num_prefix_keys,
         "shares": list(layer.shares),
         "averaged": _is_averaged(layer, subject.info),
         **own_geometry(base.inset(layer.margin), base),
-        "tops": _float_text(tops),
-        "codes": base64.b64encode(codes.tobytes()).decode(),
+        "tops": tops,
+        "codes": codes,
     }
 
 
@@ -202,39 +192,25 @@ def _pooling_text(layers: Sequence[RecordedLayer], info: ModelInfo) -> str:
     return f"Neighboring queries are averaged to keep this page small: {'; '.join(texts)} queries."
 
 
-def _float_text(values: np.ndarray) -> str:
-    return base64.b64encode(values.astype("<f4").tobytes()).decode()
-
-
-def _map_data(attention_map: AttentionMap, scale: MapScale, base: Geometry) -> dict[str, Any]:
-    values = attention_map.values.numpy()
-    scale = replace(scale, values=(float(values.min()), float(values.max())))
-    return {
-        "name": sanitize_text(method_title(attention_map), _NAME),
-        "grid": list(values.shape),
+def _map_view(
+    attention_map: AttentionMap, scale: MapScale, base: Geometry, several: bool
+) -> dict[str, Any]:
+    values, name = attention_map.values.numpy(), method_title(attention_map)
+    unit = "against \N{MIDDLE DOT} for" if scale.signed else UNITS.get(attention_map.kind, "value")
+    target = attention_map.info.target_name if several else ""
+    return map_view(
+        values, join_notes(name, target), (scale.vmin, scale.vmax),
+        range=(float(values.min()), float(values.max())), signed=scale.signed,
+        unit=unit, which="Method", facts=[fact(*each) for each in _facts(attention_map)],
+        note=join_notes(scale.note, attention_map.info.note),
         **own_geometry(attention_map.geometry, base),
-        "scale": [scale.vmin, scale.vmax],
-        "range": scale.values,
-        "signed": scale.signed,
-        "unit": UNITS.get(attention_map.kind, "value"),
-        "ends": scale.text,
-        "note": join_notes(scale.note, attention_map.info.note),
-        "facts": [
-            [sanitize_text(name, _NAME), sanitize_text(text, _TITLE)]
-            for name, text in _facts(attention_map)
-        ],
-        "values": _float_text(values),
-    }
+    )  # fmt: skip
 
 
 def _facts(attention_map: AttentionMap) -> list[tuple[str, str]]:
     """Return names and values of further properties of a map."""
-    values = attention_map.values
-    ends = (f"{float(end):.2g}".replace("-", _MINUS) for end in (values.min(), values.max()))
-    facts = [
-        ("Values", " to ".join(ends)),
-        ("Grid", f"{values.shape[0]} \N{MULTIPLICATION SIGN} {values.shape[1]}"),
-    ]
+    rows, columns = attention_map.values.shape
+    facts = [("Grid", f"{rows} \N{MULTIPLICATION SIGN} {columns}")]
     if attention_map.info.input_text:
         facts.append(("Input", attention_map.info.input_text))
     if target := target_line(attention_map):

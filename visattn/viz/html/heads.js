@@ -3,14 +3,14 @@
 const SQUARES = Float32Array.from({ length: 256 }, (_, code) => (code / 255) ** 2);
 const MEAN = "mean"; // all patches together ask
 const READ = "read"; // the tokens that the scores read ask, by their shares
+const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
-const layers = pageData.layers.map((layer) => ({
+const layers = page.layers.map((layer) => ({
   ...layer,
-  codes: bytes(layer.codes),
-  tops: floats(layer.tops),
   cells: layer.keys[0] * layer.keys[1],
   patches: layer.count - layer.query_roles.length,
 }));
+const within = (at, count) => Math.min(Math.max(at, 0), count - 1);
 
 /** Which rows of a layer a query means; none where the layer has no such token. */
 function asking(layer, query) {
@@ -25,13 +25,6 @@ function asking(layer, query) {
   if (!layer.patches) return [];
   const [row, column] = cellOf(layer, query);
   return [before + row * layer.grid[1] + column];
-}
-
-/** The cell of a layer's grid in which a place of the network's input lies. */
-function cellOf(layer, query) {
-  const [rows, columns] = layer.grid, { x, y } = sharesOf(geometryOf(layer), pointOf(pageData.geometry, query));
-  const within = (share, count) => Math.min(Math.max(Math.floor(share * count), 0), count - 1);
-  return [within(y, rows), within(x, columns)];
 }
 
 /** The maps of a layer, one for each head and at the end their mean; null if the layer has no such query. */
@@ -52,67 +45,196 @@ function fieldsOf(layer, query) {
   return [...maps, mean];
 }
 
-
-/** The value that shows in full: of one map, or of all heads whose maps have as many cells. */
-function topOf(fields, layer, head, shared) {
-  const { cells } = layers[layer];
-  if (!shared) return peakOf(fields[layer][head]) || 1;
-  const alike = fields.filter((maps, index) => maps && layers[index].cells === cells);
-  const peaks = alike.flatMap((maps) => maps.slice(0, -1).map(peakOf)).sort((a, b) => a - b);
-  return Math.max(peaks[Math.floor((peaks.length - 1) / 2)], 4 / cells);
-}
-
 /** All who can ask: tokens before the patches, by name, and the patches together. */
 function queryChoices() {
-  const found = new Map();
-  for (const { query_roles: roles } of layers) {
-    const counts = {};
-    for (const role of roles) {
-      const ordinal = (counts[role] = (counts[role] ?? -1) + 1);
-      found.set(`${role} ${ordinal}`, { role, ordinal });
-    }
-  }
-  const all = [...found.values()];
+  const counted = layers.flatMap(({ query_roles: roles }) => roles.map((role, row) =>
+    ({ role, ordinal: roles.slice(0, row).filter((other) => other === role).length })));
+  const all = [...new Map(counted.map((query) => [`${query.role} ${query.ordinal}`, query])).values()];
   const several = (role) => all.filter((one) => one.role === role).length > 1;
-  const named = all.map(({ role, ordinal }) => ({
-    query: { role, ordinal }, name: several(role) ? `${role} ${ordinal + 1}` : `${role} token` }));
+  const named = all.map((query) => ({ query,
+    name: several(query.role) ? `${query.role} ${query.ordinal + 1}` : `${query.role} token` }));
   if (layers.some(({ patches }) => patches)) named.push({ query: MEAN, name: "all patches" });
-  if (pageData.read && pageData.read !== MEAN) named.unshift({ query: READ, name: pageData.read });
+  if (page.read && page.read !== MEAN) named.unshift({ query: READ, name: page.read });
   return named;
+}
+
+/** How the queries of a layer lie on the photo: as its keys, of whose grid theirs is or is made. */
+function geometryOf({ grid, keys, geometry, averaged }) {
+  return geometry && (averaged || String(grid) === String(keys)) ? geometry : page.geometry;
+}
+
+/** The cell of a layer's grid in which a place of the network's input lies. */
+function cellOf(layer, query) {
+  const [rows, columns] = layer.grid, { x, y } = sharesOf(geometryOf(layer), pointOf(page.geometry, query));
+  return [within(Math.floor(y * rows), rows), within(Math.floor(x * columns), columns)];
+}
+
+/** The box of a cell of a layer's queries, as shares of the photo. */
+function boxOf([row, column], layer) {
+  const [rows, columns] = layer.grid, [height, width] = page.geometry.image_size;
+  const [one, other] = [0, 1].map((end) =>
+    pointOf(geometryOf(layer), { x: (column + end) / columns, y: (row + end) / rows }));
+  const [left, right] = [one.x / width, other.x / width].sort((a, b) => a - b);
+  const [top, bottom] = [one.y / height, other.y / height].sort((a, b) => a - b);
+  return [left, top, right, bottom];
 }
 
 /** How far from the asking cell attention lies on average, in cells. */
 function reach(map, layer, query) {
   if (query.x === undefined || String(layer.grid) !== String(layer.keys)) return null;
   const [row, column] = cellOf(layer, query), columns = layer.keys[1];
-  let sum = 0, far = 0;
-  map.forEach((value, cell) => {
-    sum += value;
-    far += value * Math.hypot(Math.floor(cell / columns) - row, (cell % columns) - column);
-  });
-  return sum > 0 ? far / sum : null;
+  const weighted = (weight) => map.reduce((sum, value, cell) => sum + value * weight(cell), 0);
+  const far = weighted((cell) => Math.hypot(Math.floor(cell / columns) - row, (cell % columns) - column));
+  return far / weighted(() => 1);
 }
 
-/** How the queries of a layer lie on the photo: as its keys, of whose grid theirs is or is made. */
-function geometryOf({ grid, keys, geometry, averaged }) {
-  return geometry && (averaged || String(grid) === String(keys)) ? geometry : pageData.geometry;
-}
+/** The wall of tiles, a row for each layer and a tile for each head and their mean, and the query that asks. */
+class Heads {
+  constructor() {
+    this.choices = queryChoices();
+    this.query = page.read === MEAN ? MEAN : this.choices[0]?.query ?? MEAN;
+    this.queries = new Choice($("queries"), (index) => this.ask(this.choices[index].query));
+    this.queries.fill(this.choices.map(({ name }) => made("button", { type: "button", role: "radio", class: "pill" },
+      name[0].toUpperCase() + name.slice(1))));
+    this.columns = Math.max(...layers.map(({ heads }) => heads.length)) + 1;
+    $("tiles").style.gridTemplateColumns = `max-content repeat(${this.columns}, minmax(0, 1fr))`;
+    $("tiles").classList.toggle("wide", this.columns < 9);
+    this.tiles = layers.map((layer, row) => [...layer.heads, "mean"].map((head, column) => this.tile(layer, row, head, column)));
+    this.chosen = this.tiles.at(-1).at(-1).at;
+    $("tiles").append(...this.labels(), ...this.tiles.flat());
+    $("pooled").textContent = page.pooled;
+    $("heads").hidden = $("hint").hidden = false;
+    this.listen();
+    this.renew();
+  }
 
-/** The place of the network's input at a point of the photo, as shares; null where it saw nothing. */
-function placeOf({ x: across, y: down }) {
-  const [height, width] = pageData.geometry.image_size, x = across * width, y = down * height;
-  const [left, top, right, bottom] = pageData.geometry.region;
-  if (x < left || x >= right || y < top || y >= bottom) return null;
-  return sharesOf(pageData.geometry, { x, y });
-}
+  tile(layer, row, head, column) {
+    const canvas = made("canvas", { width: layer.keys[1], height: layer.keys[0], "aria-hidden": "true" });
+    const name = `layer ${layer.number}, ${head === "mean" ? "mean of all heads" : `head ${head}`}`;
+    const button = made("button", { type: "button", role: "radio", title: name, "aria-label": name }, canvas);
+    button.at = { layer: row, head: column };
+    button.style.gridArea = `${row + 2} / ${(head === "mean" ? this.columns - 1 : column) + 2}`;
+    return button;
+  }
 
-/** The box of a cell of a layer's queries, as shares of the photo. */
-function boxOf([row, column], layer) {
-  const [rows, columns] = layer.grid, [height, width] = pageData.geometry.image_size;
-  const corner = (down, along) => {
-    const { x, y } = pointOf(geometryOf(layer), { x: along / columns, y: down / rows });
-    return [x / width, y / height];
-  };
-  const [[x1, y1], [x2, y2]] = [corner(row, column), corner(row + 1, column + 1)];
-  return [Math.min(x1, x2), Math.min(y1, y2), Math.max(x1, x2), Math.max(y1, y2)];
+  labels() {
+    const longest = layers.find(({ heads }) => heads.length === this.columns - 1);
+    const heads = longest.heads.map((head, column) => [this.columns > 17 && column % 4 ? "" : head, 1, column + 2]);
+    const rows = layers.map(({ number }, row) => [number, row + 2, 1]);
+    return [...heads, ["mean", 1, this.columns + 1], ...rows].map(([text, row, column]) => {
+      const label = made("span", column === 1 ? { class: "row" } : {}, String(text));
+      label.style.gridArea = `${row} / ${column}`;
+      return label;
+    });
+  }
+
+  listen() {
+    const frame = $("frame"), tiles = $("tiles");
+    tiles.addEventListener("click", (event) => this.choose(atOf(event.target.closest("button"))));
+    tiles.addEventListener("keydown", (event) => this.step(event));
+    preview(tiles);
+    frame.tabIndex = 0;
+    frame.setAttribute("role", "application");
+    frame.setAttribute("aria-label", "The photo: click a patch, or move with the arrow keys, to select the query");
+    frame.addEventListener("click", (event) => this.askAt(placeOf(event)));
+    frame.addEventListener("pointermove", (event) => {
+      if (event.pointerType === "mouse" && event.buttons === 1) this.askAt(placeOf(event));
+    });
+    frame.addEventListener("keydown", (event) => this.moveQuery(event));
+  }
+
+  choose(at) {
+    if (!at) return;
+    this.chosen = at;
+    pin(at);
+  }
+
+  step(event) {
+    const from = atOf(document.activeElement);
+    const to = from && { ...MOVES, Home: [0, -Infinity], End: [0, Infinity] }[event.key];
+    if (!to || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const row = this.tiles[within(from.layer + to[0], layers.length)];
+    const tile = row[within(from.head + to[1], row.length)];
+    this.choose(atOf(tile));
+    if (!tile.disabled) tile.focus();
+  }
+
+  /** Select another query: all tiles change, and the photo shows the head that was looked at. */
+  ask(query) {
+    this.query = query;
+    this.renew();
+    if (!this.fields[this.chosen.layer]) this.chosen = this.tiles[this.fields.findLastIndex(Boolean)].at(-1).at;
+    pin(this.chosen);
+  }
+
+  /** Select the patch at a point of the photo, given in shares of its sides; none where nothing was seen. */
+  askAt({ x: across, y: down }) {
+    const [height, width] = page.geometry.image_size, x = across * width, y = down * height;
+    const [left, top, right, bottom] = page.geometry.region;
+    if (x >= left && x < right && y >= top && y < bottom) this.ask(sharesOf(page.geometry, { x, y }));
+  }
+
+  /** Keys on the photo move the asking patch by a cell. */
+  moveQuery(event) {
+    const step = MOVES[event.key], layer = layers[this.chosen.layer], [rows, columns] = layer.grid;
+    if (event.key === "Escape") return pin(null);
+    if (!step || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    const [row, column] = cellOf(layer, this.query.x === undefined ? { x: 0.5, y: 0.5 } : this.query);
+    const center = { x: (within(column + step[1], columns) + 0.5) / columns, y: (within(row + step[0], rows) + 0.5) / rows };
+    this.ask(sharesOf(page.geometry, pointOf(geometryOf(layer), center)));
+  }
+
+  /** Compute all maps of the query, and by layer the value that shows in full and the greatest one. */
+  renew() {
+    this.fields = layers.map((layer) => fieldsOf(layer, this.query));
+    this.tops = layers.map(({ cells }) => {
+      const alike = this.fields.filter((maps, index) => maps && layers[index].cells === cells);
+      const peaks = alike.flatMap((maps) => maps.slice(0, -1).map(peakOf)).sort((a, b) => a - b);
+      const median = Math.max(peaks[Math.floor((peaks.length - 1) / 2)], 4 / cells);
+      return [median, Math.max(median, peaks.at(-1))];
+    });
+    this.paint();
+  }
+
+  /** Draw all maps in the colors that they have on the photo. */
+  paint() {
+    $("tiles").classList.toggle("crisp", !drawing.smooth);
+    for (const button of this.tiles.flat()) {
+      button.disabled = !this.fields[button.at.layer];
+      if (button.disabled) continue;
+      const view = scaled(this.view(button.at));
+      paintPlain(button.firstElementChild, view.values, view.grid, { ...optionsOf(view), smooth: false });
+    }
+    const tops = new Set(this.tops.filter((_, layer) => this.fields[layer]).map(([top]) => numbered(top)));
+    $("tile-top").textContent = drawing.ends === "own" ? "maximum of each tile" : tops.size === 1 && drawing.ends === "shared"
+      ? `\u2265 ${[...tops][0]}` : "maximum of each grid";
+  }
+
+  /** A head as a map of the page. */
+  view({ layer: number, head }) {
+    const layer = layers[number], values = this.fields[number][head], { keys: grid, geometry, cells } = layer;
+    const [top, greatest] = this.tops[number], name = layer.heads[head];
+    const known = this.choices.find(({ query }) => query === this.query);
+    const asked = !known ? "this patch" : known.query.role === undefined ? known.name : `the ${known.name}`;
+    const sum = values.reduce((all, value) => all + value, 0), far = reach(values, layer, this.query);
+    const facts = [
+      layer.before && { name: "On the image", text: percent(Math.min(1, sum)), share: sum },
+      far !== null && { name: "Mean distance", text: `${far.toFixed(1)} cells` },
+    ].filter(Boolean);
+    return { title: `Layer ${layer.number}, ${name === undefined ? "mean of all heads" : `head ${name}`}`,
+      which: `query: ${asked} \u00b7 ${layer.site}`, values, grid, geometry, scale: [0, top], range: [0, greatest],
+      unit: "attention per cell", even: 1 / cells, signed: false, facts, about: null, outlines: [], weights: [],
+      boxes: this.query.x === undefined ? [] : [boxOf(cellOf(layer, this.query), layer)] };
+  }
+
+  mark(at) {
+    this.queries.mark(this.choices.findIndex(({ query }) => query === this.query));
+    for (const button of this.tiles.flat()) {
+      button.setAttribute("aria-checked", String(button.at === at));
+      button.tabIndex = button.at === (at?.layer === undefined ? this.tiles[0][0].at : at) ? 0 : -1;
+    }
+  }
 }

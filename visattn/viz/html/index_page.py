@@ -62,6 +62,7 @@ def index_page(
                 *(["wrong first"] if known else []),
             ],
         },
+        heading=sanitize_text(title, _NAME),
         texts={
             "title": sanitize_text(title, _NAME),
             "count": f"{count:,} photo{'' if count == 1 else 's'}",

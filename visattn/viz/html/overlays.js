@@ -4,13 +4,13 @@
 // visattn/viz/heatmap.py, with the tables that it writes into the page: a test compares the pixels.
 
 /** Where the pixels of one axis of the image fall on the cells of the grid. */
-function axis(count, length, scale, shift, cells, input, [from, to], smooth) {
+function axis(count, length, scale, shift, cells, input, from, to, smooth) {
   const before = new Int32Array(count), after = new Int32Array(count);
   const share = new Float32Array(count), seen = new Uint8Array(count);
   for (let pixel = 0; pixel < count; pixel++) {
     const center = (pixel + 0.5) * (length / count);
     let at = ((center - shift) / scale) * cells / input;
-    seen[pixel] = center >= from && center <= to ? 1 : 0;
+    seen[pixel] = from < to && center >= from && center <= to ? 1 : 0;
     if (smooth) {
       at = Math.min(Math.max(at - 0.5, 0), cells - 1);
       before[pixel] = Math.min(Math.floor(at), Math.max(cells - 2, 0));
@@ -24,15 +24,11 @@ function axis(count, length, scale, shift, cells, input, [from, to], smooth) {
 }
 
 /** How a grid lies on an image that is drawn `height` by `width` pixels large. */
-function placement(geometry, [rows, columns], height, width, smooth) {
-  const [[scaleX, , x0], [, scaleY, y0]] = geometry.matrix;
-  const [inputY, inputX] = geometry.input_size, [imageY, imageX] = geometry.image_size;
-  const [left, top, right, bottom] = geometry.region;
-  const visible = left < right && top < bottom;
-  const spanX = visible ? [left, right] : [1, 0], spanY = visible ? [top, bottom] : [1, 0];
+function placement({ matrix, input_size, image_size, region }, [rows, columns], height, width, smooth) {
+  const [[scaleX, , x0], [, scaleY, y0]] = matrix, [left, top, right, bottom] = region;
   return {
-    x: axis(width, imageX, scaleX, x0, columns, inputX, spanX, smooth),
-    y: axis(height, imageY, scaleY, y0, rows, inputY, spanY, smooth),
+    x: axis(width, image_size[1], scaleX, x0, columns, input_size[1], left, right, smooth),
+    y: axis(height, image_size[0], scaleY, y0, rows, input_size[0], top, bottom, smooth),
     columns,
   };
 }
@@ -68,7 +64,6 @@ function quieted(photo, { grayness, dimming }) {
     for (let channel = at; channel < at + 3; channel++) {
       out[channel] = dimming[Math.trunc(photo[channel] + grayness * (level - photo[channel]))];
     }
-    out[at + 3] = 255;
   }
   return out;
 }
@@ -88,6 +83,7 @@ function mixed(bright, quiet, strength) {
 class Painter {
   constructor(photo, height, width, tables) {
     Object.assign(this, { photo, height, width, tables, quiet: {}, image: new ImageData(width, height) });
+    this.image.data.fill(255);
     this.line = Math.max(1, Math.floor(Math.min(height, width) / 240)); // around what the model saw
   }
 
@@ -114,7 +110,6 @@ class Painter {
             data[at + channel] = mixed(bright, quiet[at + channel], cover);
           }
         }
-        data[at + 3] = 255;
       }
     }
     return this.image;

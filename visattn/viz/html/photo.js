@@ -1,23 +1,14 @@
-const pageData = JSON.parse(document.getElementById("page-data").textContent);
-const tables = unpackedTables(pageData.tables);
-
 const $ = (id) => document.getElementById(id);
 
-function bytes(text) {
-  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-}
+const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
-/** Numbers of maps, as they stand in a page. */
-const floats = (text) => new Float32Array(bytes(text).buffer);
+/** Arrays stand in a page as `{"u1": base64}` and `{"f4": base64}`. */
+const unpacked = (_, value) => {
+  if (value?.u1 !== undefined) return bytes(value.u1);
+  return value?.f4 === undefined ? value : new Float32Array(bytes(value.f4).buffer);
+};
 
-/** Colors and curves of overlays, as visattn/viz/heatmap.py writes them. */
-function unpackedTables(styles) {
-  const unpacked = Object.entries(styles).map(([style, { cover, grayness, unseen, ...tables }]) => {
-    const colors = Object.entries(tables).map(([name, table]) => [name, bytes(table)]);
-    return [style, { cover, grayness, unseen, ...Object.fromEntries(colors) }];
-  });
-  return Object.fromEntries(unpacked);
-}
+const page = JSON.parse($("page-data").textContent, unpacked);
 
 /** Make an element; whatever a text holds, it stays a text. */
 function made(tag, attributes = {}, ...inside) {
@@ -25,11 +16,6 @@ function made(tag, attributes = {}, ...inside) {
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...inside);
   return element;
-}
-
-/** Paint on a plain gray photo: what explains colors looks like them. */
-function plainPainter(height, width) {
-  return new Painter(Uint8ClampedArray.from({ length: 4 * width * height }, () => 150), height, width, tables);
 }
 
 // From a place on the photo to one of the network's input, and back.
@@ -45,65 +31,68 @@ function sharesOf({ matrix: [[xx, xy, x0], [yx, yy, y0]], input_size: [tall, wid
   return { x: along / wide, y: down / tall };
 }
 
+/** Paint values on a plain gray canvas: what explains colors looks like them. */
+function paintPlain(canvas, values, grid, options) {
+  const { width, height } = canvas, size = [height, width];
+  const geometry = { matrix: [[1, 0, 0], [0, 1, 0]], input_size: size, image_size: size, region: [0, 0, width, height] };
+  canvas.painter ??= new Painter(new Uint8ClampedArray(4 * width * height).fill(150), height, width, page.tables);
+  const place = placement(geometry, grid, height, width, options.smooth);
+  canvas.getContext("2d").putImageData(canvas.painter.paint(values, place, options), 0, 0);
+}
+
 /** The photo, what is drawn on it, and what is pointed at on it. */
 class Stage {
-  /** @param own The canvas, if it is not that of the first map, and the grid of maps that have none. */
-  constructor({ canvas = $("overlay"), grid = pageData.grid } = {}) {
-    const [height, width] = pageData.size, image = $("photo");
-    Object.assign(this, { image, canvas, grid, geometry: pageData.geometry });
+  constructor(canvas) {
+    const [height, width] = page.size;
     // A small photo is drawn larger, so that cells have sharp edges and lines are thin.
     const times = Math.min(8, Math.max(1, Math.round(960 / Math.max(height, width))));
-    this.canvas.width = width * times;
-    this.canvas.height = height * times;
-    this.pen = this.canvas.getContext("2d", { willReadFrequently: true });
+    Object.assign(canvas, { width: width * times, height: height * times });
+    this.canvas = canvas;
+    this.pen = canvas.getContext("2d", { willReadFrequently: true });
     this.pen.imageSmoothingQuality = "high";
-    this.pen.drawImage(image, 0, 0, this.canvas.width, this.canvas.height);
-    const photo = this.pen.getImageData(0, 0, this.canvas.width, this.canvas.height).data;
-    this.painter = new Painter(photo, this.canvas.height, this.canvas.width, tables);
+    this.pen.drawImage($("photo"), 0, 0, canvas.width, canvas.height);
+    const photo = this.pen.getImageData(0, 0, canvas.width, canvas.height).data;
+    this.painter = new Painter(photo, canvas.height, canvas.width, page.tables);
     this.places = {};
   }
 
-  /** How a grid lies on the canvas. */
-  place(smooth, grid = this.grid, geometry = this.geometry) {
-    const { height, width } = this.painter;
+  /** How the grid of a map lies on the canvas. */
+  place({ grid, geometry = page.geometry }, smooth) {
+    const { height, width } = this.canvas;
     const key = `${smooth} ${grid} ${geometry.matrix} ${geometry.input_size} ${geometry.region}`;
     return (this.places[key] ??= placement(geometry, grid, height, width, smooth));
   }
 
   /** Show a map, or the photo alone where there is none. */
-  show(values, { smooth, grid, geometry, ...options }) {
-    this.canvas.hidden = !values;
-    if (values) this.pen.putImageData(this.painter.paint(values, this.place(smooth, grid, geometry), options), 0, 0);
+  show(view, options) {
+    this.canvas.hidden = !view;
+    if (!view) return;
+    this.pen.putImageData(this.painter.paint(view.values, this.place(view, options.smooth), options), 0, 0);
   }
 
-  /** Draw boxes, given as shares of the image: known ones, and dashed those of a map. */
-  outline(known, ofMap = []) {
-    const kinds = [[known, ["under", "over"]], [ofMap, ["under", "over dashed"]]];
-    const lines = kinds.flatMap(([boxes, styles]) => boxes.flatMap((box) => styles.map((kind) => [box, kind]))).map(([[left, top, right, bottom], kind]) => {
-      const line = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-      const sides = { x: left, y: top, width: right - left, height: bottom - top };
-      for (const [side, share] of Object.entries(sides)) line.setAttribute(side, `${100 * share}%`);
-      line.setAttribute("class", kind);
-      return line;
-    });
-    $("boxes").replaceChildren(...lines);
+  /** The value of a map at a point of the photo; NaN where nothing was seen. */
+  under({ x, y }, view, smooth) {
+    const { height, width } = this.canvas, row = new Float32Array(width);
+    sampler(view.values, this.place(view, smooth))(Math.floor(y * height), row);
+    return row[Math.floor(x * width)];
   }
+}
 
-  /** Where a mouse or a finger is on the image, in shares of its sides. */
-  pointed({ clientX, clientY }) {
-    const area = this.image.getBoundingClientRect();
-    return { x: (clientX - area.left) / area.width, y: (clientY - area.top) / area.height };
-  }
+/** Where a mouse or a finger is on the photo, in shares of its sides. */
+function placeOf({ clientX, clientY }) {
+  const area = $("photo").getBoundingClientRect();
+  return { x: (clientX - area.left) / area.width, y: (clientY - area.top) / area.height };
+}
 
-  /** Return the value of each map at a point of the image; none where nothing was seen. */
-  under(point, maps, { smooth, grid, geometry }) {
-    const column = Math.floor(point.x * this.painter.width), row = Math.floor(point.y * this.painter.height);
-    const { x, y, columns } = this.place(smooth, grid, geometry);
-    if (!(x.seen[column] && y.seen[row])) return null;
-    const at = (down, along) => y[down][row] * columns + x[along][column];
-    const ends = [["before", "before"], ["before", "after"], ["after", "before"], ["after", "after"]];
-    const shares = [(1 - x.share[column]) * (1 - y.share[row]), x.share[column] * (1 - y.share[row]),
-      (1 - x.share[column]) * y.share[row], x.share[column] * y.share[row]];
-    return maps.map((map) => ends.reduce((sum, end, i) => sum + shares[i] * map[at(...end)], 0));
-  }
+/** Draw boxes, given as shares of the photo: known ones, and dashed those of a map. */
+function outline(known, ofMap) {
+  const line = ([left, top, right, bottom], kind) => {
+    const rectangle = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    const sides = { x: left, y: top, width: right - left, height: bottom - top };
+    for (const [side, share] of Object.entries(sides)) rectangle.setAttribute(side, `${100 * share}%`);
+    rectangle.setAttribute("class", kind);
+    return rectangle;
+  };
+  const lines = (boxes, over) => boxes.flatMap((box) => [line(box, "under"), line(box, over)]);
+  $("boxes").replaceChildren(...lines(known, "over"), ...lines(ofMap, "over dashed"));
 }

@@ -1,21 +1,25 @@
 """Interactive HTML page of questions about a photo: answers, and the map of each hop."""
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, read_image
 from visattn.results.map_boxes import MapBoxes
-from visattn.results.values import Answer
+from visattn.results.values import Answer, format_percent
 from visattn.viz.html.caption_page import relative_boxes
-from visattn.viz.html.document import PageOptions, PageParts, photo_page
-from visattn.viz.text import sanitize_text
-
-_WORD, _TEXT = 60, 1_000  # characters
+from visattn.viz.html.document import (
+    PageOptions,
+    fact,
+    map_row,
+    map_view,
+    own_geometry,
+    photo_page,
+)
 
 
 def answer_html(
@@ -37,8 +41,7 @@ def answer_html(
         options: Fields of `PageOptions`, such as `name`, `index` and `colormap`.
 
     Raises:
-        ValueError: If there is no answer, the grids differ, or the maps belong to an image of
-            another size.
+        ValueError: If there is no answer, or the maps belong to an image of another size.
 
     Example:
         >>> answer = Answer("<Red>?", ("red",), (("yes", 0.9), ("no", 0.1)), None)
@@ -49,45 +52,38 @@ def answer_html(
     original = read_image(image)
     if not answers:
         raise ValueError("a page needs at least one question")
-    maps = [answer.maps for answer in answers if answer.maps is not None]
-    grids = {tuple(each.values.shape[1:]) for each in maps}
-    if len(grids) > 1:
-        raise ValueError(f"the maps of all questions must have the same grid, got {sorted(grids)}")
-    places = (each.geometry for each in maps)
+    places = (each.maps.geometry for each in answers if each.maps is not None)
+    place = next(filter(None, places), Geometry.identity(original.size))
     page = PageOptions(**options).otherwise(name=Path(original.name).name, smooth=True)
-    questions = zip(answers, boxes or [None] * len(answers), strict=True)
+    outlined = zip(answers, boxes or [None] * len(answers), strict=True)
     return photo_page(
-        original.pixels,
-        next(filter(None, places), Geometry.identity(original.size)),
-        PageParts(
-            "question.html",
-            ["question.js"],
-            data={
-                "grid": list(grids.pop() if grids else (1, 1)),
-                "questions": [_question_data(*each) for each in questions],
-                "smooth": page.smooth,
-            },
-            texts={"question": sanitize_text(answers[0].question, _TEXT)},
-            styles=["question.css"],
-            model=next((each.info.model for each in maps), ""),
-        ),
-        page,
-    )
+        original.pixels, place, [_question_row(*each, place) for each in outlined], page,
+        kind="hops", model=next((each.maps.info.model for each in answers if each.maps), ""),
+        others="Questions about this photo",
+    )  # fmt: skip
 
 
-def _question_data(answer: Answer, boxes: MapBoxes | None) -> dict[str, Any]:
-    """Return the data for the script; maps as base64 of little-endian float32."""
+def _question_row(answer: Answer, boxes: MapBoxes | None, base: Geometry) -> dict[str, Any]:
+    """Return the maps of the hops of a question, on one scale."""
     maps = np.zeros((0, 1, 1)) if answer.maps is None else answer.maps.values.numpy()
-    weights = answer.word_weights
-    return {
-        "question": sanitize_text(answer.question, _TEXT),
-        "words": [sanitize_text(word, _WORD) for word in answer.words],
-        "unknown": [sanitize_text(word, _WORD) for word in answer.unknown],
-        "answers": [[sanitize_text(text, _WORD), share] for text, share in answer.answers],
-        "hops": [sanitize_text(hop, _WORD) for hop in (answer.maps.labels if answer.maps else ())],
-        "maps": base64.b64encode(maps.astype("<f4").tobytes()).decode(),
-        "scale": [0.0, float(maps.max(initial=0)) or 1.0],
-        "weights": [] if weights is None else weights.tolist(),
-        "notes": [sanitize_text(note, _TEXT) for note in answer.notes],
-        "boxes": relative_boxes(boxes),
-    }
+    labels, place = (answer.maps.labels, answer.maps.geometry) if answer.maps else ((), None)
+    weights = torch.zeros(len(maps), 0) if answer.word_weights is None else answer.word_weights
+    outlines = relative_boxes(boxes) or [()] * len(maps)
+    return map_row(
+        [
+            map_view(
+                values, label, (0.0, float(maps.max()) or 1.0), even=1 / values.size,
+                weights=shares.tolist(), outlines=outlined,
+                **own_geometry(place, base),
+            )
+            for values, label, shares, outlined in zip(maps, labels, weights, outlines, strict=True)
+        ],
+        answer.question,
+        score=answer.text,
+        answer=answer.text,
+        facts=[fact(text, format_percent(share), share) for text, share in answer.answers],
+        tokens=answer.words,
+        unknown=answer.unknown,
+        most=float(weights.max()) if weights.numel() else 1.0,
+        notes=answer.notes,
+    )  # fmt: skip
