@@ -17,7 +17,6 @@ from transformers.models.idefics2.image_processing_idefics2 import (
 )
 from vlm_runs import photo
 
-from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.image_tokens import ImageTokens, find_image_tokens
 from visattn.pipelines.words.language_model import PhotoProcessor
 
@@ -176,9 +175,7 @@ def tokens_of(
     process = PhotoProcessor(model.to(dtype).eval(), processor, f"{_marker(processor)} w1")
     image = photo(size)
     inputs = process(Image.fromarray(image.pixels))
-    sequence = torch.cat([inputs["input_ids"][0], torch.tensor([9, 9])])
-    text = GeneratedText(sequence, 2, torch.zeros(2))
-    return find_image_tokens(process, image, inputs, text, {})
+    return find_image_tokens(process, image, inputs, {})
 
 
 def _marker(processor: Any) -> str:

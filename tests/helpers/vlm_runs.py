@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from visattn.images.reader import LoadedImage
+from visattn.pipelines.words.captions import PhotoWords, read_words
 from visattn.pipelines.words.language_model import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 
 VLMS = [
     "ved", "trocr", "donut", "blip2", "instructblip", "git", "llava", "llava_next",
@@ -69,19 +69,19 @@ def options(family: str, **more: Any) -> dict[str, Any]:
 
 def replays(
     family: str, model: tuple[nn.Module, Any] | None = None, **more: Any
-) -> list[WordReplay]:
-    """Return the captions of the photo that the engine replays."""
+) -> list[PhotoWords]:
+    """Return the words of the photo."""
     own, processor = model or sharp(family)
     generation: Any = own.generation_config
     generation.forced_eos_token_id = None
-    [result] = generate_and_replay(
+    [result] = read_words(
         own, photo(), processor=processor, prompt=prompt_of(family), **options(family, **more)
     )
     return result
 
 
 @cache
-def greedy(family: str) -> WordReplay:
+def greedy(family: str) -> PhotoWords:
     return replays(family)[0]
 
 
@@ -127,24 +127,7 @@ def _layers(output: Any) -> Any:
     return own, cross or None
 
 
-def eager_rows(family: str, replay: WordReplay) -> Tensor:
-    """Return the rows of the words in `output_attentions` of one forward pass over the caption."""
-    model: Any = sharp(family)[0]
-    with eager(model), torch.no_grad():
-        if family == "blip":  # its own output has the attention of the vision tower only
-            pixels, ids = replay.inputs["pixel_values"], replay.inputs["input_ids"]
-            states = model.vision_model(pixels)[0]
-            output = model.text_decoder(ids, encoder_hidden_states=states, output_attentions=True)
-        else:
-            output = model(**replay.inputs, output_attentions=True)
-    own, cross = _layers(output)
-    layers = _sites(family, replay, own, cross)
-    count = len(replay.token_ids)
-    rows = [each[0, :, -count:][..., replay.columns].mean(0) for each in layers]
-    return torch.stack(rows)
-
-
-def _sites(family: str, replay: WordReplay, own: Any, cross: Any) -> list[Any]:
+def _sites(family: str, replay: PhotoWords, own: Any, cross: Any) -> list[Any]:
     """Return the attention of the layers in which words read image tokens."""
     if family in CROSS:
         return list(cross)
@@ -156,12 +139,18 @@ def _sites(family: str, replay: WordReplay, own: Any, cross: Any) -> list[Any]:
     return layers
 
 
-def rows_in_flight(family: str, replay: WordReplay, output: Any, chosen: list[int]) -> Tensor:
+def whole_text(replay: PhotoWords) -> dict[str, Any]:
+    """Return the inputs of one forward pass of a decoder over prompt and words."""
+    ids = torch.cat([replay.inputs["input_ids"][0], replay.text.tokens[:-1]])[None]
+    return {**replay.inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def rows_in_flight(family: str, replay: PhotoWords, output: Any, chosen: list[int]) -> Tensor:
     """Return the rows of the words that were recorded while they were generated.
 
     Args:
         family: The family.
-        replay: The engine's replay, for layers and columns alone.
+        replay: Its words, for layers and columns alone.
         output: What `generate` returned.
         chosen: Row of the batch that chose each word.
     """
@@ -172,12 +161,12 @@ def rows_in_flight(family: str, replay: WordReplay, output: Any, chosen: list[in
         rows = []
         for layer in layers:
             weights = layer[row, :, -1].mean(0)
-            keys = len(replay.inputs.get("input_ids", [[]])[0]) - len(chosen) + step + 1
+            keys = len(replay.inputs.get("input_ids", [[]])[0]) + step
             if family not in (*CROSS, "mllama"):  # sliding windows hold the last keys only
                 weights = F.pad(weights, (max(0, keys - len(weights)), 0))
-            columns = replay.columns
+            columns = replay.tokens.columns
             if family == "t5gemma2":  # image tokens stand behind the words so far
-                columns = columns - (len(chosen) - 1 - step)
+                columns = columns + step
             rows.append(weights[columns])
         steps.append(torch.stack(rows))
     return torch.stack(steps, 1)

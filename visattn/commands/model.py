@@ -100,7 +100,7 @@ class ModelOptions:
         if not (self.model.startswith("hf:") and not self.model.startswith("hf://")):
             return self.load(Captioner, "a captioner", "caption")
         from visattn.models.loaded import loaded_with
-        from visattn.pipelines.words.checks import as_captioner
+        from visattn.pipelines.words.language_model import as_captioner
 
         model, made = self._load()
         try:

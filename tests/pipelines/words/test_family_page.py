@@ -13,7 +13,7 @@ import transformers
 from real_grids import expected, misplaced, tokens_of
 from vlm_runs import PROMPT, photo, words_only
 
-from visattn.pipelines.words.replay import generate_and_replay
+from visattn.pipelines.words.captions import read_words
 
 PAGE = Path(__file__).parents[3] / "docs/reference/word_maps.md"
 FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
@@ -50,9 +50,7 @@ def outcome(name: str) -> tuple[str, str, str]:
                "suppress_tokens": words_only(processor, vocabulary)}  # fmt: skip
     kind, size = type(model).__name__, more_vlms.SIZES.get(name, (180, 300))
     try:
-        [[replay]] = generate_and_replay(
-            model, photo(size), processor=processor, prompt=prompt, **options
-        )
+        [[replay]] = read_words(model, photo(size), processor=processor, prompt=prompt, **options)
     except (TypeError, ValueError) as error:
         return kind, "not supported", str(error)
     return kind, "by keys" if replay.tokens.between else "exactly", ""

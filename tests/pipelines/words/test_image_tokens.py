@@ -14,9 +14,15 @@ from torch import Tensor, nn
 from vlm_runs import greedy, options, photo, prompt_of, replays, sharp
 
 from visattn.images.reader import LoadedImage
+from visattn.pipelines.words.captions import PhotoWords, read_words
 from visattn.pipelines.words.image_tokens import _Pixels
-from visattn.pipelines.words.language_model import PhotoProcessor, pixel_name, text_decoder
-from visattn.pipelines.words.replay import WordReplay, generate_and_replay
+from visattn.pipelines.words.language_model import (
+    ONE_TEXT,
+    PhotoProcessor,
+    pixel_name,
+    run_generate,
+    text_decoder,
+)
 from visattn.recording.interception import attention_calls
 
 HEIGHT, WIDTH = 180, 300
@@ -79,7 +85,7 @@ def test_probe_finds_the_worked_out_grid(family: str) -> None:
 @pytest.mark.parametrize("family", ["llava_next", "donut"])
 def test_boxes_of_a_word_hold_its_peak(family: str) -> None:
     """Of tiles, and of a page with padding: boxes lie on the photo, around the peak."""
-    caption = greedy(family).caption()
+    caption = greedy(family).caption("attention")
     result = caption.maps.boxes(smooth=False)
     assert {each.label for each in result} == set(caption.words)
     placed = caption.maps.resize_to_image(smooth=False).nan_to_num(0.0)
@@ -94,7 +100,7 @@ def test_the_box_of_a_word_is_that_of_its_tokens() -> None:
     replay = greedy("llava")
     rows = torch.zeros(len(replay.words.words), 16)
     rows[:, 5:7] = 0.5
-    caption = replay.caption()
+    caption = replay.caption("attention")
     maps = replace(caption.maps, values=replay.placement.rasterize(rows))
     [result] = maps[0].boxes(smooth=False)
     assert result.box == pytest.approx((18 * PIXEL, 45, 34 * PIXEL, 90), abs=1.0)  # whole pixels
@@ -111,27 +117,21 @@ def test_a_decoder_that_moves_its_rows_is_refused(layer: str) -> None:
         replays("llava", model=(model, processor))
 
 
-def rows_of(replay: WordReplay, pixels: np.ndarray) -> Tensor:
+def rows_of(replay: PhotoWords, pixels: np.ndarray) -> Tensor:
     """Return what words of the unchanged model read of each image token of a photo."""
     model, inputs = replay.model, dict(replay.inputs)
     name = pixel_name(inputs)
     inputs[name] = replay.process(Image.fromarray(pixels))[name]
     rows: dict[str, Tensor] = {}
-    first = (replay.tokens.between or replay.sites)[0]
+    first = (replay.tokens.between or replay.text.sites)[0]
 
     def on_call(call: Any) -> None:
         if call.name == first and first not in rows:
             rows[first] = call.inputs[2].transpose(1, 2).flatten(2).flatten(0, 1)
 
-    def enter(_: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
-        if replay.tokens.sites is None and not replay.tokens.between:
-            rows[first] = kwargs["inputs_embeds"][0]
-
-    handle = text_decoder(model)[1].register_forward_pre_hook(enter, with_kwargs=True)
-    with torch.no_grad(), attention_calls(model, on_call):
-        model(**inputs)
-    handle.remove()
-    return rows[first][replay.placement.columns if replay.tokens.between else replay.columns]
+    with attention_calls(model, on_call):
+        run_generate(model, inputs, {**ONE_TEXT, "max_new_tokens": 1})
+    return rows[first][replay.placement.columns if replay.tokens.between else replay.tokens.columns]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_token_under_a_marked_block_changes_most(family: str) -> None:
 def test_tokens_of_convolutions_have_a_cell_each(name: str) -> None:
     torch.manual_seed(5)
     model, processor = more_vlms.FAMILIES[name]()
-    [[replay]] = generate_and_replay(model.eval(), photo((256, 256)), processor=processor,
+    [[replay]] = read_words(model.eval(), photo((256, 256)), processor=processor,
                                      prompt="w1", max_new_tokens=1)  # fmt: skip
     side = {"fast_vlm": 4, "gemma3n": 16}[name]
     expected = grid(side, side, 0, 0, 256, 256)
@@ -181,7 +181,7 @@ def test_processors_that_crop_by_content_are_refused() -> None:
 
     def boxes_of(pixels: np.ndarray) -> Tensor:
         image = LoadedImage(pixels)
-        [[replay]] = generate_and_replay(model, image, processor=processor, **chosen)
+        [[replay]] = read_words(model, image, processor=processor, **chosen)
         return replay.placement.boxes
 
     processor.image_processor.do_crop_margin = False
@@ -211,7 +211,7 @@ def test_a_shift_of_bright_photos_by_three_pixels_is_refused() -> None:
 def test_photos_of_one_color_are_placed(level: int) -> None:
     model, processor = sharp("llava")
     pixels = np.full((180, 300, 3), level, np.uint8)
-    [[replay]] = generate_and_replay(model, LoadedImage(pixels), processor=processor,
+    [[replay]] = read_words(model, LoadedImage(pixels), processor=processor,
                                      **options("llava"))  # fmt: skip
     torch.testing.assert_close(replay.placement.boxes, greedy("llava").placement.boxes)
 
@@ -234,18 +234,10 @@ def test_eager_attention_with_a_sliding_window_has_the_maps_of_sdpa(first: str) 
     rows = []
     for kernel in ("sdpa", "eager"):
         model.set_attn_implementation(kernel)
-        [[replay]] = generate_and_replay(model, photo(), processor=processor, prompt="w1 w2",
+        [[replay]] = read_words(model, photo(), processor=processor, prompt="w1 w2",
                                          max_new_tokens=3, min_new_tokens=3)  # fmt: skip
-        rows.append(replay.rows)
+        rows.append(replay.text.rows)
     torch.testing.assert_close(*rows, atol=2e-6, rtol=0)
-
-
-def test_keys_behind_the_words_move_with_them() -> None:
-    columns = {count: replays("t5gemma2", max_new_tokens=count, min_new_tokens=count)[0].columns
-               for count in (2, 5)}  # fmt: skip
-    first = 1 + 5 - 1  # the start token, and all words but the last; before the image its marker
-    assert columns[5].tolist() == [first + each for each in (1, 2, 3, 4)]
-    assert (columns[5] - columns[2]).unique().tolist() == [3]
 
 
 def test_positions_are_kept_for_photos_of_one_size_and_prompt() -> None:
@@ -253,7 +245,7 @@ def test_positions_are_kept_for_photos_of_one_size_and_prompt() -> None:
     kept: dict[Any, Any] = {}
     for size, crops in (((180, 300), True), ((180, 300), True), ((90, 180), True)):
         processor.image_processor.do_center_crop = crops
-        generate_and_replay(model, photo(size), processor=processor, kept=kept, prompt="w1",
+        read_words(model, photo(size), processor=processor, kept=kept, prompt="w1",
                             max_new_tokens=1)  # fmt: skip
     assert len(kept) == 2
     process = PhotoProcessor(model, processor, prompt_of("llava"))

@@ -8,20 +8,10 @@ import pytest
 import tiny_vlms
 import torch
 from tiny_vlms import LLAMA, PROMPT, SMALL, build, hf
-from torch import Tensor
-from vlm_runs import options
+from vlm_runs import options, whole_text
 
-from visattn.attribution.words import word_attributions
 from visattn.images.reader import LoadedImage
-from visattn.pipelines.word_source import word_grids
-from visattn.pipelines.words.captions import caption_replay, check_controls
-from visattn.pipelines.words.methods import ReplayedWords
-from visattn.pipelines.words.replay import (
-    Controls,
-    WordReplay,
-    generate_and_replay,
-    select_heads,
-)
+from visattn.pipelines.words.captions import PhotoWords, caption_with_transformers, read_words
 from visattn.pipelines.words.spans import word_means
 
 
@@ -30,36 +20,34 @@ def photo(seed: int = 0, size: tuple[int, int] = (37, 53)) -> LoadedImage:
     return LoadedImage(rng.integers(0, 256, (*size, 3), dtype=np.uint8))
 
 
-def replayed(family: str, image: LoadedImage, **more: Any) -> tuple[WordReplay, Any]:
+def replayed(family: str, image: LoadedImage, **more: Any) -> tuple[PhotoWords, Any]:
     """Return the replay of a caption of five words, and its model."""
     model, processor = build(family)
     model.generation_config.forced_eos_token_id = None
-    [[replay]] = generate_and_replay(model, image, processor=processor, **options(family, **more))
+    [[replay]] = read_words(model, image, processor=processor, **options(family, **more))
     return replay, model
-
-
-def maps_of(replay: WordReplay, method: str, **selected: Any) -> Tensor:
-    return word_grids(ReplayedWords(replay), method, **selected).values
 
 
 @pytest.mark.parametrize("family", ["ved", "llava"])
 def test_gradient_attention_is_that_of_eager_attention(family: str) -> None:
     replay, model = replayed(family, photo())
-    rows = word_attributions(ReplayedWords(replay).run(), ["gradient_attention"])
+    rows = replay.gradient_attention()
     model.set_attn_implementation("eager")
     for parameter in model.parameters():
         parameter.requires_grad_()
-    output = model(**replay.inputs, output_attentions=True)
-    count, word = len(replay.token_ids), 2
+    start = torch.tensor([[1, *replay.text.tokens[:-1].tolist()]])
+    whole = {**replay.inputs, "decoder_input_ids": start} if family == "ved" else whole_text(replay)
+    output = model(**whole, output_attentions=True)
+    count, word = len(replay.text.tokens), 2
     log_probs = output.logits[0, -count:].float().log_softmax(-1)
     eager = output.cross_attentions if family == "ved" else output.attentions
-    gradients = torch.autograd.grad(log_probs[word, replay.token_ids[word]], eager)
+    gradients = torch.autograd.grad(log_probs[word, replay.text.tokens[word]], eager)
     row = -count + word
     expected = torch.stack([
-        (weights[0, :, row] * gradient[0, :, row]).clamp(min=0).mean(0)[replay.columns]
+        (weights[0, :, row] * gradient[0, :, row]).clamp(min=0).mean(0)[replay.tokens.columns]
         for weights, gradient in zip(eager, gradients, strict=True)
     ]).mean(0).detach()  # fmt: skip
-    torch.testing.assert_close(rows["gradient_attention"][word], expected, atol=1e-6, rtol=1e-3)
+    torch.testing.assert_close(rows[word], expected, atol=1e-6, rtol=1e-3)
 
 
 def test_occlusion_is_zero_where_nothing_is_hidden() -> None:
@@ -67,7 +55,7 @@ def test_occlusion_is_zero_where_nothing_is_hidden() -> None:
     block = np.indices((8, 8)).sum(0) % 2  # the mean color stays that of the ground
     pixels[8:16, 24:32] = np.where(block, 228, 28)[..., None]
     replay, _ = replayed("ved", LoadedImage(pixels))
-    maps = maps_of(replay, "occlusion", window_cells=1)
+    maps = replay.occlusion(window_cells=1)
     assert maps.shape[1:] == (3, 5)
     inside = maps[:, 1, 3].clone()
     maps[:, 1, 3] = 0
@@ -93,36 +81,33 @@ def hybrid() -> tuple[Any, Any]:
 
 def test_layers_have_the_numbers_of_the_model() -> None:
     model, processor = hybrid()
-    [[replay]] = generate_and_replay(model, photo(size=(180, 300)), processor=processor,
+    [[replay]] = read_words(model, photo(size=(180, 300)), processor=processor,
                                      prompt="w1 w2", max_new_tokens=3, min_new_tokens=3,
-                                     suppress_tokens=[*range(8), *range(68, 200)],
-                                     keep_heads=True)  # fmt: skip
+                                     suppress_tokens=[*range(8), *range(68, 200)])  # fmt: skip
     assert (replay.layers, replay.num_layers) == ((3, 7), 8)
     for layers, index in (((3,), 0), ((-1,), 1)):
-        chosen = replay.mean_rows(Controls(layers=layers, heads=(1,)))
-        assert replay.heads is not None
-        torch.testing.assert_close(chosen, replay.heads[index, 1].float())
-    caption = replay.caption()
+        torch.testing.assert_close(replay.attention(layers), replay.text.rows[index])
+    caption = replay.caption("attention")
     assert "3, 7 of 8; the others have no attention weights" in caption.notes
-    assert caption_replay(replay, "gradient_attention", Controls(layers=(7,))).maps.values.any()
+    assert replay.caption("gradient_attention", layers=(7,)).maps.values.any()
     for layer in (1, 8, -2):
         with pytest.raises(ValueError, match=r"among 3, 7 of the 8 layers .* the others have no"):
-            replay.mean_rows(Controls(layers=(layer,)))
+            replay.attention((layer,))
 
 
 def test_relative_attention_is_divided_by_that_of_a_neutral_prompt() -> None:
     replay, _ = replayed("llava", photo(), prompt="w1 <image> w2")
-    plain, neutral = replay.mean_rows(), replay.neutral_row()
+    plain, neutral = replay.attention(), replay.neutral_row()
     assert neutral.shape == plain.shape[1:]
     ratio = word_means(plain, replay.words.spans) / neutral
-    caption = replay.caption(Controls(relative=True))
+    caption = replay.caption("attention", relative=True)
     drawn = replay.placement.rasterize(ratio)
     shape = drawn / drawn.sum((1, 2), keepdim=True)
     own = caption.maps.values
     torch.testing.assert_close(own / own.sum((1, 2), keepdim=True), shape)
     assert caption.notes.endswith("relative to a neutral prompt")
     with pytest.raises(ValueError, match="neutral prompt, but VisionEncoderDecoderModel takes"):
-        replayed("ved", photo())[0].caption(Controls(relative=True))
+        replayed("ved", photo())[0].caption("attention", relative=True)
 
 
 def test_attention_sinks_draw_weight_that_no_token_gets() -> None:
@@ -135,20 +120,28 @@ def test_attention_sinks_draw_weight_that_no_token_gets() -> None:
         image_token_id=4, image_seq_length=4,
     )).eval()  # fmt: skip
     processor = tiny_vlms.internvl()[1]
-    [[replay]] = generate_and_replay(model, photo(size=(180, 300)), processor=processor,
+    [[replay]] = read_words(model, photo(size=(180, 300)), processor=processor,
                                      prompt="w1 w2", max_new_tokens=3)  # fmt: skip
     with torch.no_grad():
-        eager = model(**replay.inputs, output_attentions=True).attentions
-    count = len(replay.token_ids)
-    expected = torch.stack([each[0, :, -count:][..., replay.columns].mean(0) for each in eager])
-    torch.testing.assert_close(replay.rows, expected, atol=2e-6, rtol=0)
+        eager = model(**whole_text(replay), output_attentions=True).attentions
+    count = len(replay.text.tokens)
+    expected = torch.stack(
+        [each[0, :, -count:][..., replay.tokens.columns].mean(0) for each in eager]
+    )
+    torch.testing.assert_close(replay.text.rows, expected, atol=2e-6, rtol=0)
 
 
 def test_what_does_not_fit_is_refused() -> None:
     replay, _ = replayed("blip2", photo(), prompt=PROMPT)
     with pytest.raises(ValueError, match="learned queries instead of image tokens"):
-        caption_replay(replay, "gradient_attention")
-    with pytest.raises(ValueError, match="relevance is for captioners of visattn"):
-        check_controls("relevance", Controls())
-    with pytest.raises(ValueError, match="heads must be from 0 to 1, got"):
-        select_heads([2], 2)
+        replay.caption("gradient_attention")
+    model, processor = build("llava")
+
+    def refuse(match: str, **options: Any) -> None:
+        with pytest.raises(ValueError, match=match):
+            caption_with_transformers(model, photo(), processor=processor, prompt=PROMPT,
+                                      max_new_tokens=2, **options)  # fmt: skip
+
+    refuse("relevance is for captioners of visattn", method="relevance")
+    refuse("heads must be from 0 to 3, got", heads=[4])
+    refuse("relative corrects attention", method="occlusion", relative=True)

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from vlm_runs import options, photo, sharp
 
 import visattn
+from visattn.pipelines.words.captions import PhotoWords, read_words
 from visattn.pipelines.words.language_model import PhotoProcessor
-from visattn.pipelines.words.replay import WordReplay, generate_and_replay
 
 PHOTO = {"type": "image"}
 TEXT = "w7 w8 w9"
@@ -33,9 +33,9 @@ def ids_of(processor: Any) -> list[int]:
     return tokenizer.convert_tokens_to_ids(TEXT.split())
 
 
-def captions(family: str, images: Any, prompt: Any, **more: Any) -> list[WordReplay]:
+def captions(family: str, images: Any, prompt: Any, **more: Any) -> list[PhotoWords]:
     model, processor = sharp(family)
-    results = generate_and_replay(model, images, processor=processor, prompt=prompt,
+    results = read_words(model, images, processor=processor, prompt=prompt,
                                 **options(family, **more))  # fmt: skip
     return [replay for [replay] in results]
 
@@ -50,8 +50,8 @@ def test_chat_messages_are_rendered_as_the_processor_does() -> None:
     prompt = replay.inputs["input_ids"][:, : ids["input_ids"].shape[1]]
     assert prompt.tolist() == ids["input_ids"].tolist()
     [rendered] = captions("qwen2_vl", photo(), text)
-    assert rendered.token_ids.tolist() == replay.token_ids.tolist()
-    torch.testing.assert_close(rendered.rows, replay.rows)
+    assert rendered.text.tokens.tolist() == replay.text.tokens.tolist()
+    torch.testing.assert_close(rendered.text.rows, replay.text.rows)
     assert PhotoProcessor(model, processor, text).text == text
 
 
@@ -61,13 +61,13 @@ def test_a_list_of_prompts_has_one_for_each_photo() -> None:
     together = captions("llava", photos, prompts)
     for image, prompt, result in zip(photos, prompts, together, strict=True):
         [alone] = captions("llava", image, prompt)
-        assert alone.token_ids.tolist() == result.token_ids.tolist()
-        torch.testing.assert_close(alone.rows, result.rows, atol=2e-6, rtol=0)
+        assert alone.text.tokens.tolist() == result.text.tokens.tolist()
+        torch.testing.assert_close(alone.text.rows, result.text.rows, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_other_numbers_of_prompts_are_refused(count: int) -> None:
-    with pytest.raises(ValueError, match=rf"one for each photo, got {count} prompts"):
+    with pytest.raises(ValueError, match="zip.. argument 2 is"):
         captions("llava", [photo(), photo()], ["w1"] * count, max_new_tokens=1, min_new_tokens=1)
 
 
@@ -127,11 +127,11 @@ def test_decoders_continue_the_prompt(family: str) -> None:
     settings: Any = model.generation_config
     starts = [settings.decoder_start_token_id]
     start = [] if family in ("donut", "nougat") else starts
-    ids = torch.tensor([[*start, *ids_of(processor), *replay.token_ids.tolist()]])
+    ids = torch.tensor([[*start, *ids_of(processor), *replay.text.tokens.tolist()]])
     with torch.no_grad():
-        logits = model(**own, decoder_input_ids=ids[:, :-1]).logits[0, -len(replay.token_ids) :]
-    expected = -F.cross_entropy(logits, replay.token_ids, reduction="none")
-    torch.testing.assert_close(replay.log_probs, expected, atol=1e-4, rtol=0)
+        logits = model(**own, decoder_input_ids=ids[:, :-1]).logits[0, -len(replay.text.tokens) :]
+    expected = -F.cross_entropy(logits, replay.text.tokens, reduction="none")
+    torch.testing.assert_close(replay.text.log_probs, expected, atol=1e-4, rtol=0)
 
 
 def test_questions_above_the_photo_are_no_image_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,9 +148,18 @@ def test_questions_above_the_photo_are_no_image_tokens(monkeypatch: pytest.Monke
         placed = replay.placement.boxes[::6, [1, 3]]
         torch.testing.assert_close(placed, torch.stack([edges[:-1], edges[1:]], 1).float(),
                                    atol=0.5, rtol=0)  # fmt: skip
-        assert replay.columns.tolist() == list(range(first, first + 24))
+        assert replay.tokens.columns.tolist() == list(range(first, first + 24))
     with pytest.raises(ValueError, match="writes a question above the photo: pass it as prompt"):
         captions("pix2struct", photo(), None)
+
+
+def test_a_prompt_may_end_with_the_photo() -> None:
+    """Whose tokens have positions along three axes, from which `generate` counts on."""
+    model, _ = sharp("qwen2_vl")
+    [replay] = captions("qwen2_vl", photo(), "w1 <|image_pad|>")
+    plain = model.generate(**replay.inputs, **options("qwen2_vl"))
+    assert plain[0, -5:].tolist() == replay.text.tokens.tolist()
+    assert replay.gradient_attention().shape == replay.attention().shape
 
 
 def test_prompts_that_cannot_be_used_are_refused() -> None:
@@ -158,10 +167,10 @@ def test_prompts_that_cannot_be_used_are_refused() -> None:
         model, processor = sharp(family)
         pair = (processor.image_processor, processor.tokenizer)
         with pytest.raises(ValueError, match=f"prompt of {name}.* needs its own processor"):
-            generate_and_replay(model, photo(), processor=pair, prompt=TEXT, **options(family))
+            read_words(model, photo(), processor=pair, prompt=TEXT, **options(family))
     prompts = ["w1", "w2 w3"]
     alone = captions("ved", [photo()] * 2, prompts)
-    assert [each.inputs["decoder_input_ids"].shape[1] for each in alone] == [6, 7]
+    assert [each.inputs["decoder_input_ids"].shape[1] for each in alone] == [1, 2]
 
 
 def with_begin_token() -> tuple[Any, Any]:

@@ -1,1 +1,1 @@
-"""Word maps of vision-language models: generate, replay once recorded, place on the photo."""
+"""Word maps of vision-language models: place image tokens, generate with rows recorded, draw."""

@@ -1,50 +1,320 @@
-"""Captions of vision-language models of transformers, with one attention map per word."""
+"""Captions of vision-language models of transformers, with one attention map per word.
 
+processor  ->  positions of image tokens  ->  generate, with its rows  ->  rows onto the photo
+prompts        image_tokens, lattice          generation                   here
+"""
+
+import inspect
+import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
 
-from visattn.images.reader import ImageLike
-from visattn.pipelines.word_source import check_method, with_word_maps
-from visattn.pipelines.words.language_model import list_prompts, take_photo
-from visattn.pipelines.words.methods import ReplayedWords
-from visattn.pipelines.words.replay import Controls, WordReplay, generate_and_replay
+from visattn.attribution.perturbation import occlusion_windows, window_masks
+from visattn.images.reader import ImageLike, LoadedImage, make_thumbnail
+from visattn.images.sources import read_images
+from visattn.pipelines.word_source import check_method
+from visattn.pipelines.words.generation import GeneratedText, force, generate
+from visattn.pipelines.words.image_tokens import ImageTokens, Kept, find_image_tokens
+from visattn.pipelines.words.language_model import (
+    PhotoProcessor,
+    as_captioner,
+    list_prompts,
+    pixel_name,
+    take_photo,
+)
+from visattn.pipelines.words.lattice import Placement
+from visattn.pipelines.words.spans import Words, split_words, word_means
+from visattn.recording.frozen import eval_mode, frozen
+from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
+from visattn.results.info import MapInfo
+from visattn.results.kinds import WORD_QUANTITIES
+
+NEUTRAL_PROMPT = "Write a general description of the image."
+_WINDOWS_PER_SIDE = 7  # of an occlusion window, as for classifiers
 
 
-def check_controls(method: str, controls: Controls) -> None:
-    """Refuse a method that is unknown, or controls that do not apply to it.
+@dataclass(frozen=True, eq=False)
+class PhotoWords:
+    """The words that a model wrote for a photo, with their attention over its image tokens.
+
+    Args:
+        process: Preprocessing of the model, with the prompt.
+        inputs: Inputs of its `generate`.
+        image: The photo, upright.
+        tokens: Its image tokens.
+        text: The generated text.
+        heads: Heads whose mean its rows are; None for all.
+        words: Words of the text.
+        notes: How the maps were made, if not as usual.
+    """
+
+    process: PhotoProcessor
+    inputs: dict[str, Any]
+    image: LoadedImage
+    tokens: ImageTokens
+    text: GeneratedText
+    heads: Sequence[int] | None
+    words: Words
+    notes: tuple[str, ...]
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+        return self.process.model
+
+    @property
+    def placement(self) -> Placement:
+        """Positions of the image tokens on the photo."""
+        return self.tokens.placement
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The number of each layer in which words read image tokens, as the model counts."""
+        numbers = (re.findall(r"\.(\d+)\.", f".{site}.")[0] for site in self.text.sites)
+        return tuple(map(int, numbers))
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers of the text decoder, with those that have no attention weights."""
+        name, _ = re.split(r"\.(?=\d+\.)", self.text.sites[0], maxsplit=1)
+        return len(list(self.model.get_submodule(name).children()))
+
+    def select(self, layers: Sequence[int] | None) -> list[int]:
+        """Return indices of sites for numbers of layers; negative ones count from the last.
+
+        Raises:
+            ValueError: If a layer has no attention weights over the photo, or does not exist.
+        """
+        own, count = self.layers, self.num_layers
+        numbers = own if layers is None else [n + count if n < 0 else n for n in layers]
+        if not numbers or any(number not in own for number in numbers):
+            rest = "; the others have no attention weights over the photo"
+            raise ValueError(
+                f"layers must be among {', '.join(map(str, own))} of the {count} layers of "
+                f"{type(self.model).__name__}, counted from 0{rest if len(own) < count else ''}; "
+                f"got {list(layers or ())}"
+            )
+        return [own.index(number) for number in numbers]
+
+    def attention(self, layers: Sequence[int] | None = None) -> Float[Tensor, "t _p"]:
+        """Return the attention of each token over the placed tokens, mean over layers and heads.
+
+        Raises:
+            ValueError: If a layer does not exist.
+        """
+        rows = self.text.rows[self.select(layers)].mean(0)
+        return rows if self.text.mixing is None else rows @ self.text.mixing
+
+    def gradient_attention(self, layers: Sequence[int] | None = None) -> Float[Tensor, "t p"]:
+        """Return attention times the gradient of each token's log-probability, the mean as above.
+
+        Raises:
+            ValueError: If words read the image through learned queries, or a layer does not exist.
+        """
+        if self.tokens.between:
+            raise ValueError(
+                f"the words of {type(self.model).__name__} read learned queries instead of image "
+                "tokens, so that gradients of its attention have no place on the photo; use the "
+                "methods attention or occlusion"
+            )
+        sites = [self.text.sites[index] for index in self.select(layers)]
+        _, steps = force(self.model, self.inputs, self.text.tokens, self.tokens, self.heads)
+        return torch.stack([torch.stack([step[site] for site in sites]).mean(0) for step in steps])
+
+    def occlusion(self, window_cells: int | None = None) -> Float[Tensor, "w y x"]:
+        """Return the mean decrease of each word's log-probability over windows that hide a cell.
+
+        The windows are painted on the photo, in its mean color; they slide by half of their side,
+        which is 1/7 of the longer side of the grid by default, and at least 2 cells.
+
+        Source:
+            Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2, for the log-probability of each
+            word.
+        """
+        grid, pixels = self.placement.grid_size, self.image.pixels
+        side = min(window_cells or max(2, -(-max(grid) // _WINDOWS_PER_SIDE)), *grid)
+        step = max(1, side // 2)
+        windows = occlusion_windows(grid, window_size=(side, side), stride=(step, step))
+        corners = self.placement.geometry.to_image(windows.double().view(-1, 2)).view(-1, 4)
+        color = pixels.reshape(-1, 3).mean(0).round().astype(np.uint8)
+        original, name = self._sums(self.text.log_probs), pixel_name(self.inputs)
+        total, counts = torch.zeros(len(original), *grid), torch.zeros(grid)
+        for (left, top, right, bottom), cells in zip(
+            corners.round().long().tolist(), window_masks(windows, grid), strict=True
+        ):
+            hidden = pixels.copy()
+            hidden[max(top, 0) : bottom, max(left, 0) : right] = color
+            inputs = {**self.inputs, name: self.process(Image.fromarray(hidden))[name]}
+            log_probs, _ = force(self.model, inputs, self.text.tokens)
+            total += (original - self._sums(log_probs))[:, None, None] * cells
+            counts += cells
+        return (total / counts).relu()
+
+    def _sums(self, log_probs: Float[Tensor, " t"]) -> Float[Tensor, " w"]:
+        """Return the log-probability of each word: the sum over its tokens."""
+        return torch.stack([log_probs[slice(*span)].sum() for span in self.words.spans])
+
+    def neutral_row(self, layers: Sequence[int] | None = None) -> Float[Tensor, " p"]:
+        """Return the attention of the first word after a neutral prompt.
+
+        Raises:
+            ValueError: If the model takes no prompt.
+
+        Source:
+            Zhang et al. 2025, arXiv:2502.17422, section 5.1.
+        """
+        if self.process.text is None:
+            raise ValueError(
+                "relative attention is divided by that of a neutral prompt, but "
+                f"{type(self.model).__name__} takes none"
+            )
+        process, one = self.process.with_prompt(NEUTRAL_PROMPT), {"max_new_tokens": 1}
+        [first] = words_of_photo(process, self.image, one, {}, self.heads)
+        return first.attention(layers)[0]
+
+    def caption(
+        self, method: str, layers: Sequence[int] | None = None, *, relative: bool = False
+    ) -> Caption:
+        """Return the caption with one map per word on the photo.
+
+        The visible mass of each row of attention is kept: a map sums to the share of the row on the
+        photo. These are the gates, whatever the method.
+
+        Args:
+            method: What the maps show.
+            layers: Numbers of the layers whose mean is taken, as the model counts.
+            relative: Divide the rows by those of a neutral prompt; they keep their sums.
+
+        Raises:
+            ValueError: If the model does not allow it, or a layer does not exist.
+        """
+        place, spans = self.placement, self.words.spans
+        rows = word_means(self.attention(layers), spans)
+        if relative:
+            ratio = rows / self.neutral_row(layers).clamp(min=1e-12)
+            rows = ratio * (rows.sum(1) / ratio.sum(1).clamp(min=1e-12))[:, None]
+        values = place.rasterize(rows)
+        shares = tuple(values.flatten(1).sum(1).tolist())
+        more: dict[str, Any] = {
+            "layers": "mean" if layers is None else list(layers),
+            "heads": "mean" if self.heads is None else list(self.heads),
+            "relative": relative, "image_shares": shares, "placement": list(self.notes),
+        }  # fmt: skip
+        if method == "occlusion":  # it reads no layers and heads
+            values, more = self.occlusion(), {name: more[name] for name in [*more][2:]}
+        elif method == "gradient_attention":
+            values = place.rasterize(word_means(self.gradient_attention(layers), spans))
+        info = MapInfo(method, model=type(self.model).__name__, image=self.image.name,
+                       quantity=WORD_QUANTITIES.get(method, ""), more=more)  # fmt: skip
+        site = self.text.sites[self.select(layers)[-1]]
+        kind = "words" if method == "attention" else "gradient"
+        maps = AttentionMap(values, site, kind, place.geometry, info, self.words.words)
+        log_probs = self.text.log_probs
+        return Caption(
+            words=self.words.words, gates=shares, maps=maps,
+            log_probs=tuple(float(log_probs[slice(*span)].sum()) for span in spans),
+            score=float(log_probs.sum()), image=self.image.name, gate_symbol="on photo",
+            finished=int(self.text.tokens[-1]) in self.process.special_ids,
+            notes=self._describe(info), spaces=self.words.spaces,
+            thumbnail=make_thumbnail(self.image),
+        )  # fmt: skip
+
+    def _describe(self, info: MapInfo) -> str:
+        """Return in one line how maps were made."""
+        parts = [f"{info.method} of {info.model}"]
+        layers, heads = (info.more.get(name) for name in ("layers", "heads"))
+        if layers is not None:
+            some = len(self.layers) < self.num_layers
+            own = f" ({', '.join(map(str, self.layers))} of {self.num_layers}; the others have no "\
+                  "attention weights over the photo)" if some else ""  # fmt: skip
+            mean = f"mean of {len(self.layers)} layers{own}"
+            parts.append(mean if layers == "mean" else f"layers {layers} of {self.num_layers}")
+            parts.append("mean of heads" if heads == "mean" else f"heads {heads}")
+        if info.more["relative"]:
+            parts.append("relative to a neutral prompt")
+        return "; ".join([*parts, *self.notes])
+
+
+def words_of_photo(
+    process: PhotoProcessor,
+    photo: LoadedImage,
+    options: Mapping[str, Any],
+    kept: Kept,
+    heads: Sequence[int] | None = None,
+    *,
+    per_token: bool = False,
+) -> list[PhotoWords]:
+    """Return what a model writes for a photo: one text, or `num_return_sequences`.
+
+    Args:
+        process: Preprocessing of the model, with the prompt.
+        photo: The photo.
+        options: Options of `generate`, and inputs of the model that its processor does not return.
+        kept: Positions of image tokens of photos before, of the same model and processor.
+        heads: Heads whose mean the rows are; None for all.
+        per_token: Whether each token is a word.
 
     Raises:
-        ValueError: With what would fit.
+        ValueError: If attention cannot be recorded or placed on the photo.
     """
-    if method in ("relevance", "gradient_embedding", "gradcam"):
-        raise ValueError(
-            f"{method} is for captioners of visattn; models of transformers have the methods "
-            "attention, gradient_attention and occlusion"
-        )
-    check_method(method, controls.layers, controls.heads)
-    if controls.relative and method != "attention":
-        raise ValueError(f"relative corrects attention, not the maps of {method}")
+    model = process.model
+    with frozen(model), torch.no_grad():
+        inputs = process(Image.fromarray(photo.pixels))
+    # What the model itself takes, and when texts end, holds also for a text that is written again.
+    again = {*inspect.signature(type(model).forward).parameters, "eos_token_id"}
+    of_model = {name: value for name, value in options.items() if name in again}
+    inputs |= of_model
+    tokens = find_image_tokens(process, photo, inputs, kept)
+    chosen = {name: value for name, value in options.items() if name not in of_model}
+    with eval_mode(model):  # random numbers are drawn as in `generate`
+        texts = generate(model, inputs, chosen, tokens, process.special_ids, heads)
+    results: list[PhotoWords] = []
+    for text in texts:
+        words = split_words(process.tokenizer, text.tokens.tolist(),
+                            special_ids=process.special_ids, per_token=per_token)  # fmt: skip
+        note = "a map per token" if per_token else (
+            "a map per token where the script has no spaces between words" if words.split else ""
+        )  # fmt: skip
+        notes = (*tokens.notes, *filter(None, [note]))
+        results.append(PhotoWords(process, inputs, photo, tokens, text, heads, words, notes))
+    return results
 
 
-def caption_replay(
-    replay: WordReplay, method: str = "attention", controls: Controls | None = None
-) -> Caption:
-    """Return a caption with the maps of its words, by default their attention.
+def read_words(
+    model: nn.Module,
+    images: Iterable[ImageLike] | ImageLike,
+    *,
+    processor: Any,
+    prompt: Any = None,
+    heads: Sequence[int] | None = None,
+    per_token: bool = False,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    kept: Kept | None = None,
+    **options: Any,
+) -> list[list[PhotoWords]]:
+    """Return the words of photos, as `words_of_photo`; other arguments as below.
 
     Raises:
-        ValueError: If the model does not allow it.
+        ValueError: If a list of prompts has not one for each photo.
     """
-    controls = controls or Controls()
-    if method == "attention":
-        return replay.caption(controls)
-    layers = None if controls.layers is None else replay.select(controls.layers)
-    words = ReplayedWords(replay)
-    caption = with_word_maps(replay.caption(), words, method, layers=layers, heads=controls.heads)
-    return words.described(caption, controls.describe())
+    model = as_captioner(model)
+    kept = {} if kept is None else kept
+    prompts = list_prompts(prompt)
+    each = itertools.repeat(prompt) if prompts is None else prompts
+    results: list[list[PhotoWords]] = []
+    for photo, text in zip(read_images(images), each, strict=prompts is not None):
+        process = PhotoProcessor(model, processor, text, chat_template_kwargs)
+        results.append(words_of_photo(process, photo, options, kept, heads, per_token=per_token))
+    return results
 
 
 def caption_with_transformers(
@@ -63,9 +333,8 @@ def caption_with_transformers(
 ) -> list[Caption]:
     """Caption photos with a model of transformers, with the attention map of each word.
 
-    The text is generated as `model.generate` does it. One more forward pass over prompt and words
-    gives the attention; it is only used if it has the log-probabilities of the generation. Where
-    image tokens lie on the photo is found by probing the model and its processor.
+    The text is generated by `model.generate`, whose attention is recorded meanwhile. Where image
+    tokens lie on the photo is found by probing the model and its processor.
 
     Args:
         model: A model of transformers that generates text from images.
@@ -91,38 +360,41 @@ def caption_with_transformers(
 
     Raises:
         TypeError: If the model does not generate text from images, or the processor is none.
-        ValueError: If attention cannot be recorded or placed on the photo, a layer or head does
-            not exist, or the prompt is too long.
+        ValueError: If attention cannot be recorded or placed on the photo, or a layer or
+            head does not exist.
 
     Source:
-        Attention of multimodal language models: Zhang et al. 2025, arXiv:2502.17422. Replay and
-        probe are ours.
+        Attention of multimodal language models: Zhang et al. 2025, arXiv:2502.17422. The
+        probe is ours.
     """
-    controls = Controls(
-        (layers,) if isinstance(layers, int) else None if layers is None else tuple(layers),
-        (heads,) if isinstance(heads, int) else None if heads is None else tuple(heads),
-        relative=relative,
-    )
-    check_controls(method, controls)
+    chosen = [(each,) if isinstance(each, int) else each for each in (layers, heads)]
+    if method in ("relevance", "gradient_embedding", "gradcam"):
+        raise ValueError(
+            f"{method} is for captioners of visattn; models of transformers have the methods "
+            "attention, gradient_attention and occlusion"
+        )
+    check_method(method, *chosen)
+    if relative and method != "attention":
+        raise ValueError(f"relative corrects attention, not the maps of {method}")
     several = list_prompts(prompt)
     taken = [take_photo(each) for each in (several or [prompt])]
-    prompt = [text for text, _ in taken] if several else taken[0][0]
     if held := [photo for _, photo in taken if photo is not None]:
         if images is not None:
             raise ValueError("the messages hold the photo: leave out images, or the one of both")
         images = held
-    replays = generate_and_replay(
+    texts = [text for text, _ in taken]
+    photos = read_words(
         model,
         [] if images is None else images,
         processor=processor,
-        prompt=prompt,
-        keep_heads=heads is not None and method == "attention",
+        prompt=texts if several else texts[0],
+        heads=chosen[1],
         per_token=per_token,
         chat_template_kwargs=chat_template_kwargs,
         **generate_kwargs,
     )
     captions: list[Caption] = []
-    for of_photo in replays:
-        best, *others = (caption_replay(replay, method, controls) for replay in of_photo)
+    for written in photos:
+        best, *others = (each.caption(method, chosen[0], relative=relative) for each in written)
         captions.append(replace(best, alternatives=tuple(others)))
     return captions

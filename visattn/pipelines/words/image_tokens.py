@@ -26,11 +26,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.images.reader import LoadedImage
-from visattn.pipelines.words.generation import GeneratedText
 from visattn.pipelines.words.language_model import (
+    ONE_TEXT,
     PhotoProcessor,
     pixel_name,
-    replay_inputs,
+    run_generate,
     text_decoder,
     weight_dtype,
 )
@@ -42,7 +42,6 @@ from visattn.recording.interception import attention_calls, in_this_run
 
 _INPUTS = "inputs_embeds"
 _KEYS = "keys"  # of the last self-attention of the text decoder
-_WORDS = 2  # behind the prompt
 _AMPLITUDE = 1e-3  # of noise: small, so that rows change linearly, but more than rounding
 _LEAST_RUNS, _MOST_RUNS = 4, 48
 _FEW = 1024  # tokens; the fewer they are, the more noise may be needed to place each
@@ -64,18 +63,17 @@ class ImageTokens:
 
     Args:
         placement: Their positions; of those that learned queries read if there are any.
-        sites: Attention layers in which words read them; None for all self-attention of the text
-            decoder.
+        sites: Attention layers in which words read them.
         columns: Keys that words read, if these are learned queries.
         between: Attention layers in which the queries read the placed tokens.
         length: Keys of the prompt, image tokens among them, behind which those of words stand; None
             where image tokens are keys alone, or stand behind the words.
-        num_keys: Keys in the probe, with its words.
+        num_keys: Keys of the prompt and, where they are others, of the photo.
         notes: How the tokens were placed, if not by their own pixels.
     """
 
     placement: Placement
-    sites: tuple[str, ...] | None
+    sites: tuple[str, ...]
     columns: Int[Tensor, " l"]
     between: tuple[str, ...] = ()
     length: int | None = None
@@ -89,8 +87,10 @@ class ImageTokens:
             row: Its attention over all keys.
             words: Number of words among the keys. A sliding window holds the last keys only.
         """
-        behind = row.shape[-1] - self.num_keys
-        shift = behind if self.length is None else min(0, row.shape[-1] - self.length - words)
+        count = row.shape[-1]
+        shift = (
+            count - self.num_keys if self.length is None else min(0, count - self.length - words)
+        )
         keys = self.columns + shift
         return row[..., keys.clamp(min=0)] * (keys >= 0)
 
@@ -100,11 +100,7 @@ Kept = dict[Any, tuple[ImageTokens, "_Pixels"]]
 
 
 def find_image_tokens(
-    process: PhotoProcessor,
-    photo: LoadedImage,
-    inputs: dict[str, Any],
-    text: GeneratedText,
-    kept: Kept,
+    process: PhotoProcessor, photo: LoadedImage, inputs: dict[str, Any], kept: Kept
 ) -> ImageTokens:
     """Return the image tokens that words of a model read, with their positions on the photo.
 
@@ -112,8 +108,7 @@ def find_image_tokens(
         process: Preprocessing of the model, with the prompt.
         photo: The photo.
         inputs: Its inputs.
-        text: What the model generated for it.
-        kept: Tokens of earlier photos of the same call.
+        kept: Tokens of earlier photos.
 
     Raises:
         ValueError: If words read no image tokens, or the tokens cannot be placed.
@@ -122,14 +117,11 @@ def find_image_tokens(
     tensors = {key: value for key, value in inputs.items() if isinstance(value, Tensor)}
     integers = {key: v.cpu().numpy().tobytes() for key, v in tensors.items()
                 if not v.is_floating_point()}  # fmt: skip
-    prompt = text.sequence[: len(text.sequence) - text.num_generated]
-    key = (photo.size, tensors[name].shape, process.text, *prompt.tolist(), *integers.items())
+    key = (photo.size, tensors[name].shape, process.text, *integers.items())
     if key not in kept:
         pixels = _Pixels(process, name, photo.size, tensors[name].shape)
         with torch.autocast(tensors[name].device.type, enabled=False):
-            words = torch.cat([prompt, text.sequence[-1:].repeat(_WORDS + 1)])
-            given = replay_inputs(process.model, inputs, words, _WORDS + 1)
-            kept[key] = _locate(process.model, given, pixels), pixels
+            kept[key] = _locate(process.model, inputs, pixels), pixels
     tokens, pixels = kept[key]
     pixels.check(photo)
     return tokens
@@ -303,7 +295,9 @@ class _Rows:
                 suppress(_Found), without_grad(self.model),
                 Float32() if self.is_half else nullcontext(), attention_calls(self.model, on_call),
             ):  # fmt: skip
-                self.model(**{**self.inputs, name: pixels.to(self.inputs[name].device, self.dtype)})
+                changed = pixels.to(self.inputs[name].device, self.dtype)
+                options = {**ONE_TEXT, "max_new_tokens": 1}
+                run_generate(self.model, {**self.inputs, name: changed}, options)
         finally:
             handle.remove()
         return rows
@@ -329,7 +323,7 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
     changed = _changed(before, after, site)
     if len(changed):
         _check_keys(model, before, after, changed)
-    sites: tuple[str, ...] | None = None
+    sites = tuple(name for name in rows.shapes if rows.in_decoder(name))
     if not len(changed):  # words read the photo by cross-attention, or the decoder joins both
         before, after = rows.read(base), rows.read(base + change)
         *_, last = (shape for name, shape in rows.shapes.items() if rows.in_decoder(name))
@@ -415,7 +409,7 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
     _, _, num_queries, num_keys = rows.shapes.get(site, (0, 0, 0, 0))
     length = None
     if site == _INPUTS or num_queries == num_keys:  # in GIT words stand behind the photo
-        length = len(before[site]) - _WORDS
+        length = len(before[site])
     if name == site:
         return ImageTokens(placement, sites, placement.columns, (), length, num_keys)
     note = (

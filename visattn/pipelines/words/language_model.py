@@ -2,15 +2,16 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
+from os.path import commonprefix
 from typing import Any, TypeGuard
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.pipelines.words.spans import same_length
+from visattn.recording.attention_call import fused_kernels
 
 PIXEL_NAMES = (
     "pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images",
@@ -239,8 +240,48 @@ class PhotoProcessor:
             )
         except Exception:  # noqa: BLE001 (of the template, which wants other messages)
             return ""
-        same = same_length(without, with_photo)
+        same = len(commonprefix([without, with_photo]))  # noqa: RUF071
         return with_photo[same : same + len(with_photo) - len(without)].strip()
+
+
+def as_captioner(model: Any) -> nn.Module:
+    """Return the model of transformers inside adapters of peft, if it generates text from images.
+
+    Raises:
+        TypeError: If it does not.
+        ValueError: If its adapters are virtual tokens, which the model itself does not have, or its
+            attention is hidden in a kernel.
+    """
+    if callable(getattr(model, "get_base_model", None)):  # peft
+        if any(config.is_prompt_learning for config in model.peft_config.values()):
+            raise ValueError(
+                f"{type(model).__name__} has virtual tokens of prompt, prefix or p-tuning, which "
+                "the model inside does not have: words have maps with LoRA and other "
+                "adapters of weights"
+            )
+        model = model.get_base_model()  # it has the adapters
+    name = type(model).__name__
+    if not callable(getattr(model, "generate", None)):
+        raise TypeError(
+            f"the model must generate text as those of transformers do, but {name} has no generate"
+        )
+    if name.endswith("ForQuestionAnswering"):
+        raise TypeError(f"{name} answers questions: use visattn.ask")
+    parameters = inspect.signature(type(model).forward).parameters
+    if not any(pixels in parameters for pixels in PIXEL_NAMES):
+        thinker = hasattr(model, "thinker")
+        raise TypeError(
+            f"the model must take images ({', '.join(PIXEL_NAMES)}); {name} takes "
+            f"{', '.join(list(parameters)[1:4])}: "
+            + ("pass model.thinker, which does" if thinker else "is it a text-only model?")
+        )
+    for kernel in fused_kernels(model).values():
+        raise ValueError(
+            f"the attention of {name} must run as 'sdpa' or 'eager' to be recorded, got "
+            f"{kernel!r}, which hides its weights: call model.set_attn_implementation('sdpa')"
+            "; 'eager' if it has soft caps"
+        )
+    return model
 
 
 def is_chat(prompt: Any) -> TypeGuard[Messages]:
@@ -346,11 +387,10 @@ def pixel_name(inputs: dict[str, Any]) -> str:
     )
 
 
-# How inputs go on for generated tokens: with ones, with their last row, or not at all since they
-# belong to a second text, which may have as many tokens as the prompt by chance; others with zeros.
-_ONES = ("attention_mask", "text_attention_mask")
-_REPEATED = ("cross_attention_mask",)
-_OTHER_TEXT = ("qformer_input_ids", "qformer_attention_mask")
+ONE_TEXT = {
+    "do_sample": False, "num_beams": 1, "num_return_sequences": 1, "prompt_lookup_num_tokens": None,
+}  # fmt: skip
+"""Options of `generate` for a single text."""
 
 
 def text_decoder(model: nn.Module) -> tuple[str, nn.Module]:
@@ -370,52 +410,36 @@ def is_encoder_decoder(model: nn.Module) -> bool:
     return bool(getattr(getattr(language_model, "config", None), "is_encoder_decoder", False))
 
 
-def replay_inputs(
-    model: nn.Module, inputs: dict[str, Any], sequence: Int[Tensor, " n"], num_generated: int
-) -> dict[str, Any]:
-    """Return the inputs of one forward pass over the prompt and all generated tokens but one.
+def run_generate(
+    model: nn.Module, inputs: dict[str, Any], options: dict[str, Any], processor: Any = None
+) -> Any:
+    """Run `model.generate`.
 
-    The last token is no input: nothing follows it.
+    Args:
+        model: The model.
+        inputs: Its inputs. Some models write into them, as BLIP does: they get copies.
+        options: Options of `generate`.
+        processor: A logits processor that is called after all others.
+
+    Raises:
+        ValueError: If each word mixes two runs.
     """
-    parameters = inspect.signature(type(model).forward).parameters
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    replay = {name: value for name, value in inputs.items() if name in parameters or open_ended}
-    prompt = inputs.get("input_ids")
-    if is_encoder_decoder(model):
-        device = next(value.device for value in inputs.values() if isinstance(value, Tensor))
-        replay["decoder_input_ids"] = sequence[None, :-1].to(device)
-        # It has the length of the prompt. Without a mask all tokens are read.
-        replay.pop("decoder_attention_mask", None)
-    elif prompt is None:
-        device = next(value.device for value in inputs.values() if isinstance(value, Tensor))
-        replay["input_ids"] = sequence[None, :-1].to(device)
-    else:
-        if len(sequence) == num_generated:  # generated from embeddings: returned without prompt
-            sequence = torch.cat([prompt[0].cpu(), sequence])
-        replay = {
-            name: _extended(model, name, value, prompt.shape[1], len(sequence) - 1)
-            for name, value in replay.items()
-        }
-        replay["input_ids"] = sequence[None, :-1].to(prompt.device)
-    if "use_cache" in parameters:
-        replay["use_cache"] = False
-    if "logits_to_keep" in parameters:
-        replay["logits_to_keep"] = num_generated
-    return replay
+    from transformers import GenerationMixin
 
-
-def _extended(model: nn.Module, name: str, value: Any, old: int, new: int) -> Any:
-    """Return an input with one entry per prompt token, with entries for the generated tokens."""
-    is_text = isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == old
-    if not is_text or value.is_floating_point() or name in _OTHER_TEXT:
-        return value
-    if new <= old:
-        return value[:, :new]
-    added = value[:, -1:].expand(-1, new - old, *value.shape[2:])
-    if name in _REPEATED:
-        return torch.cat([value, added], 1)
-    # In PaliGemma tokens of type 0 attend to each other in both directions, those of type 1 only to
-    # earlier ones, as words did when they were generated.
-    words_are_suffix = "paligemma" in str(getattr(model.config, "model_type", ""))
-    is_one = name in _ONES or (name == "token_type_ids" and words_are_suffix)
-    return torch.cat([value, torch.full_like(added, int(is_one))], 1)
+    own: Any = model
+    mixin: Any = GenerationMixin
+    run, guidance = own.generate, getattr(own.generation_config, "guidance_scale", None)
+    overridden = type(own).generate is not mixin.generate
+    if overridden and "logits_processor" in inspect.signature(run).parameters:
+        # Janus takes it, and drops it; it writes without guidance
+        run, guidance = partial(mixin.generate, own), None
+    guidance = options.get("guidance_scale", guidance)
+    if guidance not in (None, 1):
+        raise ValueError("guidance_scale mixes two runs for each word, of which only one reads the "
+                         "photo: words have no map of their own then; leave it out")  # fmt: skip
+    owned = {name: value.clone() if isinstance(value, Tensor) else value
+             for name, value in inputs.items()}  # fmt: skip
+    processors = [*options.get("logits_processor", ()), *([processor] if processor else [])]
+    chosen = {**options, "guidance_scale": guidance, "logits_processor": processors}
+    with torch.no_grad():
+        return run(**owned, **chosen, return_dict_in_generate=True)

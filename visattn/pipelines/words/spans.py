@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any
 
 import torch
@@ -91,7 +92,7 @@ def split_words(
             # The next token completes the character, if there is one.
             if index + 1 < len(token_ids) or len(longer) <= len(text):
                 continue
-        same = same_length(text, longer)
+        same = len(commonprefix([text, longer]))  # noqa: RUF071 (letters)
         added = longer[same:]
         text = longer
         owners[same:] = [(first, index + 1)] * len(added)
@@ -111,18 +112,6 @@ def word_means(
     """
     words = [values[start:stop].mean(0) for start, stop in spans]
     return torch.stack(words) if words else values[:0]
-
-
-def same_length(first: str, second: str) -> int:
-    """Return the number of characters with which two texts begin alike.
-
-    Example:
-        >>> same_length("a cat", "a car")
-        4
-    """
-    pairs = enumerate(zip(first, second, strict=False))
-    shorter = min(len(first), len(second))
-    return next((place for place, (own, other) in pairs if own != other), shorter)
 
 
 def _decoder(tokenizer: Any) -> Any:

@@ -1,16 +1,14 @@
-"""Replayed rows of words are those of eager attention and those of the generation itself."""
+"""Rows of words are those of eager attention in the generation itself."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from tiny_vlms import FAMILIES
-from torch import Tensor, nn
+from torch import Tensor
 from vlm_runs import (
     VLMS,
     eager,
-    eager_rows,
     greedy,
     model_inputs,
     options,
@@ -20,7 +18,7 @@ from vlm_runs import (
     sharp,
 )
 
-from visattn.pipelines.words import proof
+from visattn.pipelines.words.generation import force
 from visattn.pipelines.words.spans import word_means
 
 RESAMPLED = ("blip2", "instructblip", "idefics2", "kosmos2")
@@ -57,13 +55,13 @@ def test_maps_and_ids(family: str) -> None:
     model: Any = sharp(family)[0]
     with torch.no_grad():
         plain = model.generate(**model_inputs(family), **options(family))
-    assert plain[0, -len(replay.token_ids) :].tolist() == replay.token_ids.tolist()
+    assert plain[0, -len(replay.text.tokens) :].tolist() == replay.text.tokens.tolist()
     assert replay.words.words
-    run = replay.run()
-    torch.testing.assert_close(run.log_probs.cpu(), replay.log_probs, atol=1e-4, rtol=0)
-    caption = replay.caption()
+    again, _ = force(model, replay.inputs, replay.text.tokens)
+    torch.testing.assert_close(again, replay.text.log_probs, atol=1e-4, rtol=0)
+    caption = replay.caption("attention")
     assert caption.maps.values.shape == (len(caption.words), *replay.placement.grid_size)
-    on_photo = word_means(replay.mean_rows(), replay.words.spans) @ replay.placement.visible
+    on_photo = word_means(replay.attention(), replay.words.spans) @ replay.placement.visible
     torch.testing.assert_close(caption.maps.values.flatten(1).sum(1), on_photo, atol=1e-5, rtol=0)
     torch.testing.assert_close(torch.tensor(caption.gates), on_photo, atol=1e-5, rtol=0)
     assert any("learned queries" in note for note in replay.notes) == (family in RESAMPLED)
@@ -72,10 +70,12 @@ def test_maps_and_ids(family: str) -> None:
 @pytest.mark.parametrize("family", EXACT)
 def test_rows_equal_eager_attention(family: str) -> None:
     replay = greedy(family)
-    expected = eager_rows(family, replay)
-    assert expected.shape == replay.rows.shape
-    assert distance(expected, replay.rows) <= tolerance(family)
-    assert distance(expected[:, :-1], replay.rows[:, 1:]) > CLEAR  # the row of the next word
+    with eager(sharp(family)[0]):
+        output = plain_generate(family, output_attentions=True)
+    expected = rows_in_flight(family, replay, output, [0] * len(replay.text.tokens))
+    assert expected.shape == replay.text.rows.shape
+    assert distance(expected, replay.text.rows) <= tolerance(family)
+    assert distance(expected[:, :-1], replay.text.rows[:, 1:]) > CLEAR  # the row of the next word
 
 
 @pytest.mark.parametrize("family", [*BEAMS_MOVE, "t5gemma2"])
@@ -83,36 +83,17 @@ def test_rows_equal_those_of_the_generation_and_its_chosen_beam(family: str) -> 
     replay = replays(family, num_beams=4)[0]
     with eager(sharp(family)[0]):
         output = plain_generate(family, num_beams=4, output_attentions=True)
-    count = len(replay.token_ids)
-    assert output.sequences[0, -count:].tolist() == replay.token_ids.tolist()
+    count = len(replay.text.tokens)
+    assert output.sequences[0, -count:].tolist() == replay.text.tokens.tolist()
     chosen = output.beam_indices[0, :count].tolist()
     rows = rows_in_flight(family, replay, output, chosen)
-    assert distance(rows, replay.rows) <= tolerance(family)
+    assert distance(rows, replay.text.rows) <= tolerance(family)
     if family in BEAMS_MOVE and any(chosen):  # random weights differ between processors
         first = rows_in_flight(family, replay, output, [0] * count)
-        assert distance(first, replay.rows) > CLEAR
+        assert distance(first, replay.text.rows) > CLEAR
 
 
 def test_heads_on_the_batch_axis_are_all_kept() -> None:
-    replay = greedy("trocr")  # computes attention with bmm
-    weights = replay.run(differentiable=True).weights
-    for site, rows in zip(replay.sites, replay.rows, strict=True):
-        assert weights[site].shape[0] == 2
-        own = weights[site][:, -len(replay.token_ids) :, replay.columns]
-        assert distance(own.mean(0).detach(), rows) <= TOLERANCE
-
-
-@pytest.mark.parametrize(
-    ("device", "precision", "dtype"),
-    [("cuda", "high", torch.float16), ("cuda", "highest", torch.float32),
-     ("cpu", "high", torch.float32)],
-)  # fmt: skip
-def test_tensorfloat_rounds_like_float16(
-    device: str, precision: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model: Any = nn.Linear(1, 1)
-    weight = SimpleNamespace(device=torch.device(device), dtype=torch.float32)
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
-    monkeypatch.setattr(model, "parameters", lambda: iter([weight]))
-    monkeypatch.setattr(proof, "weight_dtype", lambda _: torch.float32)
-    assert proof.computing_dtype(model) == dtype
+    heads = [replays("trocr", heads=[head])[0].text.rows for head in (0, 1)]  # bmm
+    assert distance(*heads) > CLEAR
+    assert distance(sum(heads, torch.zeros(())) / 2, greedy("trocr").text.rows) <= TOLERANCE
