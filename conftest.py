@@ -53,9 +53,9 @@ def pytest_collect_file(
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave notebooks, which train for a minute, to the long run; mix the order if asked to."""
+    """Leave notebooks and pages in a browser, which take long, to the long run; mix the order."""
     for item in items:
-        if item.path.suffix == ".ipynb":
+        if item.path.suffix == ".ipynb" or "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")
     if order := os.environ.get("VISATTN_TEST_ORDER"):
         random = Random(order)

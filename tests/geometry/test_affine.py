@@ -82,9 +82,11 @@ def test_boxes_are_clipped_to_the_visible_region() -> None:
     torch.testing.assert_close(shares[0], torch.tensor([0.0, 0.0, 1.0, 1.0]))
     torch.testing.assert_close(shares[1], torch.tensor([0.2, 0.1, 0.4, 0.3]))
     assert shares[2, 0] == shares[2, 2] == 0
-    torch.testing.assert_close(
-        visible.flipped().boxes_to_input(boxes)[1], torch.tensor([0.6, 0.1, 0.8, 0.3])
-    )
+    flipped = visible.flipped()
+    torch.testing.assert_close(flipped.boxes_to_input(boxes)[1], torch.tensor([0.6, 0.1, 0.8, 0.3]))
+    for each in (visible, flipped):  # and back, without what is not visible
+        back = each.boxes_to_image(each.boxes_to_input(boxes))
+        torch.testing.assert_close(back[:2], torch.tensor([[10.0, 0, 20, 10], [12, 1, 14, 3]]))
 
 
 START = Geometry.identity((5, 7))

@@ -106,32 +106,3 @@ def hollow(make: Callable[[], nn.Module]) -> nn.Module:
 
 def image() -> Tensor:
     return torch.randn(IMAGE, generator=torch.Generator().manual_seed(1))
-
-
-class UNet(nn.Module):
-    """Three levels; the skips enter the decoder through their own modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enc1, self.enc2, self.mid = convolved(3, 5), convolved(5, 7), convolved(7, 11)
-        self.pool = nn.MaxPool2d(2)
-        self.up2, self.up1 = (
-            nn.ConvTranspose2d(*widths, 2, stride=2) for widths in ((11, 7), (7, 5))
-        )
-        self.skip2, self.skip1 = nn.Identity(), nn.Identity()
-        self.dec2, self.dec1 = convolved(14, 7), convolved(10, 5)
-        self.head = nn.Conv2d(5, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        first = self.enc1(x)
-        second = self.enc2(self.pool(first))
-        up = self.up2(self.mid(self.pool(second)))
-        up = self.up1(self.dec2(torch.cat([self.skip2(second), up], 1)))
-        return self.head(self.dec1(torch.cat([self.skip1(first), up], 1)))
-
-
-def convolved(channels: int, out: int) -> nn.Sequential:
-    """A convolution, a norm and an activation."""
-    return nn.Sequential(
-        nn.Conv2d(channels, out, 3, padding=1), nn.BatchNorm2d(out), nn.ReLU(inplace=True)
-    )

@@ -86,14 +86,6 @@ def test_help_takes_under_half_a_second_and_loads_nothing_heavy(words: str) -> N
 
 
 @pytest.mark.slow
-def test_import_visattn_loads_nothing_heavy() -> None:
-    done = run(f"import sys, visattn; visattn.__all__; dir(visattn); visattn.__version__; {REPORT}")
-    assert not HEAVY & set(done.stderr.split())
-    block = run(f"import sys, visattn.blocks.tap, visattn.functional; {REPORT}")
-    assert not (HEAVY - {"torch", "numpy"}) & set(block.stderr.split())  # torch itself loads numpy
-
-
-@pytest.mark.slow
 def test_commands_load_no_libraries_of_models_that_they_do_not_run(tmp_path: Path) -> None:
     program = f"""
 import sys

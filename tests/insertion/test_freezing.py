@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from host_models import Scaled, UNet, net, residual_net
+from host_models import Scaled, net, residual_net
 from timm.layers import EvoNorm2dB0  # pyright: ignore[reportPrivateImportUsage]
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm
@@ -60,7 +60,6 @@ NETWORKS: dict[str, Any] = {
     "checkpointed": lambda: residual_net(checkpointed=True),
     "channels last": lambda: net(Scaled(16), Scaled(24)),
     "statistics": lambda: net(Normed(16), Normed(24)),
-    "U-Net": UNet,
     **{
         name: partial(timm.create_model, f"test_{name}", num_classes=5)
         for name in ("resnet", "nfnet")
@@ -107,8 +106,7 @@ def test_a_trained_network_is_the_pretrained_one_with_the_saved_blocks(
     for weight in plain.parameters():
         if weight.ndim == 1:  # no unit ends with a zero weight, as in pretrained networks
             nn.init.uniform_(weight, 0.5, 1.5)
-    absent = {"residual"} if network == "U-Net" else set[str]()
-    absent |= set() if isinstance(plain, nn.Sequential) else {"name"}
+    absent = set[str]() if isinstance(plain, nn.Sequential) else {"name"}
     for position in sorted(POSITIONS.keys() - absent):
         at = {"block": "cbam", "position": POSITIONS[position], "example": x[:1], "reduction": 2}
         model, restored = copy.deepcopy(plain), copy.deepcopy(plain)
