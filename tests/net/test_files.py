@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import visattn as va
 from visattn.cli import main
-from visattn.training.cli import Parser, trust_modules
+from visattn.training.parser import Parser, trust_modules
 from visattn.training.command import find_config
 from visattn.training.data_module import DataModule
 

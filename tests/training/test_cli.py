@@ -208,8 +208,26 @@ def test_print_config_shows_every_default_and_null_is_none(tiny: Path, capsys: C
     none = (task["monitor"], task["optim"]["final_fraction"], data["phrases"], data["resize_mode"])
     assert none == (None,) * 4
     assert data["source"]["init_args"]["seed"] is None
-    assert main(["fit", "--model.help", "CaptioningTask"]) == 0
-    assert "--model.doubly_stochastic_weight" in capsys.readouterr().out
+
+
+def test_help_lists_the_options_of_any_class_of_a_config(capsys: Capsys) -> None:
+    for words, lines in (
+        ("--model.help CaptioningTask", (
+            "  --model.captioner Captioner (required)",
+            "      The captioner; it gets its vocabulary from the data. One of KnowingWhenToLook,",
+            "  --model.doubly_stochastic_weight float (default 0.0)",
+            "  --model.monitor str | null (default null)",
+            "  --model.optim.warmup_steps int | float (default 100)")),
+        ("--model.classifier.help=TimmClassifier", (
+            "TimmClassifier: timm model with a new head and attention blocks inserted at chosen",
+            "  --model.classifier.name str (required)")),
+        ("--data.source.help ClassFolders", ("  --data.source.root str (required)",)),
+    ):  # fmt: skip
+        assert main(["fit", *words.split()]) == 0
+        printed = capsys.readouterr().out
+        for line in lines:
+            assert f"\n{line}" in f"\n{printed}", words
+        assert "data_info" not in printed
 
 
 def test_a_dry_run_writes_and_downloads_nothing(

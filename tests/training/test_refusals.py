@@ -25,7 +25,7 @@ from visattn.io.trusted_modules import TRUSTED_MODULES, user_trusted_modules
 from visattn.models.config import model_config
 from visattn.models.saving import load
 from visattn.training.checkpoint import read_checkpoint
-from visattn.training.cli import trust_modules
+from visattn.training.parser import trust_modules
 
 Capsys = pytest.CaptureFixture[str]
 SECRET = "hunter2-the-secret"
@@ -45,10 +45,19 @@ CASES: list[tuple[str, int, str]] = [
     (FIT + "--init_from nowhere.ckpt", 1, "no model is named 'nowhere.ckpt'"),
     (FIT + "--trainer.accelerator none", 1, "selected an invalid accelerator"),
     (FIT + "--model ClassificationTask", 2, "are required: classifier"),
-    (FIT + "--model CaptionTsk", 2, "CaptionTsk"),
-    (FIT + "--model.captioner.hiden_size 3", 2, "hiden_size"),
+    (FIT + "--model CaptioningTsk", 2, "--model: there is no class CaptioningTsk; did you mean C"),
+    (FIT + "--model.captioner.hiden_size 3", 2, "--model.captioner: ShowAttendTell has no option "
+     "hiden_size; did you mean hidden_size?"),
+    (FIT + "--config option.yaml", 2, "ShowAttendTell has no option widht"),
+    (FIT + "--config broken.yaml", 2, "broken.yaml, line 2: "),
+    (FIT + "--trainer.max_epochs five", 2, "--trainer.max_epochs: expected int, got five"),
+    (FIT + "--model.optim.schedule up", 2, "one of 'cosine', 'linear', 'trapezoid', got up"),
+    (FIT + "--model.classifier.help Nothing", 1, "there is no class Nothing"),
+    ("fit --model mobilenetv2_100", 2, "mobilenetv2_100 is a model of timm: write --model Classif"),
+    ("fit --config digits.yaml --model.classifier mobilenetv2_100", 2, "write timm:mobilenetv2_"),
+    ("fit --config digits.yaml --model.classifier timm:mobilnetv2_100", 1, "unknown timm model"),
     (FIT + "--model.captioner.attention hard", 1, "train it with HardAttentionTask"),
-    (FIT + "--trainer.max_epoch 3", 2, "--trainer.max_epoch"),
+    (FIT + "--trainer.max_epoch 3", 2, "did you mean --trainer.max_epochs, --trainer.min_epochs"),
     (FIT + "--model.monitor val/cider", 1, "monitor must name a validation metric"),
     (FIT + "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor x", 1,
      "EarlyStopping: monitor must name a validation metric, got 'x'"),
@@ -131,6 +140,8 @@ def test_mistakes_and_attacks_are_refused_in_a_line(
     Path("drop.yaml").write_text(with_encoder({**ENCODER, "init_args": DROP}))
     Path("tag.yaml").write_text("seed_everything: !!python/object/apply:os.mkdir ['made']\n")
     Path("model.yaml").write_text(f"model: {HERE}\n")
+    Path("option.yaml").write_text("model: {init_args: {captioner: {init_args: {widht: 3}}}}\n")
+    Path("broken.yaml").write_text("a: [1\nb: {")
     connected: list[Any] = []
     monkeypatch.setattr(socket.socket, "connect", lambda _, address: connected.append(address))
 
@@ -143,7 +154,9 @@ def test_mistakes_and_attacks_are_refused_in_a_line(
     assert main(filled(words).split()) == code
     output = capsys.readouterr()
     assert filled(message) in output.err
-    assert len([line for line in output.err.splitlines() if line.startswith("visattn: ")]) == 1
+    *said, last = output.err.splitlines()
+    assert last.startswith("visattn: ")
+    assert not [line for line in said if line.startswith("visattn: ") or "jsonargparse" in line]
     assert "Traceback" not in output.err
     assert output.out == ""
     assert not any(Path(name).exists() for name in ("runs", "made", "imported"))

@@ -1,17 +1,12 @@
 """LightningCLI of `visattn fit`, `validate` and `test`: a folder per run, trusted imports."""
 
-import os
-import re
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-import yaml
-from jsonargparse import set_parsing_settings
 from lightning import Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
@@ -21,12 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from visattn import training
-from visattn.io.safe_text import print_message, print_text
-from visattn.io.trusted_modules import TRUSTED_MODULES, is_trusted_module, user_trusted_modules
-from visattn.models.backbones.module_classifier import find_network
-from visattn.models.base import ImageClassifier
-from visattn.models.config import model_classes
+from visattn.io.safe_text import print_text
 from visattn.models.model_files import checkpoint_run
 from visattn.training.callbacks import (
     BestCheckpoint,
@@ -37,17 +27,17 @@ from visattn.training.callbacks import (
 )
 from visattn.training.checkpoint import AtomicCheckpointIO, read_checkpoint
 from visattn.training.data_module import DataModule
-from visattn.training.old_configs import modernized
+from visattn.training.parser import Parser, cause, class_help, trust_modules, with_network
 from visattn.training.run_dir import latest_run_dir, next_run_dir, require_empty_run_dir
 from visattn.training.task import Task, connect
-
-for _name in dir(training):
-    getattr(training, _name)  # a class that is imported needs no module in a config
 
 
 def run_cli(argv: Sequence[str]) -> int:
     """Train, validate or test as the command line and its YAML files say."""
     trust_modules()
+    if (described := class_help(argv)) is not None:
+        print_text(described)
+        return 0
     for message in (
         "Be aware that when using `ckpt_path`",  # scoring needs the weights only
         "Checkpoint directory .* is not empty",  # the run is resumed
@@ -58,7 +48,7 @@ def run_cli(argv: Sequence[str]) -> int:
     ):
         warnings.filterwarnings("ignore", message, module="lightning")
     # LightningCLI warns if it gets arguments; child processes are started with those of sys.argv.
-    previous, sys.argv = sys.argv, [sys.argv[0], *argv]
+    previous, sys.argv = sys.argv, [sys.argv[0], *with_network(argv)]
     try:
         TrainingCLI(
             Task, DataModule, subclass_mode_model=True, subclass_mode_data=True,
@@ -69,6 +59,8 @@ def run_cli(argv: Sequence[str]) -> int:
         return 143
     except (MisconfigurationException, FloatingPointError) as error:  # caused by the settings
         raise ValueError(str(error)) from error
+    except ValueError as error:  # jsonargparse adds what it was about to build
+        raise ValueError(cause(str(error))) from error
     except SystemExit as stop:  # Lightning turns Ctrl-C into this
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from stop
@@ -76,106 +68,6 @@ def run_cli(argv: Sequence[str]) -> int:
     finally:
         sys.argv = previous
     return 0
-
-
-_trusted_before: set[str] = set()
-
-
-def trust_modules() -> None:
-    """Let configs import from `TRUSTED_MODULES` and `VISATTN_TRUST_MODULES` only, and no URLs."""
-    model_classes()  # are imported: jsonargparse finds short names among subclasses that exist
-    trusted = user_trusted_modules()
-    if trusted and "" not in sys.path:
-        sys.path.insert(0, "")  # a trusted module may lie in the working folder
-    revoked = sorted(_trusted_before - set(trusted))  # jsonargparse only adds to its lists
-    _trusted_before.update(trusted)
-    set_parsing_settings(
-        import_path_denylist=["*", *revoked],
-        import_path_allowlist=[*TRUSTED_MODULES, *trusted],
-        instantiate_subclass_spec_in_any=False,
-        config_read_mode_urls_enabled=False,  # importing LightningCLI turns these on
-        config_read_mode_fsspec_enabled=False,
-    )
-
-
-class Parser(LightningArgumentParser):
-    """Lightning's parser with short errors; only --config reads files."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # jsonargparse builds the parser of each class in a config from this class, too.
-        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
-
-    def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:
-        """Parse arguments; jsonargparse passes a null of a class on as the text None."""
-        if args is not None:
-            args = [re.sub("=None$", "=null", word) for word in args]
-        return super().parse_args(args, *rest, **options)
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the last line of an error, and exit with code 2."""
-        if not self.exit_on_error:
-            super().error(message, ex)  # raises, for the parser around this one to continue
-        hint = ""
-        if denied := re.search(r"Importing '(\w+)[\w.]*' is not allowed", message):
-            hint = f"\nto trust a module of yours, set VISATTN_TRUST_MODULES={denied[1]}"
-        print_message(f"{message}{hint}")
-        self.exit(2)
-
-    def dump(self, *args: Any, **options: Any) -> str:
-        """Write arguments as YAML; they were checked when they were parsed, which takes as long."""
-        if "skip_none" in options:  # as Lightning says it, and jsonargparse did before 4.49
-            options["skip_unset"] = options.pop("skip_none")
-        return super().dump(*args, **{"skip_validation": True, **options})
-
-    def _load_config_parser_mode(self, content: str, *args: Any, **kwargs: Any) -> Any:
-        """Read a config without what left since a run of an older version wrote it."""
-        with suppress(yaml.YAMLError):  # which is reported below
-            config: Any = yaml.safe_load(content)
-            if isinstance(config, dict):
-                model: Any = config.get("model")
-                task = model.get("init_args") if isinstance(model, dict) else None
-                if isinstance(task, dict) and "classifier" in task:
-                    task["classifier"] = _with_network(task["classifier"])
-                kept = yaml.safe_dump(modernized(config))
-                content = re.sub(r"\$\{(\w+)\}", _variable, kept)
-        return super()._load_config_parser_mode(content, *args, **kwargs)
-
-    def _add_signature_parameter(self, *args: Any, **kwargs: Any) -> None:
-        super()._add_signature_parameter(*args, **{**kwargs, "sub_configs": False})
-
-    def _create_group_if_requested(self, *args: Any, **kwargs: Any) -> Any:
-        return super()._create_group_if_requested(*args, **{**kwargs, "config_load": False})
-
-
-def _with_network(classifier: Any) -> Any:
-    """Return a classifier in a config, as a `ModuleClassifier` if it names any other network."""
-    given = classifier if isinstance(classifier, dict) else {"class_path": classifier}
-    name, arguments = str(given.get("class_path")), given.get("init_args") or {}
-    own = "." in name and name.partition(".")[0] != "visattn" and ":" not in name
-    if not (own and is_trusted_module(name.rpartition(".")[0])) and ":" not in name:
-        return classifier
-    if own:
-        network = find_network(name)
-        if isinstance(network, type) and issubclass(network, ImageClassifier):
-            return classifier
-    shared = {key: arguments.pop(key) for key in _SHARED if key in arguments}
-    return {
-        "class_path": "ModuleClassifier",
-        "init_args": {"network": name, "arguments": arguments, **shared},
-    }
-
-
-_SHARED = ("img_size", "mean", "std", "blocks")
-
-
-def _variable(match: re.Match[str]) -> str:
-    """Return the environment variable of `${NAME}` in a config."""
-    if match[1] not in os.environ:
-        raise ValueError(
-            f"the config uses {match[0]}, but this environment variable is not set: export "
-            f"{match[1]}=... or pass the path on the command line"
-        )
-    return os.environ[match[1]]
 
 
 _DRY = "one batch of each split was processed, nothing is written"

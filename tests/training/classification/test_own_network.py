@@ -59,8 +59,9 @@ def test_a_network_of_ones_own_is_trained_scored_explained_and_exported(
     network: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = {"width": 6, "img_size": [32, 32], "blocks": {"se": "layer*"}}
-    Path("own.yaml").write_text(config({"class_path": network, "init_args": arguments}))
-    assert main(["fit", "--config", "own.yaml", "--run", "run"]) == 0
+    Path("configs").mkdir()  # the network lies in the working folder, not beside the config
+    Path("configs/own.yaml").write_text(config({"class_path": network, "init_args": arguments}))
+    assert main(["fit", "--config", "configs/own.yaml", "--run", "run"]) == 0
     assert main(["validate", "--run", "run"]) == 0
     assert "val/accuracy" in json.loads(Path("run/validate.json").read_text())
     assert main(["export", "run", "--out", "own.safetensors"]) == 0
@@ -80,7 +81,7 @@ def test_a_network_of_ones_own_is_trained_scored_explained_and_exported(
     # Fewer classes: the layers before the last one are those of the first run.
     shapes = ["--data.source.shapes", "[circle,square]", "--init_from", "run/checkpoints/last.ckpt"]
     frozen = ["--model.optim.lr_mults", "{backbone: 0, blocks: 0}"]
-    assert main(["fit", "--config", "own.yaml", "--run", "next", *shapes, *frozen]) == 0
+    assert main(["fit", "--config", "configs/own.yaml", "--run", "next", *shapes, *frozen]) == 0
     first, second = (load(f"{name}/checkpoints/last.ckpt").state_dict() for name in ("run", "next"))
     assert second["net.fc.weight"].shape == (2, 6)
     assert torch.equal(first["net.layer1.0.weight"], second["net.layer1.0.weight"])

@@ -139,8 +139,8 @@ class ClassFolders(Source):
         self.class_names = tuple(sorted(_class_folders(self._folders["train"])))
         if not self.class_names:
             raise FileNotFoundError(
-                f"{self._folders['train']} has no class folders; photos are expected as "
-                f"{self._folders['train']}/CLASS/PHOTO"
+                f"{root} {'has no class folders' if root.is_dir() else 'is no folder'}: photos are "
+                f"expected as {self._folders['train']}/CLASS/PHOTO, or {root}/CLASS/PHOTO"
             )
 
     def __call__(self, split: Split) -> Labeled:

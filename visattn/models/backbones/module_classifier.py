@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.insertion.insertion import insert
+from visattn.io.messages import did_you_mean
 from visattn.io.trusted_modules import TRUST_VARIABLE, is_trusted_module
 from visattn.models.backbones.timm_classifier import create_timm_backbone
 from visattn.models.base import ImageClassifier
@@ -103,7 +104,7 @@ def find_network(name: str) -> Any:
     """Return what `FILE.py:NAME` or `package.module.NAME` names; the working folder is searched.
 
     Raises:
-        ValueError: If its module is not trusted.
+        ValueError: If its module is not trusted, or has no such name.
     """
     module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     module = PurePath(module).stem if module.endswith(".py") else module
@@ -111,4 +112,8 @@ def find_network(name: str) -> Any:
         raise ValueError(f"to run code of yours, {name}, trust it: {TRUST_VARIABLE}={module}")
     if "" not in sys.path:
         sys.path.insert(0, "")
-    return getattr(importlib.import_module(module), attribute)
+    found = importlib.import_module(module)
+    public = [each for each in vars(found) if not each.startswith("_")]
+    if not hasattr(found, attribute):
+        raise ValueError(f"{module} has no {attribute}; {did_you_mean(attribute, public)}")
+    return getattr(found, attribute)

@@ -1,0 +1,273 @@
+"""Lightning's parser of configs and command lines, with trusted imports, short errors and help."""
+
+import inspect
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin
+
+import torch
+import yaml
+from jsonargparse import set_parsing_settings
+from jsonargparse._parameter_resolvers import get_signature_parameters
+from lightning.pytorch import callbacks
+from lightning.pytorch.cli import LightningArgumentParser
+from torchvision.transforms import v2
+
+from visattn import data, models, training
+from visattn.io.messages import did_you_mean
+from visattn.io.safe_text import print_message
+from visattn.io.trusted_modules import (
+    TRUST_VARIABLE,
+    TRUSTED_MODULES,
+    is_trusted_module,
+    user_trusted_modules,
+)
+from visattn.models.backbones.module_classifier import find_network
+from visattn.models.base import ImageClassifier
+from visattn.models.config import model_classes
+from visattn.training.data_module import DataModule
+from visattn.training.old_configs import modernized
+from visattn.training.task import Task
+
+_trusted_before: set[str] = set()
+
+
+def trust_modules() -> None:
+    """Let configs import from `TRUSTED_MODULES` and `VISATTN_TRUST_MODULES` only, and no URLs."""
+    model_classes()  # are imported: jsonargparse finds short names among subclasses that exist
+    known_classes()
+    trusted = user_trusted_modules()
+    # A trusted module may lie in the working folder, which jsonargparse leaves to read a config.
+    if trusted and (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    revoked = sorted(_trusted_before - set(trusted))  # jsonargparse only adds to its lists
+    _trusted_before.update(trusted)
+    set_parsing_settings(
+        import_path_denylist=["*", *revoked],
+        import_path_allowlist=[*TRUSTED_MODULES, *trusted],
+        instantiate_subclass_spec_in_any=False,
+        config_read_mode_urls_enabled=False,  # importing LightningCLI turns these on
+        config_read_mode_fsspec_enabled=False,
+    )
+
+
+@cache
+def known_classes() -> dict[str, type]:
+    """Return the classes that a config may name without their module."""
+    modules: tuple[Any, ...] = (v2, callbacks, torch.optim, models, data, training)
+    named = {name: getattr(module, name) for module in modules for name in dir(module)}
+    return {name: each for name, each in named.items() if isinstance(each, type)}
+
+
+class Parser(LightningArgumentParser):
+    """Lightning's parser with short errors; only --config reads files."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # jsonargparse builds the parser of each class in a config from this class, too.
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+
+    def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:
+        """Parse arguments; jsonargparse passes a null of a class on as the text None."""
+        if args is not None:
+            args = [re.sub("=None$", "=null", word) for word in args]
+        return super().parse_args(args, *rest, **options)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the cause of an error in one line, and exit with code 2."""
+        if not self.exit_on_error:
+            super().error(message, ex)  # raises, for the parser around this one to continue
+        hint = ""
+        if unknown := re.match("unrecognized arguments: (--[^ =]+)", message):
+            known = self._option_string_actions
+            hint = f"; {did_you_mean(unknown[1], known, otherwise='--help-all lists all')}"
+        print_message(cause(message) + hint)
+        self.exit(2)
+
+    def dump(self, *args: Any, **options: Any) -> str:
+        """Write arguments as YAML; they were checked when they were parsed, which takes as long."""
+        if "skip_none" in options:  # as Lightning says it, and jsonargparse did before 4.49
+            options["skip_unset"] = options.pop("skip_none")
+        return super().dump(*args, **{"skip_validation": True, **options})
+
+    def _load_config_parser_mode(
+        self, content: str, path: Any = "", *args: Any, **kwargs: Any
+    ) -> Any:
+        """Read a config without what left since a run of an older version wrote it."""
+        try:
+            config: Any = yaml.safe_load(content)
+        except yaml.MarkedYAMLError as error:
+            line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+            raise TypeError(f"{path or 'the config'}{line}: {error.problem}") from None
+        if isinstance(config, dict):
+            model: Any = config.get("model")
+            task = model.get("init_args") if isinstance(model, dict) else None
+            if isinstance(task, dict) and "classifier" in task:
+                task["classifier"] = _with_network(task["classifier"])
+            kept = yaml.safe_dump(modernized(config))
+            content = re.sub(r"\$\{(\w+)\}", _variable, kept)
+        return super()._load_config_parser_mode(content, path, *args, **kwargs)
+
+    def _add_signature_parameter(self, *args: Any, **kwargs: Any) -> None:
+        super()._add_signature_parameter(*args, **{**kwargs, "sub_configs": False})
+
+    def _create_group_if_requested(self, *args: Any, **kwargs: Any) -> Any:
+        return super()._create_group_if_requested(*args, **{**kwargs, "config_load": False})
+
+
+def with_network(words: Sequence[str]) -> list[str]:
+    """Return arguments in which a classifier may be any network, such as `timm:resnet18`.
+
+    Example:
+        >>> with_network(["--model.classifier=timm:resnet18"])
+        ['--model.classifier', 'ModuleClassifier', '--model.classifier.network', 'timm:resnet18']
+    """
+    option = "--model.classifier"
+    found = list[str]()
+    for word in words:
+        split = word.startswith(f"{option}=")
+        name = word.removeprefix(f"{option}=")
+        given: Any = _with_network(name) if split or found[-1:] == [option] else name
+        if given == name:
+            found.append(word)
+        else:
+            found += [option] if split else []
+            found += [given["class_path"], f"{option}.network", name]
+    return found
+
+
+def _with_network(classifier: Any) -> Any:
+    """Return a classifier in a config, as a `ModuleClassifier` if it names any other network."""
+    given = classifier if isinstance(classifier, dict) else {"class_path": classifier}
+    name, arguments = str(given.get("class_path")), given.get("init_args") or {}
+    own = "." in name and name.partition(".")[0] != "visattn" and ":" not in name
+    if not (own and is_trusted_module(name.rpartition(".")[0])) and ":" not in name:
+        return classifier
+    if own:
+        network = find_network(name)
+        if isinstance(network, type) and issubclass(network, ImageClassifier):
+            return classifier
+    shared = {key: arguments.pop(key) for key in _SHARED if key in arguments}
+    return {
+        "class_path": "ModuleClassifier",
+        "init_args": {"network": name, "arguments": arguments, **shared},
+    }
+
+
+_SHARED = ("img_size", "mean", "std", "blocks")
+
+
+def _variable(match: re.Match[str]) -> str:
+    """Return the environment variable of `${NAME}` in a config."""
+    if match[1] not in os.environ:
+        raise ValueError(
+            f"the config uses {match[0]}, but this environment variable is not set: export "
+            f"{match[1]}=... or pass the path on the command line"
+        )
+    return os.environ[match[1]]
+
+
+def cause(message: str) -> str:
+    r"""Return the cause of an error of jsonargparse in a line, with the option that it is about.
+
+    Example:
+        >>> cause("Parser key \"x\":\n  Errors:\n    - Expected a <class 'int'>\n  Given value: y")
+        '--x: expected int, got y'
+    """
+    option = ".".join(re.findall('Parser key "(.+?)":', message))
+    lines = [line.strip().removeprefix("- ") for line in message.splitlines()]
+    said = [line for line in lines if line and not _FRAME.match(line)] or [message]
+    # Of several types that an option may have, one was meant; what is nested deepest comes first.
+    meant = [line for line in said if _REASON.search(line)]
+    reason, *_ = meant or [line for line in said if not _OTHER_TYPE.match(line)] or said
+    owners = re.findall(r"class_path[ =]'([\w.]+)'", message.partition(reason)[0] + reason)
+    _, _, last = reason.rpartition(" expects a function or a callable class: ")
+    reason, _, value = last.partition(". Got value: ")
+    given = re.search("Given value: (.*)", message)
+    value = value or (given[1] if given else "")
+    if named := re.match("Expected a dot import path string: (.*)", reason):
+        reason = unknown_class(named[1], option)
+    elif named := re.match(r"Option '([\w.]+)' is not accepted", reason):
+        owner = owners[-1].rpartition(".")[2]
+        names = [each.name for each in get_signature_parameters(known_classes()[owner])]
+        reason = f"{owner} has no option {named[1]}; {did_you_mean(named[1], names)}"
+    elif named := re.match(r"Importing '(\w+)[\w.]*' is not allowed", reason):
+        reason = f"{named[0]}; to trust a module of yours, set {TRUST_VARIABLE}={named[1]}"
+    elif reason.startswith("Expected") and value and not re.match(r"[{\[]|\w+\(", value):
+        kind = re.sub(r"Expected a <class '(.*)'>", r"expected \1", reason)
+        kind = re.sub(r"Expected a typing\.Literal\[(.*)\]", r"expected one of \1", kind)
+        reason = f"{kind}, got {value}"
+    return f"--{option}: {reason}" if option else reason
+
+
+_FRAME = re.compile("Parser key|Does not validate|Subtypes:|Errors:|Given value|Problem with given")
+_REASON = re.compile("Importing '|Expected a dot import path|Option '")
+_OTHER_TYPE = re.compile("Expected a <class '(NoneType|list|dict)'>")
+
+
+def unknown_class(name: str, option: str) -> str:
+    """Return that a config names a class that there is not, and what may have been meant."""
+    import timm
+
+    if not timm.is_model(name):
+        return f"there is no class {name}; {did_you_mean(name, known_classes(), otherwise='')}"
+    task = "" if "classifier" in option else "--model ClassificationTask --model.classifier "
+    return f"{name} is a model of timm: write {task}timm:{name}"
+
+
+def class_help(words: Sequence[str]) -> str | None:
+    """Return the options of a class for `--model.help CLASS` among arguments; None without that.
+
+    Raises:
+        ValueError: If there is no such class.
+    """
+    pattern = r"(?:^|\0)--([\w.]+)\.help(?:[=\0]([^-\0][^\0]*))?(?:\0|$)"
+    if not (asked := re.search(pattern, "\0".join(words))):
+        return None
+    option, name = asked.groups()
+    known = known_classes()
+    if name is None:
+        base = {"model": Task, "data": DataModule}.get(option, object)
+        choices = [k for k, each in known.items() if issubclass(each, base)]
+        raise ValueError(f"--{option}.help needs a class, such as {', '.join(choices)}")
+    if (described := known.get(name.rpartition(".")[2])) is None:
+        raise ValueError(unknown_class(name, option))
+    title = (inspect.getdoc(described) or "").partition("\n")[0]
+    return "\n".join([f"{described.__name__}: {title}", "", *_options(described, option)])
+
+
+def _options(described: type, option: str, given: Any = None) -> Iterator[str]:
+    """Yield lines about the options of a class, and of the settings among them."""
+    known = known_classes()
+    for each in get_signature_parameters(described):
+        name, default = f"{option}.{each.name}", getattr(given, each.name, each.default)
+        if is_dataclass(default):
+            yield from _options(type(default), name, default)
+        elif each.name not in ("data_info", "class_names", "words", "answers"):  # by the data
+            kind = _kind(each.annotation)
+            shown = "null" if default is None else repr(default)
+            text = "required" if default is inspect.Parameter.empty else f"default {shown}"
+            yield f"  --{name} {kind} ({text})"
+            base = known.get(kind.partition(" ")[0], type(None))
+            choices = [k for k, value in known.items()
+                       if issubclass(value, base) and value is not base]  # fmt: skip
+            listed = f" One of {', '.join(choices)}; --{name}.help CLASS." if choices else ""
+            yield textwrap.indent(textwrap.fill(f"{each.doc or ''}{listed}", 90), " " * 6)
+
+
+def _kind(annotation: Any) -> str:
+    """Return the type of an option; a factory is written as the class that it makes."""
+    kinds = get_args(annotation)
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(map(_kind, kinds))
+    if annotation is type(None):
+        return "null"
+    if get_origin(annotation) is Callable:
+        return _kind(kinds[-1])
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", inspect.formatannotation(annotation))
