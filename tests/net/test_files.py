@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 import visattn as va
 from visattn.cli import main
-from visattn.training.parser import Parser, trust_modules
 from visattn.training.command import find_config
 from visattn.training.data_module import DataModule
+from visattn.training.parser import Parser, trust_modules
 
 # Written once, in November 2026: models by `va.save`, each with small sizes and the options that a
 # config sets, and weights of blocks of 8 channels; the JSON beside has what they computed. A later
