@@ -13,9 +13,8 @@ what the rest of the model, its head, says of its tokens:
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from visattn.attribution.layer_weights import (
     no_single_grid,
     with_query_axis,
 )
+from visattn.attribution.perturbation import evaluate_target
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.recording.frozen import frozen, with_grad
@@ -129,34 +129,51 @@ def legrad(
     included = layers_from(replace(info, attention_layers=tuple(layers)), start_layer)
     names = block_names(info)
     blocks = [model.get_submodule(name) for name in names]
-    recorder = partial(record, subject, differentiable=True)
+    sites = [layer.site for layer in layers]
+    cells = layers[0].grid[0] * layers[0].grid[1]
     with frozen(model):
-        with ExitStack() as stack, recorder(layers=[layer.site for layer in layers]) as recording:
+        with ExitStack() as stack, record(subject, layers=sites, differentiable=True) as recording:
             runs = [stack.enter_context(_giving(block)) for block in blocks]
             values = target(subject.forward(with_grad(images)))
         check_one_call_each(info, recording, layers)
-        outputs = [tokens[-1] for tokens in runs]
-        with _giving(blocks[-1], outputs[-1].detach()):
-            other = target(subject.forward(torch.zeros_like(images)))
+        pairs = zip(layers, runs, strict=True)
+        at = [
+            1 if run[-1].shape[1] == len(each.prefix_tokens) + cells else 0 for each, run in pairs
+        ]
+        tokens = [run[-1].movedim(axis, 1) for axis, run in zip(at, runs, strict=True)]
+        blank = torch.zeros_like(images)
+
+        def head(given: Float[Tensor, "mb n d"]) -> Any:
+            """Return the output of the model for these tokens after its last block."""
+            with _giving(blocks[-1], given.movedim(1, at[-1])):
+                try:
+                    return subject.forward(blank)
+                except RuntimeError:  # it counts its images
+                    return subject.forward(blank.repeat(len(given) // len(blank), 1, 1, 1))
+
+        # the tokens of each block, and those of the last as they are, through the head at once
+        chosen = tokens[-len(included) :]
+        if not pools:  # of equal tokens any pooling, also of the patches alone, gives this one
+            chosen = [each.mean(1, keepdim=True).expand_as(tokens[-1]) for each in chosen]
+        given = torch.stack(
+            [*map(with_grad if pools else torch.clone, chosen), tokens[-1].detach()]
+        )
+        record_pools = (
+            record(subject, layers=pools, differentiable=True) if pools else nullcontext()
+        )
+        with record_pools as recorded_pools:
+            *scores, other = evaluate_target(replace(subject, forward=head), given, target)
         if not torch.allclose(values, other, rtol=1e-3, atol=1e-5):
             raise ValueError(
                 f"the scores of {info.name} must be computed from the output of its last block, "
                 f"{names[-1]}, alone, but they also read others; use relevance or gradient_rollout"
             )
-        total = images.new_zeros(())
-        recorded = list(zip(layers, outputs, recording.weights, strict=True))[-len(included) :]
-        for layer, tokens, weights in recorded:
-            cells = layer.grid[0] * layer.grid[1]
-            if pools:
-                with _giving(blocks[-1], with_grad(tokens)), recorder(layers=pools) as recording:
-                    score = target(subject.forward(images))
-                [weights] = recording.weights
-            else:
-                # Of equal tokens any pooling, also of the patches alone, gives this one.
-                axis = 1 if tokens.shape[1] == len(layer.prefix_tokens) + cells else 0
-                mean = tokens.mean(axis, keepdim=True).expand_as(outputs[-1])
-                with _giving(blocks[-1], mean):
-                    score = target(subject.forward(images))
-            [gradient] = grad(score.sum(), weights, retain_graph=True)
-            total = total + with_query_axis(gradient).clamp(min=0).mean((1, 2))[:, -cells:]
-    return total.unflatten(1, layers[0].grid)
+        if recorded_pools is not None:
+            of_pool = grad(torch.stack(scores).sum(), recorded_pools.weights)
+            gradients = with_query_axis(torch.cat(of_pool)).unflatten(0, given.shape[:2])[:-1]
+        else:
+            weights = recording.weights[-len(included) :]
+            pairs = zip(scores, weights, strict=True)
+            gradients = [grad(each.sum(), of, retain_graph=True)[0] for each, of in pairs]
+        marks = [each.clamp(min=0).mean((1, 2))[:, -cells:] for each in gradients]
+    return torch.stack(marks).sum(0).unflatten(1, layers[0].grid)

@@ -316,7 +316,7 @@ def images_per_pass(images: Float[Tensor, "b c y x"], *, backward: bool = False)
 
 def evaluate_target(
     subject: Subject,
-    variants: Float[Tensor, "m b c y x"],
+    variants: Float[Tensor, "m b *axes"],
     target: Target,
     score_type: ScoreType = "logits",
     internal_batch_size: int | None = None,
@@ -324,6 +324,7 @@ def evaluate_target(
     """Return the value of the target for each variant of each image.
 
     Args:
+        variants: What the subject takes: images, or tokens that one of its layers continues with.
         score_type: Whether a class target selects `probabilities` or `logits`; functions always
             get the output of the model.
         internal_batch_size: Images in one forward pass, for class targets; None for all at once.

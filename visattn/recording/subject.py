@@ -46,7 +46,7 @@ class Subject:
     class_names: tuple[str, ...] = ()
     measures: dict[Any, Any] = field(default_factory=dict)
 
-    def scores(self, images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
+    def scores(self, images: Float[Tensor, "b ..."]) -> Float[Tensor, "b k"]:
         """Return the class scores (logits) of normalized images.
 
         Raises:
