@@ -72,8 +72,10 @@ def picture(result: Any) -> Image.Image:
 
 def _matrices(matrices: list[Tensor]) -> Figure:
     """Draw matrices: scores as they are; of weights the roots, and zeros white."""
-    figure = Figure((2.4 * len(matrices), 2.4))
+    ratio = min(1.0, max(each.shape[0] / each.shape[1] for each in matrices) / len(matrices))
+    figure = Figure((4.0, max(0.5, 4.0 * ratio)))
     axes = figure.subplots(1, len(matrices), squeeze=False)[0]
+    figure.subplots_adjust(0, 0, 1, 1, wspace=0.1)
     for ax, matrix in zip(axes, matrices, strict=True):
         scores = bool(matrix.min() < 0)
         shown = matrix if scores else matrix.sqrt().where(matrix > 0, torch.nan)
