@@ -120,7 +120,8 @@ def rows_of(model: Any, kind: Any, instances: Path, methods: list[str]) -> list[
     evaluator = MapEvaluator(explainer, kind)
     evaluator.check_methods(methods)
     queries = queries_of(instances)
-    return list(evaluator.evaluate(queries, read_image(queries[0].image.path), methods))
+    rows = evaluator.evaluate(queries, read_image(queries[0].image.path), methods)
+    return sorted(rows, key=lambda row: methods.index(row["method"]))
 
 
 def test_maps_of_a_region_score_on_it_and_not_on_the_other(instances: Path) -> None:

@@ -148,29 +148,25 @@ class MapEvaluator:
             image: Their image, upright.
             methods: Names of methods or baselines.
         """
-        batch = self.explainer.prepare([image]).select([0] * len(queries))
-        shown = [self._shown(query) for query in queries]
-        targets, facts = self._targets(queries, shown, batch)
-        found = [index for index, fact in enumerate(facts) if "missed" not in fact]
-        batch, targets = batch.select(found), [targets[index] for index in found]
-        seeds = [_seed(queries[index]) for index in found]
-        regions = [_region(each, batch.geometries[0]) for each in shown] if found else []
-        of_class = self.kind == "class"
-        faithfulness = self._faithfulness(batch.inputs, targets, seeds) if of_class else None
-        for method in methods:
-            maps = self._maps(method, batch, targets, seeds) if found else []
-            faithful = faithfulness(maps) if faithfulness else {}
-            for index, query in enumerate(queries):
-                row = {"kind": "score", **_names(query), "method": method, **facts[index]}
-                if index in found:
-                    at = found.index(index)
-                    constant = is_constant_map(maps[at].values)
-                    row |= {"constant_map": constant}
-                    row |= self._localization(maps[at], regions[index], query)
-                    if not of_class:
-                        row |= self._on_others(maps[at], query, shown[index])
-                    if not constant:
-                        row |= {name: float(values[at]) for name, values in faithful.items()}
+        batch = self.explainer.prepare([image])
+        for query in queries:
+            shown = self._shown(query)
+            target, facts = self._target(query, shown, batch)
+            if "missed" in facts:
+                yield from (_row("score", query, method) | facts for method in methods)
+                continue
+            region = _region(shown, batch.geometries[0])
+            of_class = self.kind == "class"
+            faithfulness = self._faithfulness(batch.inputs, target, query) if of_class else None
+            for method in methods:
+                made = self._map(method, batch, target, query)
+                constant = is_constant_map(made.values)
+                row = _row("score", query, method) | facts | {"constant_map": constant}
+                row |= self._localization(made, region, query)
+                if not of_class:
+                    row |= self._on_others(made, query, shown)
+                if faithfulness and not constant:
+                    row |= faithfulness(made)
                 yield row
 
     def sanity_checks(
@@ -197,26 +193,20 @@ class MapEvaluator:
             Adebayo et al. 2018, arXiv:1810.03292, section 3.1; Sixt et al. 2020,
             arXiv:1912.09818, section 5, random logit.
         """
-        batch = self.explainer.prepare([image]).select([0] * len(queries))
-        classes, facts = self._classes(queries, batch)
-        seeds = [_seed(query) for query in queries]
-        pairs = zip(classes, seeds, strict=True)
-        others = [_other_class(*pair, facts[0]["classes"]) for pair in pairs]
-        for method in methods:
+        batch = self.explainer.prepare([image])
+        model = self.explainer.analyze().model
+        for query in queries:
+            label, facts = self._class(query, batch)
+            other = _other_class(label, _seed(query), facts["classes"])
+            for method in methods:
 
-            def maps(indices: Sequence[int] = classes, method: str = method) -> Tensor:
-                return _stacked(self._maps(method, batch, indices, seeds))
+                def maps(label: int = label, method: str = method) -> Float[Tensor, "1 gy gx"]:
+                    return self._map(method, batch, label, query).values[None]  # noqa: B023
 
-            other = map_similarity(maps(), maps(others))
-            model = self.explainer.analyze().model
-            similarity = cascading_randomization(model, maps, num_steps=steps)
-            for index, query in enumerate(queries):
-                yield {
-                    "kind": "check",
-                    **_names(query),
-                    "method": method,
-                    "randomized": similarity[index].tolist(),
-                    "other_class": float(other[index]),
+                similarity = cascading_randomization(model, maps, num_steps=steps)
+                yield _row("check", query, method) | {
+                    "randomized": similarity[0].tolist(),
+                    "other_class": float(map_similarity(maps(), maps(other))),
                 }
 
     def _shown(self, query: QueryObject) -> AnnotatedImage:
@@ -231,107 +221,93 @@ class MapEvaluator:
             objects = [single[int(np.argmax([mask.sum() for mask in masks]))]]
         return replace(image, objects=tuple(objects))
 
-    def _targets(
-        self,
-        queries: Sequence[QueryObject],
-        shown: Sequence[AnnotatedImage],
-        batch: PreparedImages,
-    ) -> tuple[list[Any], list[dict[str, Any]]]:
-        """Return what is explained of each query, and what the model predicts for it."""
+    def _target(
+        self, query: QueryObject, shown: AnnotatedImage, batch: PreparedImages
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return what is explained of a query, and what the model predicts for it."""
         if self.kind == "class":
-            return self._classes(queries, batch)
-        targets: list[DenseTarget] = []
-        facts: list[dict[str, Any]] = []
+            return self._class(query, batch)
+        mask, boxes = shown.region_masks()
+        label = query.classes[0]
+        target: DenseTarget = RegionTarget(label, mask)
+        if self.kind == "box":
+            rows, columns = (np.nonzero(boxes.any(axis))[0] for axis in (1, 0))
+            edges = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
+            target = BoxTarget(cast("Any", tuple(map(float, edges))), label)
+        facts: dict[str, Any] = {"class": label, "correct": None}
         subject = self.explainer.analyze(batch)
         with torch.no_grad():
-            output = subject.forward(batch.inputs[:1])
-        for query, own in zip(queries, shown, strict=True):
-            mask, boxes = own.region_masks()
-            label = query.classes[0]
-            target: DenseTarget = RegionTarget(label, mask)
-            if self.kind == "box":
-                rows, columns = (np.nonzero(boxes.any(axis))[0] for axis in (1, 0))
-                edges = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
-                target = BoxTarget(cast("Any", tuple(map(float, edges))), label)
-            fact: dict[str, Any] = {"class": label, "correct": None}
-            try:
-                target.bind(subject, batch.geometries[:1])(output)
-            except ValueError as error:  # the model has no output for it
-                fact["missed"] = str(error)
-            targets.append(target)
-            facts.append(fact)
-        return targets, facts
+            output = subject.forward(batch.inputs)
+        try:
+            target.bind(subject, batch.geometries)(output)
+        except ValueError as error:  # the model has no output for it
+            facts["missed"] = str(error)
+        return target, facts
 
-    def _classes(
-        self, queries: Sequence[QueryObject], batch: PreparedImages
-    ) -> tuple[list[int], list[dict[str, Any]]]:
-        """Return the class to explain of each query, and what the model predicts."""
+    def _class(self, query: QueryObject, batch: PreparedImages) -> tuple[int, dict[str, Any]]:
+        """Return the class to explain of a query, and what the model predicts."""
         subject = self.explainer.analyze()
         with torch.no_grad():
             scores = subject.scores(batch.inputs).float()
-        shares = probabilities(scores, subject.info.output)
-        classes: list[int] = []
-        facts: list[dict[str, Any]] = []
-        for query, row, share in zip(queries, scores, shares, strict=True):
-            best = int(row.argmax())
-            shown = max(query.classes, key=row.tolist().__getitem__) if query.classes else best
-            classes.append(shown)
-            facts.append({
-                "classes": len(row),
-                "class": shown,
-                "prediction": best,
-                "correct": best in query.classes if query.classes else None,
-                "probability": float(share[shown]),
-            })  # fmt: skip
-        return classes, facts
+        best = int(scores.argmax())
+        shown = max(query.classes, key=scores[0].tolist().__getitem__, default=best)
+        return shown, {
+            "classes": scores.shape[1],
+            "class": shown,
+            "prediction": best,
+            "correct": best in query.classes if query.classes else None,
+            "probability": float(probabilities(scores, subject.info.output)[0, shown]),
+        }
 
-    def _maps(
-        self, method: str, batch: PreparedImages, targets: Sequence[Any], seeds: Sequence[int]
-    ) -> list[AttentionMap]:
-        """Return the map of each query, placed on the image."""
+    def _map(
+        self, method: str, batch: PreparedImages, target: Any, query: QueryObject
+    ) -> AttentionMap:
+        """Return the map of a query, placed on the image."""
         if method in BASELINES:
-            pairs = zip(BASELINES[method](batch.inputs, seeds), batch.geometries, strict=True)
-            return [AttentionMap(values, method, "gradient", place) for values, place in pairs]
-        return self.explainer.map(batch, method, list(targets))
+            [values] = BASELINES[method](batch.inputs, [_seed(query)])
+            return AttentionMap(values, method, "gradient", batch.geometries[0])
+        return self.explainer.map(batch, method, target)[0]
 
     def _faithfulness(
-        self, inputs: Float[Tensor, "b c y x"], classes: Sequence[int], seeds: Sequence[int]
-    ) -> Callable[[Sequence[AttentionMap]], dict[str, Float[Tensor, " b"]]]:
-        """Return the function from maps to faithfulness scores; of constant maps they say nothing.
+        self, inputs: Float[Tensor, "1 c y x"], label: int, query: QueryObject
+    ) -> Callable[[AttentionMap], dict[str, float]]:
+        """Return the function from a map to faithfulness scores; of constant maps they say nothing.
 
         What all methods share is computed once.
         """
+        size, seeds = (inputs.shape[2], inputs.shape[3]), [_seed(query)]
         with torch.no_grad():
             score, count, _ = variant_scorer(
-                self.explainer.analyze(), inputs, class_target(classes), score_type="probabilities"
+                self.explainer.analyze(), inputs, class_target([label]), score_type="probabilities"
             )
 
-            def scored(batch: Float[Tensor, "mb c y x"]) -> Float[Tensor, " mb"]:
-                return score(batch.unflatten(0, (-1, len(inputs)))).flatten()
+            def scored(variants: Float[Tensor, "m c y x"]) -> Float[Tensor, " m"]:
+                return score(variants[:, None])[:, 0]
 
             ends = perturbation_ends(scored, inputs, self.schedule)
 
-        def of_maps(maps: Sequence[AttentionMap]) -> dict[str, Tensor]:
-            size, more = (inputs.shape[2], inputs.shape[3]), {"variants_per_batch": count}
-            values = _stacked(maps).nan_to_num(0.0, 0.0, 0.0).to(inputs.device)
-            ranks = pixel_ranks(resample_to_input(values, size, maps[0].margin), size, seeds)
-            curves = insertion_deletion(scored, inputs, ranks, self.schedule, ends=ends, **more)
-            return curves | road_scores(scored, inputs, ranks, self.schedule, seeds, **more)
+        def of_map(made: AttentionMap) -> dict[str, float]:
+            values = made.values[None].nan_to_num(0.0, 0.0, 0.0).to(inputs.device)
+            ranks = pixel_ranks(resample_to_input(values, size, made.margin), size, seeds)
+            common = scored, inputs, ranks, self.schedule
+            scores = insertion_deletion(*common, ends=ends, variants_per_batch=count)
+            scores |= road_scores(*common, seeds, variants_per_batch=count)
+            return {name: float(value) for name, value in scores.items()}
 
-        return of_maps
+        return of_map
 
     def _localization(
-        self, attention_map: AttentionMap, region: Region | None, query: QueryObject
+        self, made: AttentionMap, region: Region | None, query: QueryObject
     ) -> dict[str, Any]:
         if region is None:
             return {"outside_input": True}
-        scores = localization_scores(attention_map.resize_to_image().cpu(), *region, self.rule)
+        scores = localization_scores(made.resize_to_image().cpu(), *region, self.rule)
         other_categories = len(query.image.categories) > 1
         difficult = other_categories and float(region[0].double().mean()) < _DIFFICULT_AREA
         return {"difficult": difficult, **scores.to_dict()}
 
     def _on_others(
-        self, placed: AttentionMap, query: QueryObject, shown: AnnotatedImage
+        self, made: AttentionMap, query: QueryObject, shown: AnnotatedImage
     ) -> dict[str, float]:
         """Return the scores of a map on the objects of other categories, without its own pixels.
 
@@ -339,7 +315,7 @@ class MapEvaluator:
         """
         others = [each for each in query.image.categories if each != query.category]
         masks = [query.image.region_masks(each)[0] & ~shown.region_masks()[0] for each in others]
-        values = placed.resize_to_image().cpu()
+        values = made.resize_to_image().cpu()
         regions = [torch.from_numpy(mask) for mask in masks if mask.any()]
         rows = [localization_scores(values, region, region, self.rule) for region in regions]
         if not rows:
@@ -369,9 +345,7 @@ def _other_class(index: int, seed: int, num_classes: int) -> int:
     return other + (other >= index)  # of 4 classes without class 1, 0 1 2 become 0 2 3
 
 
-def _stacked(maps: Sequence[AttentionMap]) -> Float[Tensor, "b gy gx"]:
-    return torch.stack([attention_map.values for attention_map in maps])
-
-
-def _names(query: QueryObject) -> dict[str, Any]:
-    return {"image": query.image.name, "category": query.category}
+def _row(kind: str, query: QueryObject, method: str) -> dict[str, Any]:
+    return {
+        "kind": kind, "image": query.image.name, "category": query.category, "method": method,
+    }  # fmt: skip

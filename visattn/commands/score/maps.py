@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not fo
     from visattn.io.sources import Source
     from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject
 
-_AT_ONCE = 16  # maps of an image
 _TOLERANCE = 15  # pixels around an object in which the pointing game hits it, as in its paper
 Row = Mapping[str, Any]
 """Scores of one map, with what it shows."""
@@ -183,9 +182,7 @@ class _Scorer:
             (self.queries[image.name], self.evaluator.evaluate),
             (self.checked.get(image.name, []), self.evaluator.sanity_checks),
         ):
-            for start in range(0, len(queries), _AT_ONCE):
-                batch = queries[start : start + _AT_ONCE]
-                rows += compute(batch, image, self.methods)
+            rows += compute(queries, image, self.methods)
         order = {method: number for number, method in enumerate(self.methods)}
         named = self.queries[image.name][0].image.name
         return [
