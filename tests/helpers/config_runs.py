@@ -95,6 +95,8 @@ SLOW_CPU = {
     "coco_unet": "--trainer.accelerator=cpu --trainer.precision=32-true"
     " --model.segmenter.encoder.pretrained=false --model.segmenter.encoder.img_size=[64,64]",
     "flowers_mobilenetv2_cbam": "--model.classifier.img_size=[64,64]",
+    "photo_captioner": "--trainer.precision=32-true --model.captioner.encoder.img_size=[64,64]"
+    " --model.captioner.embed_dim=24",
     "scenes_transformer": "--model.captioner.encoder.channels=16 --model.captioner.embed_dim=24",
     "scenes_unet": "--model.segmenter.encoder.img_size=[64,64] --data.source.image_size=64",
     "vqa2_cross": "--trainer.accelerator=cpu --trainer.precision=32-true"
