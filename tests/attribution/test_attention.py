@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack  # pyright: ignore[reportPrivateUsage]
 
-from visattn.attribution.analysis import analyze_model
 from visattn.attribution.attention import (
     attention,
     attention_rollout,
@@ -22,7 +21,7 @@ from visattn.attribution.attention import (
 )
 from visattn.attribution.targets import class_target, resolve_target
 from visattn.recording.recorder import record
-from visattn.recording.subject import Subject
+from visattn.recording.subject import Subject, analyze_model
 
 GRID = (3, 5)
 POOLS: dict[str, dict[str, Any]] = {

@@ -12,8 +12,8 @@ from torch import nn
 
 import visattn as va
 from visattn.attribution import METHODS
-from visattn.attribution.analysis import analyze_model
 from visattn.models import AttentionResNet, VisionTransformer
+from visattn.recording.subject import analyze_model
 
 CLASSES = ("ant", "bee", "cat")
 PHOTO = waves(1, 3, 61, 83)[0].permute(1, 2, 0).numpy()

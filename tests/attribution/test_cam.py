@@ -14,7 +14,6 @@ from torch.nn.functional import interpolate, layer_norm
 
 import visattn as va
 from visattn.attribution import METHODS, class_activation_map, method
-from visattn.attribution.analysis import analyze_model
 from visattn.attribution.cam import (
     eigen_cam,
     eigen_grad_cam,
@@ -35,7 +34,7 @@ from visattn.attribution.targets import resolve_target
 from visattn.models import AttentionResNet
 from visattn.recording.model_info import FeatureLayer, ModelInfo
 from visattn.recording.outputs import OutputLayout
-from visattn.recording.subject import Subject
+from visattn.recording.subject import Subject, analyze_model
 
 TARGETS = [1, 3]
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from visattn import BoxTarget, Geometry, PixelTarget, QueryTarget, RegionTarget
-from visattn.attribution.analysis import describe_model
 from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.perturbation import evaluate_target
 from visattn.attribution.regions import mask_from_runs, mask_on_grid, mask_to_runs
 from visattn.attribution.targets import DenseTarget
 from visattn.recording.model_info import FeatureLayer
+from visattn.recording.subject import describe_model
 from visattn.results.info import Thing
 
 LAYER = FeatureLayer("encoder", "b c y x", (6, 10))

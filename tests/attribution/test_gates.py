@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import visattn as va
-from visattn.attribution.analysis import analyze_model
 from visattn.blocks.tap import Tap
+from visattn.recording.subject import analyze_model
 
 
 class Brightness(nn.Module):

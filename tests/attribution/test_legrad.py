@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from tests.helpers.image_text_models import tiny_siglip, tiny_tokenizer
-from visattn.attribution.analysis import analyze_model
 from visattn.attribution.legrad import legrad
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import class_target, function_target
 from visattn.models.backbones.text_models import text_classifier
+from visattn.recording.subject import analyze_model
 
 TEXTS = ["a red ball", "the sky"]
 IMAGES = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

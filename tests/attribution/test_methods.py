@@ -8,12 +8,11 @@ import torch
 from small_models import CLASSES, images, small_cnn, token_info
 from torch import nn
 
-from visattn.attribution.analysis import analyze_model
 from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import class_target
 from visattn.models import VisionTransformer
 from visattn.recording.model_info import ModelInfo
-from visattn.recording.subject import Subject
+from visattn.recording.subject import Subject, analyze_model
 
 GRADIENTS = ["input_gradient", "input_x_gradient", "smoothgrad", "integrated_gradients"]
 ANY = [*GRADIENTS, "occlusion", "rise", "itti_koch"]

@@ -13,8 +13,8 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.transforms import v2
 
 from visattn import Explainer, explain
-from visattn.attribution.analysis import analyze_model
 from visattn.recording.model_config import HALVES, IMAGENET, default_mean_std, stated_info
+from visattn.recording.subject import analyze_model
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)
 

@@ -13,10 +13,10 @@ from torch import nn
 
 import visattn as va
 from visattn import BoxTarget, Geometry, PixelTarget, QueryTarget, RegionTarget
-from visattn.attribution.analysis import analyze_model, describe_model
 from visattn.attribution.methods import METHODS, get_method
 from visattn.attribution.targets import class_target, resolve_target
 from visattn.models import VisionTransformer
+from visattn.recording.subject import analyze_model, describe_model
 
 WHOLE = Geometry.identity((24, 40))
 CROP = WHOLE.cropped(0, 8, (24, 24))

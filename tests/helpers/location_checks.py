@@ -7,13 +7,12 @@ import torch
 from torch import nn
 from torch.nn.functional import one_hot
 
-from visattn.attribution.analysis import analyze_model
 from visattn.recording.attention_call import AttentionCall
 from visattn.recording.feature_layers import to_grid
 from visattn.recording.interception import attention_calls, probing
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.probe import ObservedTokens
-from visattn.recording.subject import Subject
+from visattn.recording.subject import Subject, analyze_model
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from torchvision.transforms import v2
 
 import visattn as va
 from visattn import Explainer, explain
-from visattn.attribution.analysis import analyze_model
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import class_target
 from visattn.images.reader import read_image
@@ -29,6 +28,7 @@ from visattn.models.resnet import AttentionResNet
 from visattn.pipelines import inputs
 from visattn.pipelines.inputs import PreparedImages, Preprocessing, prepare_photos
 from visattn.recording.model_info import Library, ModelInfo
+from visattn.recording.subject import analyze_model
 from visattn.results.attention_map import AttentionMap
 
 PATCH = 8

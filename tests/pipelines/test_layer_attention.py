@@ -9,14 +9,13 @@ import timm
 import torch
 from torch import Tensor
 
-from visattn.attribution.analysis import analyze_model
 from visattn.images.reader import LoadedImage
 from visattn.models.vit import VisionTransformer
 from visattn.pipelines.inputs import PreparedImages, Preprocessing, prepare_photos
 from visattn.pipelines.layer_attention import record_layers
 from visattn.recording.model_info import ModelInfo, ReadRows
 from visattn.recording.recorder import record
-from visattn.recording.subject import Subject
+from visattn.recording.subject import Subject, analyze_model
 from visattn.viz.html.explorer_page import explorer_html
 
 PHOTO = LoadedImage(np.random.default_rng(3).integers(0, 256, (50, 90, 3), dtype=np.uint8), "a.jpg")

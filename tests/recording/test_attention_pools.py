@@ -9,10 +9,10 @@ from timm.layers.attention_pool2d import AttentionPool2d
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from visattn.attribution.analysis import analyze_model
 from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import resolve_target
 from visattn.recording.recorder import record
+from visattn.recording.subject import analyze_model
 
 GRID, WIDTH, HEADS = (5, 7), 12, 3
 Token = Callable[[Tensor], Tensor]

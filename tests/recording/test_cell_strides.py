@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d, relu
 
 import visattn as va
-from visattn.attribution.analysis import analyze_model, describe_model
 from visattn.recording.feature_layers import resolve_feature_layer, to_grid
+from visattn.recording.subject import analyze_model, describe_model
 
 IMAGES = tuple[int, int]
 

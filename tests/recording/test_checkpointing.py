@@ -11,10 +11,10 @@ from host_models import image, residual_net
 from torch import nn
 
 import visattn as va
-from visattn.attribution.analysis import analyze_model
 from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import resolve_target
 from visattn.recording.recorder import record
+from visattn.recording.subject import analyze_model
 
 SHORT: dict[str, dict[str, Any]] = {"rise": {"num_masks": 3}, "smoothgrad": {"num_samples": 2}}
 

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 from windows import swin_windows
 
-from visattn.attribution.analysis import analyze_model
 from visattn.models.vit import VisionTransformer
-from visattn.recording.recorder import record
-from visattn.recording.window_weights import window_weights_to_dense
+from visattn.recording.recorder import record, window_weights_to_dense
+from visattn.recording.subject import analyze_model
 
 PLAIN = {"depth": 2, "embed_dim": 24, "num_heads": 2, "img_size": (48, 80), "num_classes": 5}
 WINDOWS: dict[str, Any] = {

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.attribution.analysis import analyze_model, describe_model
 from visattn.attribution.cam import grad_cam, gradcam
 from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.targets import resolve_target
 from visattn.models.base import SmallEncoder
 from visattn.models.unet import UNet
-from visattn.recording.bottleneck import bottleneck_layer
-from visattn.recording.feature_layers import resolve_feature_layer
+from visattn.recording.feature_layers import bottleneck_layer, resolve_feature_layer
+from visattn.recording.subject import analyze_model, describe_model
 
 SIZE = (40, 56)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers
 
-from visattn.attribution.analysis import analyze_model
 from visattn.recording.recorder import record
+from visattn.recording.subject import analyze_model
 
 PLAIN: dict[str, Any] = {
     "num_labels": 3, "image_size": (24, 40), "patch_size": 8, "hidden_size": 12,

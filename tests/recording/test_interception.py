@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.attribution.analysis import analyze_model
 from visattn.blocks import CBAM
 from visattn.recording.attention_call import FusedCall, row_tolerance, sums_to_one
 from visattn.recording.recorder import record
+from visattn.recording.subject import analyze_model
 
 GRID = (3, 5)
 

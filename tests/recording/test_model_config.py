@@ -9,13 +9,13 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from visattn.attribution.analysis import analyze_model
 from visattn.recording.model_config import (
     configured_image_size,
     input_hint,
     parse_class_names,
     parse_image_size,
 )
+from visattn.recording.subject import analyze_model
 
 X = torch.zeros(1, 3, 32, 32)
 

@@ -10,13 +10,13 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
-from visattn.attribution.analysis import analyze_model
 from visattn.attribution.layer_outputs import layer_activations
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import resolve_target
 from visattn.recording.feature_layers import measure_feature_layer
 from visattn.recording.probe import probe_model
 from visattn.recording.recorder import record
+from visattn.recording.subject import analyze_model
 
 Pair = tuple[int, int]
 

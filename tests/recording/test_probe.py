@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import visattn as va
-from visattn.attribution.analysis import analyze_model
 from visattn.recording.feature_layers import resolve_feature_layer
 from visattn.recording.places import place_tokens
+from visattn.recording.subject import analyze_model
 
 GRID = (4, 6)
 CELLS = GRID[0] * GRID[1]

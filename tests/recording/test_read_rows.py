@@ -9,12 +9,11 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from visattn.attribution.analysis import analyze_model
 from visattn.attribution.layer_weights import read_shares
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.read_rows import shares_of_rows
 from visattn.recording.score_trace import GradientsKept
-from visattn.recording.subject import Subject
+from visattn.recording.subject import Subject, analyze_model
 
 GRID, PATCHES, WIDTH = (3, 5), 15, 24
 FACTORS = torch.linspace(1, 4, PATCHES)

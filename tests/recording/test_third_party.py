@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.swin_transformer import SwinTransformer as TorchvisionSwin
 
-from visattn.attribution.analysis import analyze_model
 from visattn.models.vit import VisionTransformer
 from visattn.recording import attention_call
 from visattn.recording.recorder import record
+from visattn.recording.subject import analyze_model
 
 
 def create(name: str, **options: Any) -> Any:

@@ -42,7 +42,7 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
             the parameter `gradients`, it gets those of the target.
 
     Example:
-        >>> from visattn.attribution.analysis import analyze_model
+        >>> from visattn.recording.subject import analyze_model
         >>> from visattn.models import AttentionResNet
         >>> energy = class_activation_map(lambda activations: activations.square().sum(1))
         >>> model = analyze_model(AttentionResNet(("cat", "dog"), depth=8, stem_width=4))

@@ -59,7 +59,7 @@ class PixelTarget:
         y: Row of the pixel.
 
     Example:
-        >>> from visattn.attribution.analysis import describe_model
+        >>> from visattn.recording.subject import describe_model
         >>> subject = describe_model(torch.nn.Identity(), class_names=("sky", "cat"))
         >>> half = Geometry.identity((4, 8)).resized((2, 4))
         >>> target = PixelTarget("cat", x=6, y=3).bind(subject, [half])
@@ -97,7 +97,7 @@ class RegionTarget:
             predicted as the class, which is chosen in the first call and then kept.
 
     Example:
-        >>> from visattn.attribution.analysis import describe_model
+        >>> from visattn.recording.subject import describe_model
         >>> subject = describe_model(torch.nn.Identity(), class_names=("sky", "cat"))
         >>> target = RegionTarget("cat").bind(subject, [Geometry.identity((2, 2))])
         >>> cat = torch.tensor([[[[0.0, 0.0], [0.0, 0.0]], [[1.0, -1.0], [2.0, -5.0]]]])
@@ -170,7 +170,7 @@ class BoxTarget:
         label: Class index or name; None for that of the detection that fits the box best.
 
     Example:
-        >>> from visattn.attribution.analysis import describe_model
+        >>> from visattn.recording.subject import describe_model
         >>> subject = describe_model(torch.nn.Identity(), class_names=("cat", "dog"))
         >>> target = BoxTarget((0, 0, 4, 4), "dog").bind(subject, [Geometry.identity((8, 8))])
         >>> boxes = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 2.0], [4.0, 4.0, 8.0, 8.0]])
@@ -258,7 +258,7 @@ class QueryTarget:
         label: Class index or name; None for the class that the query predicts.
 
     Example:
-        >>> from visattn.attribution.analysis import describe_model
+        >>> from visattn.recording.subject import describe_model
         >>> subject = describe_model(torch.nn.Identity(), class_names=("cat", "star"))
         >>> target = QueryTarget(5, "star").bind(subject, [Geometry.identity((8, 8))])
         >>> target({"logits": torch.arange(14.0).view(1, 7, 2)})

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from visattn.attribution.analysis import read_by_target
 from visattn.attribution.dense_targets import QueryTarget
 from visattn.attribution.gates import resolve_gate
 from visattn.attribution.layer_weights import describe_read_rows, resolve_attention_layers
@@ -17,7 +16,7 @@ from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
 from visattn.recording.frozen import internal_geometry
 from visattn.recording.model_info import TextScorer
-from visattn.recording.subject import Subject
+from visattn.recording.subject import Subject, read_by_target
 from visattn.results.attention_map import AttentionMap, empty_map_reason, map_note
 from visattn.results.info import MapInfo
 

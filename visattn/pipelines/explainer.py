@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from visattn.attribution.analysis import analyze_model, describe_model
 from visattn.attribution.dense_targets import QueryTarget
 from visattn.attribution.methods import (
     METHODS,
@@ -42,11 +41,10 @@ from visattn.pipelines.inputs import (
     prepare_tensors,
     preprocessing_of,
 )
-from visattn.recording.bottleneck import bottleneck_layer
-from visattn.recording.feature_layers import find_module_name
+from visattn.recording.feature_layers import bottleneck_layer, find_module_name
 from visattn.recording.frozen import unwrapped
 from visattn.recording.model_config import ClassNames, forward_function
-from visattn.recording.subject import Subject
+from visattn.recording.subject import Subject, analyze_model, describe_model
 from visattn.results.attention_map import AttentionMap, empty_map_reason
 from visattn.results.info import MapInfo
 from visattn.results.kinds import WordMethod

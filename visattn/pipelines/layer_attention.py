@@ -41,7 +41,7 @@ def record_layers(
         ValueError: If the model has no token attention, or no such heads.
 
     Example:
-        >>> from visattn.attribution.analysis import analyze_model
+        >>> from visattn.recording.subject import analyze_model
         >>> from visattn.models import VisionTransformer
         >>> model = VisionTransformer(
         ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2

@@ -399,27 +399,3 @@ def sums_to_one(weights: Float[Tensor, "*axes m"]) -> bool:
         return True
     error = torch.minimum(error, wide.abs().amax(-1))
     return bool((error.nan_to_num(0.0) <= tolerance).all())
-
-
-_RECORDABLE = ("sdpa", "eager")
-"""Implementations of Hugging Face whose weights can be intercepted."""
-
-
-def fused_kernels(model: nn.Module) -> dict[str, str]:
-    """Return the attention implementation of each part of a model that hides its weights.
-
-    Example:
-        >>> fused_kernels(nn.Linear(1, 1))
-        {}
-    """
-    kernels = {
-        name: getattr(getattr(module, "config", None), "_attn_implementation", None)
-        for name, module in model.named_modules()
-        # a module that lacks an attribute takes long to say so
-        if "config" in vars(module) or hasattr(type(module), "config")
-    }
-    return {
-        name: kernel
-        for name, kernel in kernels.items()
-        if isinstance(kernel, str) and kernel not in _RECORDABLE
-    }

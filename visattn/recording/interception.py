@@ -331,3 +331,52 @@ def is_third_party(module: nn.Module) -> bool:
     from_visattn = type(module).__module__.split(".")[0] == "visattn"
     has_tap = any(isinstance(child, Tap) for child in module.children())
     return may_compute_attention(module) and not from_visattn and not has_tap
+
+
+def check_supports_hooks(model: nn.Module) -> None:
+    """Check that the modules of a model run from Python, and its attention can be intercepted.
+
+    Raises:
+        ValueError: If they do not, or it has no weights yet, or attention kernels that cannot be
+            intercepted.
+
+    Example:
+        >>> check_supports_hooks(nn.Linear(1, 1))
+    """
+    scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
+    # what torch.export returns replaces its own eval
+    if scripted or "eval" in vars(model):
+        by = "torch.jit" if scripted else "torch.export"
+        raise ValueError(f"the model must run from Python, but {by} made it: pass the original one")
+    if any(weight.is_meta for weight in model.parameters()):
+        raise ValueError("the weights of the model must be loaded, but they are on device meta")
+    for name, kernel in fused_kernels(model).items():
+        raise ValueError(
+            "the attention implementation must be 'sdpa' or 'eager' to be recorded, got "
+            f"{kernel!r} in {name or 'the model'}; call set_attn_implementation('sdpa') or "
+            "'eager' on it first"
+        )
+
+
+_RECORDABLE = ("sdpa", "eager")
+"""Implementations of Hugging Face whose weights can be intercepted."""
+
+
+def fused_kernels(model: nn.Module) -> dict[str, str]:
+    """Return the attention implementation of each part of a model that hides its weights.
+
+    Example:
+        >>> fused_kernels(nn.Linear(1, 1))
+        {}
+    """
+    kernels = {
+        name: getattr(getattr(module, "config", None), "_attn_implementation", None)
+        for name, module in model.named_modules()
+        # a module that lacks an attribute takes long to say so
+        if "config" in vars(module) or hasattr(type(module), "config")
+    }
+    return {
+        name: kernel
+        for name, kernel in kernels.items()
+        if isinstance(kernel, str) and kernel not in _RECORDABLE
+    }

@@ -1,6 +1,5 @@
 """Model metadata for recording and attribution: input, attention layers, feature layers, output."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -13,7 +12,6 @@ Library = Literal["visattn", "timm", "torchvision", "transformers", "other"]
 Pooling = Literal["class", "distilled", "mean", "attention", "mixture", "none"]
 FeatureLayout = Literal["b c y x", "b y x c", "b n c", "b c n"]
 NO_ATTENTION = "it has no attention among tokens"
-_ASSUMED_SCORES = "assumed: a network without its classifier may end in the same way"
 
 
 @runtime_checkable
@@ -51,18 +49,6 @@ class AttentionLayer:
     single_query: bool = False
     pools: bool = False
     num_queries: int | None = None
-
-    def __str__(self) -> str:
-        """Return grid, heads and tokens beside the grid."""
-        parts = [_size(self.grid)]
-        if self.num_heads is not None:
-            parts.append(_count(self.num_heads, "head"))
-        if counts := Counter(self.prefix_tokens):
-            tokens = (kind if count == 1 else f"{count} {kind}" for kind, count in counts.items())
-            parts.append(f"prefix {', '.join(tokens)}")
-        if self.key_grid is not None:
-            parts.append(f"keys {_size(self.key_grid)}")
-        return ", ".join([*parts, *(["single query"] if self.single_query else [])])
 
 
 @dataclass(frozen=True)
@@ -156,14 +142,10 @@ class FeatureLayer:
     margin: Margin = (0, 0)
     order: tuple[int, ...] = ()
 
-    def __str__(self) -> str:
-        """Return grid and layout."""
-        return f"{_size(self.grid)}, [{self.layout}]"
-
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Metadata of a model; `print` shows it as a table.
+    """Metadata of a model.
 
     Args:
         name: Name of the architecture.
@@ -221,60 +203,3 @@ class ModelInfo:
     size_source: str = ""
     gates: tuple[str, ...] = ()
     channel_gates: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Return the metadata as a table of text.
-
-        Example:
-            >>> layer = AttentionLayer("blocks.0.attn", (3, 5), 2, ("class",))
-            >>> print(ModelInfo("tiny", "timm", (48, 80), (0.5,), (0.5,), "class", (layer,)))
-            tiny (timm)
-              input      48 x 80, mean 0.5, std 0.5
-              pooling    class
-              attention  1 layer
-                blocks.0.attn  3 x 5, 2 heads, prefix class
-        """
-        mean, std = (" ".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
-        assumed = f" (assumed: {self.pooling_assumed})" if self.pooling_assumed else ""
-        mixed = f": {self.read_rows}" if self.pooling == "mixture" and self.read_rows else ""
-        scores = (
-            f"{self.output.key} of the output" if self.output.key else "",
-            _ASSUMED_SCORES if self.output.assumed else "",
-        )
-        attention = f"not supported: {self.attention_error}"
-        features = f"unknown: {self.features_error}" if self.features_error else ""
-        if not self.attention_error:
-            attention = _count(len(self.attention_layers), "layer")
-        if self.feature_layers and not features:
-            features = _count(len(self.feature_layers), "layer")
-        rows = {
-            "input": f"{_size(self.input_size)}, mean {mean}, std {std}",
-            "colors": self.preprocessing_error or self.colors,
-            "pooling": f"{self.pooling}{mixed}{assumed}",
-            "scores": self.output.error or ", ".join(filter(None, scores)),
-            "attention": attention,
-        }
-        layers = [(layer.site, str(layer)) for layer in self.attention_layers]
-        lines = [
-            f"{self.name} ({self.library})",
-            *(f"  {name:9}  {text}" for name, text in rows.items() if text),
-            *_columns(layers),
-            *_columns([(layer.site, "not read by the scores") for layer in self.unread_layers]),
-            *_columns([(site, f"not supported: {why}") for site, why in self.unsupported_layers]),
-            *([f"  features   {features}"] if features else []),
-            *_columns([(each.site, str(each)) for each in self.feature_layers]),
-        ]
-        return "\n".join(lines)
-
-
-def _columns(rows: list[tuple[str, str]]) -> list[str]:
-    width = max((len(left) for left, _ in rows), default=0)
-    return [f"    {left:{width}}  {right}" for left, right in rows]
-
-
-def _size(size: tuple[int, int]) -> str:
-    return f"{size[0]} x {size[1]}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -9,23 +9,23 @@ from math import isnan, nan
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.recording.attention_call import ALL, AttentionCall, fused_kernels
+from visattn.recording.attention_call import ALL, AttentionCall
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import plain
 from visattn.recording.interception import (
     Running,
     attention_calls,
+    check_supports_hooks,
     in_this_run,
     is_third_party,
 )
 from visattn.recording.model_config import NormalizingClassifier
 from visattn.recording.probe import ObservedTokens, ProbeResult, layout_of, probe_model
 from visattn.recording.subject import Subject
-from visattn.recording.window_weights import dense_to_window_weights, window_weights_to_dense
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
 from visattn.results.kinds import MapKind
@@ -123,31 +123,6 @@ def record(
     recorder = _Recorder(model, request, [layers] if isinstance(layers, int | str) else layers)
     with plain(recorder.model), recorder.recording() as recording:
         yield recording
-
-
-def check_supports_hooks(model: nn.Module) -> None:
-    """Check that the modules of a model run from Python, and its attention can be intercepted.
-
-    Raises:
-        ValueError: If they do not, or it has no weights yet, or attention kernels that cannot be
-            intercepted.
-
-    Example:
-        >>> check_supports_hooks(nn.Linear(1, 1))
-    """
-    scripted = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
-    # what torch.export returns replaces its own eval
-    if scripted or "eval" in vars(model):
-        by = "torch.jit" if scripted else "torch.export"
-        raise ValueError(f"the model must run from Python, but {by} made it: pass the original one")
-    if any(weight.is_meta for weight in model.parameters()):
-        raise ValueError("the weights of the model must be loaded, but they are on device meta")
-    for name, kernel in fused_kernels(model).items():
-        raise ValueError(
-            "the attention implementation must be 'sdpa' or 'eager' to be recorded, got "
-            f"{kernel!r} in {name or 'the model'}; call set_attn_implementation('sdpa') or "
-            "'eager' on it first"
-        )
 
 
 class _Recorder:
@@ -423,3 +398,89 @@ def _to_grid(weights: Float[Tensor, "*axes"], tap: Tap, site: str) -> Float[Tens
             )
         return weights
     return weights[..., len(tap.roles) :].unflatten(-1, tap.grid)
+
+
+def window_slots(indices: Int[Tensor, "w p"], count: int) -> Int[Tensor, " {count}"]:
+    """Return the slot of each position, counted window by window: the inverse of window indices.
+
+    Indices of -1 are padding.
+
+    Example:
+        >>> window_slots(torch.tensor([[1, 2], [-1, 0]]), 3)
+        tensor([3, 0, 1])
+    """
+    # Padding is -1 and sorts to the front; behind it the slots follow in the order of positions.
+    return indices.flatten().argsort()[indices.numel() - count :]
+
+
+def scatter_weights(
+    weights: Float[Tensor, "*b n p"], indices: Int[Tensor, "n p"], count: int
+) -> Float[Tensor, "*b n {count}"]:
+    """Return weights over p keys per query as dense weights over all keys.
+
+    Negative indices are padding, whose weights are zero.
+
+    Example:
+        >>> scatter_weights(torch.tensor([[0.25, 0.75]]), torch.tensor([[2, 0]]), 3)
+        tensor([[0.7500, 0.0000, 0.2500]])
+    """
+    # Padding has weight 0, so that it may be added to the cell 0 that the clamp turns it into.
+    dense = weights.new_zeros((*weights.shape[:-1], count))
+    return dense.scatter_add(-1, indices.clamp(min=0).expand(weights.shape), weights)
+
+
+def window_weights_to_dense(
+    weights: Float[Tensor, "b h w p p"],
+    indices: Int[Tensor, "w p"],
+    count: int,
+    rows: slice | list[int] | None = None,
+) -> Float[Tensor, "b h r {count}"]:
+    """Return weights inside windows as dense weights over all tokens, 0 outside the window.
+
+    A row sums to less than 1 if padding of its window received weight.
+
+    Args:
+        indices: Token of each slot, each token once; -1 for padding.
+        rows: Tokens whose rows are returned; all if None.
+
+    Example:
+        >>> halves = torch.full((1, 1, 2, 2, 2), 0.5)
+        >>> window_weights_to_dense(halves, torch.tensor([[1, 2], [-1, 0]]), 3)[0, 0]
+        tensor([[0.5000, 0.0000, 0.0000],
+                [0.0000, 0.5000, 0.5000],
+                [0.0000, 0.5000, 0.5000]])
+
+    Source:
+        Liu et al. 2021, arXiv:2103.14030, section 3.2.
+    """
+    weights = weights.masked_fill((indices < 0).unsqueeze(1), 0.0)
+    slots = window_slots(indices, count)
+    slots = slots if rows is None else slots[rows]
+    own = weights.flatten(2, 3)[:, :, slots]
+    return scatter_weights(own, indices[slots // indices.shape[1]], count)
+
+
+def dense_to_window_weights(
+    dense: Float[Tensor, "b h n n"],
+    weights: Float[Tensor, "b h w p p"],
+    indices: Int[Tensor, "w p"],
+) -> Float[Tensor, "b h w p p"]:
+    """Return dense weights as weights inside windows: the inverse of `window_weights_to_dense`.
+
+    Args:
+        weights: Weights inside windows, used for padding.
+        indices: Token of each slot, each token once; -1 for padding.
+
+    Example:
+        >>> indices = torch.tensor([[1, 2], [-1, 0]])
+        >>> weights = torch.rand(1, 1, 2, 2, 2)
+        >>> dense = window_weights_to_dense(weights, indices, 3)
+        >>> torch.equal(dense_to_window_weights(dense, weights, indices), weights)
+        True
+    """
+    tokens = indices.clamp(min=0)
+    rows = dense[:, :, tokens.flatten()].reshape(*weights.shape[:4], dense.shape[3])
+    own = rows.gather(-1, tokens.unsqueeze(1).expand(weights.shape))
+    # Dense weights know nothing of padding slots: these keep the weights that they had.
+    valid = indices >= 0
+    return torch.where(valid.unsqueeze(-1) & valid.unsqueeze(-2), own, weights)

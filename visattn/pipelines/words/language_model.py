@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from visattn.recording.attention_call import fused_kernels
+from visattn.recording.interception import fused_kernels
 
 PIXEL_NAMES = (
     "pixel_values", "flattened_patches", "image_pixel_values", "pixel_values_images",

@@ -63,7 +63,7 @@ def explorer_html(
         ValueError: If there are neither layers nor maps, or values are not finite.
 
     Example:
-        >>> from visattn.attribution.analysis import analyze_model
+        >>> from visattn.recording.subject import analyze_model
         >>> from visattn.models import VisionTransformer
         >>> model = VisionTransformer(
         ...     ("cat", "dog"), img_size=(16, 24), patch_size=8, embed_dim=8, depth=2, num_heads=2
