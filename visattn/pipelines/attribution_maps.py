@@ -13,7 +13,7 @@ from visattn.attribution.methods import Method
 from visattn.attribution.targets import Score, resolve_target
 from visattn.io.safe_text import print_message
 from visattn.pipelines.inputs import PreparedImages
-from visattn.recording.feature_layers import resizes_images, resolve_feature_layer
+from visattn.recording.feature_layers import resolve_feature_layer
 from visattn.recording.frozen import internal_geometry
 from visattn.recording.model_info import TextScorer
 from visattn.recording.subject import Subject, read_by_target
@@ -58,7 +58,7 @@ def compute_maps(
     site = method.name if common.layer is None else str(common.layer)
     geometries, margin = batch.geometries, (0, 0)
     # Detectors of torchvision resize and pad images themselves: their features lie on that canvas.
-    if method.needs == "features" and resizes_images(subject.model):
+    if method.needs == "features" and subject.resizes_images:
         canvas = internal_geometry(subject.model, (batch.inputs.shape[2], batch.inputs.shape[3]))
         geometries = tuple(each.then(canvas) for each in geometries)
     elif method.on_grid:

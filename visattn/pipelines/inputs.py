@@ -28,8 +28,7 @@ from visattn.io.safe_text import print_message
 from visattn.models.backbones.huggingface import is_image_processor, processor_transform
 from visattn.models.configurable import Configurable
 from visattn.models.loaded import loaded_with
-from visattn.recording.feature_layers import resizes_images
-from visattn.recording.frozen import first_weight
+from visattn.recording.frozen import first_weight, internal_transform
 from visattn.recording.model_config import input_channels, parse_image_size
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.subject import Subject
@@ -119,7 +118,7 @@ class Preprocessing:
         """
         if self.transform is not None or self.resize_mode is not None:
             return self
-        if self.input_size is None and resizes_images(model):
+        if self.input_size is None and internal_transform(model) is not None:
             from torchvision.transforms import v2  # slow to import
 
             scaled = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])

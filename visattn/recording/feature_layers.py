@@ -15,7 +15,6 @@ from visattn.recording.frozen import (
     first_weight,
     frozen,
     internal_geometry,
-    internal_transform,
     unrounded,
     without_grad,
 )
@@ -65,7 +64,7 @@ def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
 
 def _placed(subject: Subject, layer: FeatureLayer) -> FeatureLayer:
     """Return a layer with the margin of its cells; features of detectors lie on their canvas."""
-    if resizes_images(subject.model):
+    if subject.resizes_images:
         return layer
     return replace(layer, margin=subject.margin(layer.grid))
 
@@ -88,11 +87,6 @@ def find_module_name(model: nn.Module, module: nn.Module) -> str:
             "that is not part of it"
         )
     return name
-
-
-def resizes_images(model: nn.Module) -> bool:
-    """Whether a model resizes and pads images internally, as torchvision's detectors do."""
-    return internal_transform(model) is not None
 
 
 def _unknown_layer_error(subject: Subject, layer: int | str) -> str:
@@ -120,7 +114,7 @@ def measure_feature_layer(subject: Subject, site: str, call: int | None) -> Feat
         'b c n'
     """
     info = subject.info
-    calls = [_pyramid(subject, site)] if resizes_images(subject.model) else subject.layers_of(site)
+    calls = [_pyramid(subject, site)] if subject.resizes_images else subject.layers_of(site)
     title = f"{site}{f'#{call}' if call else ''} of {info.name}"
     sites = ", ".join(layer.site for layer in info.feature_layers[-3:])
     hint = f"suitable layers include {sites}" if sites else "no suitable layer is known"
@@ -244,7 +238,7 @@ def bottleneck_layer(subject: Subject) -> FeatureLayer:
 
 def _find_bottleneck(subject: Subject) -> FeatureLayer:
     name = subject.info.name
-    if resizes_images(subject.model):
+    if subject.resizes_images:
         if not hasattr(subject.model, "backbone"):
             raise ValueError(f"{name} has no module backbone; name a layer by layers=")
         return resolve_feature_layer(subject, "backbone")

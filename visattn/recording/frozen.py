@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from threading import Lock, RLock
+from threading import Lock, RLock, local
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -20,6 +20,7 @@ _WRAPPERS = {"OptimizedModule": "_orig_mod"} | dict.fromkeys(
 )
 _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 _LOCKS_GUARD = Lock()
+_HELD = local()
 
 
 @contextmanager
@@ -112,8 +113,16 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         >>> model.training
         True
     """
-    with plain(model), modes_restored(model):
+    held: list[nn.Module] = vars(_HELD).setdefault("models", [])
+    if any(each is model for each in held):  # by the same thread, around this block
         yield
+        return
+    with plain(model), modes_restored(model):
+        held.append(model)
+        try:
+            yield
+        finally:
+            held.pop()
 
 
 @contextmanager

@@ -127,6 +127,11 @@ class Subject:
         return strides.margin(grid, self.info.input_size)
 
     @property
+    def resizes_images(self) -> bool:
+        """Whether it resizes and pads images itself, as torchvision's detectors do."""
+        return self.once("resizes", lambda: internal_transform(self.model) is not None)
+
+    @property
     def independent(self) -> bool:
         """Whether images in a batch do not affect each other, as by statistics of the batch."""
         return self.once("independent", self._compare_alone)
@@ -268,10 +273,9 @@ def _measured(subject: Subject, num_classes: int | None = None) -> ModelInfo:
             f"the model must run on images of {info.input_size[0]} x {info.input_size[1]} pixels, "
             f"but {info.name} raised an error ({probe.error}); {hint}"
         )
-    on_canvas = internal_transform(model) is not None  # of a detector, and not on the image
     info = replace(
         info,
-        feature_layers=() if on_canvas else pooled.layers,
+        feature_layers=() if subject.resizes_images else pooled.layers,
         features_error=pooled.error,
         gradient_error="" if pooled.differentiable else _NO_GRADIENT,
         output=_output_layout(subject, pooled.output or probe.output, num_classes),
