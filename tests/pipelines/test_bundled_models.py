@@ -83,15 +83,6 @@ def test_the_glimpse_model_reads_shapes() -> None:
     assert (predicted == objects.labels).float().mean() > 0.75
 
 
-def test_unknown_names_are_refused_with_close_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(FileNotFoundError, match="did you mean scenes-captioner"):
-        va.load("scenes-captoner")
-    with pytest.raises(FileNotFoundError, match="a model is named by .*timm:NAME"):
-        va.load("resnet18")
-    assert main(["models", "scenes-caption"]) == 1
-    assert "did you mean scenes-captioner" in capsys.readouterr().err
-
-
 def test_a_file_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("scenes-captioner").write_bytes(b"mine")
@@ -124,15 +115,6 @@ def test_the_demo_writes_a_page_of_captions_and_overlays(
     assert all((tmp_path / link).is_file() for link in links)
 
 
-def test_glimpse_takes_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "shapes", "--out", str(tmp_path), "--count", "2"]) == 0
-    line = ["--model", "scenes-glimpses", "--out", str(tmp_path / "out")]
-    assert main(["glimpse", str(tmp_path), *line]) == 0
-    captured = capsys.readouterr()
-    assert len(captured.out.splitlines()) == 3
-    assert captured.err == f"visattn: open in a browser: {tmp_path / 'out' / 'index.html'}\n"
-
-
 @pytest.mark.parametrize("name", ["scenes-glimpses", "scenes-captioner"])
 def test_models_of_scenes_say_so_when_they_get_a_photo(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -147,14 +129,3 @@ def test_models_of_scenes_say_so_when_they_get_a_photo(
     assert capsys.readouterr().err == (
         f"visattn: {name} knows synthetic scenes alone: on photos its output has no meaning\n"
     )
-
-
-def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for file in BUNDLED.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    monkeypatch.setattr("visattn.models.model_files.BUNDLED", tmp_path)
-    file = tmp_path / "scenes-glimpses.safetensors"
-    content = file.read_bytes()
-    file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"scenes-glimpses.* is damaged or no safetensors file"):
-        va.load("scenes-glimpses")

@@ -1,6 +1,5 @@
 """Photos and tensors as inputs of models: preprocessing, its geometry, channels and colors."""
 
-import math
 from typing import Any, cast
 
 import numpy as np
@@ -8,11 +7,10 @@ import pytest
 import timm
 import torch
 import transformers
-from PIL import ExifTags, Image
-from timm.data import transforms as timm_steps
+from PIL import Image
 from timm.data.config import resolve_model_data_config
 from timm.data.transforms_factory import create_transform
-from torch import Tensor, nn
+from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -29,28 +27,6 @@ from visattn.pipelines import inputs
 from visattn.pipelines.inputs import PreparedImages, Preprocessing, prepare_photos
 from visattn.recording.model_info import Library, ModelInfo
 from visattn.recording.subject import analyze_model
-from visattn.results.attention_map import AttentionMap
-
-PATCH = 8
-STORED = {  # EXIF code -> how an upright image comes to lie in the file
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_90,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_270,
-}
-ENDS = [v1.ToTensor()]
-PIPELINES: dict[str, list[Any]] = {
-    "resize and crop": [v1.Resize(256), v1.CenterCrop(224)],
-    "squash": [v1.Resize((224, 224))],
-    "letterbox": [
-        timm_steps.ResizeKeepRatio((224, 224), longest=1.0),
-        timm_steps.CenterCropOrPad(224),
-    ],
-    "pad": [v1.Pad((31, 7, 11, 43)), v1.Resize((224, 224))],
-}
 
 
 def prepare(images: Any, info: ModelInfo | None = None, **passed: Any) -> PreparedImages:
@@ -60,62 +36,6 @@ def prepare(images: Any, info: ModelInfo | None = None, **passed: Any) -> Prepar
     info = None if "transform" in passed else info or known
     images = images if isinstance(images, list) else [images]
     return prepare_photos(model, info, images, Preprocessing(**passed))
-
-
-def probe(inputs: Tensor) -> Tensor:
-    """Return the mean of each patch: a model that looks at what is bright."""
-    return inputs[0, 0].unfold(0, PATCH, PATCH).unfold(1, PATCH, PATCH).mean((-2, -1))
-
-
-def centroid(values: Tensor, size: tuple[int, int]) -> tuple[float, float]:
-    """Return the center of what is bright, in pixels of an image of this size."""
-    weights = values.nan_to_num(0.0).double()
-    y, x = (
-        (torch.arange(count) + 0.5).double() * side / count
-        for count, side in zip(values.shape, size, strict=True)
-    )
-    whole = weights.sum()
-    return float((weights.sum(0) @ x) / whole), float((weights.sum(1) @ y) / whole)
-
-
-def marked(size: tuple[int, int]) -> tuple[Image.Image, tuple[float, float]]:
-    """Return an image with a soft spot, and where that is; it is as wide as a few patches."""
-    height, width = size
-    x, y = 0.46 * width, 0.53 * height
-    spread = 1.25 * PATCH * max(size) / 224 * (0.6 if max(size) > 1000 else 0.8)
-    down = np.exp(-((np.arange(height) + 0.5 - y) ** 2) / (2 * spread**2))
-    along = np.exp(-((np.arange(width) + 0.5 - x) ** 2) / (2 * spread**2))
-    spot = np.round(255 * np.outer(down, along)).astype(np.uint8)
-    return Image.fromarray(spot).convert("RGB"), (x, y)
-
-
-@pytest.mark.parametrize("size", [(480, 640), (640, 480), (1080, 1920), (517, 333)])
-def test_geometry_maps_positions_back_to_the_original(size: tuple[int, int]) -> None:
-    """Through files of all orientations, four pipelines, mirrored and not."""
-    upright, (x, y) = marked(size)
-    transforms = [
-        [*steps, *flip, *ENDS]
-        for steps in PIPELINES.values()
-        for flip in ([], [v1.RandomHorizontalFlip(1.0)])
-    ]
-    for code in range(1, 9):
-        stored = upright.copy() if code == 1 else upright.transpose(STORED[code])
-        stored.getexif()[ExifTags.Base.Orientation] = code
-        read = read_image(stored)
-        assert read.size == size
-        for transform in transforms:
-            batch = prepare(read, transform=transform)
-            placed = AttentionMap(probe(batch.inputs), "probe", "gate", batch.geometries[0])
-            position = centroid(placed.resize_to_image((size[0] // 4, size[1] // 4)), size)
-            assert math.dist(position, (x, y)) < 0.5
-
-
-@pytest.mark.parametrize("resize_mode", ["crop", "squash", "pad"])
-def test_geometry_of_resize_modes(resize_mode: Any) -> None:
-    upright, place = marked((333, 517))
-    batch = prepare(upright, resize_mode=resize_mode)
-    placed = AttentionMap(probe(batch.inputs), "probe", "gate", batch.geometries[0])
-    assert math.dist(centroid(placed.resize_to_image(), (333, 517)), place) < 0.5
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:

@@ -103,13 +103,7 @@ def test_pages_start_with_the_tokens_that_the_scores_read(subject: Subject) -> N
         layers = record_layers(model, batch.inputs)[:1]
         page = explorer_html(PHOTO, batch.geometries[0], subject=model, layers=layers)
         assert f'"read":"{read}"' in page
+        assert '"query_roles":["class","register","register"]' in page
     actual = re.search(r'"shares":\[([^,]*),([^,]*),', page)
     assert actual is not None
     assert (float(actual[1]), float(actual[2])) == (pytest.approx(0.5), 0)
-
-
-def test_the_page_shows_all_layers(subject: Subject) -> None:
-    batch = prepared(subject)
-    layers = record_layers(subject, batch.inputs)
-    page = explorer_html(PHOTO, batch.geometries[0], subject=subject, layers=layers)
-    assert '"query_roles":["class","register","register"]' in page

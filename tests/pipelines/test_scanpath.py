@@ -132,13 +132,9 @@ def paths(scans: list[ScanPath]) -> list[list[list[float]]]:
 def test_random_locations_depend_on_seed_and_image_only(policy: Any) -> None:
     model = small_model()
     both = paths(glimpses(model, [PHOTO, OTHER], policy=policy, seed=2))
-    swapped = paths(glimpses(model, [OTHER, PHOTO], policy=policy, seed=2))
-    alone = paths(glimpses(model, OTHER, policy=policy, seed=2))
-    for same, first in ((swapped, both[::-1]), (alone, both[1:])):
-        torch.testing.assert_close(torch.tensor(same), torch.tensor(first), rtol=0, atol=1e-5)
+    assert paths(glimpses(model, OTHER, policy=policy, seed=2)) == both[1:]
     assert both[0][0] != both[1][0]
-    again = paths(glimpses(model, PHOTO, policy=policy, seed=3))
-    assert again[0] != both[0]
+    assert paths(glimpses(model, PHOTO, policy=policy, seed=3))[0] != both[0]
 
 
 def test_policies_differ() -> None:

@@ -11,7 +11,7 @@ from visattn.geometry.affine import Geometry
 from visattn.images.resize import ResizeMode
 from visattn.models.base import SmallEncoder
 from visattn.models.unet import UNet, UNetOutput
-from visattn.pipelines.segmentation import photo_labels, place_segmentations, segment
+from visattn.pipelines.segmentation import place_segmentations, segment
 from visattn.results.values import Segmentation
 from visattn.viz.figures import rgb
 from visattn.viz.segmentation import segmentation_figure
@@ -88,12 +88,6 @@ def test_labels_equal_the_argmax_at_the_input_size() -> None:
     results = list(place_segmentations(output, tuple("abcde"), [geometry] * 2))
     for row, result in enumerate(results):
         assert np.array_equal(result.labels, output.logits[row].argmax(0).numpy())
-
-
-def test_what_the_crop_leaves_out_is_255() -> None:
-    geometry = Geometry.identity((4, 8)).cropped(0, 2, (4, 4))
-    labels = photo_labels(torch.ones(1, 4, 4), geometry)
-    assert labels[0].tolist() == [255, 255, 0, 0, 0, 0, 255, 255]
 
 
 def test_figure_shows_errors_and_their_share() -> None:

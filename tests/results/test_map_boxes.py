@@ -63,12 +63,6 @@ def test_boxes_enclose_the_mask_of_the_map(grid: np.ndarray) -> None:
     assert (covered | ~mask).all()
 
 
-def test_cells_that_touch_at_a_corner_are_one_part() -> None:
-    heat = cells([[8.0, 0.0, 0.0], [0.0, 6.0, 0.0]], Geometry.identity((2, 3)))
-    [box] = heat.boxes(0.5, smooth=False)
-    assert (box.box, box.score) == ((0.0, 0.0, 2.0, 2.0), 1.0)
-
-
 def test_two_parts_by_hand() -> None:
     """Values 8, 2; 0, 0; 3, 5 on 6 x 4 pixels: above 4 one cell each, above 2 both rows."""
     heat = cells([[8.0, 2.0], [0.0, 0.0], [3.0, 5.0]], Geometry.identity((6, 4)))
@@ -80,6 +74,9 @@ def test_two_parts_by_hand() -> None:
     two = heat.boxes(0.25, smooth=False)
     assert [each.box for each in two] == [(0.0, 0.0, 4.0, 2.0), (0.0, 4.0, 4.0, 6.0)]
     assert (two.threshold, two.image_size) == (0.25, (6, 4))
+    corner = cells([[8.0, 0.0, 0.0], [0.0, 6.0, 0.0]], Geometry.identity((2, 3)))
+    [box] = corner.boxes(0.5, smooth=False)  # cells that touch at a corner are one part
+    assert (box.box, box.score) == ((0.0, 0.0, 2.0, 2.0), 1.0)
 
 
 def test_boxes_lie_on_the_visible_part() -> None:
