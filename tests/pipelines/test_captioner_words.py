@@ -12,12 +12,7 @@ from torch.nn.functional import avg_pool2d
 
 import visattn
 from visattn.attribution.cam import grad_cam
-from visattn.attribution.words import (
-    word_attention,
-    word_attributions,
-    word_gradients,
-)
-from visattn.images.reader import LoadedImage
+from visattn.attribution.words import word_attributions
 from visattn.models.base import ImageEncoder, SmallEncoder
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
@@ -25,14 +20,13 @@ from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.pipelines.caption_words import (
-    CaptionerWords,
     captioner_run,
     explain_words,
+    occlude_words,
     word_log_probs,
 )
 from visattn.pipelines.captioning import attention_site
 from visattn.pipelines.explainer import WORD_METHODS
-from visattn.pipelines.word_source import word_grids
 from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS, START, WordMethod
 
@@ -80,7 +74,7 @@ def test_run_equals_single_steps(family: str) -> None:
     run = captioner_run(model, features, words)
     state, previous = model.start(features), START
     last = [-1] if family == "transformer" else None
-    attention = word_attention(run, layers=last)
+    attention = word_attributions(run, "attention", layers=last)
     for index, word in enumerate(words):
         logits, state, step = model.step(state, torch.tensor([[previous]]))
         torch.testing.assert_close(run.log_probs[index], logits[0, 0].log_softmax(-1)[word])
@@ -92,7 +86,7 @@ def test_run_equals_single_steps(family: str) -> None:
 def test_gradients_equal_finite_differences(family: str) -> None:
     model = captioner(family, SmallEncoder((24, 40), channels=8)).double()
     features, words = torch.rand(1, 8, 3, 5, dtype=torch.float64), [7, 4, 9]
-    gradients = word_gradients(captioner_run(model, features, words), 2)
+    gradients = captioner_run(model, features, words).gradients(2).attention()[-1]
     path = attention_site(model)
     path = path.replace(".tap", ".attn_drop") if family == "transformer" else path
     site = model.get_submodule(path)
@@ -117,7 +111,7 @@ def test_gradients_equal_finite_differences(family: str) -> None:
             handle.remove()
         numeric = (values[1] - values[0]) / 2e-5
         head = 1 if family == "transformer" else 0
-        gradient = gradients.weights[-1][head, step, place]
+        gradient = gradients[head, step, place]
         torch.testing.assert_close(gradient, numeric, atol=1e-7, rtol=1e-4)
 
 
@@ -140,14 +134,18 @@ def test_maps_vanish_outside_of_the_only_painted_block(family: str, cell: tuple[
     model, (row, column) = bias_free(captioner(family, CellColors())), cell
     image = np.zeros((24, 40, 3), np.uint8)
     image[8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = 204
-    source = CaptionerWords(model, LoadedImage(image), tuple("abcdefg"))
+    pixels = torch.from_numpy(image).movedim(2, 0)[None]
+    words = [WORDS.index(word) for word in "abcdefg"]
+    run = captioner_run(model, model.encoder(pixels), words)
     for method in METHODS:
-        maps = word_grids(source, method, window_cells=1).values
+        maps = occlude_words(model, pixels, words, 1)
+        if method != "occlusion":
+            maps = word_attributions(run, method).unflatten(-1, (3, 5))
         inside = maps[:, row, column].clone()
         maps[:, row, column] = 0
         assert inside.max() > 0, method
         assert maps.abs().max() <= 1e-5 * inside.max() + 2e-6, method  # rounding
-    attention = word_grids(source, "attention", layers=[-1]).values
+    attention = word_attributions(run, "attention", layers=[-1]).unflatten(-1, (3, 5))
     others = attention.flatten(1)[:, [i for i in range(15) if i != 5 * row + column]]
     torch.testing.assert_close(others, others[:, :1].expand_as(others))
     assert (attention[:, row, column] - others[:, 0]).abs().min() > 1e-6
@@ -215,7 +213,7 @@ def test_letters_of_scripts_without_spaces_are_joined_in_captions() -> None:
 def test_maps_match_grad_cam_of_each_log_probability() -> None:
     model = captioner("soft", SmallEncoder((24, 40), channels=8)).double()
     features, words = torch.rand(1, 8, 3, 5, dtype=torch.float64), [7, 4, 9, 4, 5]
-    maps = word_attributions(captioner_run(model, features, words), ["gradcam"])["gradcam"]
+    maps = word_attributions(captioner_run(model, features, words), "gradcam")
     for index, word in enumerate(words):
         leaf = features.clone().requires_grad_()
         state = model.start(leaf)

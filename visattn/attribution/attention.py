@@ -153,47 +153,6 @@ def propagate_relevance(
     return rows
 
 
-def propagate_decoder_relevance(
-    layers: Sequence[Float[Tensor, "b t _keys"]],
-    is_cross: Sequence[bool],
-    rows: Float[Tensor, "b r t"],
-) -> Float[Tensor, "b r n"]:
-    """Return the relevance of each place of an image for combinations of words, in a decoder.
-
-    It is `propagate_relevance` on the joint sequence of places and words: self-attention among the
-    words updates their relevance, attention to the image adds to that of the places.
-
-    Args:
-        layers: Results of `positive_grad_times_attention` in the order in which the layers run;
-            from words to words, or from words to places.
-        is_cross: Whether each layer attends to the places.
-        rows: Combinations of output words.
-
-    Raises:
-        ValueError: If no layer attends to the places.
-
-    Example:
-        >>> to_words, to_places = torch.tensor([[[0.0, 0.5]]]), torch.tensor([[[0.25, 1.0]]])
-        >>> word = torch.tensor([[[1.0]]])
-        >>> propagate_decoder_relevance([to_words[..., 1:], to_places], [False, True], word)
-        tensor([[[0.2500, 1.0000]]])
-
-    Source:
-        Chefer, Gur and Wolf 2021, arXiv:2103.15679, equations 6 and 7. Deviation: attention to the
-        image is a layer of the joint sequence, without the normalization of equations 8 to 10.
-    """
-    places: Tensor | None = None
-    for weights, cross in zip(reversed(layers), reversed(is_cross), strict=True):
-        update = rows @ weights
-        if not cross:
-            rows = rows + update
-        else:
-            places = update if places is None else places + update
-    if places is None:
-        raise ValueError("at least one layer must attend to the places, got none in is_cross")
-    return places
-
-
 @method("attention", title="Attention", paper="arXiv:2010.11929", needs="tokens", kind="tokens")
 def attention(
     subject: Subject,

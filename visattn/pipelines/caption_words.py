@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,21 +10,19 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from visattn.attribution.perturbation import occlusion_windows, window_masks
-from visattn.attribution.words import TokenVectors, WordLayer, WordRun
-from visattn.geometry.affine import Geometry
+from visattn.attribution.words import WordRun, check_method, word_attributions
 from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.pipelines.captioning import attention_site, caption
-from visattn.pipelines.word_source import WordGrids, with_word_maps
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import frozen
 from visattn.recording.interception import in_this_run
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
-from visattn.results.kinds import START, UNKNOWN, WordMethod
+from visattn.results.kinds import START, UNKNOWN, WORD_QUANTITIES, WordMethod
 
 
 def explain_words(
@@ -93,18 +90,60 @@ def explain_captions(
 ) -> list[Caption]:
     """Return captions, and their alternatives, with the maps of another method.
 
-    Arguments as for `explain_words`.
+    Their gates stay those of the attention. Arguments as for `explain_words`.
 
     Raises:
         ValueError: If the method is unknown, or does not take an argument.
     """
 
     def explain(image: LoadedImage, result: Caption) -> Caption:
-        source = CaptionerWords(model, image, result.words, resize_mode)
         others = tuple(explain(image, other) for other in result.alternatives)
-        return replace(with_word_maps(result, source, method, **chosen), alternatives=others)
+        explained = _explained(model, image, result, method, resize_mode, **chosen)
+        return replace(explained, alternatives=others)
 
     return [explain(*pair) for pair in zip(images, captions, strict=True)]
+
+
+def _explained(
+    model: Captioner,
+    image: LoadedImage,
+    result: Caption,
+    method: WordMethod,
+    resize_mode: ResizeMode,
+    *,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
+    window_cells: int | None = None,
+) -> Caption:
+    """Return a caption with the maps of a method."""
+    check_method(method, layers, heads)
+    if method == "attention" and layers is None and heads is None:
+        return result
+    encoder, grid = model.encoder, model.encoder.grid_size
+    pixels, geometry = resize_to_input(image, ResizeSpec(encoder.img_size, mode=resize_mode))
+    pixels, margin = pixels[None].to(encoder.shift.device), (0, 0)
+    ids = {word: token for token, word in enumerate(model.words)}
+    words = [ids.get(word, UNKNOWN) for word in result.words]
+    with frozen(model):
+        if method == "occlusion":
+            values = occlude_words(model, pixels, words, window_cells)
+        else:
+            with CellStrides().watching(encoder) as strides:
+                features = encoder(pixels)
+            margin = strides.margin(grid, encoder.img_size)
+            run = captioner_run(model, features, words)
+            rows = word_attributions(run, method, layers=layers, heads=heads)
+            values = rows.unflatten(-1, grid).float().cpu()
+    info = replace(result.maps.info, method=method, quantity=WORD_QUANTITIES.get(method, ""))
+    more: dict[str, Any] = {}
+    if method != "attention":
+        # Gradients of a sure word are small: each map sums to 1, so that all words share one scale.
+        sums = values.sum((-2, -1), keepdim=True)
+        values = values / sums.masked_fill(sums <= 0, 1.0)
+        info = info | MapInfo(more={"scale": "each map sums to 1"})
+        more = {"kind": "gradient", "site": "encoder"}
+    place = {"geometry": geometry.inset(margin), "margin": margin}
+    return replace(result, maps=replace(result.maps, values=values, info=info, **place, **more))
 
 
 _BATCH = 32  # images with a hidden window in one forward pass
@@ -127,8 +166,8 @@ def captioner_run(
         >>> encoder = SmallEncoder((24, 40), channels=8)
         >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red", "blue"), encoder, hidden_size=11).eval()
         >>> run = captioner_run(model, torch.rand(1, 8, 3, 5), [4, 5])
-        >>> run.log_probs.shape, run.layers[0].weights().shape
-        (torch.Size([2]), torch.Size([1, 2, 15]))
+        >>> run.log_probs.shape, run.attention().shape
+        (torch.Size([2]), torch.Size([1, 1, 2, 15]))
     """
     if model.places == "sample":
         raise ValueError(
@@ -138,17 +177,9 @@ def captioner_run(
     features = features.detach().requires_grad_()
     with _stored(model) as (weights, projected):
         log_probs = word_log_probs(model, features, words)[0]
-    columns = torch.arange(features.shape[-2] * features.shape[-1], device=features.device)
-    return WordRun(
-        log_probs,
-        tuple(
-            WordLayer(site, tuple(steps), None if site.endswith("self_attn") else columns)
-            for site, steps in weights.items()
-        ),
-        TokenVectors(projected[0], lambda places: places[0]),
-        TokenVectors(features, lambda grid: grid[0].flatten(1).T),
-        recurrent=not isinstance(model, TransformerCaptioner),
-    )
+    own = [step for name, [step, *_] in weights.items() if name.endswith("self_attn")]
+    cross = [steps for name, steps in weights.items() if not name.endswith("self_attn")]
+    return WordRun(log_probs, cross, own, projected[0], features)
 
 
 def word_log_probs(
@@ -167,99 +198,40 @@ def word_log_probs(
     return log_probs[order].unflatten(0, (count, length))
 
 
-@dataclass(frozen=True, eq=False)
-class CaptionerWords:
-    """The words of a caption for a captioner of visattn.
+@torch.no_grad()
+def occlude_words(
+    model: Captioner,
+    pixels: UInt8[Tensor, "1 3 y x"],
+    words: Sequence[int],
+    window_cells: int | None = None,
+) -> Float[Tensor, "t gy gx"]:
+    """Return the mean decrease of each word's log-probability over the windows on a cell.
 
-    Args:
-        words: The words; those outside of the vocabulary are read as unknown.
+    The windows have the mean color and slide by one cell of the feature grid. Where hiding raises
+    the log-probability the map is 0.
+
+    Raises:
+        ValueError: If the window has no cell.
+
+    Source:
+        Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2, for the log-probability of each word.
     """
-
-    model: Captioner
-    image: LoadedImage
-    words: tuple[str, ...]
-    resize_mode: ResizeMode = "crop"
-    strides: CellStrides = field(default_factory=CellStrides)
-
-    @cached_property
-    def _tokens(self) -> list[int]:
-        ids = {word: token for token, word in enumerate(self.model.words)}
-        return [ids.get(word, UNKNOWN) for word in self.words]
-
-    @cached_property
-    def _input(self) -> tuple[UInt8[Tensor, "1 3 y x"], Geometry]:
-        """The photo as the model gets it, and where that lies on the original."""
-        encoder = self.model.encoder
-        spec = ResizeSpec(size=encoder.img_size, mode=self.resize_mode)
-        pixels, geometry = resize_to_input(self.image, spec)
-        return pixels[None].to(encoder.shift.device), geometry
-
-    def run(self) -> WordRun:
-        """Return a differentiable forward pass over the words.
-
-        Raises:
-            ValueError: As `captioner_run`.
-        """
-        with self.strides.watching(self.model.encoder):
-            features = self.model.encoder(self._input[0])
-        return captioner_run(self.model, features, self._tokens)
-
-    def place(self, rows: Float[Tensor, "t i"]) -> WordGrids:
-        """Return values of features as maps of words."""
-        encoder = self.model.encoder
-        values = rows.unflatten(-1, encoder.grid_size).float().cpu()
-        margin = self.strides.margin(encoder.grid_size, encoder.img_size)
-        return WordGrids(values, self._input[1].inset(margin))
-
-    @torch.no_grad()
-    def occlude(self, window_cells: int | None) -> WordGrids:
-        """Return the mean decrease of each word's log-probability over the windows on a cell.
-
-        The windows have the mean color and slide by one cell of the feature grid. Where hiding
-        raises the log-probability the map is 0.
-
-        Raises:
-            ValueError: If the window has no cell.
-
-        Source:
-            Zeiler and Fergus 2013, arXiv:1311.2901, section 4.2, for the log-probability of each
-            word.
-        """
-        (pixels, geometry), encoder = self._input, self.model.encoder
-        grid, size = encoder.grid_size, encoder.img_size
-        side = 2 if window_cells is None else window_cells
-        windows = occlusion_windows(grid, window_size=(side, side), stride=(1, 1))
-        windows = windows.to(pixels.device)
-        cells = window_masks(windows, grid)
-        scale = torch.tensor([size[1] / grid[1], size[0] / grid[0]], device=pixels.device)
-        hidden = window_masks((windows * scale.repeat(2)).round().long(), size)
-
-        def log_probs(images: Float[Tensor, "b c y x"]) -> Float[Tensor, "b t"]:
-            return word_log_probs(self.model, encoder(images), self._tokens)
-
-        with frozen(self.model):
-            image = encoder.normalize(pixels)
-            original = log_probs(image)
-            rest = [log_probs(image * ~masks[:, None]) for masks in hidden.split(_BATCH)]
-        decrease = original - torch.cat(rest)
-        total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
-        values = (total / cells.sum(0)).relu().float().cpu()
-        return WordGrids(values, geometry)
-
-    def described(self, caption: Caption, selected: dict[str, list[int]]) -> Caption:
-        """Return a caption with maps that can be compared.
-
-        Gradients of a sure word are small: each map of other methods than attention sums to 1, so
-        that all words share one scale.
-        """
-        del selected
-        maps = caption.maps
-        if maps.info.method != "attention":
-            sums = maps.values.sum((-2, -1), keepdim=True)
-            values = maps.values / sums.masked_fill(sums <= 0, 1.0)
-            info = maps.info | MapInfo(more={"scale": "each map sums to 1"})
-            maps = replace(maps, values=values, site="encoder", info=info)
-        return replace(caption, maps=maps)
+    encoder = model.encoder
+    grid, size = encoder.grid_size, encoder.img_size
+    side = 2 if window_cells is None else window_cells
+    windows = occlusion_windows(grid, window_size=(side, side), stride=(1, 1)).to(pixels.device)
+    cells = window_masks(windows, grid)
+    scale = torch.tensor([size[1] / grid[1], size[0] / grid[0]], device=pixels.device)
+    hidden = window_masks((windows * scale.repeat(2)).round().long(), size)
+    image = encoder.normalize(pixels)
+    original = word_log_probs(model, encoder(image), words)
+    rest = [
+        word_log_probs(model, encoder(image * ~masks[:, None]), words)
+        for masks in hidden.split(_BATCH)
+    ]
+    decrease = original - torch.cat(rest)
+    total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
+    return (total / cells.sum(0)).relu().float().cpu()
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from visattn.attribution.perturbation import occlusion_windows, window_masks
+from visattn.attribution.words import check_method
 from visattn.images.reader import ImageLike, LoadedImage, make_thumbnail
 from visattn.images.sources import read_images
-from visattn.pipelines.word_source import check_method
 from visattn.pipelines.words.generation import GeneratedText, force, generate
 from visattn.pipelines.words.image_tokens import ImageTokens, Kept, find_image_tokens
 from visattn.pipelines.words.language_model import (
