@@ -53,6 +53,20 @@ def test_the_docstring_cites_the_paper_of_the_info(name: str) -> None:
     assert paper in (type(block).__doc__ or "")
 
 
+PARAMETERS = {  # of 64 channels, by the defaults with which weights of users were saved
+    "eca": 3, "ese": 4160, "gct": 192, "gc": 653, "srm": 256, "se": 580, "gate": 4161,
+    "spatial": 100, "sse": 64, "stn": 93478, "bam": 1173, "cbam": 680, "coordinate": 1688,
+    "scse": 4256, "simam": 0, "triplet": 300, "sk": 8768, "split": 43488, "botnet": 13152,
+    "crisscross": 5201, "danet": 5202, "a2": 8352, "nonlocal": 8480,
+}  # fmt: skip
+
+
+def test_defaults_give_the_parameters_of_saved_weights() -> None:
+    blocks = {name: va.create_block(name, 64) for name in va.list_blocks()}
+    counts = {name: sum(p.numel() for p in block.parameters()) for name, block in blocks.items()}
+    assert counts == PARAMETERS
+
+
 def test_a_registered_block_is_known_by_name() -> None:
     assert va.register_block(Halved) is Halved
     assert va.list_blocks()[-1] == "halved"

@@ -15,7 +15,6 @@ from visattn.viz.heatmap import (
     CONTOURS,
     Style,
     colormap_lut,
-    map_to_rgba,
     overlay,
     palettes,
     quantize_levels,
@@ -136,31 +135,6 @@ def test_golden_image_of_cells(golden: Callable[[str, np.ndarray], None]) -> Non
     cells[2, 3], cells[2, 1], cells[0, 0] = 1.0, 0.4, 1.0
     hard = AttentionMap(cells, "site", "gate", geometry).resize_to_image(smooth=False).numpy()
     golden("overlay_cells", overlay(scene(), hard, colormap="viridis"))
-
-
-RNG = np.random.default_rng(7)
-
-
-def photo(y: int = 40, x: int = 60) -> np.ndarray:
-    down, along = np.mgrid[:y, :x] / max(y, x)
-    layers = (np.sin(9 * down + 3 * along), np.cos(5 * along - down), np.sin(11 * along * down))
-    return np.stack([127 + 90 * layer for layer in layers], axis=-1).astype(np.uint8)
-
-
-def test_transparent_map_composes_to_the_overlay() -> None:
-    # oracle: composed by hand, in floats
-    image, values = photo(), RNG.random((40, 60))
-    alone = map_to_rgba(values, opacity=0.8).astype(float)
-    cover = alone[..., 3:] / 255
-    quiet = overlay(image, np.zeros((40, 60))).astype(float)
-    np.testing.assert_allclose(
-        alone[..., :3] * cover + quiet * (1 - cover), overlay(image, values), atol=1.0
-    )
-
-
-def test_nan_is_transparent() -> None:
-    values = np.array([[np.nan, 0.0, 1.0, np.inf]])
-    assert map_to_rgba(values)[0, :, 3].tolist() == [0, 0, 255, 255]
 
 
 def test_signed_values_are_quantized_by_magnitude() -> None:

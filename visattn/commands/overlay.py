@@ -385,7 +385,7 @@ class _Runner:
             if boxes is not None:
                 records[-1]["boxes"] = boxes.to_dict()
             if not made.info.empty:
-                drawn = render_map(image, made, scale, **style).overlay
+                drawn = render_map(image, made, scale, **style)
                 pictures.append(outline_boxes(drawn, boxes))
                 contents[file] = encode_overlay(pictures[-1])
         buffer = io.BytesIO()

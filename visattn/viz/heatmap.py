@@ -314,42 +314,6 @@ def _frame_seen(image: UInt8[np.ndarray, "y x 3"], seen: Bool[np.ndarray, "y x"]
     image[frame][~seen[frame]] = _FRAME
 
 
-def map_to_rgba(
-    values: Float[np.ndarray, "y x"],
-    *,
-    vmin: float = 0.0,
-    vmax: float = 1.0,
-    colormap: str = "inferno",
-    opacity: float = 1.0,
-    signed: bool = False,
-) -> UInt8[np.ndarray, "y x 4"]:
-    """Return a map as an RGBA image that is transparent where attention is low.
-
-    Composited on an image, it looks like `overlay` with `heat`, without dimming. Pixels with NaN
-    are transparent.
-
-    Args:
-        values: See `overlay`.
-        vmin: See `overlay`.
-        vmax: See `overlay`.
-        colormap: See `overlay`.
-        opacity: Opacity at `vmax`, between 0 and 1.
-        signed: See `overlay`.
-
-    Returns:
-        RGB and alpha, not premultiplied.
-
-    Example:
-        >>> map_to_rgba(np.array([[0.0, 1.0, np.nan]]))[0, :, 3]
-        array([  0, 255,   0], dtype=uint8)
-    """
-    levels = quantize_levels(values, vmin, vmax, signed=signed)
-    colors = np.asarray(_colored(Image.fromarray(levels), values, "heat", colormap, signed))
-    alpha = (255 * opacity * _LOOKS["heat"].cover()).round()[levels]
-    alpha[np.isnan(values)] = 0
-    return np.dstack([colors, alpha.astype(np.uint8)])
-
-
 def quantize_levels(
     values: Float[np.ndarray, "y x"], vmin: float, vmax: float, *, signed: bool = False
 ) -> UInt8[np.ndarray, "y x"]:

@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 from warnings import warn
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8, UInt16
+from jaxtyping import Float, UInt8
 from PIL import Image
 
 from visattn.attribution.methods import METHODS
@@ -22,7 +20,7 @@ from visattn.results.info import MapInfo
 from visattn.results.map_boxes import MapBoxes
 from visattn.results.scale import MapScale, map_scale
 from visattn.results.values import format_percent
-from visattn.viz.heatmap import DrawOptions, map_to_rgba
+from visattn.viz.heatmap import DrawOptions
 from visattn.viz.marks import draw_contour, draw_cross, draw_frame, draw_region
 
 UNITS = {"gate": "gate", "tokens": "attention", "words": "attention", "queries": "attention",
@@ -144,42 +142,13 @@ def _map_from_array(values: MapValues, geometry: Geometry) -> AttentionMap:
     return AttentionMap.from_array(array, geometry)
 
 
-@dataclass(frozen=True, eq=False)
-class RenderedMap:
-    """A map at the size of its image, as three images; the map alone is drawn when it is needed.
-
-    Args:
-        overlay: The map over the image.
-        values: The map at the size of the image.
-        scale: Its color scale.
-        colormap: Colormap of the map alone.
-    """
-
-    overlay: UInt8[np.ndarray, "y x 3"]
-    values: Float[np.ndarray, "y x"]
-    scale: MapScale
-    colormap: str
-
-    @cached_property
-    def rgba(self) -> UInt8[np.ndarray, "y x 4"]:
-        """The map alone, transparent where its value is low or the network did not see."""
-        scale = self.scale
-        return map_to_rgba(self.values, vmin=scale.vmin, vmax=scale.vmax, colormap=self.colormap,
-                           signed=scale.signed)  # fmt: skip
-
-    @cached_property
-    def gray(self) -> UInt16[np.ndarray, "y x"]:
-        """Values from `vmin` to `vmax` as 0 to 65535, of a signed map from `-vmax`; unseen as 0."""
-        return _to_uint16(self.values, self.scale)
-
-
 def render_map(
     image: ImageLike,
     attention_map: AttentionMap,
     scale: MapScale,
     **options: Any,
-) -> RenderedMap:
-    """Return a map at the size of its image, as three images.
+) -> UInt8[np.ndarray, "y x 3"]:
+    """Return a map over its image.
 
     Args:
         image: The original image.
@@ -193,15 +162,14 @@ def render_map(
     Example:
         >>> from visattn import Geometry
         >>> spot = AttentionMap(torch.eye(2), "gate", "gate", Geometry.identity((30, 40)))
-        >>> rendered = render_map(np.zeros((30, 40, 3), np.uint8), spot, map_scale([spot]))
-        >>> rendered.gray.shape, rendered.gray.max()
-        ((30, 40), np.uint16(65535))
+        >>> render_map(np.zeros((30, 40, 3), np.uint8), spot, map_scale([spot])).shape
+        (30, 40, 3)
     """
     pixels = displayed_image(image, attention_map).pixels
     drawing = DrawOptions(**options, vmin=scale.vmin, vmax=scale.vmax)
     values = attention_map.resize_to_image(smooth=drawing.smooth is not False).numpy()
     blended = drawing.draw(pixels, values, signed=scale.signed)
-    return RenderedMap(draw_target(blended, attention_map), values, scale, drawing.colormap)
+    return draw_target(blended, attention_map)
 
 
 def draw_target(
@@ -254,11 +222,6 @@ def outline_boxes(
     for each in boxes or ():
         image = draw_frame(image, each.box)
     return image
-
-
-def _to_uint16(values: np.ndarray, scale: MapScale) -> UInt16[np.ndarray, "y x"]:
-    levels = (values - scale.lowest) * (65535 / (scale.vmax - scale.lowest))
-    return np.rint(np.clip(np.nan_to_num(levels), 0, 65535)).astype(np.uint16)
 
 
 def values_at(
