@@ -17,7 +17,7 @@ from visattn.commands.arguments import (
     Integers,
     Models,
     Photos,
-    ResizeMode,
+    ResizeModeOrNone,
     Values,
     Word,
 )
@@ -49,7 +49,7 @@ def caption(
     method: WordMethod = "attention",
     beam_size: int = 5,
     num_captions: int = 1,
-    length_penalty: float = 0.0,
+    length_penalty: Annotated[float | None, EMPTY, arg(metavar="FLOAT")] = None,
     places: Annotated[Places | None, EMPTY, arg(metavar="{argmax,sample,expectation}")] = None,
     seed: int = 0,
     layers: Integers = (),
@@ -57,7 +57,7 @@ def caption(
     relative: Flag = False,
     prompt: Word = "",
     generate: Values = (),
-    resize_mode: ResizeMode = "crop",
+    resize_mode: ResizeModeOrNone = None,
     phrase_boxes: File = None,
     boxes: Flag = False,
     figures: FiguresOrNone = None,
@@ -79,7 +79,8 @@ def caption(
         method: what the maps of words show
         beam_size: width of the beam search
         num_captions: captions per photo on its page
-        length_penalty: exponent of the length penalty; above 0 prefers longer captions
+        length_penalty: exponent of the length penalty; above 0 prefers longer captions (default:
+            0.7; of transformers as the model is configured)
         places: of hard attention: read the most probable place before each word, a sampled one, or
             the expectation over all (default: as configured)
         seed: seed of sampled places and words
@@ -89,6 +90,7 @@ def caption(
         prompt: of transformers: instruction of a chat model, beginning of the caption for others
         generate: of transformers: options of generate, such as max_new_tokens=40 num_beams=3
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
+            (default: squash for photo-captioner, crop for other models)
         phrase_boxes: phrases with boxes (JSON, also gzip): pages compare the attention of a phrase
             with its boxes
         boxes: also write boxes around the high parts of the maps, in NAME.json

@@ -1,9 +1,9 @@
-"""What a model that was loaded by name brings beside its weights."""
+"""What comes with a model that was loaded by name, apart from its weights."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -19,6 +19,7 @@ class Loaded:
         processor: Processor of transformers, or its image processor and tokenizer.
         notes: What was removed, converted or assumed, in sentences.
         on_photos: What is said when a model of synthetic scenes gets a photo.
+        resize_mode: How a captioner's photos get the shape of its input, as in its training.
     """
 
     weights: str = "in memory"
@@ -27,6 +28,7 @@ class Loaded:
     processor: Any = None
     notes: tuple[str, ...] = ()
     on_photos: str = ""
+    resize_mode: Literal["crop", "squash", "pad"] = "crop"
 
 
 def mark(model: nn.Module, loaded: Loaded) -> nn.Module:

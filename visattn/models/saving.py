@@ -186,7 +186,9 @@ def load(
     if spec in bundled_models() and spec.startswith("scenes-"):
         note = f"{spec} knows synthetic scenes alone: on photos its output has no meaning"
     weights_of = str(path) if Path(spec).is_dir() else spec
-    return mark(model, Loaded(weights_of, on_photos=note))
+    # The photos of Flickr8k that the captioner was trained on were squashed to squares.
+    mode = "squash" if spec == "photo-captioner" else "crop"
+    return mark(model, Loaded(weights_of, on_photos=note, resize_mode=mode))
 
 
 def save_blocks(

@@ -15,6 +15,7 @@ from visattn.images.reader import ImageLike, LoadedImage, read_image
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.transformer import TransformerCaptioner
+from visattn.models.loaded import loaded_with
 from visattn.pipelines.captioning import attention_site, caption
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import frozen
@@ -33,7 +34,7 @@ def explain_words(
     layers: int | Sequence[int] | None = None,
     heads: int | Sequence[int] | None = None,
     window_cells: int | None = None,
-    resize_mode: ResizeMode = "crop",
+    resize_mode: ResizeMode | None = None,
     **options: Any,
 ) -> list[AttentionMap]:
     """Return a map per word of the best caption of each image, by one of several methods.
@@ -47,7 +48,7 @@ def explain_words(
         layers: For the first two: index or indices of layers that attend to the image.
         heads: For the first two: index or indices of heads.
         window_cells: For occlusion: side of the window in cells of the feature grid; by default 2.
-        resize_mode: How images get the shape of the input: `crop`, `squash` or `pad`.
+        resize_mode: How images get the shape of the input, as in `caption`.
         options: Arguments of `caption`.
 
     Raises:
@@ -85,7 +86,7 @@ def explain_captions(
     captions: Sequence[Caption],
     method: WordMethod,
     *,
-    resize_mode: ResizeMode = "crop",
+    resize_mode: ResizeMode | None = None,
     **chosen: Any,
 ) -> list[Caption]:
     """Return captions, and their alternatives, with the maps of another method.
@@ -96,9 +97,11 @@ def explain_captions(
         ValueError: If the method is unknown, or does not take an argument.
     """
 
+    mode = resize_mode or loaded_with(model).resize_mode
+
     def explain(image: LoadedImage, result: Caption) -> Caption:
         others = tuple(explain(image, other) for other in result.alternatives)
-        explained = _explained(model, image, result, method, resize_mode, **chosen)
+        explained = _explained(model, image, result, method, mode, **chosen)
         return replace(explained, alternatives=others)
 
     return [explain(*pair) for pair in zip(images, captions, strict=True)]

@@ -41,8 +41,8 @@ def caption(
     num_captions: int = 1,
     max_length: int | None = None,
     min_length: int = 1,
-    length_penalty: float = 0.0,
-    resize_mode: ResizeMode = "crop",
+    length_penalty: float | None = None,
+    resize_mode: ResizeMode | None = None,
     batch_size: int | None = None,
     places: Places | None = None,
     seed: int = 0,
@@ -68,8 +68,10 @@ def caption(
         max_length: Maximum number of words, by default 30; for models of transformers the option of
             `generate`, which counts the prompt.
         min_length: Minimum number of words.
-        length_penalty: Exponent of the length penalty; 0 compares log-probabilities.
-        resize_mode: How images get the shape of the input: central `crop`, `squash`, or `pad`.
+        length_penalty: Exponent of the length penalty, by default 0.7; 0 compares
+            log-probabilities. For models of transformers the option of `generate`.
+        resize_mode: How images get the shape of the input: central `crop`, `squash` or `pad`; by
+            default as in the training of `photo-captioner`, and `crop` for other models.
         batch_size: Images per batch; by default 16; models of transformers get one after the other.
         places: How hard attention selects the place of each word: the most probable one
             (`argmax`), a sampled one (`sample`) or the expectation over all (`expectation`); by
@@ -120,10 +122,11 @@ def caption(
     if not isinstance(model, Captioner):
         own = {"beam_size": beam_size != 5, "num_captions": num_captions != 1,
                "min_length": min_length != 1,
-               "resize_mode": resize_mode != "crop", "places": places, "seed": seed}  # fmt: skip
+               "resize_mode": resize_mode, "places": places, "seed": seed}  # fmt: skip
         _check_transformers(model, processor, [name for name, value in own.items() if value])
         lengths = {"length_penalty": length_penalty, "max_length": max_length}
-        options = {name: value for name, value in lengths.items() if value} | of_transformers
+        given = {name: value for name, value in lengths.items() if value is not None}
+        options = given | of_transformers
         from visattn.pipelines.words.captions import caption_with_transformers
 
         return caption_with_transformers(model, images, **options)
@@ -132,6 +135,7 @@ def caption(
             f"{', '.join(names)} is for models of transformers, not for {type(model).__name__}"
         )
     batch_size = batch_size or 16
+    resize_mode = resize_mode or loaded_with(model).resize_mode
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
     loaded = read_images([] if images is None else images)
 
@@ -158,7 +162,7 @@ def caption(
                 num_captions=num_captions,
                 max_length=max_length or 30,
                 min_length=min_length,
-                length_penalty=length_penalty,
+                length_penalty=0.7 if length_penalty is None else length_penalty,
             )
             margin = seen.margin(model.encoder.grid_size, model.encoder.img_size)
             captions += [
