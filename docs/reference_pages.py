@@ -16,20 +16,43 @@ from visattn.cli import COMMANDS, main
 PACKAGE = Path(visattn.__file__).parent
 ROOMS = sorted(stub.parent.name for stub in PACKAGE.glob("*/__init__.pyi"))
 HERE = Path(__file__).parent
-WHEN = {
-    "features": "For CNNs and any model with a feature map: fast and coarse, shows what part of a "
-    "photo speaks for a class. Eigen-CAM and KPCA-CAM do not depend on the class.",
-    "gradient": "For any model that can be differentiated: fine and noisy, shows pixels. In signed "
-    "maps, warm colors are for the class and cold colors against it.",
-    "scores": "For any model, even without gradients: slow, shows how the score falls when parts "
-    "of the photo are covered.",
-}
-"""What a method needs of a model, and when to take such a method."""
 GALLERY = (
-    "The same two photos for all methods that fit `imagenet-classifier`, for the classes it names: "
-    "Siamese cat and dining table. Methods on tokens need a transformer, which does not come with "
-    "visattn, `gates` a block with a gate for each place; `itti_koch` reads the photo alone."
+    "The same two photos for all methods, with `imagenet-classifier` and the classes that it "
+    "predicts: Siamese cat and dining table. Methods for transformers are shown on synthetic "
+    "scenes, since no pretrained ViT comes with visattn."
 )
+WHEN = {
+    "features": (
+        "For CNNs",
+        "Fast and coarse; for any model with a feature map. They show which parts of a photo "
+        "support a class. Eigen-CAM and KPCA-CAM do not depend on the class.",
+    ),
+    "gradient": (
+        "For any differentiable model",
+        "Fine and noisy: they show single pixels. In signed maps, warm colors support the class "
+        "and cold colors speak against it.",
+    ),
+    "scores": (
+        "For any model, even without gradients",
+        "Slow: they show how much the score falls when parts of the photo are covered.",
+    ),
+    "tokens": (
+        "For transformers",
+        "They need self-attention over image tokens. `attention` and `rollout` only use its "
+        "weights; the others depend on the class. Here: a small ViT, trained on scenes with one "
+        "shape.",
+    ),
+    "gates": (
+        "For inserted blocks",
+        "The spatial gates themselves, here of four CBAM blocks in a MobileNetV2 whose blocks "
+        "were trained on flowers for 75 steps. They do not depend on the class.",
+    ),
+    "pixels": (
+        "Without a model",
+        "A baseline that reads only the photo: any useful method should look different.",
+    ),
+}
+"""Heading and text for the methods that need the same of a model."""
 # matplotlib gives each subclass of its figures a `set` of its own, in roles that only it knows
 MEMBERS = "   :members:\n   :exclude-members: set\n"
 
@@ -106,8 +129,8 @@ def methods_page() -> str:
             f"| `{method.name}` | {method.title} | {method.needs} | {of_class} | {method.paper} |"
         )
     lines += ["", "## Gallery", "", GALLERY]
-    for needs, when in WHEN.items():
-        lines += ["", f"### {needs.capitalize()}", "", when]
+    for needs, (title, when) in WHEN.items():
+        lines += ["", f"### {title}", "", when]
         for picture in sorted(HERE.glob(f"gallery_{needs}_*.jpg")):
             lines += ["", f"![Maps of two photos by methods that need {needs}](../{picture.name})"]
     return "\n".join(lines) + "\n"

@@ -1,8 +1,13 @@
 """Make the pictures of README and documentation again, from the sample photos: make pictures."""
 
+import shutil
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from matplotlib.figure import Figure
 from PIL import Image
 
 import visattn as va
@@ -23,12 +28,15 @@ PICTURES = {
 # The gallery: the same two photos for all methods, four in a picture, by what they need of a model.
 PHOTOS = slice(1, 3)
 COLUMNS = 4
-GALLERY = {
-    f"{needs}_{number + 1}": names[COLUMNS * number : COLUMNS * (number + 1)]
-    for needs in ("features", "gradient", "scores")
-    for names in [[each.name for each in METHODS.values() if each.needs == needs]]
-    for number in range(-(-len(names) // COLUMNS))
-}
+# Two models of the gallery do not come with visattn; their pictures are made if these runs exist:
+# visattn fit --run runs/scenes_vit --config scenes_resnet --model.classifier VisionTransformer
+#   --model.classifier.img_size '[96, 96]' --model.classifier.patch_size 8
+#   --model.classifier.stem conv --model.classifier.embed_dim 64 --model.classifier.depth 4
+#   --model.classifier.num_heads 4 --trainer.max_epochs 12 --model.optim.optimizer.lr 2e-3
+# visattn fit --run runs/flowers_cbam --config flowers_mobilenetv2_frozen
+RUNS = {"tokens": Path("runs/scenes_vit"), "gates": Path("runs/flowers_cbam")}
+SCENES = "data shapes --count 2 --size 96 --textures plain"
+GATES = {"28 × 28": 0, "14 × 14": 2, "7 × 7": 7, "4 × 4": 9}  # title, number of the gate
 
 
 def main() -> int:
@@ -39,13 +47,54 @@ def main() -> int:
         with TemporaryDirectory() as folder:
             visattn([command, photos[photo], *options, "--out", folder])
             save(Image.open(Path(folder, file)), name)
-    model, shown = va.load("imagenet-classifier"), va.sample_photos()[PHOTOS]
-    for name, methods in GALLERY.items():
+    picture_demo()
+    shown = va.sample_photos()[PHOTOS]
+    for needs in ("features", "gradient", "scores", "pixels"):
+        draw(needs, va.load("imagenet-classifier"), shown)
+    if RUNS["tokens"].is_dir():
         with TemporaryDirectory() as folder:
-            file = Path(folder, "gallery.png")
-            va.figure(va.explain(model, shown, methods), shown, crop=True).savefig(file)
-            save(Image.open(file), f"gallery_{name}")
+            visattn([*SCENES.split(), "--out", folder])
+            draw("tokens", va.load(str(RUNS["tokens"])), sorted(Path(folder).glob("*.png")))
+    if RUNS["gates"].is_dir():
+        model = va.load(str(RUNS["gates"]))
+        maps = {title: va.explain(model, shown, "gates", layers=n) for title, n in GATES.items()}
+        save_figure(va.figure(maps, shown, crop=True), "gallery_gates_1")
     return 0
+
+
+def picture_demo() -> None:
+    """Take a picture of the page that `visattn demo` writes; this needs Chromium."""
+    if (browser := shutil.which("chromium")) is None:
+        print("docs/demo.jpg was not made: chromium is not installed")
+        return
+    with TemporaryDirectory() as folder:
+        visattn(["demo", "--no-browser", "--out", folder])
+        file, page = Path(folder, "demo.png"), Path(folder, "index.html").as_uri()
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1000,565"]
+        subprocess.run([browser, *options, f"--screenshot={file}", page], check=True)
+        save(Image.open(file), "demo")
+
+
+def draw(needs: str, model: Any, photos: Sequence[Path]) -> None:
+    """Draw the methods that need the same of a model, a few in a picture."""
+    names = [method.name for method in METHODS.values() if method.needs == needs]
+    columns = 3 if len(names) == 6 else COLUMNS
+    for number, methods in enumerate(groups(names, columns), 1):
+        maps = va.explain(model, photos, list(methods))
+        save_figure(va.figure(maps, photos, crop=True), f"gallery_{needs}_{number}")
+
+
+def groups(names: list[str], size: int) -> list[list[str]]:
+    """Return names in groups of a size, the last one of what is left."""
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+def save_figure(figure: Figure, name: str) -> None:
+    """Write a figure into `docs`."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "gallery.png")
+        figure.savefig(file)
+        save(Image.open(file), name)
 
 
 def save(picture: Image.Image, name: str) -> None:

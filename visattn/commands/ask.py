@@ -29,15 +29,15 @@ def ask(
 ) -> int:
     """Answer questions about photos, with the attention of each hop.
 
-    Prints each question with its answer and probability. The folder gets NAME.html, a page with all
+    Prints each question with its answer and probability. Writes NAME.html, a page with all
     questions about the photo: answers, the map of each hop, and the words that each hop attended
-    to; and NAME.json, answers with probabilities, maps with their geometry, weights of the words.
-    Vision-language models answer by visattn caption --model hf:DIRECTORY --prompt QUESTION.
+    to; and NAME.json with answers, probabilities, maps, their geometry and word weights. To ask a
+    vision-language model, use visattn caption --model hf:DIRECTORY --prompt QUESTION.
 
     Args:
-        photos: files, folders, patterns in quotes, zip and tar archives, URLs
+        photos: files, folders, quoted patterns, zip and tar archives, URLs
         questions: in quotes, such as "what color is the ring?"
-        num_answers: largest number of answers with their probabilities
+        num_answers: maximum number of answers to list
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
     """
     from visattn.data.captions.batch import Vocabulary

@@ -66,34 +66,34 @@ def caption(
 ) -> int:
     """Caption photos, and show where the model attends for each word.
 
-    Prints the caption of each photo. The folder gets NAME.html, a page for the browser: choose a
-    word, see its attention on the photo; NAME.json, words, log-probabilities, gates, maps and their
-    place on the photo; and NAME.npz, the same as NumPy arrays. caption.csv has a row per caption.
-    With several models, as in --model runs/soft --model runs/hard, a page has the words of each.
+    Prints the caption of each photo. Writes NAME.html, a page that shows the attention of the word
+    under the mouse; NAME.json with words, log-probabilities, gates, maps and their geometry; and
+    NAME.npz, the same as NumPy arrays. caption.csv has a row per caption. With several models, as
+    in --model runs/soft --model runs/hard, a page shows the captions of all.
 
     Args:
-        photos: files, folders, patterns in quotes, zip and tar archives, URLs
+        photos: files, folders, quoted patterns, zip and tar archives, URLs
         model: a file of visattn export, a run of visattn fit, a name of visattn models,
             hf://USER/NAME[@REVISION], or hf:DIRECTORY of transformers; repeat it to compare models
         device: torch device: cpu, cuda, cuda:1, mps
-        method: what the maps of words show
+        method: how the maps of words are computed
         beam_size: width of the beam search
         num_captions: captions per photo on its page
         length_penalty: exponent of the length penalty; above 0 prefers longer captions (default:
-            0.7; of transformers as the model is configured)
-        places: of hard attention: read the most probable place before each word, a sampled one, or
-            the expectation over all (default: as configured)
-        seed: seed of sampled places and words
-        layers: mean over these layers, from 0; -1 is the last (default: as the method does)
-        heads: mean over these heads (default: all)
-        relative: of transformers: divide the attention of each word by that of a neutral prompt
-        prompt: of transformers: instruction of a chat model, beginning of the caption for others
-        generate: of transformers: options of generate, such as max_new_tokens=40 num_beams=3
+            0.7, for models of transformers as configured)
+        places: for hard attention: read the most probable position before each word, a sampled
+            one, or the expectation over all (default: as configured)
+        seed: seed of sampled positions and words
+        layers: average over these layers, from 0; -1 is the last (default: as the method does)
+        heads: average over these heads (default: all)
+        relative: for transformers: divide the attention of each word by that of a neutral prompt
+        prompt: for transformers: instruction for chat models, beginning of the caption for others
+        generate: for transformers: options of generate, such as max_new_tokens=40 num_beams=3
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
             (default: squash for photo-captioner, crop for other models)
-        phrase_boxes: phrases with boxes (JSON, also gzip): pages compare the attention of a phrase
-            with its boxes
-        boxes: also write boxes around the high parts of the maps, in NAME.json
+        phrase_boxes: phrases with boxes (JSON, optionally gzipped): pages compare the attention of
+            a phrase with its boxes
+        boxes: also write boxes around the peaks of the maps, in NAME.json
         figures: also write a figure of the photo with a map per word
         batch_size: photos per batch (default: 16; 1 for models of transformers)
     """

@@ -35,21 +35,21 @@ def compare(
 ) -> int:
     """Train a config with several attention blocks and seeds, and compare their test scores.
 
-    The first row is the baseline: others get the mean of the paired differences to it, seed by
-    seed, with the 95 % interval of Student's t-distribution. The folder gets compare.csv, a line
-    per run with all scores; compare.md and compare.tex, the table; a figure; and ROW/SEED, the
-    runs. Tested runs are not trained again, an interrupted one is resumed. Runs are tested at their
-    last checkpoint, so that no photo of the test chooses it.
+    The first row is the baseline. For the others, the table has the mean of the paired differences
+    from it, seed by seed, with a 95 % interval (Student's t). Writes compare.csv, a line per run
+    with all scores; compare.md and compare.tex, the table; a figure; and ROW/SEED, the runs. Tested
+    runs are not trained again, and interrupted ones are resumed. The last checkpoint of a run is
+    tested, so that the test photos do not choose it.
 
     Args:
         config: a config of visattn configs, or a file
         rows: blocks to compare, the baseline first, such as none se cbam:reduction=8; or options of
-            visattn fit, such as model.label_smoothing=0; both joined by commas, as in
+            visattn fit, such as model.label_smoothing=0; or both, joined by commas, as in
             cbam:reduction=8,model.classifier.init=paper; as-is is the config itself
-        seeds: seeds of weights, order and augmentation of the data
-        options: options of every fit, such as trainer.max_epochs=30 data.batch_size=64
-        metric: the test score that is compared (default: that which chooses the best checkpoint;
-            without validation, the first)
+        seeds: seeds of weights, data order and augmentation
+        options: options of visattn fit for all rows, such as trainer.max_epochs=30
+        metric: the test score to compare (default: the one that selects the best checkpoint, or
+            the first one without validation)
         figures: format of the figure
         out: folder of runs and tables (default: runs/compare/CONFIG)
     """

@@ -30,7 +30,7 @@ def demo(
     them, and index.html, a page with both.
 
     Args:
-        photos: your own photos: files, folders, patterns in quotes, URLs (default: six photos that
+        photos: your own photos: files, folders, quoted patterns, URLs (default: six photos that
             come with visattn)
         out: output folder
         no_browser: do not open the page in a browser, as is done if the output goes to a terminal

@@ -31,17 +31,17 @@ def detect(
     figures: Figures = "png",
     loop: LoopOptions = LoopOptions(),  # noqa: B008
 ) -> int:
-    """Find objects in photos, with the attention of the query of each.
+    """Detect objects in photos, and show where the query of each object looked.
 
-    Prints how many objects of each class there are. The folder gets NAME.png, the boxes on the
-    photo; NAME.queries.png, where the query of each object looked; and NAME.json, classes, scores,
+    Prints the number of objects per class. Writes NAME.png, the boxes on the photo;
+    NAME.queries.png, the attention of each object's query; and NAME.json with classes, scores,
     boxes in pixels of the photo and maps. detect.csv has a row per object.
 
     Args:
-        photos: files, folders, patterns in quotes, zip and tar archives, URLs
-        threshold: smallest score of an object, from 0 to 1
-        max_detections: largest number of objects per photo
-        layers: decoder layer whose attention is drawn, from 0, -1 for the last; mean of several
+        photos: files, folders, quoted patterns, zip and tar archives, URLs
+        threshold: minimum score of an object, from 0 to 1
+        max_detections: maximum number of objects per photo
+        layers: decoder layers whose attention is drawn (averaged), from 0; -1 is the last
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
         figures: format of the figures
     """

@@ -30,16 +30,16 @@ def glimpse(
 ) -> int:
     """Classify photos with a glimpse model, and show where it looked.
 
-    Prints class and probability; of a model that reads several objects all classes in order, and
-    the probability of the sequence. The folder gets NAME.png, the scan path on the photo, the
-    glimpses and the class probabilities; NAME.json, locations, boxes in pixels of the photo and
+    Prints class and probability; for models that read several objects, all classes in order and the
+    probability of the sequence. Writes NAME.png with the scan path on the photo, the glimpses and
+    the class probabilities; NAME.json with locations, boxes in pixels of the photo and
     probabilities after each glimpse; and for several photos coverage.png, the density of fixations
-    over all that this run classified.
+    over all photos of this run.
 
     Args:
-        photos: files, folders, patterns in quotes, zip and tar archives, URLs
-        policy: glimpse locations: mean of the learned policy or samples of it; as baselines random
-            locations, a grid, or the peaks of an Itti-Koch saliency map
+        photos: files, folders, quoted patterns, zip and tar archives, URLs
+        policy: glimpse locations: the mean of the learned policy, or samples from it; as baselines
+            random locations, a grid, or the peaks of an Itti-Koch saliency map
         seed: seed of random locations and samples
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
         figures: format of the figures

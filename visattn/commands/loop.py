@@ -51,14 +51,14 @@ _PIXELS = 64_000_000  # of decoded photos that wait for their batch
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """Options of all commands that go through photos.
+    """Options of all commands that process photos.
 
     Args:
-        out: folder of the results
-        files_from: a list of more photos, a path or URL a line; - is the standard input
-        shard: do the I-th of N parts of the photos, for N commands that share work and folder
-        overwrite: compute finished photos again, and replace files that visattn did not write
-        strict: stop at the first photo that cannot be read; else it is named and skipped
+        out: output folder
+        files_from: a list of more photos, one path or URL per line; - is the standard input
+        shard: I/N processes part I of N, for N commands that write to the same folder
+        overwrite: process finished photos again, and replace files that visattn did not write
+        strict: stop at the first unreadable photo, instead of skipping and reporting it
     """
 
     out: Path = Path("visattn-out")

@@ -36,14 +36,14 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The model of a command.
+    """The model to use.
 
     Args:
         model: a name of visattn models, a file of visattn export, a run of visattn fit (its best
             checkpoint), a checkpoint, hf://USER/NAME[@REVISION], timm:NAME, torchvision:NAME,
             hf:DIRECTORY of transformers, or your own code, which is executed: FILE.py:NAME or
-            package.module:NAME (default: photo-captioner, imagenet-classifier)
-        weights: weights of timm:NAME, torchvision:NAME or your own code; nothing in the file is
+            package.module:NAME (default: a bundled model, if one fits the command)
+        weights: weights for timm:NAME, torchvision:NAME or your own code; no code in the file is
             executed
         device: torch device: cpu, cuda, cuda:1, mps
     """
@@ -131,16 +131,15 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class BuildOptions(ModelOptions):
-    """The model, of any library, and how it is built.
+    """The model to use, from any library, and how to build it.
 
     Args:
         model_args: constructor arguments, such as drop_rate=0.1; pretrained=false for random
             weights of timm or torchvision
         input_size: input height and width in pixels (default: those of the model)
         class_names: class names: one per line, a JSON list, or a JSON object from numbers to names
-        mean: mean that photos are normalized with, of all channels or of each, where pixels are 0
-            to 1
-        std: standard deviation, as the mean
+        mean: mean for the normalization of pixels from 0 to 1, one value or one per channel
+        std: standard deviation, likewise
     """
 
     model_args: Values = ()

@@ -66,38 +66,38 @@ def overlay(
 ) -> int:
     """Draw attention maps and attribution maps of a model on photos and videos.
 
-    Prints method, explained class and its probability of each map. The folder gets NAME.html, a
-    page with all maps of the photo and the attention of every head; NAME.METHOD.png, each map on
-    the photo; NAME.npz, the maps at their own resolution; and NAME.json, classes, scores and
-    positions. overlay.csv has a row per map: class, probability, runner-up, position of the peak,
-    share of the photo that the model saw, and with --at box:... the share of the map in the box. A
-    video becomes NAME.METHOD.mp4.
+    Prints method, explained class and its probability for each map. Writes NAME.html, a page with
+    all maps of the photo and the attention of every head; NAME.METHOD.png, each map on the photo;
+    NAME.npz, the maps at their own resolution; and NAME.json with classes, scores and positions.
+    overlay.csv has a row per map: class, probability, runner-up, position of the peak, share of the
+    photo that the model saw, and with --at box:... the share of the map in the box. A video becomes
+    NAME.METHOD.mp4.
 
     Args:
-        photos: files, folders, patterns in quotes, zip and tar archives, URLs; or video files
+        photos: files, folders, quoted patterns, zip and tar archives, URLs; or video files
         method: attention, rollout, relevance, gradcam, layercam, rise, ...; or all that the model
             supports; auto is rollout where attention can be rolled out, else gradcam
         target: classes to explain, by name or index (default: the predicted class)
-        text: texts to compare the photos with, for a model of images and texts such as CLIP
-        at: what to explain of a model of dense outputs: pixel:X,Y, box:L,T,R,B or box:best,
-            query:N, region:predicted or region:MASK.png, in pixels of the photo
-        layers: index from 0 (-1 is the last), or name of a module, such as layer4.2; the attention
-            of several is their mean
-        heads: indices of attention heads, from 0, whose mean is taken (default: all)
+        text: texts to compare the photos with, for image-text models such as CLIP
+        at: what to explain, for segmentation models and detectors: pixel:X,Y, box:L,T,R,B or
+            box:best, query:N, region:predicted or region:MASK.png, in pixels of the photo
+        layers: index from 0 (-1 is the last), or name of a module, such as layer4.2; attention is
+            averaged over several
+        heads: average over these attention heads, counted from 0 (default: all)
         method_args: arguments of the methods, such as num_masks=4000
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
             (default: preprocessing of the model)
-        style: values as colors on the photo, on a gray photo whose lightness is that of the value,
-            as brightness, or as contour lines
-        colormap: a colormap of matplotlib
+        style: values as colors on the photo (heat), as colors with exact lightness on a gray photo
+            (quantitative), as brightness (light), or as contour lines
+        colormap: a matplotlib colormap
         opacity: opacity of the highest value, from 0 to 1
-        normalize: highest color: of each map (image), its 99th percentile (percentile), or a value
-            for all photos, such as 0.2
-        boxes: also write boxes around the high parts of the maps, in NAME.json
+        normalize: upper end of the color scale: the maximum of each map (image), its 99th
+            percentile (percentile), or one value for all photos, such as 0.2
+        boxes: also write boxes around the peaks of the maps, in NAME.json
         figures: also write a figure of all maps of a photo with their color bars
-        max_pixels: largest photo that is read; one of 200 million pixels takes about 4 GB
+        max_pixels: largest photo to read; 200 million pixels need about 4 GB of memory
         every: explain every n-th frame of a video
-        batch_size: photos per batch; methods that run the model many times take one
+        batch_size: photos per batch; always 1 for methods that run the model many times
     """
     from visattn.images.formats import is_video
     from visattn.viz.heatmap import colormap_lut

@@ -27,14 +27,14 @@ def segment(
     figures: Figures = "png",
     loop: LoopOptions = LoopOptions(),  # noqa: B008
 ) -> int:
-    """Segment photos with a trained model, and show where its gates open.
+    """Segment photos with a trained model, and show its attention gates.
 
-    Prints the share of each class in percent. The folder gets NAME.png, a figure of the prediction
-    and of the attention gates; masks/NAME.png, the class number of each pixel, 255 outside of a
-    crop; overlays/NAME.png, the classes over the photo; and NAME.json, shares and geometry.
+    Prints the share of each class in percent. Writes NAME.png, a figure of the prediction and the
+    attention gates; masks/NAME.png, the class number of each pixel, 255 outside of a crop;
+    overlays/NAME.png, the classes over the photo; and NAME.json with shares and geometry.
 
     Args:
-        photos: files, folders, patterns in quotes, zip and tar archives, URLs
+        photos: files, folders, quoted patterns, zip and tar archives, URLs
         resize_mode: fit a photo to the input size: center crop, change of aspect ratio, or padding
         figures: format of the figures
     """

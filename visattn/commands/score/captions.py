@@ -32,10 +32,10 @@ def score_captions(
 ) -> int:
     """Score the captions of a model against reference captions.
 
-    BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D as the COCO evaluation code computes them, with its
-    tokenizer, from the raw texts; x 100, as in papers, with a signature line that says how they
-    were computed. Images are matched by name; folders, suffixes and, for COCO, the text before the
-    number may be missing on one side.
+    BLEU-1 to BLEU-4, ROUGE-L and CIDEr-D with the tokenizer and the values of the official COCO
+    code, times 100 as in papers, and a signature line that says how they were computed. Images are
+    matched by name; folders, suffixes and, for COCO, the text before the number may be missing on
+    one side.
 
     Args:
         results: captions of a model: the folder of visattn caption, or a file with one caption per
@@ -44,9 +44,10 @@ def score_captions(
         references: a Flickr token file, a CSV table image,caption, Karpathy's JSON, a COCO caption
             file, or JSON lines
         split: score these references only: a list of images, or a split named in REFERENCES
-        intersection: score the images that are in both files; else files that differ are refused
+        intersection: score the images that are in both files; otherwise, differing files are an
+            error
         java: also compute METEOR and SPICE; needs Java and pycocoevalcap
-        out: JSON file for the plain scores of the corpus and of each image
+        out: JSON file for the unscaled scores of the corpus and of each image
     """
     from visattn.metrics.captions import caption_scores
 

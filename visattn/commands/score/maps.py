@@ -48,11 +48,11 @@ def score_maps(
     sanity_checks: int = 0,
     loop: LoopOptions = LoopOptions(Path("visattn-scores")),  # noqa: B008
 ) -> int:
-    """Score maps of a model against annotated objects, and against the model itself.
+    """Score attribution maps: do they show the objects, and what the model uses?
 
-    Do they lie on the objects of the explained class (localization), and does the model depend on
-    the pixels that they highlight (faithfulness)? Baselines that do not depend on the model, random
-    and center (a Gaussian), are always scored, too.
+    Localization: is the map on the objects of the explained class? Faithfulness: does the model
+    depend on the pixels that the map highlights? Two baselines that ignore the model, random and
+    center (a Gaussian), are always included.
 
     point: the pointing game, the maximum lies on the object, or within 15 pixels of it; in box: in
     its bounding box; hard: objects that cover less than a quarter of an image with other
@@ -62,18 +62,18 @@ def score_maps(
     delete: area under the probability curve while the highest pixels are inserted into a blurred
     image, or deleted. ROAD: probability without the lowest pixels minus that without the highest.
 
-    The folder gets rows.jsonl, a line per map, scores.json, and rows/ from which an interrupted run
-    is resumed. Commands with --shard share the images; each reports those that are finished.
+    Writes rows.jsonl, a line per map, scores.json, and rows/, from which an interrupted run
+    resumes. Commands with --shard share the images; each reports those that are finished.
 
     Args:
         data: a COCO file instances_NAME.json, a folder that holds it in annotations/ and the images
             in NAME/, or a folder of images with a folder of --masks
         methods: attribution methods, such as gradcam rollout
         images: folder of the images of DATA
-        masks: folder of masks of the same names as the images (foreground bright)
-        target: explain each category of an image, or the predicted class, for which all objects
-            count (default: category if DATA has categories); of a segmentation model each category
-            on the region of its objects, of a detector the box of its largest object
+        masks: folder of masks with the names of the images (foreground bright)
+        target: explain each annotated category, or the predicted class, compared with all objects
+            (default: category if DATA has categories); region: for segmentation models, each
+            category on its objects; box: for detectors, the largest object of each category
         resize_mode: fit a photo to the input size (default: preprocessing of the model)
         sanity_checks: randomize weights and classes for the first N objects
     """
