@@ -43,7 +43,7 @@ CASES = [
     (f"{CAPTION} --device cuda:97", "--device cuda:97 is not available"),
     (f"{CAPTION} --device meta", "--device meta is not available"),
     # how it is built
-    (f"{OVERLAY} --model-args num_classes=7", "cnn.safetensors brings its own"),
+    (f"{OVERLAY} --model-args num_classes=7", "cnn.safetensors comes with its own"),
     ("overlay photos --model timm:test_resnet --model-args nothing", "must be NAME=VALUE"),
     (f"{OVERLAY} --input-size a", "must be N or HEIGHTxWIDTH"),
     (f"{OVERLAY} --class-names captions.txt", "a name for each of 3 classes, got 2"),

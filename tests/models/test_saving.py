@@ -231,7 +231,7 @@ REFUSED: dict[str, Case] = {
     "no plain value": (nan_argument, ValueError, "not JSON compliant"),
     "a name on the hub": (lambda _: va.load("hf://user"), ValueError, "is named hf://USER/NAME"),
     "arguments": (
-        lambda f: va.load("scenes-captioner", weights=f / "w.pth"), ValueError, "brings its own",
+        lambda f: va.load("scenes-captioner", weights=f / "w.pth"), ValueError, "comes with its",
     ),
 }  # fmt: skip
 

@@ -42,7 +42,7 @@ class Rendering:
         colors: colors to use (default: all)
         shapes: shapes to use (default: all)
         textures: textures to use (default: all)
-        overwrite: write beside files that this command did not write
+        overwrite: also write into a folder with other files, which are kept
     """
 
     out: Path
@@ -130,7 +130,7 @@ class Canvas:
     Args:
         out: output folder, for this data set alone; an earlier one is replaced
         count: number of images
-        overwrite: write beside files that this command did not write
+        overwrite: also write into a folder with other files, which are kept
     """
 
     out: Path
@@ -238,7 +238,7 @@ def _data_set(
     if foreign and not made.overwrite:
         raise FileExistsError(
             f"{made.out} holds {format_names(foreign)}, which this command did not write; choose a "
-            "new or empty folder, or write beside them with --overwrite"
+            "new or empty folder, or keep these files with --overwrite"
         )
     create_folder(made.out)
     records: list[dict[str, Any]] = []

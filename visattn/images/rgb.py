@@ -69,7 +69,7 @@ def _to_uint8(array: Shaped[np.ndarray, "..."]) -> UInt8[np.ndarray, "..."]:
         raise ValueError(f"pixels must be bool, uint8, uint16 or floats, got {array.dtype}")
     if not (array.min() >= 0 and array.max() <= 1):  # NaN fails too
         raise ValueError(
-            "pixels given as floats must lie between 0 and 1, "
+            "float pixels must be between 0 and 1, "
             f"got {array.min():g} to {array.max():g}; divide by 255, or convert to uint8"
         )
     return np.rint(array * 255.0).astype(np.uint8)
@@ -93,7 +93,7 @@ def _gray(
     if value_range == _UNIT and not 0 <= ends[0] <= ends[1] <= 1:
         raise ValueError(
             f"its values lie between {ends[0]:g} and {ends[1]:g}: set value_range=[LOW, HIGH], the "
-            "values that become black and white in all photos alike"
+            "values that become black and white in all photos"
         )
     low, high = value_range or ends
     shares = (np.clip(np.nan_to_num(values, nan=low), low, high) - low) / ((high - low) or 1.0)

@@ -135,7 +135,7 @@ def read_list(file: Path) -> list[str]:
     lines = content.removeprefix(b"\xef\xbb\xbf").split(separator)
     names = [os.fsdecode(line.strip(b"\r")) for line in lines]
     if not any(name.strip() for name in names):
-        raise ValueError(f"{file} lists no file: it must hold a path or URL a line")
+        raise ValueError(f"{file} lists no file: it must have one path or URL per line")
     return [name for name in names if name.strip()]
 
 

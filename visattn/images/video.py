@@ -73,8 +73,8 @@ def _opened(path: str | os.PathLike[str]) -> Any:
     pixels = capture.get(cv2.CAP_PROP_FRAME_WIDTH) * capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
     if not 0 < pixels <= _MAX_PIXELS:
         raise VideoError(
-            f"{path} cannot be read as a video: it is damaged, too large, or of a kind that OpenCV "
-            f"does not decode; kinds that usually work are {', '.join(VIDEO_SUFFIXES)}"
+            f"{path} cannot be read as a video: it is damaged, too large, or in a format that "
+            f"OpenCV cannot decode; formats that usually work are {', '.join(VIDEO_SUFFIXES)}"
         )
     capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 1)
     return capture

@@ -202,7 +202,9 @@ def parse_xml(content: bytes) -> ET.Element:
         '7'
     """
     if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise ValueError("it defines entities, which annotations do not need; it is refused")
+        raise ValueError(
+            "it defines entities, which annotations do not need and visattn does not read"
+        )
     try:
         return ET.fromstring(content)
     except ET.ParseError as error:

@@ -137,7 +137,7 @@ def build_model(config: ModelConfig, run: str = "") -> nn.Module:
     known = model_class(str(config["class"]), run)
     arguments = without_gone(known, config["arguments"])
     if arguments.get("pretrained") or arguments.get("weights"):  # would be downloaded or read
-        raise ValueError("a config may not set pretrained or weights: its weights are beside it")
+        raise ValueError("a config may not set pretrained or weights: its weights come with it")
     built = {key: _from_plain(value, run) for key, value in arguments.items()}
     settings = {key: built.pop(key) for key in known.SETTINGS if key in built}
     model = known(**built)

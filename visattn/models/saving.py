@@ -166,7 +166,7 @@ def load(
     if pretrained or arguments or file:
         raise ValueError(
             "weights and arguments belong to timm:NAME, torchvision:NAME and your own code, "
-            f"pretrained to the first two; {spec} brings its own"
+            f"pretrained to the first two; {spec} comes with its own"
         )
     path = find_model(spec)
     try:
@@ -184,7 +184,7 @@ def load(
         raise ValueError(f"{path} cannot be loaded: {reason}") from error
     note = ""
     if spec in bundled_models() and spec.startswith("scenes-"):
-        note = f"{spec} knows synthetic scenes alone: on photos its output has no meaning"
+        note = f"{spec} knows synthetic scenes only: its output for photos is meaningless"
     weights_of = str(path) if Path(spec).is_dir() else spec
     # The photos of Flickr8k that the captioner was trained on were squashed to squares.
     mode = "squash" if spec == "photo-captioner" else "crop"

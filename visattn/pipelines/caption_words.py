@@ -174,7 +174,7 @@ def captioner_run(
     """
     if model.places == "sample":
         raise ValueError(
-            "methods for words need places that do not depend on chance, but this model samples "
+            "methods for words need deterministic positions, but this model samples "
             'them: set its places to "argmax" or "expectation"'
         )
     features = features.detach().requires_grad_()

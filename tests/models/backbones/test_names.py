@@ -154,7 +154,7 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda _: va.load("timm:test_resnet", **WRONG), "set either pretrained or weights, not both"),
     (lambda f: va.load(f"{f}:Nett"), "has no 'Nett'; did you mean Net"),
     (lambda f: va.load(f"{f}:not_a_model"), "must build an nn.Module, got dict"),
-    (lambda f: va.load(f"{f}:Net", pretrained=True), "brings its own"),
+    (lambda f: va.load(f"{f}:Net", pretrained=True), "comes with its own"),
 ]
 
 

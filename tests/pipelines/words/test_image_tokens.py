@@ -188,7 +188,7 @@ def test_processors_that_crop_by_content_are_refused() -> None:
     plain = boxes_of(page())
     processor.image_processor.do_crop_margin = True
     torch.testing.assert_close(boxes_of(photo().pixels), plain, atol=1.0, rtol=0)  # no margins
-    with pytest.raises(ValueError, match=r"places photos by their content.*do_crop_margin=False"):
+    with pytest.raises(ValueError, match=r"positions photos by their content.*do_crop_margin=False"):
         boxes_of(page())
 
 
@@ -203,7 +203,7 @@ def test_a_shift_of_bright_photos_by_three_pixels_is_refused() -> None:
     pixels = _Pixels(process, "pixel_values", (280, 280), torch.Size((1, 3, 280, 280)))
     noise = np.random.default_rng(0).integers(0, 200, (280, 280, 3), dtype=np.uint8)
     pixels.check(LoadedImage(noise))
-    with pytest.raises(ValueError, match="places photos by their content"):
+    with pytest.raises(ValueError, match="positions photos by their content"):
         pixels.check(LoadedImage(noise + 55))
 
 

@@ -211,6 +211,6 @@ def test_a_run_is_recorded_scored_per_class_and_explained(
     assert settings["weights"] == {"file": "best.ckpt", "sha256": digest}
     capsys.readouterr()
     assert main([*overlay, "run", "--model-args", "pretrained=true"]) == 1
-    assert "run brings its own" in capsys.readouterr().err
+    assert "run comes with its own" in capsys.readouterr().err
     assert main([*overlay, "rum"]) == 1
     assert "no model is named" in capsys.readouterr().err

@@ -259,7 +259,7 @@ def test_models_that_do_not_fit_the_data_are_refused(root: Path) -> None:
          "different numbers of labels, at most 2: set end_class"),
         (lambda: single(supervised_location_epochs=1).supervised_losses(
             photos.images.float(), photos, torch.zeros(2, 1, 4, 2)), TypeError,
-         "data that know the centers.*of type LabeledBatch"),
+         "data with the centers.*of type LabeledBatch"),
     )  # fmt: skip
     for call, error, message in cases:
         with pytest.raises(error, match=message):

@@ -240,7 +240,7 @@ def test_what_does_not_fit_the_data_is_refused(clevr: QuestionData) -> None:
         (lambda: build_task(clevr, first_types=["size"], first_steps=3),
          "first_types must be of shape, left, top.*; got .*size"),
         (lambda: QuestionTask(lambda w, a: build_task(clevr).model, info, hop_loss_weight=1.0),
-         "data that know the objects"),
+         "data with their objects"),
         (lambda: list(other.val_dataloader()), r"reads images of \(32, 32\) pixels"),
     )  # fmt: skip
     for call, message in cases:

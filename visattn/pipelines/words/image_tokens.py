@@ -195,9 +195,9 @@ class _Pixels:
         error = (self._read(mixed) - mean)[self.shown].abs() / self._level
         if float(error.median()) > _MEDIAN or float(error.mean()) > _MEAN:
             raise ValueError(
-                "the processor places photos by their content, for example because it crops "
-                "margins, so that the pixels of this photo lie elsewhere than those of the test "
-                "photos of its size; turn that off in the image processor (do_crop_margin=False "
+                "the processor positions photos by their content, for example because it crops "
+                "margins, so the pixels of this photo are not where those of the test photos of "
+                "its size are; turn that off in the image processor (do_crop_margin=False "
                 "in Nougat), or crop the photo yourself"
             )
 

@@ -210,7 +210,7 @@ class PhotoProcessor:
         photos = [part for part in parts if part.get("type") in _PHOTO_PARTS]
         if not photos:
             raise ValueError(
-                "the messages must say where the photo stands: add {'type': 'image'} to the "
+                "the messages must say where the photo goes: add {'type': 'image'} to the "
                 "content of one of them"
             )
         _check_count(len(photos), "photos in the messages")

@@ -151,7 +151,7 @@ class CaptioningTask(Task):
         """Refuse hard attention: soft weights may be tested with it, but not trained."""
         if self.model.places is not None and not self.samples_places:
             raise ValueError(
-                "hard attention has no gradient without sampled places: train it with "
+                "hard attention has no gradient without sampled positions: train it with "
                 "HardAttentionTask, or set attention: soft"
             )
 

@@ -180,11 +180,11 @@ class GlimpseTask(Task):
         their classes. The noise is in units of the standard deviation of the policy.
 
         Raises:
-            TypeError: If the batch does not know the centers of the objects.
+            TypeError: If the batch lacks the centers of the objects.
         """
         if not isinstance(batch, DigitSequenceBatch):
             raise TypeError(
-                "supervised_location_epochs needs data that know the centers of the objects, such "
+                "supervised_location_epochs needs data with the centers of the objects, such "
                 f"as SequenceData; got a batch of type {type(batch).__name__}"
             )
         path, std = digit_scanpaths(self.model, batch).to(images), self.model.policy.std.detach()

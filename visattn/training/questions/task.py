@@ -145,7 +145,7 @@ class QuestionTask(Task):
         if hop_loss_weight and not (num_hops and num_steps):
             raise ValueError(
                 "hop_loss_weight supervises the maps of hops by the objects that a question is "
-                "about: it needs a model with maps, and data that know the objects; this model has "
+                "about: it needs a model with maps, and data with their objects; this model has "
                 f"{num_hops} maps, the data {num_steps} steps of reasoning"
             )
         self.first_types = frozenset(first_types or ())
