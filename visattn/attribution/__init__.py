@@ -1,4 +1,4 @@
-"""Attribution methods: which places of an image an output rests on."""
+"""Attribution methods: which parts of an image an output depends on."""
 
 import lazy_loader
 

@@ -161,8 +161,9 @@ class RegionTarget:
 class BoxTarget:
     """Score of the detections at a box, for detectors.
 
-    Detections have no fixed order, so none is selected: the score is the sum of IoU² · score over
-    all detections. The IoU is taken as a constant, so that gradients explain the score.
+    Detections have no fixed order, so no single one is selected: the score is the sum of
+    IoU² · score over all detections. The IoU is treated as a constant, so that gradients explain
+    the score.
 
     Args:
         box: Left, top, right, bottom in pixels of the photo; None for the box of the detection with

@@ -1,4 +1,4 @@
-"""Equations of attention: tensors in, tensors out, the weights returned beside the values."""
+"""Equations of attention: tensors in, tensors out; weights are returned with the values."""
 
 # pyright: standard
 # lazy_loader has no type stubs; the types of the names are in __init__.pyi.

@@ -7,7 +7,7 @@ _NAMES = ("skateboarder", "cat", "dinner", "tennis", "phone_call", "laptop")
 
 
 def sample_photos() -> list[Path]:
-    """Return the files of six photos of COCO; `ATTRIBUTION.md` beside them names their authors.
+    """Return the files of six COCO photos; `ATTRIBUTION.md` in their folder names the authors.
 
     Example:
         >>> [photo.stem for photo in sample_photos()][:2]

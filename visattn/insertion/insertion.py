@@ -79,7 +79,7 @@ def insert(
         init: `identity`: x + scale (block(x) - x) with a scale of zero, so that the output of the
             model does not change; a block that starts as the identity gets no scale (`stn` then
             differs by rounding, 1e-7). `paper`: the block as published.
-        freeze: Train the blocks alone: see `freeze_except_blocks`; `save_blocks` saves them.
+        freeze: Train only the blocks: see `freeze_except_blocks`; `save_blocks` saves them.
         trainable: With `freeze`, names of further modules that are trained, such as `fc`.
         options: Arguments of the blocks, such as `reduction`.
 
@@ -191,8 +191,8 @@ def _check_run(model: nn.Module, inserted: Mapping[Site, WithBlock], example: Ex
 def remove(model: nn.Module) -> list[str]:
     """Remove all inserted blocks from a model, and return their sites.
 
-    The model is then as before: modules, names, hooks, order and modes, and what `freeze=True`
-    froze.
+    This restores the model: modules, names, hooks, order and modes, and parameters that
+    `freeze=True` froze.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3))

@@ -1,4 +1,4 @@
-"""Where models lie: files, bundled models, run folders of `visattn fit`, the hub.
+"""Where models are found: files, bundled models, run folders of `visattn fit`, the Hub.
 
 Only the standard library is imported, so that a mistyped name is reported without delay.
 """

@@ -124,8 +124,8 @@ def load(
 ) -> nn.Module:
     """Return a model by name, in evaluation mode, on the CPU; `--model` of the commands.
 
-    Nothing in a file is executed, and nothing is downloaded but what `hf://` and `pretrained` ask
-    for. Code is run for `FILE.py:NAME` and `package.module:NAME` alone.
+    No code in a file is executed, and only `hf://` and `pretrained` download anything. Only
+    `FILE.py:NAME` and `package.module:NAME` run code.
 
     Args:
         name: A file that `save` wrote; the folder of a run of `visattn fit`, of which the best
@@ -194,7 +194,7 @@ def load(
 def save_blocks(
     model: nn.Module, path: str | os.PathLike[str], trainable: Sequence[str] = ()
 ) -> None:
-    """Write the weights of the inserted blocks to a safetensors file, without those of the model.
+    """Write the weights of the inserted blocks, but not those of the model, to a safetensors file.
 
     Args:
         model: Any network with inserted blocks; see `visattn.insert(..., freeze=True)`.

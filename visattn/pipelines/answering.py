@@ -40,7 +40,7 @@ def ask(
         model: A trained model that answers questions, as `load` returns it.
         images: One image or several, or folders, as for `visattn.caption`.
         questions: One question or several; each goes with each image.
-        num_answers: Largest number of answers that are returned for a question.
+        num_answers: Maximum number of answers per question.
         resize_mode: How images get the shape of the input: `pad` keeps all of the image, `squash`
             ignores the aspect ratio, `crop` takes the center.
 

@@ -72,17 +72,17 @@ def detect(
     layers: int | Sequence[int] = -1,
     resize_mode: ResizeMode = "pad",
 ) -> list[Detections]:
-    """Return the objects in each image, with what each query attended to.
+    """Return the objects in each image, with the attention of each query.
 
     The training mode is restored.
 
     Args:
         model: A trained detector, as `load` returns it.
         images: One image or several, or folders, as for `visattn.caption`.
-        threshold: Smallest score of a detection.
-        max_detections: Largest number of detections per image.
-        layers: Index of the decoder layer whose cross-attention is shown, -1 for the last; or
-            indices, whose mean is shown.
+        threshold: Minimum score of a detection.
+        max_detections: Maximum number of detections per image.
+        layers: Index of the decoder layer whose cross-attention is shown, -1 for the last; the
+            mean of several indices.
         resize_mode: How images get the shape of the input: `pad` keeps all of the image, `squash`
             ignores the aspect ratio, `crop` takes the center.
 

@@ -86,11 +86,10 @@ def explain(
 
     Args:
         model: Model to explain.
-        images: One image or several: files, bytes, PIL images or arrays `[y, x, c]`, of any size;
-            also of other channels than photos, for a model that takes as many; or folders,
-            archives, tables and URLs, of which all photos are explained. Or a tensor
-            `[b, c, y, x]`, `[c, y, x]` or a list of these, which is the input of the model as it
-            is, as a DataLoader gives it.
+        images: One image or several: files, bytes, PIL images or arrays `[y, x, c]` of any size,
+            with as many channels as the model takes; or folders, archives, tables and URLs, whose
+            photos are all explained. Or a tensor `[b, c, y, x]`, `[c, y, x]` or a list of these,
+            which is passed to the model as it is, such as a batch of a DataLoader.
         method: Name of a method in `visattn.attribution.METHODS` in any spelling (`gradcam`,
             `Grad-CAM`), or a list of names. `auto` is rollout where the model has attention that
             can be rolled out, else Grad-CAM; words of a captioner, glimpses of a glimpse model.
@@ -99,8 +98,8 @@ def explain(
             the model, whatever it is, to one number per image; None for the predicted class. A list
             of these is explained on every image; a list of lists has those of each image. A tensor
             holds the class of each image.
-        originals: The photos that tensors were made of, on which maps are then placed; without
-            them a map lies on its tensor.
+        originals: The photos that tensors were made from, on which maps are then placed; without
+            them, maps refer to the tensor.
         input_size: Height and width of the input, or both in one number; by default that of the
             transform, or the one that the model states.
         class_names: Names of the classes, in their order or by index, of a model without names.
@@ -179,7 +178,7 @@ def methods_for(
 
 
 class Explainer:
-    """A model that is explained many times: it is analyzed once for each size of its images.
+    """A model to be explained many times; it is analyzed once per image size.
 
     Args:
         model: A classifier of visattn, timm, torchvision or Hugging Face, or any other network; of

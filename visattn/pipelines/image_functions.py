@@ -109,7 +109,7 @@ class ImageFunction(ABC):
 
 
 class MapImages(ImageFunction):
-    """Attribution or attention maps of photos, as a function of a batch of columns.
+    """Function from a batch of columns to attribution or attention maps of photos.
 
     The maps are those of `visattn.explain` for the photos of a batch. A row has `class`, `score`
     (output of the model) and `probability` of the class, `map`, from which
@@ -166,7 +166,7 @@ class MapImages(ImageFunction):
 
 
 class CaptionImages(ImageFunction):
-    """Captions of photos with the map of each word, as a function of a batch of columns.
+    """Function from a batch of columns to captions of photos, with the map of each word.
 
     A row has `caption`, `score` (its log-probability), `result`, from which
     `Caption.from_dict(json.loads(cell))` restores words and maps, and `error`.

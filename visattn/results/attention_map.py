@@ -24,7 +24,7 @@ _COARSE = 4  # cells of a side below which a map hardly says where
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionMap(Result):
-    """Attention weights on a grid, with what carries each cell to its place on the original image.
+    """Attention weights on a grid, with the geometry that places each cell on the original image.
 
     `len`, indexing and iteration use the first axis. Labels, if any, name its entries: `maps[2]` is
     the map of the third word.

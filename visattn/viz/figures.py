@@ -538,7 +538,7 @@ def figure(
 ) -> MatplotlibFigure:
     """Return a figure of maps: methods or classes side by side, with a row for each photo.
 
-    It is a `Figure` of matplotlib: `savefig` writes PNG, PDF and SVG, in which text is text. Maps
+    It is a matplotlib `Figure`: `savefig` writes PNG, PDF and SVG, in which text stays text. Maps
     are titled by their method or class. Methods measure different quantities, so by default each
     map has its own value range and color bar.
 
@@ -546,7 +546,7 @@ def figure(
         maps: Maps of one photo: one, several, or a dictionary with the title of each. Of several
             photos: for each photo a map, a list or a dictionary of maps, as `visattn.explain`
             returns them, also of several methods and classes; or a dictionary of columns, each
-            with a map for each photo. Weights of channels, which have no place on a photo, are
+            with a map for each photo. Channel weights, which have no position on the photo, are
             drawn as bars.
         images: The photo, or a list of photos; or the tensor that the model was given. Without,
             maps are drawn on gray.
