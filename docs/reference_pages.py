@@ -98,9 +98,9 @@ def first_paragraph(module: str) -> str:
 
 def cli_page() -> str:
     """Return the page of the command line: what `--help` of each command prints."""
-    parts = ["# Command line", "What `--help` of each command prints. Exit codes: 0: success; "
-        "1: an error, or a partial result, whose reasons are on stderr; 2: a usage error, nothing "
-        "was done; 130: interrupted."]  # fmt: skip
+    parts = ["# Command line", "The `--help` of each command. Exit codes: 0: success; 1: an error "
+        "or a partial result, with the reasons on stderr; 2: a usage error, nothing was done; 130: "
+        "interrupted."]  # fmt: skip
     for word, (_, place) in COMMANDS.items():
         parts += [f"## visattn {word}", printed(word, "--help")]
         module, _, function = place.partition(":")
@@ -112,7 +112,7 @@ def cli_page() -> str:
 
 def blocks_page() -> str:
     """Return the page of blocks: what `visattn blocks NAME` prints of each."""
-    parts = ["# Blocks", "What `visattn blocks NAME` prints of each block."]
+    parts = ["# Blocks", "The output of `visattn blocks NAME` for each block."]
     for name in list_blocks():
         parts += [f"## {name}", printed("blocks", name)]
     return "\n\n".join(parts) + "\n"
@@ -120,9 +120,10 @@ def blocks_page() -> str:
 
 def methods_page() -> str:
     """Return the page of attribution methods, one a row."""
-    lines = ["# Attribution methods", "", "Options of each are those of its function in "
-             "{doc}`api/visattn.attribution`; `va.methods_for(model)` lists what fits a model.", "",
-             "| method | | needs | of a class | paper |", "|---|---|---|---|---|"]  # fmt: skip
+    lines = ["# Attribution methods", "", "The options of a method are the arguments of its "
+             "function in {doc}`api/visattn.attribution`. `va.methods_for(model)` lists those "
+             "that fit a model.", "", "| method | | needs | class-specific | paper |",
+             "|---|---|---|---|---|"]  # fmt: skip
     for method in METHODS.values():
         of_class = "yes" if method.needs_target else "no"
         lines.append(
