@@ -70,7 +70,7 @@ def picture_demo() -> None:
     with TemporaryDirectory() as folder:
         visattn(["demo", "--no-browser", "--out", folder])
         file, page = Path(folder, "demo.png"), Path(folder, "index.html").as_uri()
-        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1300,735"]
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1300,710"]
         shot = [browser, *options, f"--screenshot={file}", page]
         subprocess.run(shot, check=True, stderr=subprocess.DEVNULL)
         save(Image.open(file), "demo")
