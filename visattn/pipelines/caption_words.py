@@ -96,7 +96,6 @@ def explain_captions(
     Raises:
         ValueError: If the method is unknown, or does not take an argument.
     """
-
     mode = resize_mode or loaded_with(model).resize_mode
 
     def explain(image: LoadedImage, result: Caption) -> Caption:

@@ -188,7 +188,7 @@ def test_processors_that_crop_by_content_are_refused() -> None:
     plain = boxes_of(page())
     processor.image_processor.do_crop_margin = True
     torch.testing.assert_close(boxes_of(photo().pixels), plain, atol=1.0, rtol=0)  # no margins
-    with pytest.raises(ValueError, match=r"positions photos by their content.*do_crop_margin=False"):
+    with pytest.raises(ValueError, match=r"photos by their content.*do_crop_margin=False"):
         boxes_of(page())
 
 
