@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -52,18 +53,18 @@ class Method:
     signed: bool = False
     check: Callable[[Subject, Any], str] = lambda _subject, _target: ""
 
-    @property
+    @cached_property
     def default_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of the function and their defaults."""
         parameters = inspect.signature(self.function).parameters.values()
         return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
-    @property
+    @cached_property
     def needs_target(self) -> bool:
         """Whether it explains a target, such as the score of a class."""
         return self.kind == "gradient"
 
-    @property
+    @cached_property
     def on_grid(self) -> bool:
         """Whether a map lies on the grid of a layer, and not on the pixels."""
         return self.needs == "tokens" or "layers" in self.default_kwargs

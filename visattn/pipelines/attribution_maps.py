@@ -15,7 +15,7 @@ from visattn.io.safe_text import print_message
 from visattn.pipelines.inputs import PreparedImages
 from visattn.recording.feature_layers import resolve_feature_layer
 from visattn.recording.frozen import internal_geometry
-from visattn.recording.model_info import TextScorer
+from visattn.recording.model_info import FeatureLayer, TextScorer
 from visattn.recording.subject import Subject, read_by_target
 from visattn.results.attention_map import AttentionMap, empty_map_reason, map_note
 from visattn.results.info import MapInfo
@@ -53,14 +53,21 @@ def compute_maps(
         method_args = {"queries": [target.query], **method_args}
     elif method.needs == "tokens" and score.kind in _OWN_KINDS and (output.error or output.key):
         subject = read_by_target(subject, batch.inputs, score)
+    options = {**method.default_kwargs, **method_args}
+    feature: FeatureLayer | None = None
+    if method.needs == "features" and "layers" in options:
+        feature = resolve_feature_layer(subject, options["layers"])
+        method_args = {**method_args, "layers": feature}
     grids = method.function(subject, batch.inputs, score, **method_args).detach().float().cpu()
-    common = _common_info(subject, batch, method, {**method.default_kwargs, **method_args}, score)
+    common = _common_info(subject, batch, method, options, score, feature)
     site = method.name if common.layer is None else str(common.layer)
     geometries, margin = batch.geometries, (0, 0)
     # Detectors of torchvision resize and pad images themselves: their features lie on that canvas.
     if method.needs == "features" and subject.resizes_images:
         canvas = internal_geometry(subject.model, (batch.inputs.shape[2], batch.inputs.shape[3]))
         geometries = tuple(each.then(canvas) for each in geometries)
+    elif feature is not None:
+        margin = feature.margin
     elif method.on_grid:
         margin = subject.margin((grids.shape[-2], grids.shape[-1]))
     maps: list[AttentionMap] = []
@@ -82,6 +89,7 @@ def _common_info(
     method: Method,
     options: dict[str, Any],
     score: Score,
+    feature: FeatureLayer | None,
 ) -> MapInfo:
     """Return what the maps of all images share."""
     info, output = subject.info, subject.info.output
@@ -96,8 +104,7 @@ def _common_info(
         note = ", ".join(filter(None, (_layers_behind(subject, each.site) for each in chosen)))
         if {*chosen} & {*info.unread_layers}:
             more["unread"] = "no score depends on the attention of this layer"
-    elif layer is not None:
-        feature = resolve_feature_layer(subject, layer)
+    elif feature is not None:
         layer = feature.site
         more |= {} if feature.call is None else {"run": feature.call}
     if method.needs == "tokens" and options.get("queries") is None:

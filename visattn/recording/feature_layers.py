@@ -25,15 +25,15 @@ from visattn.recording.places import CLEAR, IMAGES, place_planes, probe_images
 from visattn.recording.score_trace import LayerOutput, gradients_of
 from visattn.recording.subject import Subject
 
-Layer = int | str | nn.Module
+Layer = int | str | nn.Module | FeatureLayer
 
 
-@unrounded()
 def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
     """Return the feature layer that a number, a module or a module name selects.
 
     Args:
-        layer: Index into `info.feature_layers` (-1 is the last), a module, or its qualified name.
+        layer: Index into `info.feature_layers` (-1 is the last), a module, its qualified name, or
+            a feature layer, which is returned as it is.
             For a module that is called several times the last call counts, or the one that the
             name selects: `layer4.2.relu#2` is the second call of `layer4.2.relu`.
 
@@ -49,9 +49,11 @@ def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
         ('1', 'b c y x', (12, 20))
     """
     known = subject.info.feature_layers
+    if isinstance(layer, FeatureLayer):
+        return layer
     if isinstance(layer, int):
         if -len(known) <= layer < len(known):
-            return _placed(subject, known[layer])
+            return known[layer]
         raise ValueError(_unknown_layer_error(subject, layer))
     name = find_module_name(subject.model, layer) if isinstance(layer, nn.Module) else layer
     site, separator, call = name.partition("#")
@@ -59,14 +61,7 @@ def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
     if site not in modules or (separator and not call.isdecimal()):
         raise ValueError(_unknown_layer_error(subject, name))
     number = int(call) if separator else None
-    return _placed(subject, measure_feature_layer(subject, site, number))
-
-
-def _placed(subject: Subject, layer: FeatureLayer) -> FeatureLayer:
-    """Return a layer with the margin of its cells; features of detectors lie on their canvas."""
-    if subject.resizes_images:
-        return layer
-    return replace(layer, margin=subject.margin(layer.grid))
+    return measure_feature_layer(subject, site, number)
 
 
 def find_module_name(model: nn.Module, module: nn.Module) -> str:
@@ -98,6 +93,7 @@ def _unknown_layer_error(subject: Subject, layer: int | str) -> str:
     return f"layer must name a module of {subject.info.name}, got {layer!r}; {hint}"
 
 
+@unrounded()
 def measure_feature_layer(subject: Subject, site: str, call: int | None) -> FeatureLayer:
     """Return layout and grid of the output of a module.
 
@@ -132,8 +128,10 @@ def measure_feature_layer(subject: Subject, site: str, call: int | None) -> Feat
             f"the cells or tokens of the output of {title} must have a position on the image, or "
             f"its map would be wrong; {why}; {hint}"
         )
+    if subject.resizes_images:  # it lies on their canvas, as all levels of a pyramid
+        return layer if layer.levels else replace(layer, call=call)
     number = call or (len(calls) if len(calls) > 1 else None)
-    return layer if layer.levels else replace(layer, call=number)
+    return replace(layer, call=number, margin=subject.margin(layer.grid))
 
 
 class _PyramidComputed(Exception):  # noqa: N818 (no error: it ends a forward pass)

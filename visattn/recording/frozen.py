@@ -24,34 +24,11 @@ _HELD = local()
 
 
 @contextmanager
-def exclusive(model: nn.Module) -> Iterator[None]:
-    """Let one thread at a time explain a model, or another one that it shares modules with.
-
-    What is switched meanwhile (modes, `requires_grad`) all threads see. A thread that holds the
-    lock enters again.
-
-    Example:
-        >>> model = nn.Sequential(nn.ReLU())
-        >>> with exclusive(model), exclusive(model[0]):
-        ...     pass
-    """
-    with _LOCKS_GUARD:
-        modules = list(model.modules())
-        locks = {id(lock): lock for each in modules if (lock := _LOCKS.get(each))}
-        if not locks:
-            locks[0] = RLock()
-        first = next(iter(locks.values()))
-        for module in modules:
-            _LOCKS.setdefault(module, first)
-    with ExitStack() as stack:
-        for number in sorted(locks):  # in one order, so that no two threads wait for each other
-            stack.enter_context(locks[number])
-        yield
-
-
-@contextmanager
 def plain(model: nn.Module) -> Iterator[None]:
     """Let a model call its modules one by one, and each of them once; nobody else explains it.
+
+    What is switched meanwhile (modes, `requires_grad`) all threads see: one of them at a time
+    explains a model, or another one that it shares modules with.
 
     Compiled modules run uncompiled: hooks do not reach into them. Gradient checkpointing is off: a
     block that runs again in the backward pass runs without the hooks of the forward pass. Its flags
@@ -67,24 +44,31 @@ def plain(model: nn.Module) -> Iterator[None]:
         >>> model.grad_checkpointing
         True
     """
-    with exclusive(model):
-        before: list[tuple[dict[str, Any], str, Any]] = []
-        for module in model.modules():
+    with _LOCKS_GUARD:  # models that share modules share a lock, which their thread enters again
+        modules = list(model.modules())
+        locks = {id(lock): lock for each in modules if (lock := _LOCKS.get(each))}
+        if not locks:
+            locks[0] = RLock()
+        first = next(iter(locks.values()))
+        for module in modules:
+            _LOCKS.setdefault(module, first)
+    with ExitStack() as stack:
+        for number in sorted(locks):  # in one order, so that no two threads wait for each other
+            stack.enter_context(locks[number])
+        for module in modules:
             attributes = vars(module)
-            for name, value in attributes.items():
-                recomputes = value is True and ("checkpoint" in name or name in _RECOMPUTING)
-                if recomputes or (name == "_compiled_call_impl" and value is not None):
-                    before.append((attributes, name, value))
+            changed = {
+                name: False if value is True else None
+                for name, value in attributes.items()
+                if (value is True and ("checkpoint" in name or name in _RECOMPUTING))
+                or (name == "_compiled_call_impl" and value is not None)
+            }
             if type(module).__name__ == "OptimizedModule":
-                before.append((attributes, "forward", attributes["forward"]))
-        try:
-            for attributes, name, value in before:
-                eager = attributes["_modules"]["_orig_mod"] if name == "forward" else None
-                attributes[name] = eager or (False if value is True else None)
-            yield
-        finally:
-            for attributes, name, value in before:
-                attributes[name] = value
+                changed["forward"] = attributes["_modules"]["_orig_mod"]
+            if changed:
+                stack.callback(attributes.update, {name: attributes[name] for name in changed})
+                attributes.update(changed)
+        yield
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -273,9 +273,10 @@ def _measured(subject: Subject, num_classes: int | None = None) -> ModelInfo:
             f"the model must run on images of {info.input_size[0]} x {info.input_size[1]} pixels, "
             f"but {info.name} raised an error ({probe.error}); {hint}"
         )
+    layers = () if subject.resizes_images else pooled.layers
     info = replace(
         info,
-        feature_layers=() if subject.resizes_images else pooled.layers,
+        feature_layers=tuple(replace(e, margin=subject.margin(e.grid)) for e in layers),
         features_error=pooled.error,
         gradient_error="" if pooled.differentiable else _NO_GRADIENT,
         output=_output_layout(subject, pooled.output or probe.output, num_classes),
