@@ -242,6 +242,7 @@ class Explainer:
         self._passed = transform, input_size, class_names
         self._preprocessing = preprocessing_of(self.model, image_transform(loaded), passed)
         self._subjects: dict[Any, Subject] = {}
+        self._own = sequence_methods(self.model)
 
     def analyze(self, batch: PreparedImages | None = None) -> Subject:
         """Return the model with its metadata, at the size of prepared images if there are any.
@@ -298,8 +299,9 @@ class Explainer:
         Args:
             target: What will be explained, as for `explain`.
         """
-        own = sequence_methods(self.model)
-        return own if "words" in own else [*own, *supported_methods(self.analyze(), target)]
+        if "words" in self._own:
+            return self._own
+        return [*self._own, *supported_methods(self.analyze(), target)]
 
     def check(self, method: str, target: TargetLike = None, **method_args: Any) -> None:
         """Refuse a method that does not fit the model, or arguments that it does not take.
@@ -310,7 +312,7 @@ class Explainer:
         self._checked(None, method, target, method_args)
 
     def _method(self, name: str) -> Method:
-        if "words" in sequence_methods(self.model) or name in SEQUENCE_METHODS:
+        if "words" in self._own or name in SEQUENCE_METHODS:
             raise ValueError(
                 f"{name} does not fit a {type(self.model).__name__}; supported methods: "
                 f"{', '.join(self.methods())}"
@@ -334,7 +336,7 @@ class Explainer:
         if reason := method.supports(subject, target, args):
             of = f" with a {type(target).__name__}" if dense else ""
             # of this size of images: the model may not run on another
-            fitting = [*sequence_methods(self.model), *supported_methods(subject, target)]
+            fitting = [*self._own, *supported_methods(subject, target)]
             raise ValueError(
                 f"{name} does not fit {subject.info.name}{of}: {reason}; supported methods: "
                 f"{', '.join(fitting)}"
@@ -383,7 +385,7 @@ class Explainer:
             count = 1 if isinstance(self.text, str) else len(self.text)
             targets = [list(range(count))] * len(listed)
         dense = self.dense or any(isinstance(each, DenseTarget) for row in targets for each in row)
-        own = sequence_methods(self.model)
+        own = self._own
         names = [method] if isinstance(method, str) else list(method)
         names = [own[0] if own and name == "auto" else name for name in names]
         names = [find_name(name, (*METHODS, *SEQUENCE_METHODS)) for name in names]
