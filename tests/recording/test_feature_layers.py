@@ -107,7 +107,7 @@ class Changed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.change(self.stem(self.before(x) if self.before else x).relu())
-        return self.head(self.conv(x).relu().mean((2, 3)))
+        return self.head(self.conv(input=x).relu().mean((2, 3)))  # layers may be called by keyword
 
 
 def test_what_a_network_changes_between_its_layers_is_never_drawn_as_it_is() -> None:

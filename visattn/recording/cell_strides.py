@@ -70,6 +70,8 @@ class CellStrides:
         return margins[0], margins[1]
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        if not args:  # called by keyword
+            return
         before, after = ((each.shape[-2], each.shape[-1]) for each in (args[0], output))
         if self._first is None or module is self._first:  # another run of the model
             self._first = module

@@ -214,7 +214,7 @@ class ScoreTracer:
         def on_output(site: str, module: nn.Module, args: Any, output: Any) -> None:
             ran[site] += 1
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - nothing that the model computes
-                if trace.whole is None and isinstance(module, nn.Conv2d):
+                if trace.whole is None and isinstance(module, nn.Conv2d) and args:
                     trace.whole = torch.equal(args[0], trace.image)
                 tensor = output[0] if isinstance(output, tuple) and output else output
                 # layers that pass on what they get would hide the layer that computed it
