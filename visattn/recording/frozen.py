@@ -106,7 +106,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         try:
             yield
         finally:
-            held.pop()
+            held.remove(model)
 
 
 @contextmanager
