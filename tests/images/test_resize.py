@@ -73,6 +73,13 @@ def test_pad_shows_the_whole_image_between_bars(y: int, x: int, height: int, wid
     assert right - left == width or bottom - top == height
 
 
+@pytest.mark.parametrize("size", [(1, 200), (200, 1)])
+def test_a_strip_keeps_a_line_of_pixels(size: tuple[int, int]) -> None:
+    strip = LoadedImage(np.full((*size, 3), 255, np.uint8))
+    pixels, _ = resize_to_input(strip, ResizeSpec((8, 8), "pad", fill=(0, 0, 0)))
+    assert (pixels[0] == 255).sum() == 8
+
+
 FITS: list[dict[str, Any]] = [
     {"mode": "crop"},
     {"mode": "crop", "shorter": 256},

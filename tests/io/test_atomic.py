@@ -10,7 +10,7 @@ import pytest
 import torch
 from small_disks import needs_small_disk, small_disk
 
-from visattn.io.atomic import atomic_replace, atomic_write, remove_partial_files
+from visattn.io.atomic import atomic_replace, atomic_write, flush, remove_partial_files
 from visattn.training.checkpoint import AtomicCheckpointIO
 
 
@@ -95,3 +95,16 @@ def test_full_disk_keeps_the_old_checkpoint(tmp_path: Path) -> None:
             writer.save_checkpoint({"weights": torch.ones(200_000)}, disk / "last.ckpt")
         assert names(disk) == ["last.ckpt"]
         assert not writer.load_checkpoint(disk / "last.ckpt")["weights"].any()
+
+
+def test_a_directory_that_cannot_be_synced_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    (tmp_path / "a").touch()
+    monkeypatch.setattr(os, "fsync", refuse)
+    flush(tmp_path)  # as on some file systems
+    with pytest.raises(OSError, match="Invalid argument"):
+        flush(tmp_path / "a")

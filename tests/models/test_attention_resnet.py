@@ -90,8 +90,3 @@ def test_inner_width_of_units_is_configurable() -> None:
     weights = model.state_dict()
     assert [len(weights[f"layer{n}.0.conv1.weight"]) for n in (1, 2, 3)] == [17, 37, 71]
     assert model(noise(1, 3, 32, 32)).shape == (1, 2)
-
-
-def test_a_network_of_imagenet_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"6n \+ 2, .* got 50. For the networks of ImageNet see"):
-        AttentionResNet(names(2), depth=50)

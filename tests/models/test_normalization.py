@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from PIL import Image
@@ -73,12 +72,3 @@ def test_gray_models_convert_rgb_to_gray_as_pillow_does() -> None:
     for level, image in zip(levels[:, 0], images, strict=True):
         expected = Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L")
         assert (level.flatten() - torch.tensor(list(expected.tobytes()))).abs().max() <= 0.51
-
-
-def test_other_dtypes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # without shape checks
-    for make in (MODELS["small encoder"], MODELS["vit"]):
-        model = make().eval()
-        for dtype in (torch.int64, torch.bool):
-            with pytest.raises(TypeError, match=r"must be uint8, 0 to 255, .* or floats"):
-                model(pixels(model).to(dtype))

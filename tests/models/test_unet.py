@@ -99,11 +99,3 @@ def test_an_impulse_in_the_image_moves_logits_around_it() -> None:
     y, x = (change / change.sum()).sum(1), (change / change.sum()).sum(0)
     center = (float(y @ (torch.arange(24) + 0.5)), float(x @ (torch.arange(40) + 0.5)))
     assert center == (pytest.approx(18, abs=4), pytest.approx(30, abs=4))
-
-
-def test_encoders_of_one_resolution_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"stages have grids of different sizes, got 3 x 5; set"):
-        UNet(CLASSES, TimmEncoder("test_resnet", img_size=(96, 160)))
-    vit = TimmEncoder("test_vit", img_size=(160, 160), stage=[0, 1])
-    with pytest.raises(ValueError, match="got 10 x 10, 10 x 10"):
-        UNet(CLASSES, vit)

@@ -286,27 +286,6 @@ def test_half_precision_is_close(name: str) -> None:
     torch.testing.assert_close(rows, torch.ones_like(rows), atol=0.02, rtol=0)
 
 
-REFUSED = [
-    ({"img_size": (25, 40)}, "25 x 40 is not a multiple of the patch size 8 x 8: resize"),
-    ({"global_pool": "max"}, "'max' must be one of class, mean, sequence"),
-    ({"attention": "window"}, "'window' must be one of full, neighborhood, strided"),
-    ({"attention": "lsh", "lsa": True}, "lsa needs full attention, got lsh"),
-    ({"stem": "conv", "patch_size": 6, "img_size": (24, 36)}, r"patches of 2, 4, 8, .* \(6, 6\)"),
-    ({"stem": "shifted", "patch_size": (8, 4)}, r"must be square, got \(8, 4\)"),
-]
-
-
-@pytest.mark.parametrize(("options", "said"), REFUSED)
-def test_options_that_would_cut_images_or_be_ignored_are_refused(
-    options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # without type checks
-    with pytest.raises(ValueError, match=said):
-        made(**options)
-    with pytest.raises(ValueError, match="24 x 41 is not a multiple of the patch size"):
-        made()(noise(1, 3, 24, 41))
-
-
 @pytest.mark.compile
 @pytest.mark.parametrize("name", ["plain", "small data", "strided"])
 def test_compiles_as_one_graph_and_exports_for_any_size(name: str) -> None:

@@ -2,7 +2,6 @@
 
 import copy
 
-import pytest
 import torch
 from random_numbers import numbers
 from torch import Tensor
@@ -118,17 +117,6 @@ def test_gradients_reach_every_parameter() -> None:
         model(images(), rows, index).logits.square().sum().backward()
         without = [key for key, weight in model.named_parameters() if weight.grad is None]
         assert without == [], name
-
-
-def test_bad_input_is_refused() -> None:
-    model = models()["cross"]
-    rows, _ = questions()
-    with pytest.raises(ValueError, match="got 3 images and 5 questions; pass the index"):
-        model(images(), rows)
-    with pytest.raises(ValueError, match="words must begin with <pad>"):
-        MAC(("a", "b"), ANSWERS, encoder())
-    with pytest.raises(ValueError, match="answers must be distinct, at least two, got 2, 1 of"):
-        MAC(WORDS, ("red", "red"), encoder())
 
 
 # ------------------------------------------------------------------ equations, in float64

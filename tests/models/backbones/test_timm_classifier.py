@@ -88,9 +88,7 @@ def test_a_frozen_backbone_trains_blocks_and_head_alone(block: str | None) -> No
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
 
 
-def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="set either pretrained or weights, not both"):
-        classifier(pretrained=True, weights="x")
+def test_folded_batch_norms_are_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "folded.safetensors")
     save_file(timm.create_model(NAME).state_dict(), path)  # an initialized network looks folded
     with pytest.raises(ValueError, match=r"folded into the convolutions.*set freeze_bn=True"):

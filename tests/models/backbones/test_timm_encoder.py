@@ -277,20 +277,3 @@ def test_training_updates_the_tail_only_and_copies_train_alone() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in now.items())
     assert {name.split(".")[1] for name in kept} == {"conv1", "bn1", "layer1", "layer2"}
     assert torch.equal(other.merge_stages(grids), first)
-
-
-CASES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    ("test_resnett", {}, ValueError, "unknown timm model 'test_resnett'; did you mean test_resnet"),
-    (RESNET, {"stage": 5}, IndexError, "out of range"),
-    (RESNET, {"timm_kwargs": {"nonsense": 3}}, ValueError, "does not take these .*'nonsense'"),
-    (RESNET, {"timm_kwargs": {"checkpoint_path": "x"}}, ValueError, "may not contain checkpoint"),
-    (RESNET, {"pretrained": True, "weights": "x"}, ValueError, "set either pretrained or weights"),
-    (RESNET, {"weights": "nowhere.safetensors"}, FileNotFoundError, "nowhere"),
-    ("vit_tiny_patch16_224", {"timm_kwargs": TINY_VIT}, AssertionError, "doesn't match model"),
-]
-
-
-@pytest.mark.parametrize(("name", "options", "kind", "reason"), CASES)
-def test_refusals(name: str, options: dict[str, Any], kind: type[Exception], reason: str) -> None:
-    with pytest.raises(kind, match=reason):
-        TimmEncoder(name, img_size=(64, 96), **options)

@@ -19,7 +19,7 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.pipelines.captioning import attention_site
 from visattn.recording.recorder import record
-from visattn.results.kinds import END, SPECIAL_TOKENS, START, UNKNOWN
+from visattn.results.kinds import END, START, UNKNOWN
 
 SIZES: dict[str, Any] = {"embed_dim": 11, "hidden_size": 17, "attention_dim": 7, "dropout": 0.0}
 
@@ -222,9 +222,3 @@ def test_the_image_counts_only_as_far_as_the_gate_is_open(
     logits, _, step = model.step(state, token)
     assert torch.equal(logits, model.step(swapped, token)[0])
     assert not step.gate.any()
-
-
-@pytest.mark.parametrize("words", [("red", "blue"), SPECIAL_TOKENS[::-1], ()])
-def test_vocabulary_begins_with_special_tokens(words: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="must begin with <pad>, <start>, <end>, <unknown>"):
-        ShowAttendTell(words, SmallEncoder((16, 40), channels=12))
