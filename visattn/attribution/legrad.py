@@ -148,7 +148,7 @@ def legrad(
             with _giving(blocks[-1], given.movedim(1, at[-1])):
                 try:
                     return subject.forward(blank)
-                except Exception:  # a model may check how many images it has
+                except Exception:  # noqa: BLE001 - a model may check how many images it has
                     return subject.forward(blank.repeat(len(given) // len(blank), 1, 1, 1))
 
         # the tokens of each block, and those of the last as they are, through the head at once
