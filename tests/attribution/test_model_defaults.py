@@ -66,9 +66,7 @@ def test_what_is_assumed_is_said() -> None:
         "mean": list(IMAGENET[0]), "std": list(IMAGENET[1]),
         "source": "assumed: mean and std of ImageNet",
     }  # fmt: skip
-    assert "  colors     assumed: mean and std of ImageNet" in str(
-        analyze_model(plain, (24, 32)).info
-    )
+    assert analyze_model(plain, (24, 32)).info.colors == "assumed: mean and std of ImageNet"
     for model, source in (
         (huggingface_vit(), "assumed: mean and std of published vit weights"),
         (vit(), "timm pretrained_cfg"),
