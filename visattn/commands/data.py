@@ -178,16 +178,16 @@ def digits(
     if not 1 <= canvas.count <= len(canvases):
         raise ValueError(f"--count must be 1 to {len(canvases)}, got {canvas.count}")
     numbers = list(range(canvas.count))
-    (images, labels), placements = canvases.draw(numbers), canvases.placements(numbers)
+    (images, labels), (digits, pieces) = canvases.draw(numbers), canvases.placements(numbers)
     patch = (distractor_size,) * 2
     with _data_set("digits", canvas, canvas_size) as (folder, add):
         for number, image in enumerate(images):
-            corners = placements.distractors[number].tolist()
+            corners = pieces.distractors[number].tolist()
             add(
                 {
                     **_write_image(image, f"{split}-{number}", folder),
                     "class": source.class_names[int(labels[number])],
-                    "box": _box(placements.digits[number].tolist(), canvases.digits.shape[2:]),
+                    "box": _box(digits[number].tolist(), canvases.digits.shape[2:]),
                     "distractors": [_box(corner, patch) for corner in corners],
                 }
             )

@@ -71,8 +71,12 @@ def main(argv: Sequence[str]) -> int:
     gc.disable()  # the imports leave no garbage, and looking for it takes a sixth of their time
     from visattn.training.cli import run_cli
 
+    gc.freeze()  # nor is there any later
     gc.enable()
-    return run_cli([command, *words])
+    try:
+        return run_cli([command, *words])
+    finally:
+        gc.unfreeze()
 
 
 _HELPS = ("--help", "--print_config", "--model.help", "--data.help")

@@ -100,6 +100,10 @@ class DataModule(LightningDataModule, ABC):
     """The task that trains on the data, for messages."""
     train_transforms: Sequence[v2.Transform] = ()
     """Random transforms of training images."""
+    sample_type: Any = None
+    """Class whose `of` makes a sample of what a source returns."""
+    collate_fn: Callable[[Any], Any]
+    """Makes a batch of inputs, unless `collate` returns another function."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # a copy of a task, such as that of averaged weights, shares its data
@@ -134,9 +138,9 @@ class DataModule(LightningDataModule, ABC):
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
         """Return what makes an input of a sample and a seed, once `input_spec` is known."""
 
-    @abstractmethod
     def collate(self, split: Split) -> Callable[[list[Any]], Any]:
         """Return what makes a batch of inputs."""
+        return self.collate_fn
 
     @property
     def data_info(self) -> dict[str, Any]:
@@ -148,6 +152,15 @@ class DataModule(LightningDataModule, ABC):
         if split not in self._samples:
             self._samples[split] = self.source(split)
         return self._samples[split]
+
+    def listed(self, split: Split) -> list[Any]:
+        """Return the samples of a split as `sample_type`; none of those that are drawn."""
+        samples = self.samples(split)
+        return list(map(self.sample_type.of, samples)) if isinstance(samples, list) else []
+
+    def random(self, split: Split) -> Sequence[v2.Transform]:
+        """Return the random transforms of a split."""
+        return self.train_transforms if split == "train" else []
 
     def dataset(self, split: Split) -> Prepared:
         """Return the inputs of a split, which is opened on first use."""

@@ -36,7 +36,23 @@ class Evaluation(nn.Module, ABC):
                 module.reset()
 
 
-class WeightedMean(Metric):
+class Sums(Metric):
+    """A metric whose states are sums over samples: exact for any batches and processes.
+
+    Args:
+        dtype: Integers, or float64, which counts single samples beside millions.
+        shapes: The shape of each state by its name.
+    """
+
+    full_state_update = False
+
+    def __init__(self, dtype: torch.dtype = torch.float64, **shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        for name, shape in shapes.items():
+            self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
+
+
+class WeightedMean(Sums):
     """The sum of all amounts divided by the sum of their counts; NaN before the first update.
 
     Example:
@@ -47,14 +63,11 @@ class WeightedMean(Metric):
         tensor(0.5000)
     """
 
-    full_state_update = False
     amount: Tensor
     count: Tensor
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.add_state("amount", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+    def __init__(self) -> None:
+        super().__init__(amount=(), count=())
 
     def update(self, amount: float | Tensor, count: float | Tensor) -> None:
         """Add an amount and its count."""
@@ -101,7 +114,7 @@ _Z = 1.959964  # the 97.5 % quantile of the standard normal distribution
 Verdict = Literal["above chance", "at chance", "below chance"]
 
 
-class ClassCounts(Metric):
+class ClassCounts(Sums):
     """Number of images of each class.
 
     Example:
@@ -111,12 +124,10 @@ class ClassCounts(Metric):
         tensor([1, 0, 2])
     """
 
-    full_state_update = False
     counts: Tensor
 
     def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.add_state("counts", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+        super().__init__(torch.int64, counts=(num_classes,))
 
     def update(self, labels: Int[Tensor, " b"]) -> None:
         """Add the true classes of images."""

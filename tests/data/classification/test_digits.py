@@ -58,9 +58,9 @@ def counted(places: Tensor, spans: tuple[int, int]) -> Tensor:
 
 def by_hand(data: ClutteredMNIST, number: int) -> np.ndarray:
     """A canvas of cluttered digits, piece by piece in float64."""
-    side, placed = data.spec.distractor_size, data.placements([number])
+    side, (digits, placed) = data.spec.distractor_size, data.placements([number])
     canvas = np.zeros(data.spec.size)
-    top, left = placed.digits[0].tolist()
+    top, left = digits[0].tolist()
     canvas[top : top + 5, left : left + 7] = data.digits[number % len(data), 0]
     for which in range(data.spec.num_distractors):
         (down, right), (top, left) = (
@@ -93,14 +93,14 @@ def test_cluttered_canvases_by_hand_from_seed_and_index_alone(
 
 def test_positions_of_digits_and_distractors_are_uniform() -> None:
     data = ClutteredMNIST(some_digits(20_000, (28, 28)), torch.zeros(20_000).long(), ClutterSpec())
-    corners = data.placements(range(20_000)).digits
+    corners, _ = data.placements(range(20_000))
     assert alike(counted(corners, (33, 33)))
     # A last position that is never drawn would be seen.
     assert not alike(counted(corners[corners[:, 1] < 32], (33, 33)))
     few = ClutteredMNIST(
         some_digits(17, (28, 28)), torch.zeros(17).long(), ClutterSpec((60, 100), 4)
     )
-    placed = few.placements(range(10_000))
+    _, placed = few.placements(range(10_000))
     own = torch.arange(10_000)[:, None] % 17
     assert alike(torch.bincount(((placed.sources - own) % 17).flatten(), minlength=17)[1:])
     assert not (placed.sources == own).any()

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -84,22 +84,46 @@ class ClutterSpec:
                 f"a canvas of {self.size}, distractors into digits of {tuple(sources.shape[2:])}"
             )
 
+    def distractors(
+        self,
+        uniforms: Float[Tensor, "b n"],
+        sources: UInt8[Tensor, "m c y x"],
+        own: Int[Tensor, " b"] | None = None,
+    ) -> "Distractors":
+        """Return distractors at random places, cut from the sources but for a canvas's own digit.
 
-@dataclass(frozen=True)
-class Placements:
-    """Positions of digits and distractors; corners are top and left, in pixels.
+        There are five random numbers for each.
+        """
+        values = uniforms.view(len(uniforms), self.num_distractors, 5)
+        numbers = (values[..., 0] * (len(sources) - (own is not None))).long()
+        if own is not None:
+            # From the digit itself on, the numbers move up by one: it is not its own distractor.
+            numbers += numbers >= own[:, None]
+        room, width = torch.tensor(sources.shape[2:]), self.distractor_size - 1
+        crops = (values[..., 1:3] * (room - width)).long()
+        places = (values[..., 3:] * (torch.tensor(self.size) - width)).long()
+        return Distractors(numbers, crops, places)
 
-    Args:
-        digits: Corner of each digit on its canvas.
-        sources: Indices of the digits that the distractors are cropped from.
-        crops: Corner of each distractor in its source digit.
-        distractors: Corner of each distractor on the canvas.
-    """
 
-    digits: Int[Tensor, "b 2"]
+class Distractors(NamedTuple):
+    """Square pieces of digits on canvases; corners are top and left, in pixels."""
+
     sources: Int[Tensor, "b p"]
+    """Indices of the digits that they are cropped from."""
     crops: Int[Tensor, "b p 2"]
+    """Corner of each in its source digit."""
     distractors: Int[Tensor, "b p 2"]
+    """Corner of each on the canvas."""
+
+    def paste(
+        self, canvases: UInt8[Tensor, "b c y x"], sources: UInt8[Tensor, "m c y2 x2"], size: int
+    ) -> None:
+        """Add them to canvases, in place: the first of each canvas, then the second, and so on."""
+        windows = sources.unfold(2, size, 1).unfold(3, size, 1)
+        rows, columns = self.crops.unbind(-1)
+        patches = windows[self.sources.T, :, rows.T, columns.T]
+        for pieces, corners in zip(patches, self.distractors.unbind(1), strict=True):
+            paste(canvases, pieces, corners)
 
 
 class ClutteredMNIST(Sequence[tuple[Tensor, int]]):
@@ -164,46 +188,25 @@ class ClutteredMNIST(Sequence[tuple[Tensor, int]]):
         """Return the canvases with these indices and their classes."""
         rows = torch.tensor(indices) % len(self)
         digits = self.digits[rows]
-        placements = self.placements(indices)
+        corners, distractors = self.placements(indices)
         canvases = digits.new_zeros((*digits.shape[:2], *self.spec.size))
-        paste(canvases, digits, placements.digits)
+        paste(canvases, digits, corners)
         if self.spec.num_distractors:
-            corners = placements.distractors.unbind(1)
-            crops = crop_patches(
-                self.distractor_source,
-                placements.sources,
-                placements.crops,
-                self.spec.distractor_size,
-            )
-            for patches, corner in zip(crops, corners, strict=True):
-                paste(canvases, patches, corner)
+            distractors.paste(canvases, self.distractor_source, self.spec.distractor_size)
         return canvases, self.labels[rows]
 
-    def placements(self, indices: Sequence[int]) -> Placements:
-        """Return the positions of digits and distractors on the canvases with these indices."""
-        count = self.spec.num_distractors
-        size = self.spec.distractor_size
-        uniforms = per_sample_uniforms(self.seed, indices, 2 + 5 * count)
-        distractors = uniforms[:, 2:].view(len(indices), count, 5)
-        canvas_size = torch.tensor(self.spec.size)
-        digit_size = torch.tensor(self.digits.shape[2:])
-        source_size = torch.tensor(self.distractor_source.shape[2:])
-        num_sources = len(self.distractor_source) - self.exclude_self
-        sources = (distractors[..., 0] * num_sources).long()
-        if self.exclude_self:
-            # From the digit itself on, the numbers move up by one: it is not its own distractor.
-            sources += sources >= (torch.tensor(indices) % len(self))[:, None]
-        return Placements(
-            (uniforms[:, :2] * (canvas_size - digit_size + 1)).long(),
-            sources,
-            (distractors[..., 1:3] * (source_size - size + 1)).long(),
-            (distractors[..., 3:] * (canvas_size - size + 1)).long(),
-        )
+    def placements(self, indices: Sequence[int]) -> tuple[Int[Tensor, "b 2"], Distractors]:
+        """Return the corners of the digits, top and left, on canvases, and their distractors."""
+        uniforms = per_sample_uniforms(self.seed, indices, 2 + 5 * self.spec.num_distractors)
+        room = torch.tensor(self.spec.size) - torch.tensor(self.digits.shape[2:]) + 1
+        own = torch.tensor(indices) % len(self) if self.exclude_self else None
+        distractors = self.spec.distractors(uniforms[:, 2:], self.distractor_source, own)
+        return (uniforms[:, :2] * room).long(), distractors
 
     @cached_property
     def centers(self) -> Float[Tensor, "n 2"]:
         """Center of each digit on its first canvas: x and y, from -1 to 1 across the canvas."""
-        corners = self.placements(range(len(self))).digits
+        corners, _ = self.placements(range(len(self)))
         centers = corners + torch.tensor(self.digits.shape[2:]) / 2
         return (2 * centers / torch.tensor(self.spec.size) - 1).flip(1)
 
@@ -217,21 +220,6 @@ def canvas_digest(canvases: Any) -> str:
         digest.update(images.numpy().tobytes())
         digest.update(labels.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def crop_patches(
-    images: UInt8[Tensor, "n c y x"],
-    indices: Int[Tensor, "b p"],
-    corners: Int[Tensor, "b p 2"],
-    size: int,
-) -> UInt8[Tensor, "p b c {size} {size}"]:
-    """Return square patches of images: the first of each canvas, then the second, and so on.
-
-    A patch begins at its corner, top and left in pixels of its image.
-    """
-    windows = images.unfold(2, size, 1).unfold(3, size, 1)
-    rows, columns = corners.unbind(-1)
-    return windows[indices.T, :, rows.T, columns.T]
 
 
 def paste(

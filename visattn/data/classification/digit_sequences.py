@@ -10,7 +10,6 @@ from torch import Tensor
 
 from visattn.data.classification.cluttered_mnist import (
     ClutterSpec,
-    crop_patches,
     digits_of,
     ink_boxes,
     paste,
@@ -193,7 +192,11 @@ class DigitSequences(Sequence[tuple[Tensor, ...]]):
         for patch, corners in zip(patches.unbind(1), placed.corners.unbind(1), strict=True):
             paste(canvases, patch, corners, torch.maximum)
         canvases = canvases[..., :height, :width].contiguous()
-        self._add_distractors(canvases, indices)
+        canvas, sources = self.spec.canvas, self.distractor_source
+        if count := canvas.num_distractors:
+            seed = mix_seed(self.seed, _CLUTTER_STREAM)
+            distractors = canvas.distractors(per_sample_uniforms(seed, indices, 5 * count), sources)
+            distractors.paste(canvases, sources, canvas.distractor_size)
         corners = placed.corners.float()
         boxes = torch.cat((corners, corners + placed.sizes), -1)[..., [1, 0, 3, 2]].float()
         labels, lengths = self._labels(placed)
@@ -324,24 +327,6 @@ class DigitSequences(Sequence[tuple[Tensor, ...]]):
         patches = (vertical @ digits @ horizontal.mT).round()
         present = self._present(placed.num_digits)[:, :, None, None]
         return (patches * present).to(torch.uint8).unsqueeze(2)
-
-    def _add_distractors(self, canvases: UInt8[Tensor, "b 1 y x"], indices: Sequence[int]) -> None:
-        """Paste crops of digits on canvases, in place."""
-        canvas = self.spec.canvas
-        count = canvas.num_distractors
-        size = canvas.distractor_size
-        if not count:
-            return
-        uniforms = per_sample_uniforms(
-            mix_seed(self.seed, _CLUTTER_STREAM), indices, 5 * count
-        ).view(-1, count, 5)
-        source_size = torch.tensor(self.distractor_source.shape[2:])
-        sources = (uniforms[..., 0] * len(self.distractor_source)).long()
-        corners = (uniforms[..., 1:3] * (source_size - size + 1)).long()
-        places = (uniforms[..., 3:] * (torch.tensor(canvas.size) - size + 1)).long()
-        crops = crop_patches(self.distractor_source, sources, corners, size)
-        for patches, place in zip(crops, places.unbind(1), strict=True):
-            paste(canvases, patches, place)
 
 
 def _check_fit(spec: DigitSequenceSpec, height: float, width: float) -> None:

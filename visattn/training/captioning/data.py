@@ -31,6 +31,7 @@ class CaptionData(DataModule):
     """
 
     group_size = 2
+    sample_type = CaptionSample
     needed_task = "that trains a captioner, such as CaptioningTask, whose input_spec has an encoder"
 
     def __init__(
@@ -53,7 +54,7 @@ class CaptionData(DataModule):
             self.vocabulary = Vocabulary((*SPECIAL_TOKENS, *words))
             self.annotations = "scenes"
         else:
-            texts = (text for sample in self._captioned("train") for text in sample.captions)
+            texts = (text for sample in self.listed("train") for text in sample.captions)
             self.vocabulary = Vocabulary.from_captions(texts, min_word_freq=min_word_freq)
             self.annotations = "references"
 
@@ -62,14 +63,9 @@ class CaptionData(DataModule):
         """The words of the vocabulary, and what is known about the images."""
         return {"words": list(self.vocabulary.words), "annotations": [self.annotations]}
 
-    def _captioned(self, split: Split) -> list[CaptionSample]:
-        """Return the samples of a split that are not drawn."""
-        samples = self.samples(split)
-        return list(map(CaptionSample.of, samples)) if isinstance(samples, list) else []
-
     def references(self, split: Split) -> dict[str, Sequence[str]]:
         """Return the captions of each photo of a split by its id."""
-        return {sample.id: sample.captions for sample in self._captioned(split)}
+        return {sample.id: sample.captions for sample in self.listed(split)}
 
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
         """Return what makes pixels or cached features of a sample, and what is known of it."""
@@ -91,7 +87,7 @@ class CaptionData(DataModule):
         encoder.to(device)
         try:
             cache.compute(
-                [sample.image for sample in self._captioned(split)],
+                [sample.image for sample in self.listed(split)],
                 encoder,
                 lambda photo: resize_to_input(read_photo(photo, self.value_range), self.resize)[0],
                 batch_size=64 if device.type == "cuda" else 16,
@@ -111,12 +107,12 @@ class CaptionData(DataModule):
 
     def examples(self, count: int) -> list[Any]:
         """Return the first validation photos, as `read_image` accepts them."""
-        photos = [sample.image for sample in self._captioned("validation")[:count]]
+        photos = [sample.image for sample in self.listed("validation")[:count]]
         return photos or super().examples(count)
 
     def count_targets(self, split: Split) -> tuple[str, Counter[str]] | None:
         """Return the number of captions, and how many of their words are unknown."""
-        if not (samples := self._captioned(split)):
+        if not (samples := self.listed(split)):
             return None
         texts = [text for sample in samples for text in sample.captions]
         unit = f"captions, {self.vocabulary.unknown_fraction(texts):.1%} of their words unknown"
@@ -134,7 +130,7 @@ class CaptionData(DataModule):
     def remarks(self) -> Iterator[str]:
         """Yield what is wrong in the captions."""
         yield from super().remarks()
-        words = [split_words(t) for sample in self._captioned("train") for t in sample.captions]
+        words = [split_words(t) for sample in self.listed("train") for t in sample.captions]
         first, last = ({row[end] for row in words if row} for end in (0, -1))
         if len(set(map(tuple, words))) > 9 and len(first) == len(last) == 1:
             yield (

@@ -40,6 +40,7 @@ class ClassificationData(DataModule):
     """
 
     eval_batch_size = 256
+    collate_fn = staticmethod(collate_labeled)
     pin_memory = True
     needed_task = "that trains a classifier, such as ClassificationTask"
 
@@ -64,19 +65,14 @@ class ClassificationData(DataModule):
 
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
         """Return what makes an image of a sample."""
-        own = self.train_transforms if split == "train" else []
         return partial(
             labeled_input,
             numbers=self._numbers,
             # A script may read images in memory without a task, and these are not resized.
             resize=self.resize if self.input_spec else None,
-            transforms=[*self.transforms, *own],
+            transforms=[*self.transforms, *self.random(split)],
             value_range=self.value_range,
         )
-
-    def collate(self, split: Split) -> Callable[[list[Any]], Any]:
-        """Return what makes a batch of images."""
-        return collate_labeled
 
     def labels(self, split: Split) -> list[int] | None:
         """Return the class of each image; None if it is not known before it is drawn."""

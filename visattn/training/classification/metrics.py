@@ -3,7 +3,8 @@
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torchmetrics import Metric
+
+from visattn.training.metrics import Sums
 
 CLASSIFICATION_METRICS = (
     "accuracy",
@@ -13,11 +14,8 @@ CLASSIFICATION_METRICS = (
 )
 
 
-class ClassificationScores(Metric):
+class ClassificationScores(Sums):
     """Accuracy, per-class accuracy and expected calibration error.
-
-    The state consists of sums only, so the result is exact for any batch size and any number of
-    processes.
 
     The bins of the confidence have equal widths.
 
@@ -32,30 +30,24 @@ class ClassificationScores(Metric):
         Guo et al. 2017, arXiv:1706.04599, equation 5, for the expected calibration error.
     """
 
-    full_state_update = False
     confusion: Tensor
     bin_counts: Tensor
     bin_confidence: Tensor
     bin_correct: Tensor
 
     def __init__(self, num_classes: int, *, num_bins: int = 15) -> None:
-        super().__init__()
-        self.num_classes = num_classes
+        bins = ("bin_counts", "bin_confidence", "bin_correct")
+        super().__init__(confusion=(num_classes,) * 2, **dict.fromkeys(bins, (num_bins,)))
         self.num_bins = num_bins
-        counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-        self.add_state("confusion", counts, dist_reduce_fx="sum")
-        for name in ("bin_counts", "bin_confidence", "bin_correct"):
-            zeros = torch.zeros(num_bins, dtype=torch.float64)
-            self.add_state(name, zeros, dist_reduce_fx="sum")
 
     def update(self, logits: Float[Tensor, "b k"], labels: Int[Tensor, " b"]) -> None:
         """Add the logits of images and their true classes."""
         confidence, predictions = logits.double().softmax(1).max(1)
-        ones = torch.ones_like(labels)
+        ones = torch.ones_like(confidence)
         self.confusion.index_put_((labels, predictions), ones, accumulate=True)
         scaled = confidence * self.num_bins
         bins = scaled.ceil().long().clamp(1, self.num_bins) - 1  # bins are open below
-        self.bin_counts.index_add_(0, bins, torch.ones_like(confidence))
+        self.bin_counts.index_add_(0, bins, ones)
         self.bin_confidence.index_add_(0, bins, confidence)
         self.bin_correct.index_add_(0, bins, (predictions == labels).double())
 
@@ -75,7 +67,7 @@ class ClassificationScores(Metric):
             "accuracy": (self.confusion.diag().sum() / self.confusion.sum()).float(),
             "balanced_accuracy": present.mean(),
             "worst_class_accuracy": present.min() if len(present) else present.sum(),
-            "confusion": self.confusion.clone(),
+            "confusion": self.confusion.long(),
             "calibration_error": (gaps.sum() / self.bin_counts.sum()).float(),
         }
 

@@ -30,6 +30,8 @@ class DetectionData(DataModule):
     """
 
     eval_batch_size = None
+    sample_type = AnnotatedImage
+    collate_fn = staticmethod(collate_detections)
     default_resize = "pad"
     needed_task = "that trains a dense model, such as DetectionTask"
 
@@ -42,14 +44,9 @@ class DetectionData(DataModule):
     ) -> None:
         super().__init__(source, **options)
         self.train_transforms = fill_outside(train_transforms or [], mask_fill=0)
-        names = {name for image in self._annotated("train") for name in image.categories}
+        names = {name for image in self.listed("train") for name in image.categories}
         self.class_names = tuple(sorted(names)) or tuple(getattr(source, "class_names", ()))
         self.masks = False
-
-    def _annotated(self, split: Split) -> list[AnnotatedImage]:
-        """Return the samples of a split that are not drawn."""
-        samples = self.samples(split)
-        return list(map(AnnotatedImage.of, samples)) if isinstance(samples, list) else []
 
     def setup(self, stage: str) -> None:
         """Open the splits of a stage; only scores of maps need masks, which `fit` does not have."""
@@ -63,18 +60,14 @@ class DetectionData(DataModule):
             detection_input,
             numbers={name: number for number, name in enumerate(self.class_names)},
             resize=self.resize,
-            transforms=self.train_transforms if split == "train" else [],
+            transforms=self.random(split),
             masks=self.masks,
             value_range=self.value_range,
         )
 
-    def collate(self, split: Split) -> Callable[[list[Any]], Any]:
-        """Return what makes a batch of images and boxes."""
-        return collate_detections
-
     def count_targets(self, split: Split) -> tuple[str, Counter[str]] | None:
         """Return the number of objects of each class, without crowds."""
-        if not (images := self._annotated(split)):
+        if not (images := self.listed(split)):
             return None
         objects = [obj for image in images for obj in image.objects if not obj.crowd]
         check_boxes([(obj.box, i.size) for i in images for obj in i.objects if obj.box])

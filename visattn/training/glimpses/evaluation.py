@@ -6,7 +6,6 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
-from torchmetrics import Metric
 
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.data.loading import per_sample_uniforms
@@ -14,7 +13,7 @@ from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import raster_scanpaths
 from visattn.results.kinds import IGNORE_LABEL
 from visattn.training.glimpses.losses import label_per_glimpse, label_sequences, total_cross_entropy
-from visattn.training.metrics import ClassCounts, Evaluation, WeightedMean, chance_level
+from visattn.training.metrics import ClassCounts, Evaluation, Sums, WeightedMean, chance_level
 from visattn.training.reduce import all_gather_union
 
 
@@ -32,7 +31,7 @@ def digit_scanpaths(
     return batch.centers.gather(1, digits.unsqueeze(-1).expand(-1, -1, 2))
 
 
-class GlimpseErrors(Metric):
+class GlimpseErrors(Sums):
     """The error rate after each glimpse, and the fraction of images with any wrong label.
 
     After a glimpse the label counts that it is to read; at the end each label after the last of its
@@ -45,18 +44,14 @@ class GlimpseErrors(Metric):
         (tensor(0.), tensor([1., 0.]))
     """
 
-    full_state_update = False
     wrong: Tensor
     count: Tensor
     wrong_images: Tensor
     images: Tensor
 
     def __init__(self, num_glimpses: int) -> None:
-        super().__init__()
-        for name in ("wrong", "count", "wrong_images", "images"):
-            shape = () if "images" in name else (num_glimpses,)
-            zeros = torch.zeros(shape, dtype=torch.int64)
-            self.add_state(name, zeros, dist_reduce_fx="sum")
+        glimpses = (num_glimpses,)
+        super().__init__(torch.int64, wrong=glimpses, count=glimpses, wrong_images=(), images=())
 
     def update(self, scores: Float[Tensor, "n t k"], labels: Int[Tensor, "n ..."]) -> None:
         """Add logits or probabilities after each glimpse, and the true classes."""

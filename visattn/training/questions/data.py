@@ -33,6 +33,7 @@ class QuestionData(DataModule):
     """
 
     group_size = 2
+    sample_type = QuestionSample
     default_resize = "squash"
 
     def __init__(
@@ -47,13 +48,13 @@ class QuestionData(DataModule):
         super().__init__(source, **options)
         self.blank_images = blank_images
         self.num_steps: int = getattr(source, "num_steps", 0)
-        asked = [question for s in self._asked("train") for question in s.questions]
+        asked = [question for s in self.listed("train") for question in s.questions]
         self._texts: list[str] = getattr(source, "texts", None) or [q.text for q in asked]
         self.answers: tuple[str, ...] = getattr(source, "answers", None) or frequent_answers(
-            self._asked("train"), max_answers
+            self.listed("train"), max_answers
         )
         self.types: dict[str, str] = getattr(source, "types", None) or dict.fromkeys(
-            sorted({q.type for s in self._asked("validation") for q in s.questions}
+            sorted({q.type for s in self.listed("validation") for q in s.questions}
                    | {q.type for q in asked}), ""
         )  # fmt: skip
         self.vocabulary = Vocabulary.from_captions(self._texts, min_word_freq=min_word_freq)
@@ -69,11 +70,6 @@ class QuestionData(DataModule):
             "question_beginnings": sorted({" ".join(split_words(t)[:2]) for t in self._texts}),
         }
 
-    def _asked(self, split: Split) -> list[QuestionSample]:
-        """Return the samples of a split that are not drawn."""
-        samples = self.samples(split)
-        return list(map(QuestionSample.of, samples)) if isinstance(samples, list) else []
-
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
         """Return what makes an image of a sample."""
         return partial(question_input, resize=self.resize, value_range=self.value_range)
@@ -86,7 +82,7 @@ class QuestionData(DataModule):
 
     def count_targets(self, split: Split) -> tuple[str, Counter[str]] | None:
         """Return the number of questions of each type whose answer the model knows."""
-        if not (samples := self._asked(split)):
+        if not (samples := self.listed(split)):
             return None
         known = {*self.answers}
         types = Counter(dict.fromkeys(self.types, 0) if split == "train" else {})

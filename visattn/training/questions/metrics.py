@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
-from torchmetrics import Metric
 
 from visattn.metrics.grounding import (
     attention_correctness,
@@ -14,11 +13,12 @@ from visattn.metrics.grounding import (
     pointing_hit,
     uniform_baseline,
 )
+from visattn.training.metrics import Sums
 
 REFERENT_METRICS = ("pointing", "mass", "area")
 
 
-class QuestionScores(Metric):
+class QuestionScores(Sums):
     """Accuracy of answers per type of question, and that of the most frequent answer of each type.
 
     `accuracy` is the mean over all questions, `mean_accuracy` the mean over the types; then that of
@@ -26,8 +26,6 @@ class QuestionScores(Metric):
     accuracy. `majority` is the accuracy of always giving the most frequent answer of a type, the
     mean over the types; a model that ignores the images reaches no more. `off_type_answers` is the
     fraction of answers that are correct for no question of that type. `num_questions` counts them.
-
-    All states are sums, so that the result is exact for any batch size and number of processes.
 
     Args:
         types: Types of questions, with the group of each; an empty group is none.
@@ -43,24 +41,16 @@ class QuestionScores(Metric):
          'majority': 0.83, 'off_type_answers': 0.5, 'num_questions': 4.0}
     """
 
-    full_state_update = False
     correct: Tensor
     count: Tensor
     available: Tensor
     predicted: Tensor
 
     def __init__(self, types: Mapping[str, str], num_answers: int) -> None:
-        super().__init__()
+        kinds, table = (len(types),), (len(types), num_answers)
+        super().__init__(correct=kinds, count=kinds, available=table, predicted=table)
         self.types = dict(types)
         self.groups = list(dict.fromkeys(group for group in types.values() if group))
-        for name, shape in (
-            ("correct", (len(types),)),
-            ("count", (len(types),)),
-            ("available", (len(types), num_answers)),
-            ("predicted", (len(types), num_answers)),
-        ):
-            zeros = torch.zeros(shape, dtype=torch.float64)
-            self.add_state(name, zeros, dist_reduce_fx="sum")
         self.names = tuple(self._values())
 
     def update(
@@ -123,7 +113,7 @@ def answer_scores(
     return one_hot(answers + 1, num_answers + 1)[:, 1:].float()
 
 
-class ReferentScores(Metric):
+class ReferentScores(Sums):
     """How well the map of each hop lies on the objects of each step of reasoning.
 
     `pointing`: how often the center of the maximum cell lies in the box of such an object; `mass`:
@@ -142,22 +132,18 @@ class ReferentScores(Metric):
         [1.0, 0.75, 0.5]
     """
 
-    full_state_update = False
     sums: Tensor
     count: Tensor
 
     def __init__(self, *, num_steps: int, num_hops: int) -> None:
-        super().__init__()
         shape = (num_hops, num_steps, len(REFERENT_METRICS))
+        super().__init__(sums=shape, count=(num_steps,))
         self.names = tuple(
             f"hop_{hop + 1}_step_{step + 1}_{name}"
             for hop in range(num_hops)
             for step in range(num_steps)
             for name in REFERENT_METRICS
         )
-        self.add_state("sums", torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
-        counts = torch.zeros(num_steps, dtype=torch.float64)
-        self.add_state("count", counts, dist_reduce_fx="sum")
 
     def update(
         self, attention: Float[Tensor, "r hops gy gx"], boxes: Float[Tensor, "r s o 4"]

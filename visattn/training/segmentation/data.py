@@ -34,6 +34,7 @@ class SegmentationData(DataModule):
     """
 
     eval_batch_size = None
+    collate_fn = staticmethod(collate_segmentation)
     pin_memory = True
     default_resize = "pad"
     needed_task = "that trains a dense model, such as SegmentationTask"
@@ -58,14 +59,10 @@ class SegmentationData(DataModule):
         return SegmentationInput(
             {name: number for number, name in enumerate(self.class_names)},
             self.resize,
-            self.train_transforms if split == "train" else [],
+            self.random(split),
             self.class_map,
             self.value_range,
         )
-
-    def collate(self, split: Split) -> Callable[[list[Any]], Any]:
-        """Return what makes a batch of images and label maps."""
-        return collate_segmentation
 
     def count_targets(self, split: Split) -> tuple[str, Counter[str]] | None:
         """Return the number of objects of each category that have a mask, without crowds."""

@@ -3,9 +3,9 @@
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
-from torchmetrics import Metric
 
 from visattn.results.kinds import IGNORE_CLASS
+from visattn.training.metrics import Sums
 
 SEGMENTATION_METRICS = ("miou", "dice", "pixel_accuracy")
 FOREGROUND_METRIC = "miou_foreground"
@@ -14,13 +14,12 @@ _BINS = 4096
 _MAX_LOGIT = 16.0
 
 
-class SegmentationScores(Metric):
+class SegmentationScores(Sums):
     """mIoU, Dice and pixel accuracy over all pixels of a data set.
 
-    All states are integer counts, a confusion matrix among them, so that the result is exact for
-    any batch size and any number of processes. Classes that are neither predicted nor true anywhere
-    are left out of all means; if only one class is left, `miou` is NaN, since there was nothing to
-    tell apart. Pixels of the class 255 are left out.
+    Classes that are neither predicted nor true anywhere are left out of all means; if only one
+    class is left, `miou` is NaN, since there was nothing to tell apart. Pixels of the class 255 are
+    left out.
 
     Args:
         num_classes: Number of classes.
@@ -34,15 +33,12 @@ class SegmentationScores(Metric):
         {'miou': 0.5, 'dice': 0.667, 'pixel_accuracy': 0.667, 'miou_foreground': 0.5}
     """
 
-    full_state_update = False
     confusion: Tensor
 
     def __init__(self, num_classes: int, *, background: bool) -> None:
-        super().__init__()
+        super().__init__(torch.int64, confusion=(num_classes, num_classes))
         self.num_classes = num_classes
         self.background = background
-        counts = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-        self.add_state("confusion", counts, dist_reduce_fx="sum")
 
     def update(self, predictions: Int[Tensor, "b y x"], labels: UInt8[Tensor, "b y x"]) -> None:
         """Add predicted and true classes of pixels.
@@ -83,7 +79,7 @@ class SegmentationScores(Metric):
         return intersection / (self.confusion.sum(0) + self.confusion.sum(1) - intersection)
 
 
-class GateScores(Metric):
+class GateScores(Sums):
     """How well a spatial gate separates pixels of objects from the background.
 
     `auc`: area under the ROC curve of the gate of pixels inside of objects against that of the
@@ -99,16 +95,11 @@ class GateScores(Metric):
         {'auc': 1.0, 'inside': 0.9, 'outside': 0.2}
     """
 
-    full_state_update = False
     counts: Tensor
     totals: Tensor
 
     def __init__(self) -> None:
-        super().__init__()
-        counts = torch.zeros(2, _BINS, dtype=torch.int64)
-        self.add_state("counts", counts, dist_reduce_fx="sum")
-        totals = torch.zeros(2, dtype=torch.float64)
-        self.add_state("totals", totals, dist_reduce_fx="sum")
+        super().__init__(counts=(2, _BINS), totals=(2,))
 
     def update(self, gates: Float[Tensor, "b gy gx"], labels: UInt8[Tensor, "b y x"]) -> None:
         """Add the gates of images and the classes of their pixels; 0 is the background."""
@@ -126,7 +117,7 @@ class GateScores(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """Return `auc`, `inside` and `outside`; NaN without pixels of one kind."""
-        background, objects = self.counts.double()
+        background, objects = self.counts
         # The number of background pixels below each bin, half of those in it: summed over the
         # pixels of objects, it is the number of pairs in which the object has the larger gate, with
         # ties as halves.

@@ -24,6 +24,7 @@ class SequenceData(DataModule):
     """
 
     eval_batch_size = 256
+    collate_fn = staticmethod(collate_sequences)
     pin_memory = True
     source: DigitCanvases
 
@@ -49,12 +50,7 @@ class SequenceData(DataModule):
 
     def prepare(self, split: Split) -> Callable[[Any, int], Any]:
         """Return what transforms a canvas."""
-        own = self.train_transforms if split == "train" else []
-        return partial(_canvas, transforms=own)
-
-    def collate(self, split: Split) -> Callable[[list[Any]], Any]:
-        """Return what makes a batch of canvases."""
-        return collate_sequences
+        return partial(_canvas, transforms=self.random(split))
 
 
 def _canvas(sample: tuple[Tensor, ...], seed: int, *, transforms: Sequence[v2.Transform]) -> Any:
