@@ -128,6 +128,8 @@ def test_a_schedule_that_is_longer_than_the_run_is_remarked(
 
 # ---------------------------------------------------------------- parts of models
 
+MAPS = (nn.Linear, nn.Conv2d)
+
 
 def names(model: nn.Module, weights: Any) -> set[str]:
     known = set(map(id, weights))
@@ -159,10 +161,14 @@ def test_each_parameter_is_in_one_part() -> None:
 
 def test_vectors_and_named_parameters_have_no_weight_decay() -> None:
     sizes: Any = {"img_size": (8, 8), "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
-    model = VisionTransformer(("cat", "dog"), **sizes, lsa=True)
-    vectors = {name for name, weight in model.named_parameters() if weight.ndim < 2}
-    listed = {"cls_token", "pos_embed", "blocks.0.attn.temperature"}
-    assert names(model, undecayed(model)) == vectors | listed
+    for options in (
+        {"lsa": True, "stem": "shifted"},
+        {"global_pool": "sequence", "pos_embed_type": "sine", "stem": "conv"},
+    ):
+        model = VisionTransformer(("cat", "dog"), **sizes, **options)
+        maps = [name for name, part in model.named_modules() if isinstance(part, MAPS)]
+        decayed = {*dict(model.named_parameters())} - names(model, undecayed(model))
+        assert decayed == {f"{name}.weight" for name in maps}
     unet = UNet(("sky", "cat"), SmallEncoder((16, 24), channels=8))
     assert {"head.bias"} < names(unet, undecayed(unet))
     # As in the papers of captioners, and for modules of others, whose authors may want either.

@@ -90,17 +90,6 @@ def test_scene_scores_match_values_by_hand() -> None:
     )
 
 
-def test_scene_scores_do_not_depend_on_the_batches() -> None:
-    single, batched = SceneScores(), SceneScores()
-    captions, maps = [TRUE, FALSE, TRUE], [attention(5, 2), attention(5, 8), attention(4, 7)]
-    gates = [torch.arange(7) / 7, torch.ones(7), torch.zeros(7)]
-    batched.update(captions, maps, [WORLD] * 3, gates, size=10)
-    for caption, caption_maps, caption_gates in zip(captions, maps, gates, strict=True):
-        single.update([caption], [caption_maps], [WORLD], [caption_gates], size=10)
-    for name in SCENE_METRICS:
-        torch.testing.assert_close(batched[name].compute(), single[name].compute())
-
-
 def test_gate_auc_of_one_kind_of_words_is_nan() -> None:
     scores = SceneScores()
     scores.update([], [], [], [], size=10)
@@ -168,14 +157,6 @@ def test_scores_match_values_by_hand() -> None:
         for word_maps, phrase in ((FIRST[:2], LEFT), (FIRST[2:], CORNER))
     )
     assert paper == pytest.approx(sum(greatest) / 2)
-
-
-def test_scores_do_not_depend_on_the_batches() -> None:
-    batched, single = PhraseScores(), PhraseScores()
-    batched.update([FIRST, SECOND, FIRST], [[LEFT], [ALL], [CORNER, LEFT]])
-    for caption_maps, phrases in ((FIRST, [LEFT]), (SECOND, [ALL]), (FIRST, [CORNER, LEFT])):
-        single.update([caption_maps], [phrases])
-    assert values(single) == pytest.approx(values(batched))
 
 
 def test_scores_are_nan_without_phrases() -> None:

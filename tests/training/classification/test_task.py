@@ -1,17 +1,13 @@
 """The classification task: metrics, optimizer groups, loss and mixing, and a run with its files."""
 
 import json
-import math
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from classification_data import write_digits
 from PIL import Image
-from torch import nn
 from torch.nn.functional import cross_entropy
 from torchmetrics.functional.classification import (
     multiclass_accuracy,
@@ -22,11 +18,9 @@ from visattn.cli import main
 from visattn.commands.digests import file_digest
 from visattn.data.classification.datasets import LabeledBatch
 from visattn.models.resnet import AttentionResNet
-from visattn.models.vit import VisionTransformer
 from visattn.training.checkpoint import read_checkpoint
 from visattn.training.classification.metrics import ClassificationScores
 from visattn.training.classification.task import ClassificationTask
-from visattn.training.optim import OptimConfig
 
 DIGITS = tuple("0123456789")
 CONFIG = """\
@@ -82,20 +76,6 @@ def test_scores_match_torchmetrics_for_any_batch_size() -> None:
     torch.testing.assert_close(results["worst_class_accuracy"], per_class[:4].min())
 
 
-def test_scores_match_values_by_hand() -> None:
-    certain, doubtful = [60.0, 0.0], [math.log(3), 0.0]  # confidence 1 and 0.75
-    scores = ClassificationScores(2)
-    scores.update(torch.tensor([certain, doubtful, doubtful]), torch.tensor([0, 0, 1]))
-    computed = scores.compute()
-    assert computed.pop("confusion").tolist() == [[2, 0], [1, 0]]
-    values = {name: float(value) for name, value in computed.items()}
-    expected = {"accuracy": 2 / 3, "balanced_accuracy": 0.5, "worst_class_accuracy": 0.0}
-    assert values == pytest.approx({**expected, "calibration_error": 2 / 3 * 0.25})
-    scores.reset()  # overconfidence does not cancel underconfidence
-    scores.update(torch.tensor([certain, doubtful]), torch.tensor([1, 0]))
-    assert float(scores.compute()["calibration_error"]) == pytest.approx((1 + 0.25) / 2)
-
-
 def build_task(**options: Any) -> ClassificationTask:
     def classifier(classes: list[str]) -> AttentionResNet:
         size = {"img_size": (8, 8), "mean": (0.5,), "std": (0.5,)}
@@ -110,49 +90,6 @@ def batch() -> LabeledBatch:
     random = torch.Generator().manual_seed(2)
     images = torch.randint(256, (7, 1, 8, 8), dtype=torch.uint8, generator=random)
     return LabeledBatch(images, torch.arange(7))
-
-
-def groups_by_parameter(task: ClassificationTask) -> dict[str, Any]:
-    """Return the group of the optimizer that each parameter of the model is in."""
-    task.trainer = SimpleNamespace(  # pyright: ignore[reportAttributeAccessIssue]
-        estimated_stepping_batches=100, callbacks=[]
-    )
-    groups = task.configure_optimizers()["optimizer"].param_groups
-    group_of = {id(weight): group for group in groups for weight in group["params"]}
-    found = {name: group_of.pop(id(weight)) for name, weight in task.model.named_parameters()}
-    assert not group_of
-    return found
-
-
-def test_each_part_has_its_learning_rate_and_only_matrices_have_weight_decay() -> None:
-    task = build_task(optim=OptimConfig(lr_mults={"backbone": 0.1, "blocks": 2.0, "head": 10.0}))
-    groups = groups_by_parameter(task)
-    rates = {"conv1.weight": 0.01, "bn1.weight": 0.01, "fc.weight": 1.0, "fc.bias": 1.0}
-    rates["layer2.0.attention.squeeze.weight"] = 0.2
-    assert {name: groups[name]["initial_lr"] for name in rates} == pytest.approx(rates)
-    for name, weight in task.model.named_parameters():
-        assert groups[name]["weight_decay"] == (5e-4 if weight.ndim > 1 else 0), name
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"lsa": True, "stem": "shifted"},
-        {"global_pool": "sequence", "pos_embed_type": "sine", "stem": "conv"},
-    ],
-)
-def test_only_linear_and_conv_weights_of_a_transformer_have_weight_decay(
-    options: dict[str, Any],
-) -> None:
-    sizes = {"img_size": (8, 8), "patch_size": 4, "embed_dim": 8, "depth": 2, "num_heads": 2}
-    optim = OptimConfig(partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.05))
-    build = partial(VisionTransformer, **sizes, **options)
-    task = ClassificationTask(build, {"class_names": list(DIGITS)}, optim=optim)
-    groups = groups_by_parameter(task)
-    maps = (nn.Linear, nn.Conv2d)
-    expected = {name for name, module in task.model.named_modules() if isinstance(module, maps)}
-    decayed = {name for name, group in groups.items() if group["weight_decay"]}
-    assert decayed == {f"{name}.weight" for name in expected}
 
 
 @torch.no_grad()
