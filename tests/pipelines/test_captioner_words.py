@@ -1,7 +1,6 @@
 """Forward pass for the methods of words: steps, numeric gradients, and marked blocks."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,11 @@ from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.pipelines.caption_words import (
+    attention_site,
     captioner_run,
-    explain_words,
     occlude_words,
     word_log_probs,
 )
-from visattn.pipelines.captioning import attention_site
-from visattn.pipelines.explainer import WORD_METHODS
 from visattn.results.captions import Caption
 from visattn.results.kinds import SPECIAL_TOKENS, START, WordMethod
 
@@ -163,19 +160,6 @@ def test_block_on_a_panorama_is_found_on_the_photo() -> None:
             assert (y, x) == (1, 2), method
 
 
-@pytest.mark.parametrize("method", WORD_METHODS)
-def test_several_photos_equal_single_ones(method: str) -> None:
-    model = captioner("transformer", SmallEncoder((24, 40), channels=8))
-    rng = np.random.default_rng(4)
-    photos = [rng.integers(0, 256, (31, 53, 3), dtype=np.uint8) for _ in range(3)]
-    options: dict[str, Any] = {"max_length": 4}
-    together = visattn.explain(model, photos, method, **options)
-    for photo, expected in zip(photos, together, strict=True):
-        [single] = visattn.explain(model, photo, method, **options)
-        assert single.labels == expected.labels
-        torch.testing.assert_close(single.values, expected.values, atol=1e-5, rtol=1e-3)
-
-
 def test_layers_and_heads_are_a_number_or_a_list() -> None:
     model = captioner("transformer", SmallEncoder((24, 40), channels=8))
     photo = np.random.default_rng(4).integers(0, 256, (31, 53, 3), dtype=np.uint8)
@@ -185,12 +169,17 @@ def test_layers_and_heads_are_a_number_or_a_list() -> None:
     ]
     assert torch.equal(made[0], made[1])
     assert not torch.equal(made[0], made[2])
+    [said] = visattn.caption(model, photo, layers=0, heads=2, max_length=3, num_captions=2)
+    assert torch.equal(said.maps.values, made[0])
+    assert said.alternatives[0].maps.values.shape[1:] == (3, 5)
+    with pytest.raises(ValueError, match="use attention or gradient_attention"):
+        visattn.caption(model, photo, method="gradcam", heads=[0])
 
 
 def test_model_is_returned_as_it_was() -> None:
     model = captioner("transformer", SmallEncoder((24, 40), channels=8)).train()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    explain_words(model, [np.zeros((24, 40, 3), np.uint8)], "relevance", max_length=3)
+    visattn.caption(model, np.zeros((24, 40, 3), np.uint8), method="relevance", max_length=3)
     assert model.training
     assert all(weight.requires_grad for weight in model.parameters())
     assert not any(module._forward_hooks for module in model.modules())
@@ -240,7 +229,7 @@ def test_explain_heeds_the_batch_size_and_empty_maps_of_words(
     monkeypatch.setattr(model.encoder, "forward", counted)
     maps = visattn.explain(model, photos, "words", batch_size=2)
     assert sizes == [2, 1]
-    empty = [replace(each, values=torch.zeros_like(each.values)) for each in maps]
-    monkeypatch.setattr("visattn.pipelines.caption_words.explain_words", lambda *_, **__: empty)
-    kept = visattn.explain(model, photos, "words")
+    monkeypatch.setattr("visattn.pipelines.caption_words.word_attributions", lambda *_, **__: zeros)
+    zeros = torch.zeros(len(maps[0]), 15)
+    kept = visattn.explain(model, photos, "word_gradcam")
     assert [each.info.empty for each in kept] == ["the map is zero everywhere"] * 3

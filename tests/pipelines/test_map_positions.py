@@ -29,11 +29,6 @@ SLOW = (  # the networks run for each of up to 512 channels
     ("timm CNN", "scorecam"),
 )
 EXACT = {"gradcam++", "layercam", "eigencam", "scorecam", "eigengradcam", "kpcacam"}
-QUICK: dict[str, dict[str, Any]] = {
-    "smoothgrad": {"num_samples": 2},
-    "integrated_gradients": {"n_steps": 3},
-    "occlusion": {"sliding_window_size": 12},
-}
 
 
 def timm_model(name: str, size: tuple[int, int] = SIZE, **options: Any) -> nn.Module:
@@ -91,7 +86,7 @@ def input_size(model: nn.Module) -> tuple[int, int]:
 
 def compute_maps(model: nn.Module, method: str, target: Any) -> list[va.AttentionMap]:
     """Return placed maps of a black photo and of photos with each mark."""
-    options = dict(QUICK.get(method, {}))
+    options: dict[str, Any] = {}
     if not hasattr(model, "pretrained_cfg") and not hasattr(model, "mean"):
         height, width = input_size(model)
         crop = [
@@ -135,26 +130,6 @@ def offsets(model: nn.Module, method: str) -> list[float]:
     return distances
 
 
-class Window(nn.Module):
-    """A model whose input is zero except around a mark."""
-
-    def __init__(self, model: nn.Module, mark: tuple[int, int]) -> None:
-        super().__init__()
-        self.model, self.mark = model, mark
-
-    def forward(self, x: Tensor) -> Tensor:
-        scale = max(SIZE[0] / PHOTO[0], SIZE[1] / PHOTO[1])
-        (top, low), (left, right) = (
-            (round((at - HALF - whole / 2) * scale + side / 2),
-                round((at + HALF + 1 - whole / 2) * scale + side / 2))
-            for at, whole, side in zip(self.mark, PHOTO, SIZE, strict=True)
-        )  # fmt: skip
-        window = torch.zeros_like(x)
-        window[..., top:low, left:right] = 1
-        output = self.model(x * window)
-        return getattr(output, "logits", output)
-
-
 def limit(name: str, method: str) -> float:
     exact = method in EXACT and "CNN" in name
     # Random weights look where receptive fields are centered, up to half a cell beside the cell of
@@ -187,27 +162,3 @@ def test_layer_maps_are_placed_on_the_mark() -> None:
             skipped = (("visattn ViT", "scorecam"), ("visattn CNN", "gates"), *SLOW)
             if (name, method) not in skipped:
                 assert max(offsets(model, method)) < limit(name, method), (name, method)
-
-
-def test_pixel_maps_are_placed_on_the_visible_window() -> None:
-    noise = np.random.default_rng(5).integers(0, 256, (*PHOTO, 3), np.uint8)
-    crop = [v2.Resize(max(SIZE[0], -(-SIZE[1] * PHOTO[0] // PHOTO[1]))), v2.CenterCrop(SIZE)]
-    steps = v2.Compose([v2.ToImage(), *crop, v2.ToDtype(torch.float32, scale=True)])
-    cell = 8 * PHOTO[1] / SIZE[1]
-    models = make_models()
-    for name in ("timm CNN", "registers", "Hugging Face"):
-        for mark in MARKS:
-            window = Window(models[name], mark).eval()
-            baseline = window(torch.zeros(1, 3, *SIZE)).detach()
-
-            def target(scores: Tensor, baseline: Tensor = baseline) -> Tensor:
-                return (scores - baseline).norm(dim=1)
-
-            pixels = [each for each in QUICK if not METHODS[each].on_grid]
-            for method in ("input_gradient", *pixels):
-                [heatmap] = va.explain(
-                    window, noise, method, target, transform=steps, **QUICK.get(method, {})
-                )
-                y, x = centroid(heatmap.resize_to_image())
-                distance = max(abs(y - mark[0]), abs(x - mark[1])) / cell
-                assert distance < 1.5, (name, method, mark, distance)

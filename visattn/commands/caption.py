@@ -114,11 +114,10 @@ def caption(
     if given := [name for name, value in unused.items() if value]:
         kind = "models of transformers, hf:DIRECTORY" if own == {True} else "captioners of visattn"
         raise ValueError(f"--{given[0].replace('_', '-')} is for {kind}; leave it out")
-    shared: dict[str, Any] = {"length_penalty": length_penalty}
-    chosen = {"layers": layers or None, "heads": heads or None}
+    shared: dict[str, Any] = {"length_penalty": length_penalty, "method": method}
+    shared |= {"layers": layers or None, "heads": heads or None}
     of_ours |= {**shared, "seed": seed, "resize_mode": resize_mode}
-    of_theirs |= {**shared, **dict(map(parse_value, generate)), "method": method, **chosen}
-    maps = None if method == "attention" and not any(chosen.values()) else chosen
+    of_theirs |= {**shared, **dict(map(parse_value, generate))}
     phrases = {} if phrase_boxes is None else _phrases(phrase_boxes)
     drawing = _Pages(phrases, boxes=boxes, figures=figures)
 
@@ -130,7 +129,7 @@ def caption(
         for name, network in networks.items():
             options = of_ours if isinstance(network, Captioner) else of_theirs
             places = kept.setdefault(name, {})
-            captions = _captions(network, images, options, method, maps, seed, places)
+            captions = _captions(network, images, options, seed, places)
             for index, each in enumerate(captions):
                 row = rows[index]
                 if isinstance(each, Exception):
@@ -155,8 +154,6 @@ def _captions(
     model: "nn.Module",
     images: "Sequence[LoadedImage]",
     options: Mapping[str, Any],
-    method: WordMethod,
-    maps: Mapping[str, Any] | None,
     seed: int,
     kept: dict[Any, Any],
 ) -> "Sequence[Caption | Exception]":
@@ -164,15 +161,10 @@ def _captions(
     import torch
 
     from visattn.models.captioning.captioner import Captioner
-    from visattn.pipelines.caption_words import explain_captions
     from visattn.pipelines.captioning import caption as caption_images
 
     if isinstance(model, Captioner):
-        captions = caption_images(model, list(images), batch_size=len(images), **options)
-        if maps is None:
-            return captions
-        resized = options["resize_mode"]
-        return explain_captions(model, images, captions, method, resize_mode=resized, **maps)
+        return caption_images(model, list(images), batch_size=len(images), **options)
     try:
         if options.get("do_sample"):
             torch.manual_seed(seed)

@@ -11,73 +11,16 @@ from torch import Tensor, nn
 
 from visattn.attribution.perturbation import occlusion_windows, window_masks
 from visattn.attribution.words import WordRun, check_method, word_attributions
-from visattn.images.reader import ImageLike, LoadedImage, read_image
+from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.transformer import TransformerCaptioner
-from visattn.models.loaded import loaded_with
-from visattn.pipelines.captioning import attention_site, caption
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import frozen
 from visattn.recording.interception import in_this_run
-from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 from visattn.results.kinds import START, UNKNOWN, WORD_QUANTITIES, WordMethod
-
-
-def explain_words(
-    model: Captioner,
-    images: Sequence[ImageLike],
-    method: WordMethod,
-    *,
-    layers: int | Sequence[int] | None = None,
-    heads: int | Sequence[int] | None = None,
-    window_cells: int | None = None,
-    resize_mode: ResizeMode | None = None,
-    **options: Any,
-) -> list[AttentionMap]:
-    """Return a map per word of the best caption of each image, by one of several methods.
-
-    Args:
-        model: Captioner.
-        images: Images of any size.
-        method: `attention`; `gradient_attention`, attention times the gradient of the word's
-            log-probability; `relevance`, this through all layers of the decoder;
-            `gradient_embedding`, the product of features and gradient; `gradcam`; `occlusion`.
-        layers: For the first two: index or indices of layers that attend to the image.
-        heads: For the first two: index or indices of heads.
-        window_cells: For occlusion: side of the window in cells of the feature grid; by default 2.
-        resize_mode: How images get the shape of the input, as in `caption`.
-        options: Arguments of `caption`.
-
-    Raises:
-        ValueError: If the method is unknown, or does not take an argument.
-
-    Example:
-        >>> import numpy as np
-        >>> from visattn.results.kinds import SPECIAL_TOKENS
-        >>> from visattn.models.base import SmallEncoder
-        >>> from visattn.models.captioning.show_attend_tell import ShowAttendTell
-        >>> encoder = SmallEncoder((24, 24), channels=8)
-        >>> model = ShowAttendTell((*SPECIAL_TOKENS, "red"), encoder, hidden_size=8)
-        >>> photo = np.zeros((60, 80, 3), np.uint8)
-        >>> [maps] = explain_words(model, [photo], "relevance", max_length=2)
-        >>> maps.values.shape[1:], maps.info.method
-        (torch.Size([3, 3]), 'relevance')
-
-    Source:
-        Grad-CAM of a word: Selvaraju et al. 2017, arXiv:1610.02391, section 7.1.
-    """
-    captions = caption(model, list(images), resize_mode=resize_mode, **options)
-    photos = [read_image(image) for image in images]
-    chosen = {"layers": layers, "heads": heads, "window_cells": window_cells}
-    made = explain_captions(model, photos, captions, method, resize_mode=resize_mode, **chosen)
-    said = (MapInfo(score=result.score, more={"caption": result.text}) for result in made)
-    return [
-        replace(result.maps, info=result.maps.info | info)
-        for result, info in zip(made, said, strict=True)
-    ]
 
 
 def explain_captions(
@@ -86,21 +29,31 @@ def explain_captions(
     captions: Sequence[Caption],
     method: WordMethod,
     *,
-    resize_mode: ResizeMode | None = None,
+    resize_mode: ResizeMode,
     **chosen: Any,
 ) -> list[Caption]:
     """Return captions, and their alternatives, with the maps of another method.
 
-    Their gates stay those of the attention. Arguments as for `explain_words`.
+    Their gates stay those of the attention.
+
+    Args:
+        model: Captioner.
+        images: The photo of each caption.
+        captions: Captions that it generated.
+        method: As for `visattn.caption`.
+        resize_mode: How images get the shape of the input: `crop`, `squash` or `pad`.
+        chosen: `layers`, `heads` and `window_cells`, as for `visattn.caption`.
 
     Raises:
         ValueError: If the method is unknown, or does not take an argument.
+
+    Source:
+        Grad-CAM of a word: Selvaraju et al. 2017, arXiv:1610.02391, section 7.1.
     """
-    mode = resize_mode or loaded_with(model).resize_mode
 
     def explain(image: LoadedImage, result: Caption) -> Caption:
         others = tuple(explain(image, other) for other in result.alternatives)
-        explained = _explained(model, image, result, method, mode, **chosen)
+        explained = _explained(model, image, result, method, resize_mode, **chosen)
         return replace(explained, alternatives=others)
 
     return [explain(*pair) for pair in zip(images, captions, strict=True)]
@@ -234,6 +187,16 @@ def occlude_words(
     decrease = original - torch.cat(rest)
     total = torch.einsum("wt,wyx->tyx", decrease, cells.to(decrease))
     return (total / cells.sum(0)).relu().float().cpu()
+
+
+def attention_site(model: Captioner) -> str:
+    """Return the name of the module whose attention the maps of words show."""
+    if not isinstance(model, TransformerCaptioner):
+        return "decoder.attention.scorer.tap"
+    if model.maps in ("mean", "all"):
+        return "decoder.layers"
+    layer = model.decoder.num_layers - 1 if model.maps == "last" else model.maps[0]
+    return f"decoder.layers.{layer}.cross_attn.tap"
 
 
 @contextmanager

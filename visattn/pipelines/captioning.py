@@ -12,6 +12,7 @@ import torch
 from jaxtyping import UInt8
 from torch import nn
 
+from visattn.attribution.words import check_method
 from visattn.data.phrases import match_phrases, normalize_maps, phrases_to_input, score_phrases
 from visattn.functional.beams import BeamSearchOutput
 from visattn.geometry.affine import Geometry, Margin
@@ -21,15 +22,16 @@ from visattn.images.sources import read_images
 from visattn.metrics.ptb_tokenizer import word_spaces
 from visattn.models.captioning.captioner import AttentionStep, Captioner, Places
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
-from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.loaded import loaded_with
 from visattn.models.saving import load
+from visattn.pipelines.caption_words import attention_site, explain_captions
 from visattn.pipelines.inputs import note_photo
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import eval_mode
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase, Phrase
 from visattn.results.info import MapInfo
+from visattn.results.kinds import WordMethod
 
 
 @torch.no_grad()
@@ -46,6 +48,10 @@ def caption(
     batch_size: int | None = None,
     places: Places | None = None,
     seed: int = 0,
+    method: WordMethod = "attention",
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | None = None,
+    window_cells: int | None = None,
     processor: Any = None,
     prompt: Any = None,
     **generate_kwargs: Any,
@@ -77,13 +83,22 @@ def caption(
             (`argmax`), a sampled one (`sample`) or the expectation over all (`expectation`); by
             default as the model is configured. Only for models with hard attention.
         seed: Seed of sampled places (32 bits). They do not depend on the batch of the image.
+        method: What the maps of words are: `attention`; `gradient_attention`, attention times the
+            gradient of the word's log-probability; `occlusion`; and of captioners of visattn
+            `relevance`, the second through all layers of the decoder; `gradient_embedding`, the
+            product of features and gradient; `gradcam`.
+        layers: For the first two: index or indices of layers that attend to the image, whose mean
+            is taken.
+        heads: For the first two: index or indices of heads.
+        window_cells: For occlusion by a captioner of visattn: side of the window in cells of the
+            feature grid; by default 2.
         processor: For models of transformers: the processor, or a pair of image processor and
             tokenizer; by default that which the model was loaded with.
         prompt: For models of transformers: an instruction, the beginning of the caption, or chat
             messages; or a list of them, one per photo.
         generate_kwargs: For models of transformers: options of `generate` (`max_new_tokens`,
-            `num_beams`, ...) and arguments of `caption_with_transformers` (`layers`, `heads`,
-            `relative`, `per_token`, `method`).
+            `num_beams`, ...) and arguments of `caption_with_transformers` (`relative`,
+            `per_token`).
 
     Returns:
         One caption per image that could be read, in their order; `image` names the file.
@@ -122,11 +137,13 @@ def caption(
     if not isinstance(model, Captioner):
         own = {"beam_size": beam_size != 5, "num_captions": num_captions != 1,
                "min_length": min_length != 1,
-               "resize_mode": resize_mode, "places": places, "seed": seed}  # fmt: skip
+               "resize_mode": resize_mode, "places": places, "seed": seed,
+               "window_cells": window_cells}  # fmt: skip
         _check_transformers(model, processor, [name for name, value in own.items() if value])
-        lengths = {"length_penalty": length_penalty, "max_length": max_length}
-        given = {name: value for name, value in lengths.items() if value is not None}
+        shared = {"length_penalty": length_penalty, "max_length": max_length}
+        given = {name: value for name, value in shared.items() if value is not None}
         options = given | of_transformers
+        options |= {"method": method, "layers": layers, "heads": heads}
         from visattn.pipelines.words.captions import caption_with_transformers
 
         return caption_with_transformers(model, images, **options)
@@ -134,6 +151,9 @@ def caption(
         raise TypeError(
             f"{', '.join(names)} is for models of transformers, not for {type(model).__name__}"
         )
+    check_method(method, layers, heads)
+    is_explained = method != "attention" or (layers, heads) != (None, None)
+    photos: list[LoadedImage] = []
     batch_size = batch_size or 16
     resize_mode = resize_mode or loaded_with(model).resize_mode
     spec = ResizeSpec(size=model.encoder.img_size, mode=resize_mode)
@@ -141,6 +161,7 @@ def caption(
 
     def prepare(img: LoadedImage) -> tuple[Any, ...]:
         note_photo(model, img)
+        photos.extend([img] * is_explained)
         return img.name, make_thumbnail(img), *resize_to_input(img, spec)
 
     inputs = map(prepare, loaded)
@@ -171,6 +192,12 @@ def caption(
                 )
                 for index, (name, thumbnail, _, geometry) in enumerate(batch)
             ]
+    if is_explained:
+        chosen = {"layers": layers, "heads": heads, "window_cells": window_cells}
+        with torch.enable_grad(), _selected_places(model, places):
+            captions = explain_captions(
+                model, photos, captions, method, resize_mode=resize_mode, **chosen
+            )
     return captions
 
 
@@ -252,16 +279,6 @@ def _captions(
         raise ValueError("no caption of these lengths is possible: all words are banned")
     best, *others = captions
     return replace(best, alternatives=tuple(others), thumbnail=thumbnail)
-
-
-def attention_site(model: Captioner) -> str:
-    """Return the name of the module whose attention the maps of words show."""
-    if not isinstance(model, TransformerCaptioner):
-        return "decoder.attention.scorer.tap"
-    if model.maps in ("mean", "all"):
-        return "decoder.layers"
-    layer = model.decoder.num_layers - 1 if model.maps == "last" else model.maps[0]
-    return f"decoder.layers.{layer}.cross_attn.tap"
 
 
 def ground_phrases(caption: Caption, annotated: Sequence[Phrase]) -> Caption:

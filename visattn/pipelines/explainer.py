@@ -52,7 +52,7 @@ from visattn.results.kinds import WordMethod
 WORD_METHODS: dict[str, WordMethod] = {
     "words" if each == "attention" else f"word_{each}": each for each in get_args(WordMethod)
 }
-"""Names of the methods for the words of captioners, by those of `explain_words`."""
+"""Names of the methods for the words of captioners, by those of `caption`."""
 SEQUENCE_METHODS = (*WORD_METHODS, "glimpses")
 """Names of the methods with several maps per image."""
 Targets = int | str | Target | DenseTarget | Sequence[Any] | Tensor | None
@@ -486,12 +486,13 @@ class Explainer:
         if self._preprocessing.resize_mode is not None:
             options["resize_mode"] = self._preprocessing.resize_mode
         if method in WORD_METHODS:
-            from visattn.pipelines.caption_words import explain_words  # slow to import
+            from visattn.pipelines.captioning import caption  # slow to import
 
-            model: Any = self.model
-            maps = explain_words(
-                model, images, WORD_METHODS[method], batch_size=batch_size, **options
-            )
+            options |= {"method": WORD_METHODS[method], "batch_size": batch_size}
+            captions = caption(self.model, images, **options)
+            said = (MapInfo(score=each.score, more={"caption": each.text}) for each in captions)
+            pairs = zip(captions, said, strict=True)
+            maps = [replace(each.maps, info=each.maps.info | info) for each, info in pairs]
         else:
             from visattn.pipelines.scanpath import glimpses
 

@@ -17,7 +17,7 @@ from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
 from visattn.models.captioning.sequence_recognizer import SequenceRecognizer
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
-from visattn.pipelines.captioning import attention_site
+from visattn.pipelines.caption_words import attention_site
 from visattn.recording.recorder import record
 from visattn.results.kinds import END, START, UNKNOWN
 

@@ -19,7 +19,6 @@ from visattn.models.captioning.captioner import (
     TeacherForcedOutput,
 )
 from visattn.models.configurable import options_of
-from visattn.pipelines.caption_words import explain_words
 from visattn.results.kinds import SPECIAL_TOKENS
 
 WORDS = (*SPECIAL_TOKENS, "red", "blue", "disc")
@@ -105,8 +104,8 @@ def test_it_captions_and_its_words_are_explained(model: GRUCaptioner) -> None:
     [caption] = visattn.caption(model, [PHOTO], max_length=3, min_length=2, beam_size=2)
     assert caption.maps.values.shape[1:] == (3, 5)
     for method in ("gradient_attention", "relevance", "gradcam", "gradient_embedding", "occlusion"):
-        [maps] = explain_words(model, [PHOTO], method, max_length=3, min_length=2)  # type: ignore[arg-type]
-        assert maps.values.shape[1:] == (3, 5), method
+        [said] = visattn.caption(model, PHOTO, method=method, max_length=3, min_length=2)  # type: ignore[arg-type]
+        assert said.maps.values.shape[1:] == (3, 5), method
 
 
 def test_it_is_saved_and_loaded(model: GRUCaptioner, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from visattn.models.base import SmallEncoder
 from visattn.models.captioning.transformer import CaptionDecoderLayer, TransformerCaptioner
-from visattn.pipelines.captioning import attention_site
+from visattn.pipelines.caption_words import attention_site
 from visattn.results.kinds import START
 
 
