@@ -82,7 +82,7 @@ models: .venv/core.stamp
 	$(BIN)/visattn fit --config configs/ram_scenes.yaml --run $(GLIMPSES) --seed_everything 0 $(SHORT)
 	@echo "models 3 of 4: round the weights to half precision, and test them"
 	$(BIN)/python tools/bundle_models.py round $(CAPTIONER) $(GLIMPSES)
-	$(BIN)/visattn test --run $(CAPTIONER) --data.test $(TEST_SCENES)
+	$(BIN)/visattn test --run $(CAPTIONER) --data.source.test $(TEST_SCENES)
 	$(BIN)/visattn test --run $(GLIMPSES)
 	@echo "models 4 of 4: write weights and cards into $(BUNDLED)"
 	$(BIN)/python tools/bundle_models.py bundle $(CAPTIONER) $(GLIMPSES) --out $(BUNDLED)

@@ -47,7 +47,8 @@ import visattn as va
 from visattn.cli import main
 print(va.__file__, type(va.load("scenes-glimpses")).__name__)
 fit = "fit --config scenes_demo --trainer.max_steps 2 --trainer.val_check_interval 2"
-fit += " --trainer.limit_val_batches 1 --data.train 32 --data.val 16 --data.batch_size 16"
+fit += " --trainer.limit_val_batches 1 --data.source.train 32 --data.source.val 16"
+fit += " --data.batch_size 16"
 overlay = "overlay photo.png --model timm:resnet18 --model-args pretrained=false --method gradcam"
 overlay += " --out maps --input-size 32"
 for command in ("configs", overlay, "demo photo.png", fit):
