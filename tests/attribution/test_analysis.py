@@ -104,26 +104,6 @@ def test_a_model_is_probed_once_for_each_size() -> None:
     assert reference() is None
 
 
-def test_a_model_is_restored() -> None:
-    model: Any = timm.create_model("test_resnet", drop_rate=0.5).train()
-    model.layer1.eval()
-    state = {name: weight.clone() for name, weight in model.state_dict().items()}
-    random = torch.get_rng_state()
-    analyze_model(model)
-    assert torch.equal(random, torch.get_rng_state())
-    assert all(torch.equal(weight, state[name]) for name, weight in model.state_dict().items())
-    assert model.training
-    assert not model.layer1.training
-    assert all(not part._forward_hooks and not part._forward_pre_hooks for part in model.modules())
-    assert all(weight.grad is None for weight in model.parameters())
-
-
-def test_a_wrong_input_size_raises_an_error_with_working_sizes() -> None:
-    message = r"must run on images of 32 x 32 pixels.*it runs on 48 x 80: input_size=\(48, 80\), or"
-    with pytest.raises(ValueError, match=message):
-        analyze_model(vit(), (32, 32))
-
-
 def test_windows_survive_half_precision() -> None:
     torch.manual_seed(0)
     options: dict[str, Any] = {"depths": (2,), "num_heads": (2,), "embed_dim": 96}

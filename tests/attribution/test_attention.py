@@ -1,5 +1,7 @@
 """Attention methods: their formulas in closed form, and on transformers the recorded weights."""
 
+import copy
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -8,7 +10,6 @@ import pytest
 import timm
 import torch
 from torch import Tensor
-from torch.overrides import _get_current_function_mode_stack  # pyright: ignore[reportPrivateUsage]
 
 from visattn.attribution.attention import (
     attention,
@@ -19,7 +20,8 @@ from visattn.attribution.attention import (
     relevance,
     rollout,
 )
-from visattn.attribution.targets import class_target, resolve_target
+from visattn.attribution.methods import METHODS
+from visattn.attribution.targets import resolve_target
 from visattn.recording.recorder import record
 from visattn.recording.subject import Subject, analyze_model
 
@@ -32,7 +34,7 @@ POOLS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_rollout_rows_match_the_full_matrix_product_and_heads_are_fused() -> None:
+def test_residuals_and_heads_of_rollout() -> None:
     random = torch.Generator().manual_seed(0)
     heads = (3 * torch.randn(5, 2, 3, 7, 7, generator=random, dtype=torch.float64)).softmax(-1)
     layers = [2.5 * fuse_heads(layer, "max") for layer in heads]  # sums other than 1 are scaled
@@ -42,14 +44,9 @@ def test_rollout_rows_match_the_full_matrix_product_and_heads_are_fused() -> Non
         for layer in layers:
             mixed = residual * identity + (1 - residual) * layer
             product = (mixed / mixed.sum(2, keepdim=True)) @ product
-        whole = attention_rollout(layers, identity, residual=residual)
-        torch.testing.assert_close(whole, product)
         row = attention_rollout(layers, identity[:, 2:3], residual=residual)
-        torch.testing.assert_close(row, whole[:, 2:3])
-    ends: dict[Any, Tensor] = {"max": heads[0].max(1).values, "min": heads[0].min(1).values}
-    for name, fused in ends.items():
-        assert torch.equal(fuse_heads(heads[0], name), fused)
-    torch.testing.assert_close(fuse_heads(heads[0]), heads[0].sum(1) / 3)
+        torch.testing.assert_close(row, product[:, 2:3])
+    assert torch.equal(fuse_heads(heads[0], "min"), heads[0].min(1).values)
     layer = torch.eye(3)[None] * torch.tensor([1.0, 0.0, 1.0])[:, None]
     result = attention_rollout([layer], torch.eye(3)[None], residual=0.0)
     assert result[0].tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1]]  # no NaN
@@ -74,18 +71,16 @@ def inputs(count: int = 2) -> Tensor:
     return torch.randn(count, 3, 24, 40, generator=generator, dtype=torch.float64)
 
 
-def recorded(subject: Subject, x: Tensor) -> tuple[list[Tensor], Tensor | None]:
-    """Return the weights of the layers and those of the pool if there is one."""
-    with torch.no_grad(), record(subject.model.eval()) as recording:
-        subject.scores(x)
-    return recording.weights[:3], recording.weights[3] if len(recording.weights) > 3 else None
-
-
-def gradients(subject: Subject, x: Tensor, class_index: int, layer: int) -> Tensor:
-    """Return the gradient of a score with respect to one layer alone."""
-    with record(subject.model.eval(), layers=[layer], differentiable=True) as recording:
-        total = subject.scores(x)[:, class_index].sum()
-    return torch.autograd.grad(total, recording.weights)[0]
+def eager(subject: Subject, x: Tensor, index: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the weights that timm computes, of the layers and a pool, and their gradients."""
+    kept: list[Tensor] = []
+    model = copy.deepcopy(subject.model).eval()
+    for module in model.modules():
+        if hasattr(module, "attn_drop") and hasattr(module, "fused_attn"):
+            module.fused_attn = False
+            module.attn_drop.register_forward_hook(lambda _, __, out: kept.append(out))
+    slopes = torch.autograd.grad(model(x)[:, index].sum(), kept)
+    return [each.detach() for each in kept], list(slopes)
 
 
 def pooled_rows(pool: str, matrix: Tensor) -> Tensor:
@@ -99,83 +94,80 @@ def to_grid(rows: Tensor) -> Tensor:
     return rows[:, -15:].unflatten(1, GRID)
 
 
+def rolled(matrices: list[Tensor]) -> Tensor:
+    """Return Abnar and Zuidema's rollout."""
+    product = torch.eye(matrices[0].shape[-1], dtype=torch.float64)
+    for matrix in matrices:
+        mixed = matrix + torch.eye(matrix.shape[-1], dtype=torch.float64)
+        product = (mixed / mixed.sum(-1, keepdim=True)) @ product
+    return product
+
+
+def chefer(products: list[Tensor]) -> Tensor:
+    """Return the relevance of Chefer et al. without the part of each token itself."""
+    identity = torch.eye(products[0].shape[-1], dtype=torch.float64)
+    relevance = identity
+    for product in products:
+        relevance = relevance + product @ relevance
+    return relevance - identity
+
+
+Lists = list[Tensor]
+FORMULAS: dict[str, Callable[[Lists, Lists], Tensor]] = {
+    "attention": lambda a, g: a[-1].mean(1),
+    "rollout": lambda a, g: rolled([each.mean(1) for each in a]),
+    "relevance": lambda a, g: chefer([(a * g).relu().mean(1) for a, g in zip(a, g, strict=True)]),
+    "gradient_attention": lambda a, g: (a[-1] * g[-1]).relu().mean(1),
+    "gradient_rollout": lambda a, g: rolled(
+        [(a * g).mean(1).relu() for a, g in zip(a, g, strict=True)]
+    ),
+}
+
+
 @pytest.mark.parametrize("pool", POOLS)
-def test_attention_is_that_of_the_pooled_tokens(pool: str) -> None:
+@pytest.mark.parametrize("method", FORMULAS)
+def test_methods_are_their_formulas_of_the_weights_of_timm(method: str, pool: str) -> None:
     subject, x = transformer(pool), inputs()
-    layers, pooling = recorded(subject, x)
-    result = attention(subject, x, resolve_target(None, subject))
-    rows = (
-        pooled_rows(pool, layers[-1].mean(1))
-        if pooling is None
-        else pooling.reshape(2, 2, -1).mean(1)
-    )
+    weights, slopes = eager(subject, x, 2)
+    if pool != "attention":
+        rows = pooled_rows(pool, FORMULAS[method](weights, slopes))
+    elif method in ("attention", "rollout"):  # the weights of the pool are tested on their own
+        with torch.no_grad(), record(subject.model.eval(), layers=-1) as recording:
+            subject.scores(x)
+        rows = recording.weights[0].reshape(2, 2, -1).mean(1)
+        if method == "rollout":
+            rows = (rows[:, None] @ rolled([each.mean(1) for each in weights]))[:, 0]
+    else:
+        return
+    result = METHODS[method].function(subject, x, resolve_target(2, subject))
     torch.testing.assert_close(result, to_grid(rows))
-    second = attention(subject, x, resolve_target(None, subject), layers=1, heads="max")
-    torch.testing.assert_close(second, to_grid(pooled_rows(pool, layers[1].amax(1))))
 
 
 def test_heads_layers_and_queries_are_selected() -> None:
     subject, x = transformer("class"), inputs()
-    layers, _ = recorded(subject, x)
-    target = resolve_target(None, subject)
-    single = attention(subject, x, target, layers=0, heads=1)
+    layers, _ = eager(subject, x, 0)
+
+    def explained(method: str = "attention", **options: Any) -> Tensor:
+        return METHODS[method].function(subject, x, resolve_target(0, subject), **options)
+
+    single = explained(layers=0, heads=1)
     torch.testing.assert_close(single, to_grid(layers[0][:, 1, 0]))
-    both = attention(subject, x, target, layers=0, heads=[0, 1], queries="patches")
+    both = explained(layers=0, heads=[0, 1], queries="patches")
     torch.testing.assert_close(both, to_grid(layers[0][:, :, 3:].mean((1, 2))))
-    named = attention(subject, x, target, layers=subject.info.attention_layers[0].site, heads=1)
-    assert torch.equal(named, single)
+    assert torch.equal(explained(layers=subject.info.attention_layers[0].site, heads=1), single)
+    torch.testing.assert_close(explained(layers=1, heads="max"), to_grid(layers[1].amax(1)[:, 0]))
+    late = explained("rollout", heads="max", start_layer=1)
+    largest = [each.amax(1) for each in layers[1:]]
+    torch.testing.assert_close(late, to_grid(rolled(largest)[:, 0]))
     # of several layers the mean of their maps, which are those of their numbers in `record`
-    for method in (attention, gradient_attention):
-        alone = [method(subject, x, resolve_target(0, subject), layers=k, heads=1) for k in (0, -1)]
-        mean = method(subject, x, resolve_target(0, subject), layers=[0, -1], heads=1)
+    for method in ("attention", "gradient_attention"):
+        alone = [explained(method, layers=k, heads=1) for k in (0, -1)]
+        mean = explained(method, layers=[0, -1], heads=1)
         torch.testing.assert_close(mean, (alone[0] + alone[1]) / 2)
         assert not torch.equal(*alone)
-    halves = [gradient_attention(subject, x, resolve_target(0, subject), heads=k) for k in (0, 1)]
-    both = gradient_attention(subject, x, resolve_target(0, subject), heads=[0, 1])
+    halves = [explained("gradient_attention", heads=k) for k in (0, 1)]
+    both = explained("gradient_attention", heads=[0, 1])
     torch.testing.assert_close(both, (halves[0] + halves[1]) / 2)
-
-
-@pytest.mark.parametrize(
-    ("pool", "start"), [("class", 0), ("class", 1), ("distilled", 0), ("mean", 0), ("attention", 1)]
-)
-def test_rollout_is_the_product_of_recorded_weights(pool: str, start: int) -> None:
-    subject, x = transformer(pool), inputs()
-    layers, pooling = recorded(subject, x)
-    product = torch.eye(layers[0].shape[-1], dtype=torch.float64).expand(2, -1, -1)
-    for layer in layers[start:]:
-        mixed = layer.amax(1) + torch.eye(layer.shape[-1])
-        product = (mixed / mixed.sum(-1, keepdim=True)) @ product
-    rows = pooled_rows(pool, product)
-    if pooling is not None:
-        rows = (pooling.reshape(2, 2, 1, -1).amax(1) @ product)[:, 0]
-    result = rollout(subject, x, resolve_target(None, subject), heads="max", start_layer=start)
-    torch.testing.assert_close(result, to_grid(rows))
-
-
-@pytest.mark.parametrize("pool", ["class", "mean"])
-def test_each_layer_is_multiplied_by_its_own_gradient(pool: str) -> None:
-    subject, x = transformer(pool), inputs()
-    layers, _ = recorded(subject, x)
-    layer_gradients = [gradients(subject, x, 2, layer) for layer in range(3)]
-    assert not torch.allclose(layer_gradients[0], layer_gradients[2])
-    rolled = relevances = torch.eye(layers[0].shape[-1], dtype=torch.float64).expand(2, -1, -1)
-    for weights, gradient in zip(layers, layer_gradients, strict=True):
-        product = (weights * gradient).clamp(min=0).mean(1)
-        relevances = relevances + product @ relevances
-        mixed = (weights * gradient).mean(1).clamp(min=0) + torch.eye(weights.shape[-1])
-        rolled = (mixed / mixed.sum(-1, keepdim=True)) @ rolled
-    target = resolve_target(2, subject)
-    torch.testing.assert_close(
-        gradient_rollout(subject, x, target), to_grid(pooled_rows(pool, rolled))
-    )
-    identity = torch.eye(layers[0].shape[-1], dtype=torch.float64).expand(2, -1, -1)
-    torch.testing.assert_close(
-        relevance(subject, x, target), to_grid(pooled_rows(pool, relevances - identity))
-    )
-    last = (layers[-1] * layer_gradients[-1]).clamp(min=0).mean(1)
-    torch.testing.assert_close(
-        gradient_attention(subject, x, target), to_grid(pooled_rows(pool, last))
-    )
 
 
 def test_layers_that_run_twice_raise_an_error() -> None:
@@ -216,21 +208,3 @@ def test_a_class_token_may_be_added_by_a_later_layer() -> None:
         assert method(subject, x, resolve_target(0, subject)).shape == (2, 3, 3)
     earlier = attention(subject, x, resolve_target(0, subject), layers=0)  # of all patches
     torch.testing.assert_close(earlier.flatten(1).double(), first.mean(1))
-
-
-def test_an_error_inside_a_layer_ends_the_interception(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject, x = transformer("class"), inputs()
-    before = attention(subject, x, class_target([1]))
-    linear = torch.nn.functional.linear
-
-    def fail(*args: Any) -> Tensor:
-        if _get_current_function_mode_stack():  # inside the layer that is recorded
-            raise RuntimeError("out of order")
-        return linear(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.nn.functional, "linear", fail)
-        with pytest.raises(RuntimeError, match="out of order"):
-            attention(subject, x, class_target([1]))
-    assert not _get_current_function_mode_stack()
-    assert torch.equal(attention(subject, x, class_target([1])), before)

@@ -22,8 +22,6 @@ def images(*shape: int, seed: int = 0) -> Tensor:
     return torch.rand(*shape, generator=random, dtype=torch.float64)
 
 
-# ------------------------------------------------------------------ the paper in plain NumPy
-
 Plane = np.ndarray
 
 
@@ -109,7 +107,7 @@ def plain_saliency(image: Plane, centers: tuple[int, ...], last: int) -> Plane:
 
 @pytest.mark.parametrize(
     ("size", "centers", "last"),
-    [((19, 23), (0, 1, 2), 5), ((5, 41), (0, 1, 2), 6), ((128, 131), (1, 2, 3), 8)],
+    [((19, 23), (0, 1, 2), 5), ((128, 131), (1, 2, 3), 8)],
 )
 def test_saliency_matches_the_paper(
     size: tuple[int, int], centers: tuple[int, ...], last: int
@@ -121,9 +119,6 @@ def test_saliency_matches_the_paper(
         wanted = torch.from_numpy(plain_saliency(image.numpy(), centers, last))
         assert wanted.max() > 0.03
         torch.testing.assert_close(ours, wanted, atol=1e-6, rtol=0)
-
-
-# ------------------------------------------------------------------ properties
 
 
 @settings(max_examples=10)
@@ -140,22 +135,15 @@ def test_saliency_is_in_0_to_1_and_flip_equivariant_at_any_size(
         torch.testing.assert_close(itti_koch_saliency(x.flip(axis)), result.flip(axis - 1))
 
 
-@settings(max_examples=10)
-@given(
-    height=st.integers(1, 150),
-    width=st.integers(1, 40),
-    color=st.tuples(*[st.floats(0, 1, width=32)] * 3),
-)
-def test_constant_image_has_zero_saliency(
-    height: int, width: int, color: tuple[float, float, float]
-) -> None:
-    image = torch.tensor(color).view(1, 3, 1, 1).expand(1, 3, height, width)
-    assert torch.equal(itti_koch_saliency(image), torch.zeros(1, height, width))
+def test_constant_image_has_zero_saliency() -> None:
+    for size, color in (((1, 1), 0.0), ((150, 40), 0.3), ((7, 33), 1.0)):
+        image = torch.tensor([color, 0.9, 0.2]).view(1, 3, 1, 1).expand(1, 3, *size)
+        assert torch.equal(itti_koch_saliency(image), torch.zeros(1, *size))
 
 
-@pytest.mark.parametrize(("height", "width"), [(97, 131), (240, 200)])
 @pytest.mark.parametrize("kind", ["color", "direction", "brightness"])
-def test_odd_element_is_most_salient(kind: str, height: int, width: int) -> None:
+def test_odd_element_is_most_salient(kind: str) -> None:
+    height, width = 97, 131
     cell = min(height, width) // 5
     bar = cell // 3
     image = torch.full((1, 3, height, width), 0.5)
@@ -172,9 +160,6 @@ def test_odd_element_is_most_salient(kind: str, height: int, width: int) -> None
     assert abs((y + 1) / 2 * height - 1.5 * cell) < cell / 2
 
 
-# ------------------------------------------------------------------ paths
-
-
 @settings(max_examples=20)
 @given(seed=st.integers(0, 99), height=st.integers(5, 23))
 def test_scanpath_visits_the_strongest_remaining_location(seed: int, height: int) -> None:
@@ -189,42 +174,21 @@ def test_scanpath_visits_the_strongest_remaining_location(seed: int, height: int
             left = {at: left[at] for at in left if math.hypot(at[0] - y, at[1] - x) > reach}
 
 
-def test_scanpath_without_saliency_starts_in_the_center() -> None:
+def test_scanpath_starts_in_the_center_and_restarts_when_everything_is_inhibited() -> None:
     assert saliency_scanpaths(torch.zeros(2, 5, 7), 1).tolist() == [[[0.0, 0.0]]] * 2
-
-
-def test_scanpath_restarts_when_everything_is_inhibited() -> None:
     saliency = torch.tensor([[[0.1, 0.9]], [[0.4, 0.3]]])
     path = saliency_scanpaths(saliency, 5)[:, :, 0].tolist()
     assert path == [[0.5, -0.5, 0.5, -0.5, 0.5], [-0.5, 0.5, -0.5, 0.5, -0.5]]
 
 
-def normalized_peak(maps: Tensor) -> float:
-    """Return the largest value after the peak normalization."""
-    return float(normalize_peaks(maps).max())
-
-
-@pytest.mark.parametrize(
-    "flat",
-    [
-        [[1, 1]],
-        [[1], [1], [1]],
-        [[1, 1], [1, 1]],
-        [[1, 1, 1], [1, 1, 1], [1, 1, 1]],
-        [[1, 0], [0, 1]],
-        [[0, 1, 0], [1, 1, 1], [0, 1, 0]],
-        [[1], [1], [1], [1], [1], [1], [1]],
-    ],
-)
-def test_plateau_is_a_single_maximum(flat: list[list[int]]) -> None:
-    top = torch.zeros(1, 1, 9, 11)
-    rows = torch.tensor(flat)
-    top[0, 0, 2 : 2 + len(rows), 3 : 3 + rows.shape[1]] = 4.0 * rows
-    assert normalized_peak(top) == 1
-    top[0, 0, 7, 9] = 2.0
-    assert normalized_peak(top) == pytest.approx(0.25)
-    top[0, 0, 7, 9] = 4.0
-    assert normalized_peak(top) == 0
+def test_plateau_is_a_single_maximum() -> None:
+    for flat in ([[1, 1]], [[1, 1, 1]] * 3, [[1, 0], [0, 1]], [[0, 1, 0], [1, 1, 1], [0, 1, 0]],
+                 [[1]] * 7):  # fmt: skip
+        top, rows = torch.zeros(1, 1, 9, 11), torch.tensor(flat)
+        top[0, 0, 2 : 2 + len(rows), 3 : 3 + rows.shape[1]] = 4.0 * rows
+        for height, peak in ((0.0, 1.0), (2.0, 0.25), (4.0, 0.0)):
+            top[0, 0, 7, 9] = height  # another maximum
+            assert float(normalize_peaks(top).max()) == pytest.approx(peak)
 
 
 def test_rounding_errors_are_not_amplified_and_hide_no_plateau() -> None:

@@ -97,48 +97,33 @@ def test_new_weights_in_layers_that_no_score_reads_change_no_map(
         values(model, "gradient_attention", layers=unread)
 
 
-class Unused(nn.Module):
-    """A CNN that also runs attention that no score reads."""
+class Beside(nn.Module):
+    """Attention among tokens and, on request, to channels; scores read one, both or neither."""
 
-    def __init__(self) -> None:
+    def __init__(self, *read: str) -> None:
         super().__init__()
         self.conv, self.head, self.image_size = nn.Conv2d(3, 24, 16, 16), nn.Linear(24, 3), 48
-        self.attention = nn.MultiheadAttention(24, 2, batch_first=True)
+        self.tokens = nn.MultiheadAttention(24, 2, batch_first=True)
+        self.channels = nn.MultiheadAttention(9, 3, batch_first=True)
+        self.read = read
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = self.conv(x).flatten(2).mT
-        self.attention(tokens, tokens, tokens)
-        return self.head(tokens.mean(1))
+        x = self.conv(x).flatten(2).mT
+        outputs = {"tokens": self.tokens(x, x, x)[0],
+                   "channels": self.channels(x.mT, x.mT, x.mT)[0].mT}  # fmt: skip
+        return self.head((x + sum(outputs[name] for name in self.read)).mean(1))
 
 
-def test_attention_of_which_nothing_is_read_is_refused() -> None:
-    model = Unused().eval()
-    assert "gradcam" in va.methods_for(model)
-    with pytest.raises(ValueError, match=r"no score depends on its attention \(attention\)"):
-        values(model, "attention")
-
-
-class UnusedAndMixed(Unused):
-    """Beside attention that is read, attention to channels that no score reads."""
-
-    def __init__(self, *, read: bool) -> None:
-        super().__init__()
-        self.last, self.read = nn.MultiheadAttention(24, 2, batch_first=True), read
-        self.attention = nn.MultiheadAttention(9, 3, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.conv(x).flatten(2).mT
-        other = self.attention(tokens.mT, tokens.mT, tokens.mT)[0].mT
-        tokens = self.last(tokens, tokens, tokens)[0]
-        return self.head((tokens + other if self.read else tokens).mean(1))
-
-
-def test_attention_that_cannot_be_recorded_counts_only_if_it_is_read() -> None:
+def test_attention_counts_only_if_it_is_read() -> None:
     torch.manual_seed(0)
-    for read in (True, False):
-        info = analyze_model(UnusedAndMixed(read=read).eval()).info
-        assert [layer.site for layer in info.attention_layers] == ["last"]
-        assert [site for site, _ in info.unsupported_layers] == ["attention"] * read
+    for read in (("tokens", "channels"), ("tokens",)):
+        info = analyze_model(Beside(*read).eval()).info
+        assert [layer.site for layer in info.attention_layers] == ["tokens"]
+        assert [site for site, _ in info.unsupported_layers] == [*read[1:]]
+    model = Beside().eval()
+    assert "gradcam" in va.methods_for(model)
+    with pytest.raises(ValueError, match=r"no score depends on its attention \(tokens\)"):
+        values(model, "attention")
 
 
 @pytest.mark.parametrize("rows", ["class", "patches", "all"])
@@ -185,24 +170,23 @@ def test_a_target_function_is_drawn_from_the_rows_that_it_reads() -> None:
 def test_all_attention_methods_work_with_sequence_pooling() -> None:
     torch.manual_seed(0)
     model: Any = VisionTransformer(
-        ("ant", "bee", "cat"), img_size=(16, 16), stem="overlapping", embed_dim=128, depth=2,
-        num_heads=2, mlp_ratio=1.0, global_pool="sequence", qkv_bias=False,
+        ("ant", "bee", "cat"), img_size=(16, 16), stem="overlapping", embed_dim=24, depth=2,
+        num_heads=2, global_pool="sequence",
     )  # fmt: skip
-    uneven(model)
-    inputs: list[Tensor] = []
-    image = photo(16, 16)
-    handle = model.attn_pool.register_forward_hook(lambda _, args, __: inputs.append(args[0]))
-    [heatmap] = va.explain(model, image, "attention")
-    handle.remove()
+    explainer = va.Explainer(uneven(model))
+    batch = explainer.prepare([photo(16, 16), photo(16, 16)[::-1].copy()])
+    [heatmap, _] = explainer.map(batch, "attention")
+    features: list[Tensor] = []
+    handle = model.attn_pool.register_forward_hook(lambda _, args, __: features.append(args[0]))
     with torch.no_grad():
-        expected = model.attn_pool.score(inputs[-1]).squeeze(-1).softmax(-1)
+        model.classify(batch.inputs)
+        expected = model.attn_pool.score(features[-1]).squeeze(-1).softmax(-1)
+    handle.remove()
     torch.testing.assert_close(heatmap.values.flatten(), expected[0])
     for method in METHODS[1:]:
-        [heatmap] = va.explain(model, image, method, 1)
-        assert heatmap.values.shape == (8, 8)
-        assert heatmap.values.max() > 0
-    pair = va.explain(model, [image, image[::-1].copy()], "legrad", 1)
-    torch.testing.assert_close(pair[0].values, va.explain(model, image, "legrad", 1)[0].values)
+        both = explainer.map(batch, method, 1)
+        assert both[0].values.shape == (8, 8)
+        assert both[0].values.max() > 0
 
 
 def test_legrad_of_the_last_hidden_state_is_that_of_the_output_without_its_norm() -> None:
@@ -216,35 +200,28 @@ def test_legrad_of_the_last_hidden_state_is_that_of_the_output_without_its_norm(
     torch.testing.assert_close(values(model, "legrad"), expected)
 
 
-def test_legrad_of_several_layers_is_refused() -> None:
-    def states(output: Any) -> list[Tensor]:
-        return [state[:, :1] for state in output.hidden_states[1:]]
-
-    reads: tuple[Callable[[Any], Tensor], ...] = (
-        lambda output: reduce(add, states(output))[:, 0],
-        lambda output: torch.cat(states(output), 1).mean(1),
-    )
-    for read in reads:
-        torch.manual_seed(0)
-        with pytest.raises(ValueError, match="the output of its last block, .*, alone, but they"):
-            values(uneven(HiddenState(read)), "legrad")
+class Detached(HiddenState):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            tokens = self.vit(x).last_hidden_state
+        return self.head(tokens[:, 1:].mean(1))
 
 
-def test_gradient_methods_of_a_model_without_gradients_are_refused() -> None:
-    class Probe(HiddenState):
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.no_grad():
-                tokens = self.vit(x).last_hidden_state
-            return self.head(tokens[:, 1:].mean(1))
-
+def test_what_gradients_cannot_say_is_refused() -> None:
     torch.manual_seed(0)
-    model = uneven(Probe(lambda output: output))
-    torch.testing.assert_close(
-        values(model, "attention"), values(model, "attention", queries="patches")
-    )
+    model = uneven(Detached(lambda output: output))
+    right = values(model, "attention", queries="patches")
+    torch.testing.assert_close(values(model, "attention"), right)
     for method in ("relevance", "gradient_attention", "legrad"):
         with pytest.raises(ValueError, match="or runs layers inside torch.no_grad"):
             values(model, method)
+    summed = HiddenState(lambda output: reduce(add, output.hidden_states[1:])[:, 0])
+    joined = HiddenState(
+        lambda output: torch.cat([each[:, :1] for each in output.hidden_states[1:]], 1).mean(1)
+    )
+    for several in (summed, joined):
+        with pytest.raises(ValueError, match="the output of its last block, .*, alone, but they"):
+            values(uneven(several), "legrad")
 
 
 class TwoEncoders(nn.Module):

@@ -8,6 +8,7 @@ import torch
 from small_models import CLASSES, images, small_cnn, token_info
 from torch import nn
 
+import visattn as va
 from visattn.attribution.methods import METHODS, supported_methods
 from visattn.attribution.targets import class_target
 from visattn.models import VisionTransformer
@@ -95,3 +96,36 @@ def test_a_method_maps_each_image_alone_and_leaves_the_model_as_it_was(
     assert all(module.training for module in model.modules())
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
     assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
+
+
+def test_the_model_is_returned_as_it_was_whatever_happens_around() -> None:
+    """Part of it in evaluation or frozen, without gradients, or after an error."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.BatchNorm2d(5), nn.ReLU(), nn.Dropout(0.5),
+                          nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 3))  # fmt: skip
+    model[1].eval()
+    model[6].requires_grad_(requires_grad=False)
+    x = torch.rand(1, 3, 24, 24)
+
+    def state() -> list[Any]:
+        return [
+            [module.training for module in model.modules()],
+            [weight.requires_grad for weight in model.parameters()],
+            [weight.grad for weight in model.parameters()],
+            [bool(m._forward_hooks or m._forward_pre_hooks) for m in model.modules()],
+            [each.tolist() for each in model.state_dict().values()],
+            torch.get_rng_state().tolist(),
+        ]
+
+    def fails(output: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError
+
+    before = state()
+    [right] = va.explain(model, x, "gradcam", 1)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            [same] = va.explain(model, x, "gradcam", 1)
+        assert torch.equal(same.values, right.values)
+    with pytest.raises(ArithmeticError):
+        va.explain(model, x, "gradcam", fails)
+    assert state() == before

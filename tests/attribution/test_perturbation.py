@@ -1,7 +1,5 @@
 """Occlusion and RISE: their masks, and their maps against plain loops over images and masks."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -31,14 +29,6 @@ def test_windows_cover_the_image_and_stay_inside(
     assert (windows >= 0).all()
     assert (windows[:, 2] <= columns).all()
     assert (windows[:, 3] <= rows).all()
-
-
-def test_grids_are_a_prefix_of_more_grids() -> None:
-    grids, shifts = rise_grids(11, num_cells=5, keep_probability=0.4, seed=3)
-    few = rise_grids(4, num_cells=5, keep_probability=0.4, seed=3)
-    assert torch.equal(few[0], grids[:4])
-    assert torch.equal(few[1], shifts[:4])
-    assert set(grids.unique().tolist()) == {0.0, 1.0}
 
 
 def test_rise_masks_are_crops_of_upsampled_grids() -> None:
@@ -107,17 +97,3 @@ def test_rise_is_the_mean_of_masks_weighted_by_scores() -> None:
                 score = subject.model.eval()((mask * x[row])[None]).softmax(1)[0, class_index]
                 expected[row] += score * mask / (11 * 0.4)
     torch.testing.assert_close(result, expected)
-
-
-@pytest.mark.gpu
-def test_maps_on_a_gpu_equal_those_on_the_host() -> None:
-    torch.manual_seed(0)
-    net, x = small_cnn(torch.float32), images(dtype=torch.float32)
-    maps = []
-    for device in ("cpu", "cuda"):
-        subject = replace(net, model=net.model.to(device))
-        target = resolve_target([1, 2], subject)
-        there = x.to(device)
-        maps.append(torch.stack((rise(subject, there, target, num_masks=9),
-                                 occlusion(subject, there, target))).cpu())  # fmt: skip
-    torch.testing.assert_close(*maps, atol=1e-3, rtol=1e-3)  # TensorFloat-32

@@ -1,34 +1,18 @@
-"""Methods agree with pytorch-grad-cam and Captum, which run in a separate environment."""
+"""Methods agree with grad-cam, Captum and torchcam, which run in a separate environment."""
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from visattn.attribution.cam import (
-    eigencam,
-    eigengradcam,
-    finercam,
-    gradcam,
-    gradcam_plus_plus,
-    hirescam,
-    kpcacam,
-    layercam,
-    xgradcam,
-)
-from visattn.attribution.channel_cam import ablationcam, scorecam
-from visattn.attribution.fullgrad import fullgrad
-from visattn.attribution.gradient import input_gradient, input_x_gradient, integrated_gradients
-from visattn.attribution.perturbation import occlusion
-from visattn.attribution.targets import resolve_target
-from visattn.recording.model_info import FeatureLayer, ModelInfo
-from visattn.recording.subject import Subject
+import visattn as va
+from visattn.attribution import METHODS
 
-ROOT = Path(__file__).resolve().parents[2]
-PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
 CLASS_INDICES = [2, 0]
 SCRIPT = """
 import sys, cv2, numpy as np, torch
@@ -112,6 +96,14 @@ results["input_x_gradient"] = InputXGradient(model).attribute(
     x.clone().requires_grad_(), target).detach()
 results["occlusion"] = Occlusion(model).attribute(
     x, (3, 9, 9), (3, 6, 6), target=target, baselines=0)
+from torchcam import methods as torchcam
+model.eval()
+# Its Grad-CAM++ takes another divisor than the paper and grad-cam.
+for name, kind in (("GradCAM", "gradcam"), ("LayerCAM", "layercam"), ("XGradCAM", "xgradcam")):
+    for row, index in enumerate(indices):
+        with getattr(torchcam, name)(model, "3") as extractor:
+            [one] = extractor(index, model(x[row:row + 1]), normalized=False)
+            results[f"torchcam {kind} {row}"] = one.detach()
 save_file({name: value.contiguous() for name, value in results.items()}, sys.argv[2])
 """
 
@@ -121,103 +113,105 @@ def network() -> nn.Module:
     last = nn.Linear(42, 4)
     last.weight.data *= 1000  # so that the 1e-6 that grad-cam adds to a divisor do not count
     return nn.Sequential(
-        nn.Conv2d(3, 5, 3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(5, 7, 3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d((2, 3)),
-        nn.Flatten(),
-        last,
-    )
+        nn.Conv2d(3, 5, 3, stride=2, padding=1), nn.ReLU(),
+        nn.Conv2d(5, 7, 3, stride=2, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d((2, 3)), nn.Flatten(), last,
+    ).eval()  # fmt: skip
 
 
-def normalized_and_resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return maps normalized to [0, 1] and resized, as pytorch-grad-cam does."""
+X = torch.randn(2, 3, 56, 72, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """Maps of the other libraries."""
+    if not PYTHON.exists():
+        pytest.fail("no .venv-peers; make peers installs it")
+    folder = tmp_path_factory.mktemp("peers")
+    files = [str(folder / f"{name}.safetensors") for name in ("inputs", "results")]
+    save_file({**network().state_dict(), "x": X}, files[0])
+    subprocess.run([PYTHON, "-c", SCRIPT, *files], check=True)
+    return load_file(files[1])
+
+
+def ours(method: str, *, divisor: float = 1.0, target: Any = None, **options: Any) -> Tensor:
+    """Return the maps of both images, of a network whose scores are smaller by a divisor."""
+    model: Any = network()
+    model[6].weight.data /= divisor
+    targets = [[target or index] for index in CLASS_INDICES]
+    if METHODS[method].needs == "features" and method != "fullgrad":
+        options["layers"] = "3"
+    maps = va.explain(model, X, method, targets, input_size=(56, 72), **options)
+    return torch.stack([heatmap.values for [heatmap] in maps])
+
+
+def unit(maps: Tensor) -> Tensor:
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
-    scaled = ((maps - low) / (1e-7 + high - low))[:, None]
-    large = nn.functional.interpolate(scaled, size, mode="bilinear", align_corners=False)[:, 0]
-    low, high = large.amin((1, 2), keepdim=True), large.amax((1, 2), keepdim=True)
-    return (large - low) / (1e-7 + high - low)
+    return (maps - low) / (1e-7 + high - low)
 
 
-def check_maps_of_small_scores(subject: Subject, x: Tensor, expected: dict[str, Tensor]) -> None:
-    last: nn.Linear = subject.model[6]  # pyright: ignore[reportIndexIssue, reportAssignmentType]
-    last.weight.data /= 1000
-    target = resolve_target(CLASS_INDICES, subject)
-    # Theirs takes the references from a list; of a single one no weight is left.
-    index = torch.tensor(CLASS_INDICES)
+def resized(maps: Tensor) -> Tensor:
+    """Return maps normalized and resized as grad-cam does."""
+    scaled = unit(maps)[:, None]
+    return unit(nn.functional.interpolate(scaled, (56, 72), mode="bilinear")[:, 0])
 
-    def difference(scores: Tensor) -> Tensor:
-        rows = torch.arange(2)
-        return scores[rows, index] - 0.6 * scores[rows, (index + 1) % 4]
 
-    result = normalized_and_resized(gradcam(subject, x, difference), (56, 72))
-    torch.testing.assert_close(result, expected["finercam"], atol=5e-6, rtol=0)
-    scores = subject.model(x).detach()
-    for row, image in enumerate(x):
-        distances = (scores[row] - scores[row, index[row]]).abs()
-        nearest = int(distances.argsort()[1])
-        ours = finercam(
-            subject, image[None], resolve_target(int(index[row]), subject), num_references=1
-        )
-        theirs = gradcam(
-            subject, image[None], lambda out, n=nearest, c=index[row]: out[:, c] - out[:, n]
-        )
-        torch.testing.assert_close(ours, theirs)
-    for name, method in (("eigengradcam", eigengradcam), ("kpcacam", kpcacam)):
-        result = method(subject, x, target)
-        for ours, projection in zip(result, expected[name], strict=True):
-            sign = 1 if bool((ours * projection).sum() > 0) else -1  # theirs is arbitrary
-            torch.testing.assert_close(ours, (sign * projection).relu(), atol=5e-6, rtol=1e-4)
-    last.weight.data *= 1000
+def small(output: Tensor) -> Tensor:
+    return output[range(len(output)), CLASS_INDICES] / 1000
+
+
+def finer(output: Tensor) -> Tensor:
+    """With one reference, which grad-cam takes from a list."""
+    rows, index = torch.arange(len(output)), torch.tensor(CLASS_INDICES)
+    return output[rows, index] - 0.6 * output[rows, (index + 1) % 4]
+
+
+GRAD_CAM = (
+    "gradcam", "gradcam++", "layercam", "hirescam", "xgradcam", "ablationcam", "scorecam",
+    "finercam", "fullgrad", "eigencam", "eigengradcam", "kpcacam",
+)  # fmt: skip
 
 
 @pytest.mark.peers
-def test_maps_equal_those_of_pytorch_grad_cam_and_captum(tmp_path: Path) -> None:
-    if not PYTHON.exists():
-        pytest.fail("no .venv-peers; make peers installs it")
-    model, x = network(), torch.randn(2, 3, 56, 72, generator=torch.Generator().manual_seed(0))
-    save_file({**model.state_dict(), "x": x}, tmp_path / "inputs.safetensors")
-    files = [str(tmp_path / f"{name}.safetensors") for name in ("inputs", "results")]
-    subprocess.run([PYTHON, "-c", SCRIPT, *files], check=True)
-    expected = load_file(files[1])
-    layer = FeatureLayer("3", "b c y x", (14, 18))
-    info = ModelInfo(
-        "net", "other", (56, 72), (0.5,) * 3, (0.5,) * 3, "none", feature_layers=(layer,)
-    )
-    subject = Subject(model, info, model)
-    target = resolve_target(CLASS_INDICES, subject)
-    for name, method in (
-        ("gradcam", gradcam),
-        ("gradcam++", gradcam_plus_plus),
-        ("layercam", layercam),
-        ("hirescam", hirescam),
-        ("xgradcam", xgradcam),
-        ("ablationcam", ablationcam),
-    ):
-        result = normalized_and_resized(method(subject, x, target), (56, 72))
-        torch.testing.assert_close(result, expected[name], atol=5e-6, rtol=0)
-    small = scorecam(subject, x, lambda scores: scores[[0, 1], CLASS_INDICES] / 1000)
-    result = normalized_and_resized(small, (56, 72))
-    torch.testing.assert_close(result, expected["scorecam"], atol=5e-6, rtol=0)
-    maps = fullgrad(subject, x, target)
-    low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
-    result = (maps - low) / (high - low)
-    torch.testing.assert_close(result, expected["fullgrad"], atol=5e-6, rtol=0)
-    for result, projection in zip(eigencam(subject, x, target), expected["eigencam"], strict=True):
-        sign = 1 if bool((result * projection).sum() > 0) else -1  # theirs is arbitrary
-        torch.testing.assert_close(result, (sign * projection).relu(), atol=5e-6, rtol=1e-5)
-    check_maps_of_small_scores(subject, x, expected)
-    result = input_x_gradient(subject, x, target)
-    theirs = expected["input_x_gradient"].sum(1)
-    torch.testing.assert_close(result, theirs, atol=1e-4, rtol=1e-5)
-    result = gradcam(subject, x, target)
-    torch.testing.assert_close(result, expected["captum_gradcam"][:, 0], atol=1e-6, rtol=1e-6)
-    result = integrated_gradients(subject, x, target, n_steps=16)
-    torch.testing.assert_close(
-        result, expected["integrated_gradients"].sum(1), atol=1e-4, rtol=1e-5
-    )
-    result = input_gradient(subject, x, target)
-    torch.testing.assert_close(result, expected["saliency"].amax(1), atol=0, rtol=1e-6)
-    result = occlusion(subject, x, target, sliding_window_size=9, stride=6, score_type="logits")
-    torch.testing.assert_close(result, expected["occlusion"][:, 0], atol=1e-2, rtol=1e-4)
+@pytest.mark.parametrize("name", GRAD_CAM)
+def test_grad_cam(name: str, expected: dict[str, Tensor]) -> None:
+    theirs = expected[name]
+    if name in ("eigencam", "eigengradcam", "kpcacam"):  # before normalization, of any sign
+        maps = ours(name, divisor=1.0 if name == "eigencam" else 1000.0)
+        signs = (maps * theirs).sum((1, 2), keepdim=True).sign()
+        torch.testing.assert_close(maps, (signs * theirs).relu(), atol=5e-6, rtol=1e-4)
+    elif name == "fullgrad":
+        torch.testing.assert_close(unit(ours(name)), theirs, atol=5e-6, rtol=0)
+    else:
+        maps = {
+            "scorecam": lambda: ours(name, target=small),
+            "finercam": lambda: ours("gradcam", divisor=1000.0, target=finer),
+        }.get(name, lambda: ours(name))()
+        torch.testing.assert_close(resized(maps), theirs, atol=5e-6, rtol=0)
+
+
+CAPTUM: dict[str, tuple[str, dict[str, Any], float]] = {
+    "captum_gradcam": ("gradcam", {}, 1e-6),
+    "input_x_gradient": ("input_x_gradient", {}, 1e-4),
+    "integrated_gradients": ("integrated_gradients", {"n_steps": 16}, 1e-4),
+    "saliency": ("input_gradient", {}, 1e-6),
+    "occlusion": ("occlusion", {"sliding_window_size": 9, "stride": 6, "score_type": "logits"},
+        1e-2),
+}  # fmt: skip
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", CAPTUM)
+def test_captum(name: str, expected: dict[str, Tensor]) -> None:
+    method, options, atol = CAPTUM[name]
+    theirs = expected[name]
+    over_colors = {"saliency": theirs.amax(1), "occlusion": theirs[:, 0]}
+    right = over_colors.get(name, theirs.sum(1))
+    torch.testing.assert_close(ours(method, **options), right, atol=atol, rtol=1e-4)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", ["gradcam", "layercam", "xgradcam"])
+def test_torchcam(name: str, expected: dict[str, Tensor]) -> None:
+    theirs = torch.cat([expected[f"torchcam {name} {row}"] for row in (0, 1)])
+    torch.testing.assert_close(unit(ours(name)), unit(theirs), atol=5e-6, rtol=0)

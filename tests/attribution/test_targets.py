@@ -7,7 +7,6 @@ from small_models import CLASSES, small_cnn
 from torch import Tensor, nn
 
 import visattn as va
-from visattn.attribution.perturbation import evaluate_target
 from visattn.attribution.targets import resolve_target
 
 SCORES = torch.tensor([[1.0, 5.0, 2.0, 0.0], [7.0, 3.0, 4.0, 6.0], [0.0, 1.0, 2.0, 3.0]])
@@ -46,17 +45,6 @@ def test_functions_of_the_output_are_targets() -> None:
     assert target(SCORES).tolist() == [-4, 4, -1]
     assert target.initial_values == (-4, 4, -1)
     assert resolve_target(target, small_cnn()) is target
-
-
-def test_variants_of_images_are_evaluated_in_one_forward_pass() -> None:
-    subject = small_cnn()
-    subject.model.eval()
-    variants = torch.randn(5, 2, 3, 13, 17, dtype=torch.float64)
-    target = resolve_target([1, 3], subject)
-    values = evaluate_target(subject, variants, target, score_type="probabilities")
-    for variant, value in zip(variants, values, strict=True):
-        expected = subject.scores(variant).softmax(1)
-        torch.testing.assert_close(value, torch.stack([expected[0, 1], expected[1, 3]]))
 
 
 @pytest.mark.parametrize("end", [nn.Identity(), nn.Softmax(1), nn.LogSoftmax(1), nn.Sigmoid()])

@@ -162,21 +162,6 @@ def test_the_last_call_counts_or_the_selected_one() -> None:
         resolve_feature_layer(subject, "act#0")
 
 
-def test_unknown_modules_raise_an_error_with_similar_names() -> None:
-    subject = analyze_model(Shared(), SIZE)
-    with pytest.raises(
-        ValueError, match="must name a module of Shared, got 'heed'; did you mean head"
-    ):
-        resolve_feature_layer(subject, "heed")
-    with pytest.raises(
-        ValueError, match="must name a module of Shared, got 'act#x'; did you mean act"
-    ):
-        resolve_feature_layer(subject, "act#x")
-    with pytest.raises(ValueError, match="a module of the Shared, got a ReLU that is not part"):
-        resolve_feature_layer(subject, nn.ReLU())
-    assert all(not part._forward_hooks for part in subject.model.modules())
-
-
 def test_blocks_of_oblong_images_are_as_oblong() -> None:
     model = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.Identity(), nn.Flatten(), nn.Linear(1800, 2))
     subject = analyze_model(model, (24, 240))

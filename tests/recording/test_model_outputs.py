@@ -13,7 +13,6 @@ from visattn.recording.frozen import frozen
 from visattn.recording.outputs import (
     OutputLayout,
     class_scores,
-    describe_output,
     detect_output_layout,
     read_detections,
 )
@@ -29,43 +28,52 @@ class Record:
     logits: Any
 
 
-def test_class_scores_are_found_in_common_outputs() -> None:
-    other = torch.zeros(3, 7)
-    cases: list[tuple[Any, str]] = [
-        (SCORES, ""),
-        (SCORES[:, :, None, None], ""),
-        ([DENSE, SCORES], "[1]"),
-        ({"aux": other, "out": SCORES}, "out"),
-        ({"features": other, "shape": SCORES}, "shape"),
-        (Record(other, SCORES), "logits"),
-        (Pair(other, SCORES), "prediction"),
-    ]
-    for output, key in cases:
+OTHER = torch.zeros(3, 7)
+FOUND: list[tuple[Any, str]] = [
+    (SCORES, ""),
+    (SCORES[:, :, None, None], ""),
+    ([DENSE, SCORES], "[1]"),
+    ({"aux": OTHER, "out": SCORES}, "out"),
+    ({"features": OTHER, "shape": SCORES}, "shape"),
+    (Record(OTHER, SCORES), "logits"),
+    (Pair(OTHER, SCORES), "prediction"),
+]
+# Output, what is said of it, and the functions that are suggested.
+SUGGESTED: list[tuple[Any, str, tuple[str, ...]]] = [
+    ((OTHER, SCORES), "several", ("output[0][:, 3]", "output[1][:, 3]")),
+    ({"aux": SCORES, "main": SCORES}, "several", ("output['aux'][:, 3]", "output['main'][:, 3]")),
+    ([SCORES[:, :2, None, None], SCORES[:, 0]], "several",
+     ("output[0][:, 1].mean((1, 2))", "output[1]")),
+    (DENSE, "no class", ("output[:, 3].mean((1, 2))",)),
+    ({"out": DENSE, "aux": SCORES}, "no class", ("output['out'][:, 3].mean((1, 2))",)),
+    ([DENSE, DENSE], "no class", ("output[1][:, 3].mean((1, 2))",)),
+    (Record(SCORES, torch.zeros(3, 9, 4)), "no class", ("output.logits[:, 0, 3]",)),
+    ({"pooler_output": SCORES}, "no class", ("output['pooler_output'][:, 3]",)),
+    ({"counts": SCORES.long()}, "no class", ("output['counts'][:, 3]",)),
+]  # fmt: skip
+
+
+def test_class_scores_are_found_or_a_function_is_suggested() -> None:
+    for output, key in FOUND:
         layout = detect_output_layout(output, 3)
         assert (layout.key, layout.num_classes, layout.error) == (key, 5, "")
         assert torch.equal(class_scores(output, 3), SCORES)
-    single = class_scores(SCORES[:, 0], 3)
-    assert torch.equal(single, SCORES[:, :1])
-
-
-def test_which_of_several_outputs_holds_the_scores_is_not_guessed() -> None:
-    other = torch.zeros(3, 7)
-    for output, functions in (
-        ((other, SCORES), ("output[0][:, 3]", "output[1][:, 3]")),
-        ({"aux": SCORES, "main": SCORES}, ("output['aux'][:, 3]", "output['main'][:, 3]")),
-        ([SCORES[:, :2, None, None], SCORES[:, 0]], ("output[0][:, 1].mean((1, 2))", "output[1]")),
-    ):
+    assert torch.equal(class_scores(SCORES[:, 0], 3), SCORES[:, :1])
+    for output, said, functions in SUGGESTED:
         error = detect_output_layout(output, 3).error
-        assert "several tensors that may be class scores" in error
         assert error.endswith(", ".join(f"target=lambda output: {each}" for each in functions))
         for function in functions:
             target = eval(f"lambda output: {function}", {"torch": torch})
             assert target(output).shape == (3,)
-        with pytest.raises(ValueError, match="no class to explain: its output has several"):
+        with pytest.raises(ValueError, match=f"no class to explain: its output has {said}"):
             class_scores(output, 3)
-    assert detect_output_layout((other, SCORES), 3, 5).key == "[1]"  # the number of classes decides
+    # The number of classes decides.
+    assert detect_output_layout((OTHER, SCORES), 3, 5).key == "[1]"
     assert detect_output_layout((SCORES, SCORES), 3, 5).error
-    assert "output[1]" in detect_output_layout((other, SCORES), 3, 4).error
+    assert "output[1]" in detect_output_layout((OTHER, SCORES), 3, 4).error
+    detections = [{"boxes": SCORES, "scores": SCORES[:, 0]}] * 3
+    assert "target=visattn.BoxTarget(" in detect_output_layout(detections, 3).error
+    assert detect_output_layout(None, 3).error
 
 
 class Heads(nn.Module):
@@ -165,30 +173,6 @@ def test_features_of_a_network_without_its_classifier_are_no_scores() -> None:
     for index, (model, assumed) in enumerate(scores):
         layout = layout_of(model.eval())
         assert (layout.features, layout.assumed) == ("", assumed), index
-
-
-def test_outputs_without_scores_suggest_a_target_function() -> None:
-    cases: list[tuple[Any, str]] = [
-        (DENSE, "output[:, 3].mean((1, 2))"),
-        ({"out": DENSE, "aux": SCORES}, "output['out'][:, 3].mean((1, 2))"),
-        ([DENSE, DENSE], "output[1][:, 3].mean((1, 2))"),
-        (Record(SCORES, torch.zeros(3, 9, 4)), "output.logits[:, 0, 3]"),
-        ({"pooler_output": SCORES}, "output['pooler_output'][:, 3]"),
-        ({"counts": SCORES.long()}, "output['counts'][:, 3]"),
-    ]  # fmt: skip
-    for output, function in cases:
-        error = detect_output_layout(output, 3).error
-        assert error.endswith(f"target=lambda output: {function}")
-        target = eval(f"lambda output: {function}", {"torch": torch})
-        assert target(output).shape == (3,)
-        with pytest.raises(
-            ValueError, match="the model has no class to explain: its output has no class"
-        ):
-            class_scores(output, 3)
-    detections = [{"boxes": SCORES, "scores": SCORES[:, 0]}] * 3
-    assert "target=visattn.BoxTarget(" in detect_output_layout(detections, 3).error
-    assert detect_output_layout(None, 3).error
-    assert describe_output(None) == "a NoneType: empty"
 
 
 @dataclass

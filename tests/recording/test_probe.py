@@ -1,16 +1,25 @@
 """Tokens lie where their pixels are, in whatever order; what cannot be placed is refused."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
 
 import visattn as va
+from visattn.attribution.layer_outputs import layer_activations
+from visattn.attribution.methods import METHODS
+from visattn.attribution.targets import resolve_target
 from visattn.recording.feature_layers import resolve_feature_layer
 from visattn.recording.places import place_tokens
+from visattn.recording.probe import probe_model
 from visattn.recording.subject import analyze_model
+
+Pair = tuple[int, int]
 
 GRID = (4, 6)
 CELLS = GRID[0] * GRID[1]
@@ -68,6 +77,94 @@ def test_each_token_has_its_own_place(name: str) -> None:
         patches = model.order >= 0
         expected[model.order[patches]] = weights[patches]
         torch.testing.assert_close(found.values.flatten(), expected, atol=1e-6, rtol=1e-5)
+
+
+class Patches(nn.Module):
+    """A transformer that cuts patches by a reshape and projects them by a linear layer."""
+
+    def __init__(self, size: Pair, patch: Pair, *, by_columns: bool = False) -> None:
+        super().__init__()
+        self.grid = size[0] // patch[0], size[1] // patch[1]
+        self.patch, self.by_columns = patch, by_columns
+        self.proj = nn.Linear(3 * patch[0] * patch[1], 12)
+        self.pos = nn.Parameter(torch.randn(1, self.grid[0] * self.grid[1], 12) / 3)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(12, 2, 17, batch_first=True, norm_first=True)
+            for _ in range(2)
+        )
+        self.fc = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (rows, columns), (height, width) = self.grid, self.patch
+        patches = x.unflatten(3, (columns, width)).unflatten(2, (rows, height))
+        order = (0, 4, 2, 1, 3, 5) if self.by_columns else (0, 2, 4, 1, 3, 5)
+        x = self.proj(patches.permute(order).flatten(3).flatten(1, 2)) + self.pos
+        for layer in self.layers:
+            x = layer(x)
+        return self.fc(x.mean(1))
+
+
+def timm_model(size: Pair, patch: Pair) -> nn.Module:
+    sizes: dict[str, Any] = {"img_size": size, "patch_size": patch}
+    return VisionTransformer(**sizes, embed_dim=12, depth=2, num_heads=2, num_classes=5)
+
+
+MODELS: dict[str, Callable[[Pair, Pair], nn.Module]] = {
+    "timm": timm_model,
+    "reshape": Patches,
+    "by columns": partial(Patches, by_columns=True),
+}
+# Size and patch; 4 x 16 cells could be 8 x 8 square ones, 8 x 9 ones are nearly square.
+OBLONG = (((96, 96), (24, 6)), ((88, 144), (11, 16)), ((56, 88), (8, 44)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_maps_lie_where_changed_patches_are(name: str) -> None:
+    for size, patch in OBLONG:
+        torch.manual_seed(5)
+        model = MODELS[name](size, patch).eval()
+        grid = size[0] // patch[0], size[1] // patch[1]
+        case = f"{name}, patches of {patch} on {size}"
+        subject = analyze_model(model, size)
+        info = subject.info
+        placed = [*info.attention_layers, *info.feature_layers]
+        assert {layer.grid for layer in placed} == {grid}, case
+        x = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(3))
+        target = resolve_target(1, subject)
+        for method in ("rollout", "gradcam", "legrad"):
+            assert METHODS[method].function(subject, x, target).shape == (1, *grid), case
+        cell = (grid[0] - 2, 1)
+        place = [slice(n * side, (n + 1) * side) for n, side in zip(cell, patch, strict=True)]
+        changed = x.clone()
+        changed[:, :, *place] += 3
+        features: list[Tensor] = []
+        with va.record(subject) as recording, torch.no_grad():
+            for images in (x, changed):
+                layer = info.feature_layers[0]
+                features.append(layer_activations(subject, images, target, layer)[0])
+        first = info.attention_layers[0].site
+        before, after = (each.values for each in recording.maps if each.site == first)
+        for change in ((features[1] - features[0]).square().sum((0, 1)),
+                       (after - before).abs().sum((0, 1, 2))):  # fmt: skip
+            assert divmod(int(change.argmax()), grid[1]) == cell, case
+
+
+def test_smooth_features_are_not_read_on_another_grid() -> None:
+    class Smooth(nn.Module):
+        """Features with large receptive fields, as tokens."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = avg_pool2d(x, patch)
+            for _ in range(rounds):
+                x = avg_pool2d(x, 5, 1, 2)
+            return x.flatten(2).mT
+
+    for *size, height, width in ((64, 112, 8, 8), (112, 112, 16, 4), (96, 96, 6, 24)):
+        patch, grid = (height, width), (size[0] // height, size[1] // width)
+        for rounds in range(4):
+            layer = probe_model(nn.Sequential(Smooth()), (size[0], size[1]), 3).once("0")
+            assert layer is None or layer.grid == grid, (size, patch, rounds)
+            assert layer or rounds, (size, patch)
 
 
 def test_tokens_that_no_pixel_moves_alone_have_no_place() -> None:

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from visattn.attribution.layer_weights import read_shares
 from visattn.recording.model_info import ModelInfo
-from visattn.recording.read_rows import shares_of_rows
-from visattn.recording.score_trace import GradientsKept
-from visattn.recording.subject import Subject, analyze_model
+from visattn.recording.subject import analyze_model
 
 GRID, PATCHES, WIDTH = (3, 5), 15, 24
 FACTORS = torch.linspace(1, 4, PATCHES)
@@ -77,6 +75,8 @@ HEADS: dict[str, tuple[str, Callable[[Any, Tensor], Tensor], list[float], Tensor
     "weighted plane": ("none", weighted_plane, [], FACTORS, "mixture"),
     "two heads": ("distilled", lambda m, t: m.head(t[:, 0]) + m.wide(t[:, 1].repeat(1, 2)), [1, 1],
                   ZEROS, "distilled"),
+    "number": ("class", lambda m, t: m.head(t[:, 0]) * (1 + 0 * float(t.detach().sum())), [1],
+               ZEROS, "class"),
     "register": ("registers", lambda m, t: m.head(t[:, 1]), [0, 1, 0], ZEROS, "mixture"),
     "last token": ("class", lambda m, t: m.head(t[:, -1]), [0], torch.eye(PATCHES)[-1], "mixture"),
     "center": ("class", lambda m, t: m.head(plane(m, t)[:, :, 1, 1:4].mean(-1)), [0],
@@ -93,8 +93,11 @@ def shares(info: ModelInfo) -> Tensor:
 def test_rows_are_those_that_the_head_reads(name: str) -> None:
     kind, read, prefix, patches, pooling = HEADS[name]
     torch.manual_seed(0)
-    model = Classifier(read, kind).eval()
+    model: Any = Classifier(read, kind).eval()
+    if name == "patches":
+        nn.init.zeros_(model.head.weight)  # as before training
     info = analyze_model(model).info
+    nn.init.normal_(model.head.weight)
     expected = torch.cat((torch.tensor(prefix, dtype=torch.float32), patches))
     torch.testing.assert_close(shares(info), expected / expected.sum(), atol=1e-4, rtol=0)
     assert (info.pooling, info.pooling_assumed, info.unread_layers) == (pooling, "", ())
@@ -127,13 +130,6 @@ def test_rows_of_transposed_weights_are_read() -> None:
     assert shares(info).tolist() == torch.eye(PATCHES)[-1].tolist()
 
 
-def test_zero_initialized_heads_and_constant_scores() -> None:
-    torch.manual_seed(0)
-    model: Any = Classifier(HEADS["patches"][1]).eval()
-    nn.init.zeros_(model.head.weight)
-    assert analyze_model(model).info.pooling == "mean"
-
-
 class Detached(Classifier):
     """The encoder runs without gradients, as that of a linear probe often does."""
 
@@ -149,13 +145,11 @@ class Detached(Classifier):
 
 def test_rows_are_measured_without_gradients() -> None:
     torch.manual_seed(0)
-    for context in (torch.no_grad, torch.inference_mode):
-        for name in ("patches", "last token", "class"):
-            _, read, _, patches, pooling = HEADS[name]
-            info = analyze_model(Detached(context, read).eval()).info
-            assert (info.pooling, info.pooling_assumed) == (pooling, "")
-            read_patches = shares(info)[1:] > 0
-            assert torch.equal(read_patches, patches > 0)
+    for context, name in ((torch.no_grad, "patches"), (torch.inference_mode, "last token")):
+        _, read, _, patches, pooling = HEADS[name]
+        info = analyze_model(Detached(context, read).eval()).info
+        assert (info.pooling, info.pooling_assumed) == (pooling, "")
+        assert torch.equal(shares(info)[1:] > 0, patches > 0)
     partly = Classifier(lambda m, t: m.head(t[:, 0]) + m.head(m.patches(t).mean(1).detach()))
     assert str(analyze_model(partly.eval()).info.read_rows) == "class 0.5, patches 0.5"
 
@@ -176,50 +170,3 @@ def test_timm_pools_are_measured() -> None:
     unpooled = analyze_model(encoder(global_pool="", num_classes=3).eval()).info
     assert (unpooled.pooling, unpooled.read_rows) == ("class", None)
     assert unpooled.pooling_assumed.startswith("its output tells no tokens")
-
-
-class TwoEncoders(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.image_size = encoder(), encoder(), (48, 80)
-        self.head = nn.Linear(WIDTH, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.first(x) + self.second(x))
-
-
-def test_layers_side_by_side_are_not_multiplied() -> None:
-    subject: Subject = analyze_model(TwoEncoders().eval())
-    assert subject.info.parallel_layers == ("first.blocks.1.attn", "second.blocks.0.attn")
-
-
-def test_shares_are_factors_of_parallel_gradients_and_sizes_of_others() -> None:
-    generator = torch.Generator().manual_seed(0)
-    mean, other = nn.functional.normalize(torch.randn(2, 31, generator=generator))
-    for rows, prefix, expected in (
-        ([3 * mean, -mean, mean, 2 * mean], 1, [3, 1, 1, 2]),
-        ([6 * other, mean, mean, mean], 1, [6, 1, 1, 1]),
-        ([3.5 * other, mean, mean, mean], 1, [3, 1, 1, 1]),
-        ([mean, 1.3 * other, 0 * mean], 2, [1, 1, 0]),
-        ([mean, 3 * other, 0 * mean], 2, [1, 3, 0]),
-        ([1.2 * other, mean, mean, 0 * mean, 0 * mean], 1, [1, 1, 1, 0, 0]),
-    ):
-        weights = torch.tensor(expected, dtype=torch.float32)
-        measured, linear = shares_of_rows(torch.stack(rows), prefix)
-        torch.testing.assert_close(measured, weights / weights.sum(), atol=1e-5, rtol=0)
-        assert linear
-    patches = torch.eye(31)[:4]  # a maximum takes one channel from each
-    measured, linear = shares_of_rows(torch.cat((0 * patches[:1], patches)), 1)
-    assert (measured.tolist(), linear) == ([0, 0.25, 0.25, 0.25, 0.25], False)
-
-
-def test_numbers_of_detached_tensors_give_no_warning() -> None:
-    before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # pyright: ignore[reportUnknownMemberType]
-    x = torch.tensor(2.0, requires_grad=True)
-    try:
-        with GradientsKept():
-            numbers = float(x.detach()), int(x.detach()), complex(x.detach())
-    finally:
-        torch.set_warn_always(before)  # pyright: ignore[reportUnknownMemberType]
-    assert numbers == (2.0, 2, 2 + 0j)

@@ -1,0 +1,162 @@
+"""What can be neither recorded nor placed is refused, and the error says what to do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import transformers
+from torch import Tensor, nn
+
+import visattn as va
+from tests.helpers.image_text_models import tiny_detector
+from visattn.blocks.tap import Tap
+from visattn.models.vit import VisionTransformer
+from visattn.recording.subject import analyze_model
+
+X = torch.zeros(1, 3, 32, 32)
+PHOTO = np.zeros((128, 192, 3), np.uint8)
+THIN: dict[str, Any] = {"depth": 2, "embed_dim": 24, "num_heads": 2}
+PLAIN: dict[str, Any] = {
+    "image_size": (48, 80), "patch_size": 8, "hidden_size": 24, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "intermediate_size": 16,
+}  # fmt: skip
+
+
+def vit() -> VisionTransformer:
+    return VisionTransformer(("a", "b"), img_size=(32, 32), patch_size=8, embed_dim=12, depth=2,
+                             num_heads=2)  # fmt: skip
+
+
+def recorded(model: Any, x: Any = X, **options: Any) -> Callable[[], None]:
+    """Return a call that records a model on images, or without a run of it."""
+
+    def call() -> None:
+        made = (
+            model() if isinstance(model, Callable) and not isinstance(model, nn.Module) else model
+        )  # type: ignore[arg-type]
+        with va.record(made, **options):
+            if x is not None:
+                made(x)
+
+    return call
+
+
+def analyzed(model: Callable[[], Any], *args: Any) -> Callable[[], object]:
+    return lambda: analyze_model(model(), *args)
+
+
+def detector(build: Callable[[], Any], index: int, size: tuple[int, int]) -> Callable[[], object]:
+    target = va.QueryTarget(index)
+    return lambda: va.explain(build(), PHOTO, "attention", target, input_size=size)
+
+
+def yolos() -> Any:
+    config: dict[str, Any] = {**PLAIN, "image_size": [64, 96], "num_detection_tokens": 5}
+    return transformers.YolosForObjectDetection(transformers.YolosConfig(**config)).eval()
+
+
+def flash() -> Any:
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**PLAIN))
+    model.config._attn_implementation = "flash_attention_2"
+    return model
+
+
+def dropping() -> Any:
+    return timm.create_model("vit_tiny_patch16_224", img_size=80, patch_drop_rate=0.3, **THIN)
+
+
+def shuffled() -> Any:
+    return transformers.ViTMAEModel(transformers.ViTMAEConfig(**PLAIN, mask_ratio=0.0))
+
+
+class Flat(nn.Module):
+    """A network for images of 32 x 32 without any configuration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU())
+        self.head = nn.Linear(5 * 8 * 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x).flatten(1))
+
+
+class OfBatch(Flat):
+    """Takes what a data loader returns."""
+
+    def forward(self, x: Any) -> Tensor:
+        return super().forward(x["image"])
+
+
+def tokens(kind: Any = "tokens", **options: Any) -> nn.Module:
+    return nn.Sequential(Tap(kind, **options))
+
+
+ODD = nn.Sequential(nn.Flatten(), nn.Linear(3 * 17 * 19, 2))
+TRAINED = nn.Sequential(nn.Conv2d(3, 5, 4, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+TRAINED(X)
+KERNELS = r"'sdpa' or 'eager' .* got 'flash_attention_2' .*set_attn_implementation\('sdpa'\)"
+NO_GRID = r"over 7 tokens must have a grid .* at 0 has none .*2, 3, 5, 7.*set tap\.grid"
+CASES: list[tuple[Callable[[], Any], str]] = [
+    # recording
+    (recorded(nn.ReLU(), None), "ReLU must run .*it has none"),
+    (recorded(tokens("gate"), None), r"Sequential must run .* a tap \(0\)"),
+    (recorded(lambda: timm.create_model("test_resnet"), torch.zeros(1, 3, 160, 160)),
+     "nor ran scaled_dot_product_attention"),
+    (recorded(lambda: timm.create_model("test_resnet"), None), "must run inside the with block"),
+    (recorded(lambda: timm.create_model("vit_tiny_patch16_224", **THIN).blocks,
+              torch.randn(1, 16, 24)), "no image was passed in before it ran"),
+    (recorded(tokens(), torch.rand(2, 3, 5, 7)), NO_GRID),
+    (recorded(tokens("words"), torch.rand(2, 3, 5, 7)), NO_GRID),
+    (recorded(tokens(grid=(1, 5)), torch.rand(2, 5, 5), queries="class"),
+     r"attention at 0 can only be recorded with queries='all' and heads=None"),
+    (recorded(vit, layers=3), r"got 3; the layers are blocks\.0"),
+    (recorded(vit, layers="stages*"), r"got 'stages\*'; the layers are blocks\.0"),
+    (recorded(vit, queries="register"), "no register token; its prefix tokens are class: pass one"),
+    (recorded(vit, queries=[17]), "there are 17 tokens"),
+    (recorded(vit, heads=[-5]), "there are 2 heads"),
+    (recorded(vit, queries="class", differentiable=True), "differentiable=True requires all"),
+    (recorded(vit, heads=[0], differentiable=True), "differentiable=True requires all"),
+    (recorded(flash, None), KERNELS),
+    (analyzed(flash), KERNELS),
+    (recorded(shuffled, torch.randn(2, 3, 48, 80)), "tokens without a position of their own"),
+    (recorded(dropping, torch.randn(2, 3, 80, 80)), "18 tokens instead of 26 as in the probe run"),
+    # queries of detectors
+    (detector(lambda: tiny_detector("DeformableDetr"), 2, (64, 96)),
+     "from its queries .* sample points.*: gradcam"),
+    (detector(yolos, 2, (64, 96)), "from its queries .* tokens of the encoder; supported"),
+    (detector(lambda: tiny_detector("Detr"), 9, (64, 96)), "numbered from 0, got index 9"),
+    # what cannot be analyzed
+    (analyzed(lambda: torch.jit.trace(Flat(), X), 32), "torch.jit made it: pass the original"),
+    (analyzed(lambda: nn.Sequential(torch.jit.script(Flat())), 32), "Python, but torch.jit made"),
+    (analyzed(lambda: torch.export.export(Flat(), (X,)).module(), 32), "but torch.export made it"),
+    (analyzed(lambda: Flat().to("meta"), 32), "must be loaded, but they are on device meta"),
+    (analyzed(OfBatch, 32), "a batch of images with 3 channels, and nothing else"),
+    (analyzed(Flat), r"224 x 224 pixels, but Flat raised an error \(RuntimeError.*; "
+     r"it runs on 32 x 32: input_size=\(32, 32\), or --input-size 32x32$"),
+    (analyzed(lambda: ODD), r"its images, input_size=\(height, width\)"),
+    *((analyzed(Flat, wrong), r"a positive integer or \(height, width\)")
+      for wrong in (0, (3,), (3, 17, 19), "32")),
+    (analyzed(Flat, 32, ["cat", "dog"]), "a name for each of 3 classes, got 2"),
+    (analyzed(Flat, 32, {1: "cat", 2: "dog", 3: "cow"}), "class indices must be 0 to 2"),
+    (analyzed(Flat, 32, ["cat", "cat", "dog"]), "must be unique, got 'cat' more than once"),
+    # layers
+    *((lambda layer=layer: va.explain(TRAINED, X, "gradcam", 0, layers=layer), message)
+      for layer, message in (
+          ("heed", "a module of Sequential, got 'heed'"),
+          ("1#x", "a module of Sequential, got '1#x'"),
+          ("1#0", "a call of the module, 1#1 to 1#1; got 1#0"),
+          (nn.ReLU(), "a module of the Sequential, got a ReLU that is not part"),
+      )),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize(("call", "match"), CASES, ids=map(str, range(len(CASES))))
+def test_refused(call: Callable[[], object], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        call()
+    assert not torch._C._len_torch_function_stack()
