@@ -11,7 +11,6 @@ from torch.nn.functional import interpolate
 
 from visattn import BoxTarget, Geometry, PixelTarget, QueryTarget, RegionTarget
 from visattn.attribution.layer_outputs import activations_and_gradients
-from visattn.attribution.perturbation import evaluate_target
 from visattn.attribution.regions import mask_from_runs, mask_on_grid, mask_to_runs
 from visattn.attribution.targets import DenseTarget
 from visattn.recording.model_info import FeatureLayer
@@ -116,16 +115,6 @@ def test_queries_of_a_detr_have_logits_boxes_and_detections(extra: int) -> None:
     scores = output["logits"].softmax(2) if extra else output["logits"].sigmoid()
     box = bound(BoxTarget((20, 0, 40, 12), "dog"), model)
     assert box(output).item() == pytest.approx(scores[0, 1, 2].item(), abs=1e-6)
-
-
-def test_variants_are_evaluated_in_one_batch() -> None:
-    geometries = (Geometry.identity((24, 40)), Geometry.identity((24, 40)).flipped())
-    subject = describe_model(Segmenter(), (24, 40), CLASSES)
-    target = PixelTarget(None, x=3, y=4).bind(subject, geometries)
-    variants = torch.stack((images(2), images(2) / 2, images(2) * 0))
-    values = evaluate_target(subject, variants, target)
-    alone = [target(subject.forward(variant)) for variant in variants]
-    assert torch.allclose(values, torch.stack(alone), atol=1e-6)
 
 
 @given(bits=st.lists(st.booleans(), min_size=6, max_size=6))

@@ -93,9 +93,6 @@ def test_gates_of_channels_are_refused_and_drawn_as_bars() -> None:
     with va.record(model) as recording:
         model(torch.rand(1, 3, 32, 32))
     assert va.figure(recording.maps[0]).axes[0].get_ylim() == (0, 1)
-
-
-def test_the_metadata_of_a_model_names_its_gates() -> None:
     info = analyze_model(gated("cbam", reduction=1), 32).info
     assert info.gates == ("stem.visattn.cbam.spatial_tap",)
     assert info.channel_gates == ("stem.visattn.cbam.channel_tap",)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+import visattn as va
 from tests.helpers.image_text_models import tiny_siglip, tiny_tokenizer
 from visattn.attribution.legrad import legrad
-from visattn.attribution.methods import METHODS
-from visattn.attribution.targets import class_target, function_target
+from visattn.attribution.targets import class_target
 from visattn.models.backbones.text_models import text_classifier
 from visattn.recording.subject import analyze_model
 
@@ -84,12 +84,10 @@ NAMES = ("vit_wee_patch16_reg1_gap_256", "deit_tiny_distilled_patch16_224",
 def test_legrad_of_registers_distillation_and_parallel_branches(name: str) -> None:
     torch.manual_seed(2)
     small: dict[str, Any] = {"embed_dim": 24, "depth": 3, "num_heads": 2, "num_classes": 5}
-    subject = analyze_model(timm.create_model(name, img_size=48, **small).double(), 48)
-    images = torch.randn(2, 3, 48, 48, dtype=torch.float64)
-    assert METHODS["legrad"].supports(subject) == ""
-    maps = legrad(subject, images, class_target([2]))
-    assert maps.shape == (2, 3, 3)
-    assert float(maps.min()) >= 0 < float(maps.max())
-    torch.testing.assert_close(legrad(subject, images[1:], class_target([2])), maps[1:])
-    by_function = legrad(subject, images, function_target(lambda output: output[:, 2]))
-    torch.testing.assert_close(by_function, maps)
+    explainer = va.Explainer(timm.create_model(name, img_size=48, **small))
+    images = torch.randn(2, 3, 48, 48)
+    maps = [each.values for each in explainer.explain(images, "legrad", 2)]
+    assert maps[0].shape == (3, 3)
+    assert float(maps[0].min()) >= 0 < float(maps[0].max())
+    [alone] = explainer.explain(images[1:], "legrad", lambda output: output[:, 2])
+    torch.testing.assert_close(alone.values, maps[1])

@@ -144,32 +144,6 @@ class HandWritten(nn.Module):
         return self.head(tokens[:, : 2 if self.pooling == "two" else 1].mean(1))
 
 
-class Block(nn.Module):
-    """Attention behind its norm, or in front of it."""
-
-    def __init__(self, *, norm_first: bool) -> None:
-        super().__init__()
-        self.norm, self.norm_first = nn.LayerNorm(12), norm_first
-        self.attention = nn.MultiheadAttention(12, 2, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(x) if self.norm_first else x
-        y = x + self.attention(y, y, y)[0]
-        return y if self.norm_first else self.norm(y)
-
-
-def test_layers_of_transformers_are_what_attention_reads_and_what_is_pooled() -> None:
-    for norm_first, expected in (
-        (True, ["blocks.0.norm", "blocks.1.norm", "blocks.2.norm", "blocks"]),
-        (False, ["patch", "blocks.0", "blocks.1", "blocks"]),
-    ):
-        torch.manual_seed(5)
-        model: Any = HandWritten("mean", 0)
-        model.blocks = nn.Sequential(*(Block(norm_first=norm_first) for _ in range(3)))
-        layers = analyze_model(model.eval(), (24, 40)).info.feature_layers
-        assert [layer.site for layer in layers] == expected
-
-
 def test_kinds_of_prefix_tokens_are_inferred_from_their_use() -> None:
     for read_out, count, prefix_tokens, pooling in (
         ("one", 1, ("class",), "class"),

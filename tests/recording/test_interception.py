@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks import CBAM
+from visattn.recording.attention_call import FusedCall, row_tolerance, sums_to_one
+from visattn.recording.float32 import in_float32
 from visattn.recording.recorder import record
 from visattn.recording.subject import analyze_model
 
@@ -199,3 +201,23 @@ def test_attention_beside_taps_is_recorded() -> None:
         with record(net, layers=layers) as recording:
             net(X)
         assert [item.site for item in recording.maps] == sites
+
+
+def test_rows_may_differ_by_the_rounding_of_their_numbers_and_scores() -> None:
+    half = torch.full((1, 3), 0.335).half()
+    assert sums_to_one(half)
+    assert not sums_to_one(1.2 * half)
+    queries, keys = torch.full((1, 1, 3, 4), 2.0), torch.full((1, 1, 5, 4), -3.0)
+    call = FusedCall((queries, keys, keys), {})  # scores of -24 / sqrt(4)
+    assert call.largest_score(slice(2)) == 12
+    assert FusedCall((queries, keys, keys), {"scale": -0.25}).largest_score(slice(2)) == 6
+    assert row_tolerance(half, 1e5) == pytest.approx(0.0677, abs=1e-4)
+    assert row_tolerance(half.float(), 1e5) == pytest.approx(0.0477, abs=1e-4)
+
+
+def test_half_precision_is_changed_in_place_and_computed_in_float32() -> None:
+    half = torch.ones(2, dtype=torch.float16)
+    for func, dtype in ((Tensor.add_, torch.float16), (Tensor.__add__, torch.float32)):
+        _, [first, *_], _ = in_float32(func, (half, 1), {})
+        assert first.dtype == dtype
+        assert (first is half) == (dtype == torch.float16)

@@ -73,32 +73,25 @@ def caption(model: Any, method: str, index: int) -> Tensor:
     return torch.cat([result.maps.values.flatten(), torch.tensor(result.log_probs)])
 
 
-def one_by_one_and_in_threads(
-    build: Callable[[], Any], works: list[tuple[Callable[..., Tensor], str]], count: int
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    jobs = [(work, method, index) for index in range(count) for work, method in works]
+WORKS: list[tuple[Callable[[], Any], list[tuple[Callable[..., Tensor], str]]]] = [
+    (vit, [*((explain, method) for method in METHODS), (record, "record")]),
+    (captioner, [(caption, "caption")]),
+]
+
+
+@pytest.mark.parametrize(("build", "works"), WORKS, ids=["maps", "captions"])
+def test_results_in_threads_are_those_made_one_by_one(build: Any, works: Any) -> None:
+    jobs = [(work, method, index) for index in range(COUNT) for work, method in works]
     alone, shared = build(), build()  # analyzed in the threads for the first time
     before = [module.training for module in shared.modules()]
     right = [work(alone, method, index) for work, method, index in jobs]
     with ThreadPoolExecutor(4) as pool:
         got = pool.map(lambda job: job[0](shared, *job[1:]), jobs)
         for (_, method, _), expected, values in zip(jobs, right, got, strict=True):
-            yield method, expected, values
+            torch.testing.assert_close(values, expected, atol=1e-6, rtol=0, msg=method)
     assert [module.training for module in shared.modules()] == before
     assert all(weight.requires_grad for weight in shared.parameters())
     assert not any(module._forward_hooks for module in shared.modules())
-
-
-def test_maps_and_recordings_in_threads_are_those_made_one_by_one() -> None:
-    works = [(explain, method) for method in METHODS]
-    works.append((record, "record"))
-    for method, expected, values in one_by_one_and_in_threads(vit, works, COUNT):
-        torch.testing.assert_close(values, expected, atol=1e-6, rtol=0, msg=method)
-
-
-def test_captions_in_threads_are_those_made_one_by_one() -> None:
-    for _, expected, values in one_by_one_and_in_threads(captioner, [(caption, "")], COUNT):
-        torch.testing.assert_close(values, expected, atol=1e-6, rtol=0)
 
 
 def test_a_model_that_another_thread_runs_is_neither_recorded_nor_changed() -> None:
