@@ -62,6 +62,9 @@ from .recording.recorder import (
 from .results.attention_map import (
     AttentionMap as AttentionMap,
 )
+from .results.captions import (
+    word_table as word_table,
+)
 from .viz.figures import (
     figure as figure,
 )

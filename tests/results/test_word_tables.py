@@ -1,11 +1,11 @@
-"""Captions as data frames: a row per word."""
+"""Captions as data frames: a row per word, and a row per distinct word of many captions."""
 
 import pytest
 import torch
 
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
-from visattn.results.captions import Caption
+from visattn.results.captions import Caption, word_table
 
 pytest.importorskip("pandas")
 
@@ -26,3 +26,11 @@ def test_a_row_per_word() -> None:
     assert table["y"].tolist() == [5.0, 5.0, 5.0, 15.0]
     assert table.iloc[2].tolist()[:4] == ["a.jpg", "dog,", -2.0, pytest.approx(0.3)]
     assert len(caption("b.jpg").to_pandas()) == 0
+
+
+def test_a_row_per_distinct_word_of_many_captions() -> None:
+    table = word_table([caption("a.jpg", "A", "dog,"), caption("b.jpg", "Dog")])
+    assert table.index.tolist() == ["dog", "a"]
+    assert table["count"].tolist() == [2, 1]
+    assert table["log_prob"].tolist() == [-0.5, 0.0]
+    assert table["on_photo"].tolist() == pytest.approx([0.15, 0.1])

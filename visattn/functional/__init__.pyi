@@ -14,9 +14,6 @@ from .efficient import (
     neighborhood_attention as neighborhood_attention,
     strided_attention as strided_attention,
 )
-from .positions import (
-    sincos_pos_embed as sincos_pos_embed,
-)
 from .reinforce import (
     reinforce_loss as reinforce_loss,
 )

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVa
 
 import visattn.functional as F
 from visattn.blocks.tap import Tap
+from visattn.functional.positions import sincos_pos_embed
 from visattn.models.base import ImageClassifier
 
 Stem = Literal["patch", "conv", "shifted", "overlapping"]
@@ -456,7 +457,7 @@ class VisionTransformer(ImageClassifier):
     ) -> Float[Tensor, "#b n w"]:
         """Return the position embeddings of a grid, the learned ones interpolated as timm does."""
         if self.pos_embed is None:
-            return F.sincos_pos_embed(grid, self.embed_dim, device=device)[None]
+            return sincos_pos_embed(grid, self.embed_dim, device=device)[None]
         cells = self.pos_embed[:, self.pos_embed.shape[1] - self.grid_size[0] * self.grid_size[1] :]
         # An exported graph serves all sizes, so it must not branch on whether this is its own grid.
         exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)

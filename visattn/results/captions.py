@@ -1,5 +1,7 @@
 """Captions with a map per word, and the annotated phrases in them."""
 
+import string
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -154,3 +156,19 @@ class Caption(Result):
         """Return the maps of the captions: `maps`, and `maps_2` and so on of the alternatives."""
         several = enumerate((self, *self.alternatives), start=1)
         return {f"maps_{n}" if n > 1 else "maps": each.maps.values.numpy() for n, each in several}
+
+
+def word_table(captions: Iterable[Caption]) -> Any:
+    """Return the words of captions as a data frame of pandas, the most frequent first.
+
+    Its columns: how often each word occurs, letters in lower case and without punctuation at its
+    ends; and the means of its log probability and of the share of its attention on the photo.
+    """
+    import pandas as pd
+
+    table: Any = pd.concat([caption.to_pandas() for caption in captions])
+    words = table["word"].str.lower().str.strip(string.punctuation)
+    groups = table.groupby(words)
+    result = groups[["log_prob", "on_photo"]].mean()
+    result.insert(0, "count", groups.size())
+    return result.sort_values(["count", "word"], ascending=[False, True])
