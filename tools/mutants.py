@@ -131,6 +131,8 @@ def run(file: Path, seconds: float = 25.0) -> None:
         near = [path, *folder.rglob(f"test_{path.stem}.py")]
         tests = dict.fromkeys([*near, folder, Path("tests", path.parts[1])])
         source, end = path.read_bytes(), each["start"] + len(each["before"].encode())
+        if source[each["start"] : end] != each["before"].encode():
+            raise RuntimeError(f"{path} is not what it was: draw faults anew")
         path.write_bytes(source[: each["start"]] + each["after"].encode() + source[end:])
         each["detected"] = not passes([*tests], seconds)
         path.write_bytes(source)
