@@ -23,6 +23,8 @@ from visattn.functional.attention import dot_product_attention_weights
 Rows = slice | list[int]
 Inputs = tuple[Tensor | None, Tensor | None, Tensor]
 ALL = slice(None)
+IDENTITY = torch.ones(())
+"""Instead of weights: each query reads the value of its own token alone, without any product."""
 _UNSUPPORTED_AXES = "its weights do not have the axes [batch, heads, queries, keys]"
 
 
@@ -70,8 +72,8 @@ class AttentionCall:
         """What the model's own function returns; it runs when this is first asked for."""
         return None
 
-    def result_of(self, weights: Float[Tensor, "*#g n m"]) -> Any:
-        """Return what the model's own function returns with other weights."""
+    def result_of(self, weights: Float[Tensor, "..."]) -> Any:
+        """Return what the model's own function returns with other weights, or `IDENTITY`."""
         raise NotImplementedError
 
     @property
@@ -87,6 +89,11 @@ class AttentionCall:
     def project(self, heads: Float[Tensor, "g h r e"]) -> Tensor:
         """Return weighted values as the output holds them."""
         return heads
+
+    def weighted(self, weights: Float[Tensor, "..."]) -> Float[Tensor, "g h n e"]:
+        """Return the values times weights, with dropout."""
+        values = self.inputs[2]
+        return values if weights is IDENTITY else F.dropout(weights, self.dropout_p) @ values
 
     def weights(self, heads: Rows = ALL, queries: Rows = ALL) -> Float[Tensor, "g h r m"]:
         """Return the weights of some heads and queries; no other rows are computed."""
@@ -186,9 +193,9 @@ class FusedCall(AttentionCall):
         """The output of the kernel."""
         return F.scaled_dot_product_attention(**self._given)
 
-    def result_of(self, weights: Float[Tensor, "*#g n m"]) -> Tensor:
+    def result_of(self, weights: Float[Tensor, "..."]) -> Tensor:
         """Return the output with other weights."""
-        output = F.dropout(weights, self.dropout_p) @ self.inputs[2]
+        output = self.weighted(weights)
         return output if self._given["query"].ndim == 4 else output.squeeze(1)
 
     @property
@@ -262,9 +269,9 @@ class MultiheadCall(AttentionCall):
         weight, bias = self._given["out_proj_weight"], self._given["out_proj_bias"]
         return F.linear(heads.transpose(1, 2).flatten(2), weight, bias)
 
-    def result_of(self, weights: Float[Tensor, "*#g n m"]) -> tuple[Tensor, Any]:
+    def result_of(self, weights: Float[Tensor, "..."]) -> tuple[Tensor, Any]:
         """Return the output with other weights, and what else the layer returned."""
-        output = self.project(F.dropout(weights, self.dropout_p) @ self.inputs[2])
+        output = self.project(self.weighted(weights))
         return (output if self._batch_first else output.transpose(0, 1)), self.result[1]
 
     @property
@@ -342,11 +349,13 @@ class ProductCall(AttentionCall):
         """The product."""
         return self._func(*self._args)
 
-    def result_of(self, weights: Float[Tensor, "*#g n m"]) -> Tensor:
+    def result_of(self, weights: Float[Tensor, "..."]) -> Tensor:
         """Return the product with other weights; with its own where it mixed heads."""
         if self.heads_mixed:
             return self.result
         used, axis = self.traced
+        if weights is IDENTITY:
+            return self._args[0] if axis == -1 else self._args[1]
         weights = weights.to(used).expand(self.shape)
         if axis == -1:
             return self._func(self._args[0], weights.mT.reshape(used.shape))

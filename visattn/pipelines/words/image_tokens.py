@@ -14,7 +14,6 @@ Rows are those of `inputs_embeds`; where words read the photo by cross-attention
 reads; where they read learned queries, the values that these read.
 """
 
-from collections.abc import Collection
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,7 @@ from visattn.pipelines.words.language_model import (
     weight_dtype,
 )
 from visattn.pipelines.words.lattice import Centers, Placement, draw, find_cells
-from visattn.recording.attention_call import AttentionCall
+from visattn.recording.attention_call import IDENTITY, AttentionCall
 from visattn.recording.float32 import HALF, Float32
 from visattn.recording.frozen import without_grad
 from visattn.recording.interception import attention_calls, in_this_run
@@ -47,7 +46,9 @@ _LEAST_RUNS, _MOST_RUNS = 4, 48
 _FEW = 1024  # tokens; the fewer they are, the more noise may be needed to place each
 _STILL = 1e-4  # of a token: noise ends if twice as much gives the same patches
 _SILENT = 1e-7  # of the largest squared change
+_STEP = 1e-9  # of the photo, squared: the least variance of the pixels of a token
 _EQUAL = 1e-12  # of the same; rows of text do not change at all
+_CLEAR, _MOVED = 1e-3, 1e-6  # of the same; rounding of keys is below
 _PADDED = 1e-4  # of the squared change by the photo: the least by padding that a token sees
 _EVERYWHERE = 0.7  # of the photo
 _SHOWN = 0.5  # a pixel value shows the photo if this share of it does; the rest is padding
@@ -179,7 +180,7 @@ class _Pixels:
                 f"{self.size[0]} x {self.size[1]} pixels, got {tuple(self.shape)} and "
                 f"{tuple(values.shape)}; if it crops photos by their content, turn that off"
             )
-        return values.double().cpu()
+        return values.float().cpu()
 
     def check(self, photo: LoadedImage) -> None:
         """Refuse a photo whose pixels lie elsewhere than those of the test photos.
@@ -247,9 +248,7 @@ class _Rows:
         self.dtype = torch.promote_types(weight_dtype(model), torch.float32)
         self.is_half = any(weight.dtype in HALF for weight in model.parameters())
 
-    def read(
-        self, pixels: Tensor, until: Collection[str] = (), *, layers: bool = True
-    ) -> dict[str, Tensor]:
+    def read(self, pixels: Tensor, until: str = "", *, layers: bool = True) -> dict[str, Tensor]:
         """Return the rows `n c` of the decoder's input, and the values of attention by layer.
 
         Args:
@@ -261,7 +260,7 @@ class _Rows:
 
         def keep(name: str, values: Tensor) -> None:
             rows.setdefault(name, values)
-            if name in until:
+            if name == until:
                 raise _Found
 
         def enter(_: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
@@ -284,7 +283,7 @@ class _Rows:
                 if layers or not self.in_decoder(call.name):
                     keep(call.name, read)
             if num_queries == num_keys:
-                return torch.eye(num_keys, dtype=values.dtype, device=values.device)
+                return IDENTITY
             # words keep their content, too
             return values.new_zeros(num_queries, num_keys) if self.in_decoder(call.name) else None
 
@@ -314,18 +313,17 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
     random = torch.Generator().manual_seed(0)
 
     def noise() -> Tensor:
-        return torch.randn(pixels.shape, generator=random, dtype=torch.float64)
+        return torch.randn(pixels.shape, generator=random, dtype=torch.float64).float()
 
-    base = torch.where(pixels.shown, noise(), original.double().cpu())
-    change = noise() * pixels.shown
-    before, after = (rows.read(each, layers=False) for each in (base, base + change))
-    site = _INPUTS
-    changed = _changed(before, after, site)
+    base = torch.where(pixels.shown, noise(), original.float().cpu())
+    first = _AMPLITUDE * noise() * pixels.shown
+    before, after = (rows.read(each, layers=False) for each in (base, base + first))
+    site, changed = _INPUTS, _changed(before, after, _INPUTS)
+    sites = tuple(filter(rows.in_decoder, rows.shapes))
     if len(changed):
-        _check_keys(model, before, after, changed)
-    sites = tuple(name for name in rows.shapes if rows.in_decoder(name))
-    if not len(changed):  # words read the photo by cross-attention, or the decoder joins both
-        before, after = rows.read(base), rows.read(base + change)
+        _check_keys(model, before, after)
+    else:  # words read the photo by cross-attention, or the decoder joins both
+        before, after = rows.read(base), rows.read(base + first)
         *_, last = (shape for name, shape in rows.shapes.items() if rows.in_decoder(name))
         reading = {name: _changed(before, after, name) for name, shape in rows.shapes.items()
                    if rows.in_decoder(name) and shape[2] == last[2]}  # fmt: skip
@@ -346,11 +344,10 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
 
     def read(change: Tensor) -> dict[str, Tensor]:
         """Return by how much rows change with the pixels."""
-        after = rows.read(base + change, (site,))
+        after = rows.read(base + change, site)
         return {name: (after[name] - before[name]).double() for name in measured}
 
-    first = _AMPLITUDE * noise() * pixels.shown
-    plain = read(first)
+    plain = {name: (after[name] - before[name]).double() for name in measured}
     by_part = read(first * (part + 1.0) / len(edges)) if len(edges) > 1 else plain
     # upwards, as Pix2Struct has numbers of rows and columns beside the pixels, and rounds them down
     hidden = _AMPLITUDE * noise().abs() * ~pixels.shown
@@ -360,11 +357,11 @@ def _locate(model: nn.Module, given: dict[str, Any], pixels: _Pixels) -> ImageTo
         """Return the placement, and whether it is certain."""
         energy, y, x, yy, xx = measured[name]
         own = (energy > _SILENT * energy.max()).nonzero()[:, 0]
-        if name == site and 2 * len(own) < len(changed):
-            return None  # discrete codes, which change by steps
         d, d_part = (each[name][own.to(each[name].device)].cpu() for each in (plain, by_part))
         mean = torch.stack([y, x], 1)[own] / energy[own, None]
         variance = torch.stack([yy, xx], 1)[own] / energy[own, None] - mean**2
+        if bool((variance < _STEP).all(1).any()):
+            return None  # discrete codes, which change by steps or not at all
         extent = (12 * variance.clamp(min=1e-12)).sqrt()  # of an even box
         number = (d_part * d).sum(1) / (d * d).sum(1) * len(edges) - 1
         parts = number.round().long().clamp(0, len(edges) - 1)
@@ -429,19 +426,17 @@ def _changed(
     return (energy > least * energy.max()).nonzero()[:, 0]
 
 
-def _check_keys(
-    model: nn.Module, before: dict[str, Tensor], after: dict[str, Tensor], changed: Tensor
-) -> None:
+def _check_keys(model: nn.Module, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
     """Refuse a decoder whose keys, up to its last layer, are not the rows that it is given.
 
     Hybrid decoders carry the photo on to later keys between their attention layers.
     """
     if _KEYS not in before:
         return
-    keys, clear = _changed(before, after, _KEYS), _changed(before, after, _INPUTS, _SILENT)
-    inside = torch.isin(keys, changed)
-    carried = bool(inside[:1].all()) and bool(torch.isin(clear, keys).all())
-    if len(before[_KEYS]) != len(before[_INPUTS]) or not (bool(inside.all()) or carried):
+    given, clear = (_changed(before, after, _INPUTS, least) for least in (_EQUAL, _CLEAR))
+    keys = _changed(before, after, _KEYS, _MOVED)
+    kept = torch.isin(clear, keys).all() and torch.isin(keys[:1], given).all()
+    if len(before[_KEYS]) != len(before[_INPUTS]) or not kept:
         raise ValueError(
             f"the decoder of {type(model).__name__} reads image tokens at other keys than it is "
             "given: their positions are not known; such models are not supported"
