@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from visattn.blocks import CBAM
-from visattn.recording.attention_call import FusedCall, row_tolerance, sums_to_one
+from visattn.recording.attention_call import IDENTITY, FusedCall, row_tolerance, sums_to_one
 from visattn.recording.float32 import in_float32
+from visattn.recording.interception import attention_calls
 from visattn.recording.recorder import record
 from visattn.recording.subject import analyze_model
 
@@ -124,6 +125,24 @@ class Wide(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.stem(x).flatten(2).unsqueeze(1)
         return ((tokens @ tokens.mT).softmax(-1) @ tokens).squeeze(1).mT
+
+
+class Sdpa(Eager):
+    def _sdpa(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("variant", ["left", "right", "batched", "sdpa", "layer"])
+def test_identity_lets_each_token_read_itself_alone(variant: str) -> None:
+    model: Any = nn.MultiheadAttention(14, 2, batch_first=True) if variant == "layer" else None
+    model = (model or Sdpa(variant)).eval()
+    x = torch.randn(2, 15, 14) if variant == "layer" else torch.randn(2, 3, 12, 20)
+    outputs: list[Tensor] = []
+    for weights in (IDENTITY, torch.eye(15)):
+        with attention_calls(model, lambda _, own=weights: own):
+            outputs.append(model(x, x, x)[0] if variant == "layer" else model(x))
+    torch.testing.assert_close(*outputs)
+    assert not torch.allclose(outputs[0], model(x, x, x)[0] if variant == "layer" else model(x))
 
 
 def test_channel_attention_is_detected_by_its_keys() -> None:

@@ -309,6 +309,10 @@ def read_words(
     model = as_captioner(model)
     kept = {} if kept is None else kept
     prompts = list_prompts(prompt)
+    if prompts and isinstance(images, (list, tuple)) and len(images) != len(prompts):
+        raise ValueError(
+            f"a list of prompts must have one for each of {len(images)} photos, got {len(prompts)}"
+        )
     each = itertools.repeat(prompt) if prompts is None else prompts
     results: list[list[PhotoWords]] = []
     for photo, text in zip(read_images(images), each, strict=prompts is not None):

@@ -124,7 +124,7 @@ class PhotoProcessor:
         Processors of such models return it as labels for training, if at all.
         """
         parameters = inspect.signature(type(self.model).forward).parameters
-        return is_encoder_decoder(self.model) and "input_ids" not in parameters
+        return "decoder_input_ids" in parameters and "input_ids" not in parameters
 
     def _pixels(self, photo: _Photo, options: dict[str, Any]) -> dict[str, Any]:
         """Return the inputs of models that read the photo alone, or continue a text."""
@@ -400,14 +400,6 @@ def text_decoder(model: nn.Module) -> tuple[str, nn.Module]:
     decoder = getattr(decoder, "decoder", decoder)  # of an encoder and a decoder
     name = next(name for name, module in model.named_modules() if module is decoder)
     return f"{name}.", decoder
-
-
-def is_encoder_decoder(model: nn.Module) -> bool:
-    """Whether generated tokens are inputs of a decoder with its own `decoder_input_ids`."""
-    if getattr(model.config, "is_encoder_decoder", False):
-        return True
-    language_model = getattr(model, "language_model", None)
-    return bool(getattr(getattr(language_model, "config", None), "is_encoder_decoder", False))
 
 
 def run_generate(
