@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
@@ -25,7 +26,7 @@ def ask(
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     num_answers: int = 5,
     resize_mode: ResizeMode = "pad",
-    loop: LoopOptions = LoopOptions(),  # noqa: B008
+    loop: LoopOptions = LoopOptions(Path("visattn-out/ask")),  # noqa: B008 (frozen)
 ) -> int:
     """Answer questions about photos, with the attention of each hop.
 

@@ -62,7 +62,7 @@ def caption(
     boxes: Flag = False,
     figures: FiguresOrNone = None,
     batch_size: Annotated[int | None, EMPTY, arg(metavar="INT")] = None,
-    loop: LoopOptions = LoopOptions(),  # noqa: B008 (frozen)
+    loop: LoopOptions = LoopOptions(Path("visattn-out/caption")),  # noqa: B008 (frozen)
 ) -> int:
     """Caption photos, and show where the model attends for each word.
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.arguments import Figures, Integers, Photos, ResizeMode
@@ -29,7 +30,7 @@ def detect(
     layers: Integers = (-1,),
     resize_mode: ResizeMode = "pad",
     figures: Figures = "png",
-    loop: LoopOptions = LoopOptions(),  # noqa: B008
+    loop: LoopOptions = LoopOptions(Path("visattn-out/detect")),  # noqa: B008 (frozen)
 ) -> int:
     """Detect objects in photos, and show where the query of each object looked.
 

@@ -1,6 +1,7 @@
 """`visattn glimpse`: classify photos with a glimpse model, and draw its scan paths."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from visattn.commands.arguments import Figures, Photos, ResizeMode
@@ -26,7 +27,7 @@ def glimpse(
     seed: int = 0,
     resize_mode: ResizeMode = "crop",
     figures: Figures = "png",
-    loop: LoopOptions = LoopOptions(),  # noqa: B008
+    loop: LoopOptions = LoopOptions(Path("visattn-out/glimpse")),  # noqa: B008 (frozen)
 ) -> int:
     """Classify photos with a glimpse model, and show where it looked.
 

@@ -14,6 +14,8 @@ import itertools
 import json
 import math
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -61,7 +63,7 @@ class LoopOptions:
         strict: stop at the first unreadable photo, instead of skipping and reporting it
     """
 
-    out: Path = Path("visattn-out")
+    out: Path
     files_from: File = None
     shard: str = "1/1"
     overwrite: Flag = False
@@ -478,7 +480,9 @@ def write_index(folder: Path, command: Command) -> None:
         day = datetime.fromtimestamp(newest).astimezone()
         others = (each["model"] for each in command.settings.get("others", ()))
         models = [str(command.settings.get("model", "")), *others]
-        about = [*filter(None, models), f"visattn {command.name}", f"{day.day} {day:%B %Y}"]
+        typed = sys.argv[1:] if sys.argv[1:2] == [command.name] else [command.name]
+        line = shlex.join(["visattn", *typed])
+        about = [*filter(None, models), line, f"{day.day} {day:%B %Y}"]
         atomic_write(folder / INDEX, index_page(cards, title=command.title, about=about))
     if rows:
         atomic_write(folder / f"{command.name}.csv", csv_table(rows))

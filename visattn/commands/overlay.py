@@ -62,7 +62,7 @@ def overlay(
     max_pixels: int = MAX_PIXELS,
     every: int = 1,
     batch_size: int = 16,
-    loop: LoopOptions = LoopOptions(),  # noqa: B008
+    loop: LoopOptions = LoopOptions(Path("visattn-out/overlay")),  # noqa: B008 (frozen)
 ) -> int:
     """Draw attention maps and attribution maps of a model on photos and videos.
 
@@ -70,7 +70,7 @@ def overlay(
     all maps of the photo and the attention of every head; NAME.METHOD.png, each map on the photo;
     NAME.npz, the maps at their own resolution; and NAME.json with classes, scores and positions.
     overlay.csv has a row per map: class, probability, runner-up, position of the peak, share of the
-    photo that the model saw, and with --at box:... the share of the map in the box. A video becomes
+    photo that the model saw, and the share of the map in the box of --at. A video becomes
     NAME.METHOD.mp4.
 
     Args:
@@ -411,7 +411,7 @@ class _Runner:
             drawn = figure([made for made, _ in shown], image, **style)
             contents[files[-1]] = encode_figure(drawn, files[-1])
         rows = [
-            _row(spec, made, scale, result.best, getattr(self.dense, "box", None))
+            _row(spec, made, scale, result.best)
             for spec, made, scale in zip(self.maps, maps, scales, strict=True)
         ]
         empty = [f"{spec.key}: {m.info.empty}" for spec, m in zip(self.maps, maps, strict=True)
@@ -455,7 +455,6 @@ def _row(
     made: "AttentionMap",
     scale: "MapScale",
     best: Sequence[tuple[str | int, float]],
-    box: "Box | None",
 ) -> dict[str, Any]:
     """Return a row of the table: what is explained, where the peak lies, what the colors show."""
     info, place = made.info, cast("Geometry", made.input_geometry)
@@ -464,6 +463,7 @@ def _row(
     name = info.class_name or info.target
     others = [each for each in best if each[0] != name]
     runner_up, share = others[0] if others else (None, None)
+    box = info.thing and info.thing.box
     return {
         "method": spec.key,
         "class": name,

@@ -1,6 +1,7 @@
 """`visattn segment`: segment photos, and draw classes and attention gates on them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from visattn.commands.arguments import Figures, Photos, ResizeMode
@@ -25,7 +26,7 @@ def segment(
     model: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     resize_mode: ResizeMode = "pad",
     figures: Figures = "png",
-    loop: LoopOptions = LoopOptions(),  # noqa: B008
+    loop: LoopOptions = LoopOptions(Path("visattn-out/segment")),  # noqa: B008 (frozen)
 ) -> int:
     """Segment photos with a trained model, and show its attention gates.
 

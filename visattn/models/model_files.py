@@ -43,7 +43,13 @@ def find_model(name: str) -> Path:
         return path
     if name in bundled_models():
         return BUNDLED / f"{name}.safetensors"
+    import timm
+    import torchvision
+
+    libraries = {"timm": timm.list_models(), "torchvision": torchvision.models.list_models()}
+    meant = [f"{library}:{name}" for library, names in libraries.items() if name in names]
     hint = did_you_mean(name, bundled_models(), otherwise=f"a model is named by {FORMS}")
+    hint = f"did you mean {' or '.join(meant)}?" if meant else hint
     raise FileNotFoundError(f"no model is named {name!r}; {hint}")
 
 

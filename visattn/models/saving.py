@@ -164,6 +164,8 @@ def load(
     if kind == "hf" and not rest.startswith("//") and not (pretrained or file):
         return load_huggingface_model(Path(rest).expanduser(), **arguments)
     if pretrained or arguments or file:
+        if spec.isidentifier():
+            find_model(spec)  # says what is meant if there is none
         raise ValueError(
             "weights and arguments belong to timm:NAME, torchvision:NAME and your own code, "
             f"pretrained to the first two; {spec} comes with its own"

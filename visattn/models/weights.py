@@ -41,7 +41,8 @@ def read_torch(path: Path, *, mmap: bool = False) -> Any:
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # torch raises IndexError, KeyError, OSError etc. for invalid data
-        reason = (str(error).splitlines() or ["it is empty"])[0]
+        first = (str(error).splitlines() or ["it is empty"])[0]
+        reason = first.partition(". This file can still")[0]  # advice of torch that runs the code
         raise ValueError(
             f"{path} is damaged, or holds code, which is not executed: {reason}. If you trust it, "
             "save its state dict alone: torch.save(model.state_dict(), 'weights.pth')"

@@ -60,6 +60,7 @@ def _soft_attention(task: LightningModule) -> SoftAttention:
     if type(attention) is not SoftAttention:
         raise ValueError(
             "RelaxedPlaces needs a captioner with soft attention (ShowAttendTell), got "
-            f"{type(task.model).__name__} with {type(attention).__name__}"
+            f"{type(task.model).__name__} with {type(attention).__name__}; drop it with "
+            "--trainer.callbacks null"
         )
     return attention
