@@ -14,6 +14,7 @@ from index_cards import parse_index_page
 from killed_steps import killed_at
 from PIL import Image
 
+from visattn.cli import main
 from visattn.commands import loop
 from visattn.commands.files import map_in_threads
 from visattn.commands.loop import Command, Folder, LoopOptions, Made, index_link, read_record
@@ -336,3 +337,16 @@ def test_pages_link_to_the_index() -> None:
 def test_parts_have_numbers(shard: str, images: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--shard must be I/N"):
         run(images, tmp_path / "out", shard=shard)
+
+
+def test_one_photo_by_two_commands_without_a_folder(
+    photos: Path, sandbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = ["overlay", "in/wide.png", "--model", str(sandbox / "cnn.safetensors")]
+    monkeypatch.setattr("sys.argv", ["visattn", *line])
+    assert main(line) == 0
+    assert main(["caption", *line[1:-1], str(sandbox / "captioner.safetensors")]) == 0
+    index = (tmp_path / "visattn-out/overlay/index.html").read_text()
+    assert f"visattn overlay in/wide.png --model {line[-1]}" in index
+    assert (tmp_path / "visattn-out/caption/wide.html").exists()

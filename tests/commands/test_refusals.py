@@ -32,7 +32,7 @@ CASES = [
     ("overlay photos --model captioner.safetensors", "use visattn caption to show"),
     ("overlay photos --model timm:resnet81", "did you mean resnet18"),
     ("overlay photos --model torchvision:vit_b_61", "Unknown model vit_b_61"),
-    ("overlay photos --model resnet18", "no model is named 'resnet18'; a model is named by"),
+    ("overlay photos --model resnet18", "did you mean timm:resnet18 or torchvision:resnet18?"),
     ("caption photos --model scenes-captoner", "did you mean scenes-captioner"),
     ("caption photos --model hf:nowhere", "nowhere must be a directory with a config.json"),
     ("caption photos --model nowhere", "no model is named"),

@@ -26,8 +26,9 @@ def did_you_mean(
         'choose from rise, rollout'
     """
     names = list(choices)
-    if matches := get_close_matches(name, names, n=n):
-        *others, last = matches
+    known = {each.lower(): each for each in names}  # GradCAM is gradcam
+    if matches := get_close_matches(name.lower(), known, n=n):
+        *others, last = (known[match] for match in matches)
         return f"did you mean {' or '.join(filter(None, [', '.join(others), last]))}?"
     if otherwise is not None:
         return otherwise

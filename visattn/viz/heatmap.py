@@ -166,7 +166,7 @@ def page_tables(colormap: str) -> dict[str, Any]:
                 name: np.frombuffer(colors, np.uint8)
                 for name, colors in zip(names, palettes(style, colormap), strict=True)
             },
-            "cover": _LOOKS[style].cover().round(5).tolist(),
+            "cover": _LOOKS[style].cover().astype(np.float32),
             "grayness": _LOOKS[style].grayness,
             "unseen": _LOOKS[style].unseen,
             "dimming": _LOOKS[style].dimming(),
