@@ -228,8 +228,7 @@ def layer_by_shape(site: str, shape: Sequence[int], size: Grid) -> FeatureLayer 
     _, rows, columns, last = shape
     second = FeatureLayer(site, "b c y x", (columns, last))
     both = second, FeatureLayer(site, "b y x c", (rows, columns))
-    fitting = [each for each in both if fits(each.grid, size) and max(each.grid) > 1]
-    return fitting[0] if len(fitting) == 1 else None
+    return next((each for each in both if fits(each.grid, size) and max(each.grid) > 1), None)
 
 
 def lie_as_shaped(
