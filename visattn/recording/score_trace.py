@@ -211,8 +211,10 @@ class ScoreTracer:
         """Run the model on one image as it is."""
         trace, ran = Trace(with_grad(image)), Counter[str]()
 
-        def on_output(site: str, module: nn.Module, args: Any, output: Any) -> None:
-            ran[site] += 1
+        sites = {module: site for site, module in self.model.named_modules()}
+
+        def on_output(module: nn.Module, args: Any, output: Any) -> None:
+            ran[site := sites[module]] += 1
             with torch._C.DisableTorchFunction():  # noqa: SLF001 - nothing that the model computes
                 if trace.whole is None and isinstance(module, nn.Conv2d) and args:
                     trace.whole = torch.equal(args[0], trace.image)
@@ -236,8 +238,8 @@ class ScoreTracer:
                 stack.callback(module.register_forward_hook(hook).remove)
             stack.enter_context(attention_calls(self.model, on_call))
             stack.enter_context(trace.strides.watching(self.model))
-            for site, module in self.model.named_modules():
-                hook = in_this_run(partial(on_output, site))
+            hook = in_this_run(on_output)
+            for module in sites:
                 stack.callback(module.register_forward_hook(hook).remove)
             output = self.forward(trace.image.clone())  # which may be changed in place
         taps = (each for each in self.model.modules() if isinstance(each, Tap))
