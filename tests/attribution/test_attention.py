@@ -14,7 +14,6 @@ from torch import Tensor
 from visattn.attribution.attention import (
     attention,
     attention_rollout,
-    fuse_heads,
     gradient_attention,
     gradient_rollout,
     relevance,
@@ -34,19 +33,7 @@ POOLS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_residuals_and_heads_of_rollout() -> None:
-    random = torch.Generator().manual_seed(0)
-    heads = (3 * torch.randn(5, 2, 3, 7, 7, generator=random, dtype=torch.float64)).softmax(-1)
-    layers = [2.5 * fuse_heads(layer, "max") for layer in heads]  # sums other than 1 are scaled
-    identity = torch.eye(7, dtype=torch.float64).expand(2, 7, 7)
-    for residual in (0.0, 0.3, 1.0):
-        product = identity
-        for layer in layers:
-            mixed = residual * identity + (1 - residual) * layer
-            product = (mixed / mixed.sum(2, keepdim=True)) @ product
-        row = attention_rollout(layers, identity[:, 2:3], residual=residual)
-        torch.testing.assert_close(row, product[:, 2:3])
-    assert torch.equal(fuse_heads(heads[0], "min"), heads[0].min(1).values)
+def test_rows_of_zeros_stay_zero() -> None:
     layer = torch.eye(3)[None] * torch.tensor([1.0, 0.0, 1.0])[:, None]
     result = attention_rollout([layer], torch.eye(3)[None], residual=0.0)
     assert result[0].tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1]]  # no NaN
@@ -94,11 +81,11 @@ def to_grid(rows: Tensor) -> Tensor:
     return rows[:, -15:].unflatten(1, GRID)
 
 
-def rolled(matrices: list[Tensor]) -> Tensor:
+def rolled(matrices: list[Tensor], residual: float = 0.5) -> Tensor:
     """Return Abnar and Zuidema's rollout."""
-    product = torch.eye(matrices[0].shape[-1], dtype=torch.float64)
+    product = identity = torch.eye(matrices[0].shape[-1], dtype=torch.float64)
     for matrix in matrices:
-        mixed = matrix + torch.eye(matrix.shape[-1], dtype=torch.float64)
+        mixed = residual * identity + (1 - residual) * matrix
         product = (mixed / mixed.sum(-1, keepdim=True)) @ product
     return product
 
@@ -156,9 +143,11 @@ def test_heads_layers_and_queries_are_selected() -> None:
     torch.testing.assert_close(both, to_grid(layers[0][:, :, 3:].mean((1, 2))))
     assert torch.equal(explained(layers=subject.info.attention_layers[0].site, heads=1), single)
     torch.testing.assert_close(explained(layers=1, heads="max"), to_grid(layers[1].amax(1)[:, 0]))
-    late = explained("rollout", heads="max", start_layer=1)
+    torch.testing.assert_close(explained(layers=1, heads="min"), to_grid(layers[1].amin(1)[:, 0]))
     largest = [each.amax(1) for each in layers[1:]]
-    torch.testing.assert_close(late, to_grid(rolled(largest)[:, 0]))
+    for residual in (0.0, 0.3, 1.0):
+        late = explained("rollout", heads="max", start_layer=1, residual=residual)
+        torch.testing.assert_close(late, to_grid(rolled(largest, residual)[:, 0]))
     # of several layers the mean of their maps, which are those of their numbers in `record`
     for method in ("attention", "gradient_attention"):
         alone = [explained(method, layers=k, heads=1) for k in (0, -1)]
