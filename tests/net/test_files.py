@@ -1,5 +1,6 @@
 """Files that an earlier version wrote: each is read, and gives what it gave."""
 
+import inspect
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 
 import visattn as va
 from visattn.cli import main
+from visattn.models.config import model_classes
 from visattn.training.command import find_config
 from visattn.training.data_module import DataModule
 from visattn.training.parser import Parser, trust_modules
@@ -34,6 +36,15 @@ def test_a_saved_model_computes_what_it_did(path: Path) -> None:
     with torch.no_grad():
         output = outputs(model)
     _compare(OUTPUTS[path.stem], output, path.stem)
+
+
+def test_defaults_of_models_are_what_they_were() -> None:
+    """A config that leaves an argument out means the same model."""
+    kept = json.loads((FILES / "models" / "defaults.json").read_text())
+    for name, defaults in kept.items():
+        parameters = inspect.signature(model_classes()[name]).parameters.items()
+        now = {key: each.default for key, each in parameters if each.default is not each.empty}
+        assert json.loads(json.dumps(now)) == defaults, name
 
 
 def test_weights_of_each_block_compute_what_they_did() -> None:
