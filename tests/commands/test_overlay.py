@@ -248,7 +248,7 @@ def test_a_failing_method_does_not_stop_the_others(
     run: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     def broken(*_: object, layers: int = -1) -> torch.Tensor:
-        raise RuntimeError(f"no layer {layers} today")
+        raise RuntimeError("no layer today")
 
     whole, line = METHODS["gradcam++"], f"overlay {CNN} --resize-mode crop --method"
     monkeypatch.setitem(METHODS, "gradcam++", replace(whole, function=broken))
@@ -256,7 +256,7 @@ def test_a_failing_method_does_not_stop_the_others(
     for _ in range(2):
         assert run(f"{line} gradcam++ gradcam --out", out, photos) == 1
         output = capsys.readouterr()
-        assert output.err.count("gradcam++: RuntimeError: no layer -1 today") == 3
+        assert output.err.count("gradcam++: RuntimeError: no layer today") == 3
         assert [each.split("\t")[1] for each in output.out.splitlines()] == ["gradcam"] * 3
     assert "tall.gradcam++.png" not in names(out)
     cards = parse_index_page((out / "index.html").read_text())

@@ -298,3 +298,13 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         va.figure(maps(), images, **options)
+
+
+def test_the_note_of_a_map_stands_under_its_title_and_other_notes_below_the_figure() -> None:
+    coarse, layer = "only 2 \N{MULTIPLICATION SIGN} 2 cells", "layer 3 of 4"
+    maps = [placed(note=coarse), placed(method="layercam", note=f"{layer}, {coarse}")]
+    figure = va.figure(maps, PHOTOS[0])
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert {f"Grad-CAM\n{coarse}", f"LayerCAM\n{coarse}"} <= {*titles}
+    below = [each for each in texts(figure) if layer in each]
+    assert len(below) == 1

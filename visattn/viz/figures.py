@@ -30,7 +30,7 @@ from visattn.attribution.regions import mask_from_runs
 from visattn.geometry.affine import Box, Geometry
 from visattn.images.encoding import encode_png
 from visattn.images.reader import ImageLike, LoadedImage, list_images
-from visattn.results.attention_map import AttentionMap, empty_map_reason
+from visattn.results.attention_map import AttentionMap, empty_map_reason, map_note
 from visattn.results.scale import MapScale, format_end, map_scale
 from visattn.viz.heatmap import DrawOptions, resize_image
 from visattn.viz.maps import (
@@ -605,7 +605,7 @@ def figure(
             _draw_tile(axes, tile, drawing, region, resized, bar=True)
         return np.ravel(ax)[0].figure
     notes = [text for each, scale in zip(flat, per_map, strict=True)
-             for text in (*map_notes(each), scale.note)]  # fmt: skip
+             for text in (*map_notes(each), scale.note) if text != _own_note(each)]  # fmt: skip
     return sheet(tiles, drawing, notes=notes, crop=crop, width=width, rc=rc)
 
 
@@ -638,8 +638,16 @@ def _titles(
             parts.append("" if alike else targets[column])
             name = "\n".join(filter(None, parts))
             name = name or (labels[column] if len({*labels}) > 1 else method_title(each))
-            titles.append(name if number == 0 or not alike or len(methods) > len(own) else "")
+            name = name if number == 0 or not alike or len(methods) > len(own) else ""
+            titles.append("\n".join(filter(None, (name, _own_note(each)))))
     return titles, notes
+
+
+def _own_note(attention_map: AttentionMap) -> str:
+    """Return what the title of a map says besides: that it is nearly uniform, or coarse."""
+    info = attention_map.info
+    note = map_note(attention_map.values) if info.note and not info.empty else ""
+    return note if info.note.endswith(note) else ""
 
 
 def _gray(attention_map: AttentionMap) -> UInt8[np.ndarray, "y x 3"]:
