@@ -59,8 +59,10 @@ def run_cli(argv: Sequence[str]) -> int:
         return 143
     except (MisconfigurationException, FloatingPointError) as error:  # caused by the settings
         raise ValueError(str(error)) from error
-    except ValueError as error:  # jsonargparse adds what it was about to build
-        raise ValueError(cause(str(error))) from error
+    except ValueError as error:
+        if "Does not validate" in str(error):  # jsonargparse adds what it was about to build
+            raise ValueError(cause(str(error))) from error
+        raise
     except SystemExit as stop:  # Lightning turns Ctrl-C into this
         if isinstance(stop.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from stop

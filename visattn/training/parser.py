@@ -193,9 +193,10 @@ def cause(message: str) -> str:
     value = value or (given[1] if given else "")
     if named := re.match("Expected a dot import path string: (.*)", reason):
         reason = unknown_class(named[1], option)
-    elif named := re.match(r"Option '([\w.]+)' is not accepted", reason):
-        owner = owners[-1].rpartition(".")[2]
-        names = [each.name for each in get_signature_parameters(known_classes()[owner])]
+    elif owners and (named := re.match(r"Option '([\w.]+)' is not accepted", reason)):
+        module, _, owner = owners[-1].rpartition(".")
+        described = getattr(sys.modules[module], owner)
+        names = [each.name for each in get_signature_parameters(described)]
         reason = f"{owner} has no option {named[1]}; {did_you_mean(named[1], names)}"
     elif named := re.match(r"Importing '(\w+)[\w.]*' is not allowed", reason):
         reason = f"{named[0]}; to trust a module of yours, set {TRUST_VARIABLE}={named[1]}"
@@ -216,7 +217,10 @@ def unknown_class(name: str, option: str) -> str:
     import timm
 
     if not timm.is_model(name):
-        return f"there is no class {name}; {did_you_mean(name, known_classes(), otherwise='')}"
+        hint = did_you_mean(
+            name, known_classes(), otherwise="name its module, package.module.Class"
+        )
+        return f"there is no class {name}; {hint}"
     task = "" if "classifier" in option else "--model ClassificationTask --model.classifier "
     return f"{name} is a model of timm: write {task}timm:{name}"
 
