@@ -368,3 +368,21 @@ def test_names_and_sizes_of_any_model_in_python_and_on_the_command_line(
     record = record_of(out, "wide")
     assert (record["info"]["layer"], record["info"]["more"]["run"]) == ("layer4.0.act2", 1)
     assert record["geometry"]["input_size"] == [64, 96]
+
+
+def test_the_default_model_names_those_in_local_caches(
+    photos: Path, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = tmp_path / "hub"
+    for folder in ("models--timm--resnet18.a1_in1k/snapshots/1", "models--a--b/snapshots/2"):
+        (hub / folder).mkdir(parents=True)
+        (hub / folder / "config.json").touch()
+    (tmp_path / "torch/checkpoints").mkdir(parents=True)
+    (tmp_path / "torch/checkpoints/vgg11-8a719046.pth").touch()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path / "torch"))
+    assert main(["overlay", str(photos / "wide.png"), "--out", str(tmp_path / "out")]) == 0
+    names = f"timm:resnet18.a1_in1k, torchvision:vgg11, hf:{hub / 'models--a--b/snapshots/2'}"
+    said = capsys.readouterr().err
+    assert "the model is imagenet-classifier; --model also takes" in said
+    assert names in said

@@ -11,6 +11,7 @@ from tyro.conf import arg
 from visattn.commands.arguments import File, Numbers, Values, Word
 from visattn.commands.digests import file_digest, user_code_digest, weights_origin
 from visattn.commands.streams import activity
+from visattn.io.messages import format_names
 from visattn.io.safe_text import parse_json, print_message, short_repr
 from visattn.models.model_files import bundled_models
 
@@ -59,6 +60,11 @@ class ModelOptions:
             ValueError: If no model that comes with visattn fits the command.
         """
         default = DEFAULTS[command]
+        if not self.model and default in bundled_models() and (others := cached_models()):
+            print_message(
+                f"the model is {default}; --model also takes those in the caches of this machine: "
+                f"{format_names(others, 5)}"
+            )
         if self.model or default in bundled_models():
             return replace(self, model=self.model or default)
         raise ValueError(
@@ -196,6 +202,22 @@ class BuildOptions(ModelOptions):
         names = self.class_names and file_digest(self.class_names)
         made |= {"model_args": self.model_args, "input_size": self.input_size, "classes": names}
         return explainer, made | {"mean": self.mean, "std": self.std}
+
+
+def cached_models() -> list[str]:
+    """Return what `--model` finds in the local caches of timm, torchvision and transformers."""
+    import torch
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    hub, checkpoints = Path(HF_HUB_CACHE), Path(torch.hub.get_dir(), "checkpoints")
+    timm = [each.name.split("--", 2)[2] for each in sorted(hub.glob("models--timm--*"))]
+    files = sorted(checkpoints.glob("*.pth"))
+    others = sorted(hub.glob("models--*/snapshots/*/config.json"))
+    return [
+        *(f"timm:{name}" for name in timm),
+        *(f"torchvision:{file.stem.partition('-')[0]}" for file in files),
+        *(f"hf:{file.parent}" for file in others if "models--timm--" not in str(file)),
+    ]
 
 
 def parse_value(text: str) -> tuple[str, Any]:
