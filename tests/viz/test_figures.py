@@ -192,6 +192,19 @@ def test_only_what_was_seen_is_shown_with_crop() -> None:
     assert rgb(va.figure([thin], np.zeros((40, 4000, 3), np.uint8), crop=True)).size
 
 
+def test_what_the_model_did_not_see_is_hatched() -> None:
+    crop = Geometry.identity((60, 80)).cropped(0, 10, (60, 60))
+    hatched = [
+        patch.get_bbox().bounds
+        for ax in va.figure(placed().with_geometry(crop), PHOTOS[0]).axes
+        for patch in ax.patches
+        if patch.get_hatch()
+    ]
+    assert hatched == [(0, 0, 10, 60), (70, 0, 10, 60)]
+    whole = va.figure(placed(), PHOTOS[0]).axes
+    assert not any(patch.get_hatch() for ax in whole for patch in ax.patches)
+
+
 def test_axes_of_a_user_get_the_map_alone_in_their_own_style() -> None:
     page = Figure()
     axes = page.subplots(1, 3)

@@ -50,6 +50,7 @@ LINE = 0.15  # height of a line of text, in inches
 TEXT, MUTED, FAINT = "#222428", "#5f6268", "#e4e2db"
 ACCENT, SECOND = "#2e7583", "#b0602a"  # probabilities and gates, as pages have them
 _TILE, _TALLEST = 3.4, 1.5  # widest tile in inches; height of a tile / width at most
+_HATCH = "#ffffff70"  # over what the model did not see
 _GRAY = 150  # stands for a photo that is not given
 _MOST = 4096  # pixels of a side of an image in a file
 STYLE: dict[Any, Any] = {
@@ -60,7 +61,7 @@ STYLE: dict[Any, Any] = {
     "xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "xtick.color": MUTED, "ytick.color": MUTED,
     "xtick.major.size": 2.0, "ytick.major.size": 2.0, "xtick.major.width": 0.5,
     "ytick.major.width": 0.5, "xtick.major.pad": 1.5, "ytick.major.pad": 1.5,
-    "legend.fontsize": 7.0, "legend.frameon": False,
+    "hatch.linewidth": 0.5, "legend.fontsize": 7.0, "legend.frameon": False,
     "svg.fonttype": "none", "pdf.fonttype": 42,
 }  # fmt: skip
 """What differs from the defaults of matplotlib."""
@@ -448,6 +449,7 @@ def draw_map(
         return limits.draw(resized(size), values, signed=scale.signed)
 
     show(ax, photo.shape[:2], drawn, region)
+    _hatch_unseen(ax, photo.shape[:2], attention_map.geometry)
     thing = attention_map.info.thing
     if thing is None:
         return
@@ -465,6 +467,21 @@ def draw_map(
         lines = ax.contour(inside, [0.5], colors="white", linewidths=1.2,
                            extent=(0, photo.shape[1], 0, photo.shape[0]))  # fmt: skip
         lines.set_path_effects(halo(1.2))
+
+
+def _hatch_unseen(ax: Axes, size: tuple[int, int], geometry: Geometry | None) -> None:
+    """Hatch what the model did not see: in print, gray alone would pass for a dark photo."""
+    if geometry is None or not geometry.seen_text:
+        return
+    left, top, right, bottom = geometry.region
+    sides = [
+        (0.0, 0.0, size[1], top), (0.0, bottom, size[1], size[0]),
+        (0.0, top, left, bottom), (right, top, size[1], bottom),
+    ]  # fmt: skip
+    for x, y, end_x, end_y in sides:
+        if end_x > x and end_y > y:
+            ax.add_patch(Rectangle((x, y), end_x - x, end_y - y, fill=False, linewidth=0,
+                                   hatch="////", edgecolor=_HATCH))  # fmt: skip
 
 
 def _draw_channels(ax: Axes, attention_map: AttentionMap) -> None:
