@@ -224,6 +224,14 @@ def test_the_report_refuses_what_cannot_be_right(tmp_path: Path) -> None:
         list(data.remarks())
 
 
+def test_captions_without_words_are_refused_and_a_tuple_is_a_list() -> None:
+    samples = ((np.zeros((8, 8, 3), np.uint8), ("a red dog",)),)
+    data = CaptionData(lambda split: samples, min_word_freq=1)
+    assert data.vocabulary.words[-3:] == ("a", "dog", "red")
+    with pytest.raises(ValueError, match="the training captions have no words: .* a list"):
+        CaptionData(lambda split: [(np.zeros((8, 8, 3), np.uint8), ("...",))])
+
+
 def test_the_report_says_what_contradicts_itself(tmp_path: Path) -> None:
     names = ("turn_left", "turn_right", "bright")
     samples = [(np.zeros((3, 3, 3), np.uint8), name) for name in names]

@@ -31,15 +31,17 @@ class Source(ABC):
     test_splits: tuple[Split, ...] = ("test",)
     """The splits that a test reads."""
     num_workers: int | None = None
-    """Processes that read samples unless the user says so; None as many as there are cores."""
+    """Processes that read samples by default; None for all cores but one, at most 16."""
     seed: int | None = 0
     """Seed of what is drawn; None for that of the data module, 0 without one."""
+    words: tuple[str, ...] = ()
+    """The vocabulary of captions with a grammar; empty for the words of the training samples."""
     notes: tuple[str, ...] = ()
     """What a user should know about how the splits were made, in sentences."""
 
     @abstractmethod
     def __call__(self, split: Split) -> Sequence[Any]:
-        """Return the samples of a split."""
+        """Return the samples of a split: a list, or a data set that draws them on access."""
 
 
 Batch = TypeVar("Batch", bound=tuple[Any, ...])

@@ -32,7 +32,7 @@ _SHORTENER.maxlong = 40
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a regular file for reading bytes; every reader of user data opens files with it.
+    """Open a regular file for reading bytes, as every reader of user data but weights does.
 
     Anything else is refused at once: opening a pipe would wait for a writer, and a device may never
     end.

@@ -303,8 +303,8 @@ class DenseModel(Configurable, ModelWithEncoder, ABC):
     """Network with an output for positions on an image: classes of pixels, or boxes.
 
     Images are those of the encoder: uint8 in 0 to 255, or floats that are normalized already. All
-    have its `img_size`; `visattn.data.resize_to_input` brings photos to that size and returns the
-    geometry back to the photo.
+    have its `img_size`; `visattn.images.resize.resize_to_input` brings photos to that size and
+    returns the geometry back to the photo.
 
     Args:
         class_names: Names of the classes, in the order of the logits.

@@ -38,7 +38,7 @@ class AttentionPanels:
         target: Class to explain; None explains the predicted class of each step.
         every_n_steps: Steps between two drawings.
         options: Further arguments of `visattn.explain`: `transform`, `input_size`, `class_names`,
-            `layer` and others.
+            `layers` and others.
 
     Raises:
         ImageError: If an image cannot be read.

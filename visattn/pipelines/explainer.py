@@ -120,11 +120,12 @@ def explain(
         `maps[image]`, each a map `[y, x]`, or `[t, y, x]` for a list of texts. A list of methods or
         of targets adds an axis: `maps[image][method][target]`. A method that explains no class has
         the same map for all targets, computed once. `info` of a map holds method,
-        options, target (class index), class (its name), score, `scores` (key of the class scores
-        in the output; `assumed` if features could be computed alike), model, `layer` and its `run`
-        if there is one, `signed`, and `preprocessing`: size, mean, std, and as `source` where these
-        come from. A map that is zero everywhere or not finite is returned, too: `info.empty` is
-        the reason, and their number is reported on stderr.
+        options, target (class index), class_name, score, probability, model, `layer`, `signed`; in
+        `info.more` stand `scores` (key of the class scores in the output; `assumed` if features
+        could be computed alike), the `run` of the layer if there are several, and `preprocessing`:
+        size, mean, std, and as `source` where these come from. A map that is zero everywhere or
+        not finite is returned, too: `info.empty` is the reason, and their number is reported on
+        stderr.
 
     Raises:
         ImageError: If an image cannot be read.

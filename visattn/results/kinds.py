@@ -1,4 +1,4 @@
-"""Plain names that several rooms share: kinds of maps, splits, special tokens and classes."""
+"""Plain names that several subpackages share: kinds of maps, splits, special tokens and classes."""
 
 from collections.abc import Sequence
 from typing import Literal

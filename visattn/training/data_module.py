@@ -156,7 +156,7 @@ class DataModule(LightningDataModule, ABC):
     def listed(self, split: Split) -> list[Any]:
         """Return the samples of a split as `sample_type`; none of those that are drawn."""
         samples = self.samples(split)
-        return list(map(self.sample_type.of, samples)) if isinstance(samples, list) else []
+        return list(map(self.sample_type.of, samples)) if isinstance(samples, list | tuple) else []
 
     def random(self, split: Split) -> Sequence[v2.Transform]:
         """Return the random transforms of a split."""

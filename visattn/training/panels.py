@@ -47,8 +47,8 @@ class AttentionLogger(Callback):
         module: Name of the network inside the LightningModule, such as `net`; by default the
             LightningModule itself (without a `forward`, its one part with parameters), or `model`
             of a task of visattn.
-        options: Further arguments of `visattn.explain`: `transform`, `img_size`, `class_names`,
-            `layer` and others.
+        options: Further arguments of `visattn.explain`: `transform`, `input_size`, `class_names`,
+            `layers` and others.
 
     Raises:
         ValueError: If the method does not fit the model, or the LightningModule has several

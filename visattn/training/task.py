@@ -39,7 +39,8 @@ class Task(LightningModule, ABC):
     as it would have without the interruption.
 
     Validation and test call `evaluate` for each batch. What it updates of `evaluations` is logged
-    and reset at the end of the epoch.
+    and reset at the end of the epoch. A task that builds its model from the data has an argument
+    `data_info`, the plain values that the data module gives; `training/cli.py` links them.
 
     Args:
         model: The network that is trained and saved.

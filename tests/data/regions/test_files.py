@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,19 @@ def test_a_dog_has_its_box_in_every_format(name: str, tmp_path: Path) -> None:
     assert found.box == pytest.approx(box)
     assert found.segmentation == outline
     assert image.read().size == (90, 100)
+
+
+def test_pipes_beside_photos_are_refused_unread(tmp_path: Path) -> None:
+    source = yolo(tmp_path)
+    [labels] = tmp_path.rglob("labels/**/*.txt")
+    labels.unlink()
+    os.mkfifo(labels)
+    with pytest.raises(ValueError, match="not a regular file"):
+        source("train")
+    (tmp_path / "data.yaml").unlink()
+    os.mkfifo(tmp_path / "data.yaml")
+    with pytest.raises(ValueError, match="not a regular file"):
+        YOLOBoxes(str(tmp_path / "data.yaml"))
 
 
 def outside(folder: Path) -> Any:

@@ -16,7 +16,7 @@ from visattn.geometry.affine import Box
 from visattn.images.reader import read_size
 from visattn.images.sources import find_images
 from visattn.io.safe_paths import file_below
-from visattn.io.safe_text import parse_xml, read_bytes_bounded, reading
+from visattn.io.safe_text import decode_utf8, parse_xml, read_bytes_bounded, reading
 from visattn.results.kinds import Split
 
 _NAMES: dict[str, str] = {"train": "train", "validation": "val", "test": "test"}
@@ -100,7 +100,7 @@ class VOCBoxes(Source):
         listed = listed if listed.is_file() else lists / "val.txt"
         images: list[AnnotatedImage] = []
         boxes: list[tuple[Box, tuple[int, int]]] = []
-        for line in listed.read_text().splitlines():
+        for line in decode_utf8(read_bytes_bounded(listed)).splitlines():
             file = file_below(Path(self.root, "Annotations"), f"{line.split()[0]}.xml")
             with reading(file):
                 tree = parse_xml(read_bytes_bounded(file))
@@ -139,7 +139,7 @@ class YOLOBoxes(Source):
 
     def __post_init__(self) -> None:
         with reading(self.file):
-            self._settings = yaml.safe_load(Path(self.file).read_text())
+            self._settings = yaml.safe_load(decode_utf8(read_bytes_bounded(Path(self.file))))
             names = self._settings["names"]
             self.class_names = tuple(names.values() if isinstance(names, dict) else names)
 
@@ -155,8 +155,8 @@ class YOLOBoxes(Source):
         before, _, after = str(photo).rpartition("/images/")
         labels = Path(before, "labels", after).with_suffix(".txt")
         objects: list[AnnotatedObject] = []
-        lines = labels.read_text().splitlines() if labels.is_file() else []  # nothing on the photo
-        for number, line in enumerate(lines, 1):
+        text = decode_utf8(read_bytes_bounded(labels)) if labels.exists() else ""  # no objects
+        for number, line in enumerate(text.splitlines(), 1):
             with reading(labels, f"line {number}"):
                 kind, *numbers = line.split()
                 x, y, w, h = map(float, numbers)

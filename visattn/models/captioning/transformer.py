@@ -140,7 +140,11 @@ def _merge(x: Float[Tensor, "*b h n d"]) -> Float[Tensor, "*b n c"]:
 
 
 class CaptionDecoderLayer(nn.Module):
-    """Pre-norm transformer decoder layer for words and the positions of a grid."""
+    """Pre-norm transformer decoder layer for words and the positions of a grid.
+
+    Names of its parts are keys of saved models; `pipelines/caption_words.py` finds attention by
+    them.
+    """
 
     def __init__(self, dim: int, num_heads: int, mlp_ratio: float, dropout: float) -> None:
         super().__init__()

@@ -54,7 +54,12 @@ class CaptionData(DataModule):
             self.vocabulary = Vocabulary((*SPECIAL_TOKENS, *words))
             self.annotations = "scenes"
         else:
-            texts = (text for sample in self.listed("train") for text in sample.captions)
+            texts = [text for sample in self.listed("train") for text in sample.captions]
+            if not any(map(split_words, texts)):
+                raise ValueError(
+                    "the training captions have no words: the samples of a source must be a list "
+                    "with captions, or the source must have `words`"
+                )
             self.vocabulary = Vocabulary.from_captions(texts, min_word_freq=min_word_freq)
             self.annotations = "references"
 
