@@ -65,9 +65,9 @@ def draw_saved_maps(words: Sequence[str]) -> int:
     if args.out.suffix == ".png" and (single or len(maps) == 1):
         va.overlay(image, maps if single else maps[0], **drawing).save(args.out)
     else:
-        maps = [maps] if single else maps
-        titles = maps.labels or [str(number) for number in range(1, len(maps) + 1)]
-        va.figure(dict(zip(titles, maps, strict=True)), image, **drawing).savefig(args.out)
+        drawn = [maps] if single else list(maps)
+        titles = maps.labels or [str(number) for number in range(1, len(drawn) + 1)]
+        va.figure(dict(zip(titles, drawn, strict=True)), image, **drawing).savefig(args.out)
     print(args.out)
     return 0
 

@@ -62,6 +62,7 @@ def eager(subject: Subject, x: Tensor, index: int) -> tuple[list[Tensor], list[T
     """Return the weights that timm computes, of the layers and a pool, and their gradients."""
     kept: list[Tensor] = []
     model = copy.deepcopy(subject.model).eval()
+    module: Any
     for module in model.modules():
         if hasattr(module, "attn_drop") and hasattr(module, "fused_attn"):
             module.fused_attn = False

@@ -74,7 +74,7 @@ MODELS: dict[str, tuple[Build, tuple[int, int], tuple[str, ...]]] = {
     "HF deit": (lambda: transformers.DeiTForImageClassificationWithTeacher(
         transformers.DeiTConfig(**PLAIN)), (3, 5), ("class", "distillation")),
     "HF dinov2": (lambda: transformers.Dinov2ForImageClassification(
-        transformers.Dinov2Config(**PLAIN | {"image_size": 32})), (4, 4), ("class",)),
+        transformers.Dinov2Config(**{**PLAIN, "image_size": 32})), (4, 4), ("class",)),
     "HF swin": (lambda: transformers.SwinForImageClassification(
         transformers.SwinConfig(**HF_SWIN)), (10, 10), ()),
     "ours": (lambda: VisionTransformer("abcde", **OURS), (3, 5), ("class",)),

@@ -39,6 +39,8 @@ def test_maps_are_drawn_on_their_photo_and_refused_on_another(
     assert draw(["photo.png", "--maps", "maps.npy", "--out", "a.png"]) == 0
     with Image.open(folder / "a.png") as image:
         assert image.size == (131, 97)
+    assert draw(["photo.png", "--maps", "maps.npy", "--out", "one.svg"]) == 0
+    assert "svg" in Path("one.svg").read_text()[:200]
     grid = va.AttentionMap.from_array(np.eye(3), image_size=(20, 30))
     Path("maps.json").write_text(json.dumps(grid.to_dict()))
     with pytest.raises(SystemExit, match="2"):

@@ -161,10 +161,11 @@ def test_each_parameter_is_in_one_part() -> None:
 
 def test_vectors_and_named_parameters_have_no_weight_decay() -> None:
     sizes: Any = {"img_size": (8, 8), "patch_size": 4, "embed_dim": 8, "depth": 1, "num_heads": 2}
-    for options in (
+    variants: list[dict[str, Any]] = [
         {"lsa": True, "stem": "shifted"},
         {"global_pool": "sequence", "pos_embed_type": "sine", "stem": "conv"},
-    ):
+    ]
+    for options in variants:
         model = VisionTransformer(("cat", "dog"), **sizes, **options)
         maps = [name for name, part in model.named_modules() if isinstance(part, MAPS)]
         decayed = {*dict(model.named_parameters())} - names(model, undecayed(model))

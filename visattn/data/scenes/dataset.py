@@ -238,7 +238,7 @@ class SceneCaptions(RenderedScenes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.words = grammar_words(self.config)
+        self.words = tuple(grammar_words(self.config))
 
     def __call__(self, split: Split) -> Dataset[CaptionSample]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the scenes of a split; in training each caption is a sample."""
