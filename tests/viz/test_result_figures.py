@@ -156,7 +156,7 @@ def test_the_overview_has_the_size_of_the_photo_and_its_boxes() -> None:
         assert drawn.shape == photo.shape
         at = np.argwhere(np.abs(drawn.astype(int) - box_color(0)).max(2) < 30)
         assert (at.min(0)[1], at.max(0)[0]) == pytest.approx((10, 40), abs=3)
-    with pytest.raises(ValueError, match="the detections belong to an image of"):
+    with pytest.raises(ValueError, match="the detection lies on an image of"):
         detection_overlay(PHOTO[:9], detections())
 
 

@@ -184,7 +184,7 @@ def test_a_figure_shows_path_mosaic_probabilities_and_each_glimpse_in_order() ->
         glimpse_figure(
             photo_of(scan), replace(scan, patches=scan.patches[:, :, :0], pixels=scan.pixels[:0])
         )
-    with pytest.raises(ValueError, match="belongs to an image of"):
+    with pytest.raises(ValueError, match="the scan path lies on an image of"):
         glimpse_figure(np.zeros((9, 9, 3), np.uint8), scan)
 
 

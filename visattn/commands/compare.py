@@ -142,18 +142,11 @@ def _train(config: Path, run: Path, options: Sequence[str]) -> int:
 
     if (run / "test.json").is_file():
         return 0
-    words = [word for each in options for word in _as_option(each)]
+    words = [f"--{each}" for each in options]
     # `last` begins a run that has no checkpoint yet.
     fit = ["fit", "--config", str(config), "--run", str(run), "--ckpt_path", "last", *words]
     last = str(run / "checkpoints" / "last.ckpt")
     return training(fit) or training(["test", "--run", str(run), "--ckpt_path", last])
-
-
-def _as_option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"options must be NAME=VALUE, got {text!r}")
-    return f"--{name}", value
 
 
 class Run(NamedTuple):

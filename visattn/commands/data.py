@@ -31,28 +31,37 @@ _INSTANCES = "instances.json"
 
 
 @dataclass(frozen=True)
-class Rendering:
-    """How scenes are rendered.
+class Canvas:
+    """What is written, and where.
 
     Args:
         out: output folder, for this data set alone; an earlier one is replaced
         count: number of images
-        size: height and width in pixels
-        seed: seed of the scenes
-        colors: colors to use (default: all)
-        shapes: shapes to use (default: all)
-        textures: textures to use (default: all)
         overwrite: also write into a folder with other files, which are kept
     """
 
     out: Path
     count: int = 8
+    overwrite: Flag = False
+
+
+@dataclass(frozen=True)
+class Rendering(Canvas):
+    """How scenes are rendered.
+
+    Args:
+        size: height and width in pixels
+        seed: seed of the scenes
+        colors: colors to use (default: all)
+        shapes: shapes to use (default: all)
+        textures: textures to use (default: all)
+    """
+
     size: int = 64
     seed: int = 0
     colors: Words = ()
     shapes: Words = ()
     textures: Words = ()
-    overwrite: Flag = False
 
     @property
     def kinds(self) -> dict[str, tuple[str, ...]]:
@@ -121,21 +130,6 @@ def shapes(rendering: Rendering, *, split: Literal["train", "validation", "test"
             add({**entry, "class": record["shape"], "object": record})
     print_row(rendering.out, f"{len(drawn)} shapes of split {split}, {size} x {size} pixels")
     return 0
-
-
-@dataclass(frozen=True)
-class Canvas:
-    """What is written, and where.
-
-    Args:
-        out: output folder, for this data set alone; an earlier one is replaced
-        count: number of images
-        overwrite: also write into a folder with other files, which are kept
-    """
-
-    out: Path
-    count: int = 8
-    overwrite: Flag = False
 
 
 def digits(
@@ -223,7 +217,7 @@ def drawn_files(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _data_set(
-    name: str, made: Rendering | Canvas, size: tuple[int, int]
+    name: str, made: Canvas, size: tuple[int, int]
 ) -> Iterator[tuple[Path, Callable[[dict[str, Any]], None]]]:
     """Yield a temporary folder and a function that adds a record: together the data set.
 

@@ -170,25 +170,13 @@ def find_input_images(
         raise FileNotFoundError("; ".join([str(error), *skipped])) from error
 
 
-def thread_count() -> int:
-    """Return the number of threads that read and write images: one per core, at most 8.
-
-    Example:
-        >>> 1 <= thread_count() <= 8
-        True
-    """
-    from visattn.data.loading import available_cores
-
-    return min(8, available_cores())
-
-
 def map_in_threads(
     function: Callable[[Key], Value], items: Iterable[Key], *, ahead: int = 0
 ) -> Iterator[tuple[Key, Callable[[], Value]]]:
     """Yield each item with a function that waits for its result, or raises its error.
 
-    One thread per core works ahead of the caller. Decoders and encoders of images release Python's
-    lock. An error of `items` is raised after the results of the items before it.
+    One thread per core, at most 8, works ahead of the caller. Decoders and encoders of images
+    release Python's lock. An error of `items` is raised after the results of the items before it.
 
     Args:
         function: Called with each item, in a thread.
@@ -200,7 +188,9 @@ def map_in_threads(
         >>> [(item, result()) for item, result in map_in_threads(abs, [-3, 2])]
         [(-3, 3), (2, 2)]
     """
-    num_threads = thread_count()
+    from visattn.data.loading import available_cores
+
+    num_threads = min(8, available_cores())
     waiting: deque[tuple[Key, Future[Value]]] = deque()
     remaining = iter(items)
     failure: BaseException | None = None

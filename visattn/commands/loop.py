@@ -17,7 +17,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -162,7 +162,7 @@ def run(
     incomplete: dict[str, list[str]] = {}
     with ExitStack() as stack:
         stack.enter_context(count_on_interrupt(done, len(own)))
-        stack.enter_context(folder)
+        stack.enter_context(folder.opened())
         if command.title:
             stack.callback(lambda: write_index(options.out, command))
         shown = stack.enter_context(activity(command.name, len(own)))
@@ -265,7 +265,6 @@ class Folder:
     names: Mapping[Source, str]
     replace: bool = False
     _numbers: Iterator[int] = field(default_factory=itertools.count)
-    _context: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
         # As they are read back from JSON.
@@ -312,13 +311,12 @@ class Folder:
         present = [name for name in others if os.path.lexists(self.path / name)]
         return dict.fromkeys(present, "no record of visattn names it")
 
-    def __enter__(self) -> "Folder":
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Have a folder for what is not finished, as long as the context is open."""
         create_folder(self.path)
-        self._temporary = self._context.enter_context(temporary_folder(self.path / "visattn"))
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._context.close()
+        with temporary_folder(self.path / "visattn") as self._temporary:
+            yield
 
     def start(self, path: Source) -> Item:
         """Read a photo, or the record of a finished one, in a thread."""

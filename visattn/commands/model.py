@@ -246,12 +246,10 @@ def _size(text: str) -> tuple[int, int] | None:
     """Return height and width of N or HxW; None for ""."""
     if not text:
         return None
-    height, _, width = text.partition("x")
-    if not (
-        height.isdecimal() and (width or height).isdecimal() and int(height) and int(width or 1)
-    ):
+    found = re.fullmatch("([1-9][0-9]*)(?:x([1-9][0-9]*))?", text)
+    if found is None:
         raise ValueError(f"--input-size must be N or HEIGHTxWIDTH, got {text!r}")
-    return int(height), int(width or height)
+    return int(found[1]), int(found[2] or found[1])
 
 
 def _numbers(values: Sequence[float]) -> Any:

@@ -107,18 +107,17 @@ def overlay(
     dense = _dense_target(at, target)
     explainer, made = model.explainer(text=text, resize_mode=resize_mode, dense=dense is not None)
     chosen = _maps(explainer, method, target, text, dense, layers, heads, method_args)
-    videos = [photo for photo in photos if is_video(Path(photo))]
-    if videos:
+    look = {"style": style, "colormap": colormap, "opacity": opacity}
+    if videos := [photo for photo in photos if is_video(Path(photo))]:
         from visattn.commands.videos import overlay_videos
 
         if len(videos) < len(photos):
             raise ValueError(
                 f"photos and videos take separate commands, got {videos[0]} and photos"
             )
-        drawn = {"style": style, "colormap": colormap, "opacity": opacity}
         options = {"every": every, "batch_size": batch_size}
-        return overlay_videos(videos, explainer, chosen, loop, **options, **drawn)
-    drawing = _Drawing(style, colormap, opacity, normalize, boxes=boxes, figures=figures)
+        return overlay_videos(videos, explainer, chosen, loop, **options, **look)
+    drawing = _Drawing(look, normalize, boxes=boxes, figures=figures)
     runner = _Runner(explainer, chosen, dense, heads, drawing)
     channels = len(runner.subject.info.mean) or 3
 
@@ -267,9 +266,7 @@ class _Explained(NamedTuple):
 
 @dataclass(frozen=True)
 class _Drawing:
-    style: str
-    colormap: str
-    opacity: float
+    look: Mapping[str, Any]
     normalize: str
     boxes: bool
     figures: str | None
@@ -372,7 +369,6 @@ class _Runner:
 
         page, arrays = files[0], files[1 + len(self.maps)]
         maps, drawing = result.maps, self.drawing
-        style = {"style": drawing.style, "colormap": drawing.colormap, "opacity": drawing.opacity}
         scales = [drawing.scale(self._compared(spec, maps)) for spec in self.maps]
         contents: dict[str, bytes] = {}
         pictures: list[np.ndarray] = []
@@ -385,7 +381,7 @@ class _Runner:
             if boxes is not None:
                 records[-1]["boxes"] = boxes.to_dict()
             if not made.info.empty:
-                drawn = render_map(image, made, scale, **style)
+                drawn = render_map(image, made, scale, **drawing.look)
                 pictures.append(outline_boxes(drawn, boxes))
                 contents[file] = encode_overlay(pictures[-1])
         buffer = io.BytesIO()
@@ -404,11 +400,11 @@ class _Runner:
                 maps=[made for made, _ in shown],
                 scales=[scale for _, scale in shown],
                 index=index_link(page),
-                **style,
+                **drawing.look,
             )
             contents = {page: html.encode(), **contents}
         if drawing.figures and shown:
-            drawn = figure([made for made, _ in shown], image, **style)
+            drawn = figure([made for made, _ in shown], image, **drawing.look)
             contents[files[-1]] = encode_figure(drawn, files[-1])
         rows = [
             _row(spec, made, scale, result.best)
@@ -429,11 +425,11 @@ class _Runner:
 
     def _compared(self, spec: _Map, maps: "Sequence[AttentionMap]") -> "list[AttentionMap]":
         """Return the maps that share the scale of one: those of all texts of a method."""
-        pairs = list(zip(self.maps, maps, strict=True))
-        if self.explainer.text is None:
-            return [made for each, made in pairs if each is spec]
+        several = self.explainer.text is not None
         return [
-            made for each, made in pairs if (each.method, each.args) == (spec.method, spec.args)
+            made
+            for each, made in zip(self.maps, maps, strict=True)
+            if each is spec or (several and each.method == spec.method)
         ]
 
 

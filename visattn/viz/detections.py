@@ -8,8 +8,7 @@ from jaxtyping import UInt8
 from matplotlib.axes import Axes
 
 from visattn.geometry.affine import Box, Geometry
-from visattn.images.reader import ImageLike, LoadedImage, read_image
-from visattn.results.attention_map import AttentionMap
+from visattn.images.reader import ImageLike, read_image
 from visattn.results.scale import MapScale
 from visattn.results.values import DetectedObject, Detections
 from visattn.viz.figures import (
@@ -23,6 +22,7 @@ from visattn.viz.figures import (
     style,
 )
 from visattn.viz.heatmap import DrawOptions, resize_image
+from visattn.viz.maps import check_photo
 from visattn.viz.marks import Color
 from visattn.viz.text import fit_text
 
@@ -98,7 +98,8 @@ def detection_overlay(image: ImageLike, result: Detections) -> UInt8[np.ndarray,
     Raises:
         ValueError: If the detections belong to an image of another size.
     """
-    photo = _check_size(image, result.maps)
+    photo = read_image(image)
+    check_photo(photo, result.maps.geometry, "the detection")
     with style():
         drawn = Figure(((photo.size[1] + 0.01) / 100, (photo.size[0] + 0.01) / 100))
         drawn.set_dpi(100)
@@ -143,7 +144,8 @@ def detection_figure(
         >>> [ax.get_title(loc="left") for ax in detection_figure(photo, result).axes][0]
         '3 objects'
     """
-    photo = _check_size(image, result.maps)
+    photo = read_image(image)
+    check_photo(photo, result.maps.geometry, "the detection")
     drawing = DrawOptions(**options).otherwise(vmax=result.maps.display_range()[1], smooth=True)
     count = len(result.objects)
     shown, info = result.objects[:max_queries], result.maps.info
@@ -169,15 +171,3 @@ def detection_figure(
             names = sorted({other.label for other in result.objects})
             outline(ax, each.box, np.array(box_color(names.index(each.label))) / 255, 1.5)
     return drawn
-
-
-def _check_size(image: ImageLike, maps: AttentionMap) -> LoadedImage:
-    original = read_image(image)
-    geometry = maps.geometry
-    if geometry is None or geometry.image_size != original.size:
-        size = None if geometry is None else geometry.image_size
-        raise ValueError(
-            f"the detections belong to an image of {size} (height, width), but {original.name} has "
-            f"{original.size}; pass the original image"
-        )
-    return original

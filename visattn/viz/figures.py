@@ -35,6 +35,7 @@ from visattn.results.scale import MapScale, format_end, map_scale
 from visattn.viz.heatmap import DrawOptions, resize_image
 from visattn.viz.maps import (
     UNITS,
+    check_photo,
     displayed_image,
     map_notes,
     method_title,
@@ -743,11 +744,8 @@ def _placed(attention_map: AttentionMap, photo: LoadedImage | None) -> Attention
             f"{None if shape is None else tuple(shape)}; of several in one, select each: maps[0]"
         )
     geometry = attention_map.geometry
-    if photo is not None and geometry is not None and geometry.image_size != photo.size:
-        raise ValueError(
-            f"the map lies on an image of {geometry.image_size} (height, width), but {photo.name} "
-            f"has {photo.size}; pass the original image"
-        )
+    if photo is not None:
+        check_photo(photo, geometry, "the map")
     if photo is not None or geometry is not None or attention_map.kind == "channel":
         return attention_map
     rows, columns = attention_map.values.shape

@@ -77,11 +77,7 @@ def overlay(
         raise ValueError(
             f"overlay draws one map, got shape {tuple(values.shape)}; select one: maps[0]"
         )
-    if attention_map.geometry and attention_map.geometry.image_size != original.size:
-        raise ValueError(
-            f"the map lies on an image of {attention_map.geometry.image_size} (height, width), "
-            f"but {original.name} has {original.size}; pass the original image"
-        )
+    check_photo(original, attention_map.geometry, "the map")
     scale = map_scale([attention_map])
     if options.get("vmax") is None:
         if scale.is_nearly_zero:
@@ -109,6 +105,22 @@ def displayed_image(image: ImageLike, attention_map: object = None) -> LoadedIma
     info = attention_map.info.more if isinstance(attention_map, AttentionMap) else {}
     made = info.get("preprocessing", {})
     return render_tensor(single_image(image), made.get("mean"), made.get("std"))
+
+
+def check_photo(photo: LoadedImage, geometry: Geometry | None, what: str) -> None:
+    """Check that a result belongs to a photo: a copy of another size has other pixels.
+
+    Raises:
+        ValueError: If it belongs to an image of another size.
+
+    Example:
+        >>> check_photo(displayed_image(torch.zeros(3, 4, 6)), Geometry.identity((4, 6)), "the map")
+    """
+    if geometry is not None and geometry.image_size != photo.size:
+        raise ValueError(
+            f"{what} lies on an image of {geometry.image_size} (height, width), but {photo.name} "
+            f"has {photo.size}; pass the original image"
+        )
 
 
 def placed_on_tensor(attention_map: AttentionMap, rendering: LoadedImage) -> AttentionMap:

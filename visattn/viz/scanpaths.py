@@ -36,6 +36,7 @@ from visattn.viz.figures import (
     style,
 )
 from visattn.viz.heatmap import DrawOptions, colormap_lut, resize_image
+from visattn.viz.maps import check_photo
 from visattn.viz.text import fit_text, join_notes
 
 _FIRST, _LAST = 80, 240  # indices into the colormap: visible on black and on white
@@ -434,11 +435,7 @@ def notebook_scanpath(scan: ScanPath) -> bytes | None:
 def _read(image: ImageLike, scan: ScanPath) -> tuple[UInt8[np.ndarray, "y x 3"], ScanPath]:
     """Return the pixels of an image, and its scan path up to the end of its sequence of labels."""
     original = read_image(image)
-    if (size := scan.geometry.image_size) != original.size:
-        raise ValueError(
-            f"the scan path belongs to an image of {size} (height, width), but {original.name} has "
-            f"{original.size}; pass the original image"
-        )
+    check_photo(original, scan.geometry, "the scan path")
     return original.pixels, scan.until_end()
 
 

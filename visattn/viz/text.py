@@ -31,20 +31,14 @@ def sanitize_text(text: str, max_length: int | None = None) -> str:
         >>> sanitize_text("photo\u202egpj.exe"), sanitize_text("an endless word", 6)
         ('photo�gpj.exe', 'an en…')
     """
-    if max_length is not None:
-        # Combining marks are removed below, so keep more than the maximum length until then.
-        text, truncated = (
-            text[: (_MAX_MARKS + 1) * max_length],
-            len(text) > (_MAX_MARKS + 1) * max_length,
-        )
-    else:
-        truncated = False
-    text = _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
-    if not text.isascii():
-        text = _limit_marks(text)
-    if max_length is not None and (truncated or len(text) > max_length):
-        return text[: max_length - 1].rstrip() + ELLIPSIS
-    return text
+    # Combining marks are removed below, so keep more than the maximum length until then.
+    kept = text if max_length is None else text[: (_MAX_MARKS + 1) * max_length]
+    shown = _HIDDEN.sub("\N{REPLACEMENT CHARACTER}", kept)
+    if not shown.isascii():
+        shown = _limit_marks(shown)
+    if max_length is not None and (len(kept) < len(text) or len(shown) > max_length):
+        return shown[: max_length - 1].rstrip() + ELLIPSIS
+    return shown
 
 
 def _limit_marks(text: str) -> str:

@@ -28,9 +28,6 @@ COLUMNS = {
 """Names of the scores, and their column headings."""
 
 
-_RATIOS = {"enrichment"}  # all other scores are fractions, printed x 100
-
-
 def report_lines(
     rows: Sequence[Row], settings: Mapping[str, Any], missing: Mapping[str, int]
 ) -> Iterator[str]:
@@ -42,17 +39,17 @@ def report_lines(
         missing: Objects per category that the model has no class for.
     """
     scores, correct, checks = _split_rows(rows)
-    yield from score_table(mean_scores(scores), list(BASELINES))
+    yield from score_table(mean_scores(scores))
     yield ""
     yield _describe_counts(scores, settings)
     if correct:
         yield ""
-        yield from score_table(mean_scores(correct), list(BASELINES))
+        yield from score_table(mean_scores(correct))
         yield ""
         yield f"only where the prediction of the model is of the category: {_describe(correct)}"
     if checks:
         yield ""
-        yield from sanity_check_table(checks, list(BASELINES))
+        yield from sanity_check_table(checks)
         yield ""
         yield f"rank correlation with the map of the intact model, {_describe(checks)}"
     if missing:
@@ -145,16 +142,15 @@ def _means(rows: Sequence[Row]) -> dict[str, float]:
     return means
 
 
-def score_table(means: Mapping[str, Mapping[str, float]], baselines: Sequence[str]) -> list[str]:
+def score_table(means: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return the lines of a table of means, the baselines below the methods.
 
     Args:
         means: As `mean_scores` returns them.
-        baselines: Names of maps that do not depend on the model.
 
     Example:
         >>> means = {"random": {"count": 2, "point": 0.25}, "rise": {"point": 0.5}}
-        >>> lines = score_table(means, ["random"])
+        >>> lines = score_table(means)
         >>> print(*lines, sep=chr(10))
                 point
         rise     50.0
@@ -163,50 +159,47 @@ def score_table(means: Mapping[str, Mapping[str, float]], baselines: Sequence[st
     names = [name for name in COLUMNS if any(name in own for own in means.values())]
     width = max(map(len, means), default=0) + 1
     lines = [" " * width + "".join(f"{COLUMNS[name]:>7}" for name in names)]
-    for method in _baselines_last(means, baselines):
+    for method in _baselines_last(means):
         cells = (_format(name, means[method].get(name)) for name in names)
         lines.append(f"{method:{width}}" + "".join(f"{cell:>7}" for cell in cells))
     return [line.rstrip() for line in lines]
 
 
-def _baselines_last(methods: Iterable[str], baselines: Sequence[str]) -> list[str]:
-    methods = list(methods)
-    order = [method for method in methods if method not in baselines]
-    return order + [method for method in baselines if method in methods]
+def _baselines_last(methods: Iterable[str]) -> list[str]:
+    order = [*BASELINES]
+    return sorted(methods, key=lambda method: order.index(method) if method in order else -1)
 
 
 def _format(name: str, value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.2f}" if name in _RATIOS else f"{100 * value:.1f}"
+    # A ratio; all other scores are fractions.
+    return f"{value:.2f}" if name == "enrichment" else f"{100 * value:.1f}"
 
 
-def sanity_check_table(rows: Iterable[Row], baselines: Sequence[str]) -> list[str]:
+def sanity_check_table(rows: Sequence[Row]) -> list[str]:
     """Return the lines of a table of rank correlations under weight and class randomization.
 
     Args:
-        rows: Sanity checks of single images.
-        baselines: Names of maps that do not depend on the model.
+        rows: Sanity checks of single images; at least one.
 
     Example:
         >>> row = {"method": "rise", "randomized": [0.5, 0.1], "other_class": 0.2}
-        >>> print(*sanity_check_table([row], []), sep=chr(10))
+        >>> print(*sanity_check_table([row]), sep=chr(10))
               randomized weights, from the top  other
               50 %  100 %                       class
         rise  0.50   0.10                        0.20
     """
     by_method = _by_method(rows)
-    order = _baselines_last(by_method, baselines)
-    if not order:
-        return []
     width = max(map(len, by_method)) + 1
-    lines = list[str]()
-    count = len(by_method[order[0]][0]["randomized"])
+    count = len(rows[0]["randomized"])
     shares = "".join(f"{f'{100 * (step + 1) / count:.0f} %':>7}" for step in range(count))
     columns = max(len(shares), 32)
-    lines.append(f"{'':{width - 1}}  {'randomized weights, from the top':{columns}} other")
-    lines.append(f"{'':{width}}{shares:{columns}}  class")
-    for method in order:
+    lines = [
+        f"{'':{width - 1}}  {'randomized weights, from the top':{columns}} other",
+        f"{'':{width}}{shares:{columns}}  class",
+    ]
+    for method in _baselines_last(by_method):
         means = _mean_check(by_method[method])
         cells = "".join(f"{step:7.2f}" for step in means["randomized"])
         lines.append(f"{method:{width}}{cells:{columns}}  {means['other_class']:5.2f}")
@@ -216,12 +209,9 @@ def sanity_check_table(rows: Iterable[Row], baselines: Sequence[str]) -> list[st
 # ------------------------------------------------------------------ notes
 def _describe_counts(rows: Sequence[Row], settings: Mapping[str, Any]) -> str:
     inside = [row for row in rows if not row.get("outside_input")]
-    target = (
-        "target: prediction of the model, all objects count"
-        if settings["target"] == "predicted"
-        else "target: class of each category"
-    )
-    return f"x 100; {_describe(inside)}; {target}"
+    predicted = settings["target"] == "predicted"
+    target = "prediction of the model, all objects count" if predicted else "class of each category"
+    return f"x 100; {_describe(inside)}; target: {target}"
 
 
 def _describe(rows: Sequence[Row]) -> str:
@@ -237,15 +227,13 @@ def _describe(rows: Sequence[Row]) -> str:
 
 
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
-    outside = {(row["image"], row["category"]) for row in rows if row.get("outside_input")}
-    if outside:
-        yield f"outside of the network's input: {len(outside)} excluded"
-    missed = {(row["image"], row["category"]) for row in rows if row.get("missed")}
-    if missed:
-        yield f"not detected by the model: {len(missed)} excluded"
-    hard = {(row["image"], row["category"]) for row in rows if row.get("difficult")}
-    if hard:
-        yield f"hard: {len(hard)}"
+    for key, text in (
+        ("outside_input", "outside of the network's input: {} excluded"),
+        ("missed", "not detected by the model: {} excluded"),
+        ("difficult", "hard: {}"),
+    ):
+        if pairs := {(row["image"], row["category"]) for row in rows if row.get(key)}:
+            yield text.format(len(pairs))
     for method, own in _by_method(row for row in rows if row.get("constant_map")).items():
         noun = "map is" if len(own) == 1 else "maps are"
         yield f"{method}: {len(own)} {noun} constant, and counted as missing the objects"
@@ -255,12 +243,6 @@ def _signature(settings: Mapping[str, Any]) -> str:
     weights = settings["weights"]
     if not isinstance(weights, str):
         weights = weights.get("folder") or f"{weights['file']}@{weights['sha256']}"
-    return "|".join(
-        (
-            f"model:{settings['model']}",
-            f"weights:{weights}",
-            f"data:{settings['data']}",
-            f"target:{settings['target']}",
-            f"visattn:{settings['visattn']}",
-        )
-    )
+    parts = {**settings, "weights": weights}
+    names = ("model", "weights", "data", "target", "visattn")
+    return "|".join(f"{name}:{parts[name]}" for name in names)

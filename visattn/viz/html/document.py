@@ -117,33 +117,13 @@ def image_data_url(
     # No chroma subsampling for small images, which the page enlarges.
     sampling = 2 if share < 1 or max(size) > 640 else 0
     content = _jpeg(Image.fromarray(resize_image(image, size)), quality, sampling)
-    return jpeg_data_url(content), size
-
-
-def jpeg_data_url(content: bytes) -> str:
-    """Return a JPEG file as a data URL.
-
-    Example:
-        >>> jpeg_data_url(b"")
-        'data:image/jpeg;base64,'
-    """
-    return "data:image/jpeg;base64," + base64.b64encode(content).decode()
-
-
-def file_url(name: str) -> str:
-    """Return the relative URL of a file in the folder of the page, escaped for an attribute.
-
-    Path separators, schemes and fragments in the name are quoted.
-
-    Example:
-        >>> file_url("50 % #1.html")
-        './50%20%25%20%231.html'
-    """
-    return escape_text("./" + quote(name, safe="", errors="replace"))
+    return "data:image/jpeg;base64," + base64.b64encode(content).decode(), size
 
 
 def path_url(path: str) -> str:
     """Return the relative URL of a path of our own making, whose parts are joined by `/`.
+
+    Schemes and fragments in names are quoted.
 
     Args:
         path: A path from the folder of the page; it may begin with `../`.
@@ -152,7 +132,7 @@ def path_url(path: str) -> str:
         >>> path_url("sub #1/50 %.html"), path_url("../index.html")
         ('./sub%20%231/50%20%25.html', './../index.html')
     """
-    return "./" + "/".join(file_url(part)[2:] for part in path.split("/"))
+    return "./" + quote(path, errors="replace")
 
 
 def _jpeg(image: Image.Image, quality: int, sampling: int) -> bytes:

@@ -165,31 +165,28 @@ def _layer_data(layer: RecordedLayer, subject: Subject, base: Geometry) -> dict[
         "is_pooling": count == 1 and not layer.prefix_queries,
         "before": layer.num_prefix_keys,
         "shares": list(layer.shares),
-        "averaged": _is_averaged(layer, subject.info),
+        "averaged": _averaged_grid(layer, subject.info) is not None,
         **own_geometry(base.inset(layer.margin), base),
         "tops": tops,
         "codes": codes,
     }
 
 
-def _is_averaged(layer: RecordedLayer, info: ModelInfo) -> bool:
-    """Whether the queries of a layer are means of several patches."""
-    grids = {each.site: each.grid for each in info.attention_layers}
-    return layer.site in grids and tuple(grids[layer.site]) != tuple(layer.grid)
+def _averaged_grid(layer: RecordedLayer, info: ModelInfo) -> tuple[int, int] | None:
+    """Return the grid of the patches whose means the queries of a layer are; None if it has all."""
+    grid = next((each.grid for each in info.attention_layers if each.site == layer.site), None)
+    return None if grid is None or tuple(grid) == tuple(layer.grid) else grid
 
 
 def _pooling_text(layers: Sequence[RecordedLayer], info: ModelInfo) -> str:
     """Return what the page says of queries that are means of several patches; "" if none are."""
-    averaged = [layer for layer in layers if _is_averaged(layer, info)]
-    if not averaged:
-        return ""
-    grids = {each.site: each.grid for each in info.attention_layers}
-    of_layers = {(tuple(grids[layer.site]), tuple(layer.grid)) for layer in averaged}
+    pairs = {(own, layer.grid) for layer in layers if (own := _averaged_grid(layer, info))}
     texts = [
         f"{y0} \N{MULTIPLICATION SIGN} {x0} patches to {y} \N{MULTIPLICATION SIGN} {x}"
-        for (y0, x0), (y, x) in sorted(of_layers)
+        for (y0, x0), (y, x) in sorted(pairs)
     ]
-    return f"Neighboring queries are averaged to keep this page small: {'; '.join(texts)} queries."
+    said = f"Neighboring queries are averaged to keep this page small: {'; '.join(texts)} queries."
+    return said if texts else ""
 
 
 def _map_view(

@@ -45,7 +45,7 @@ def index_page(
         (True, True)
     """
     rank = {name: place for place, name in enumerate(first)}
-    entries = sorted(entries, key=lambda each: (rank.get(each.name, len(rank)), index_order(each)))
+    entries = sorted(entries, key=lambda each: (rank.get(each.name, len(rank)), *_order(each)))
     count = len({entry.name for entry in entries})
     known = [each for each in entries if each.truth]
     right = sum(each.label == each.truth for each in known)
@@ -72,11 +72,6 @@ def index_page(
         },
         markup={"cards": "\n".join(map(_index_card, entries))},
     )
-
-
-def index_order(entry: Card) -> tuple[list[tuple[int, str]], str]:
-    """Return the sort key of an entry: photo 9 before photo 10."""
-    return _natural_sort_key(entry.name), entry.page
 
 
 def thumbnail(image: UInt8[np.ndarray, "y x 3"]) -> str:
@@ -110,10 +105,11 @@ def _index_card(entry: Card) -> str:
     )
 
 
-def _natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """Return a natural sort key: photo 9 before photo 10."""
-    return [
+def _order(entry: Card) -> tuple[list[tuple[int, str]], str]:
+    """Return the sort key of a card: photo 9 before photo 10."""
+    natural = [
         # By the number of digits, then digit by digit: numbers of any length.
         (len(part.lstrip("0")) if part.isdecimal() else 0, part.casefold())
-        for part in re.split(r"(\d+)", name)
+        for part in re.split(r"(\d+)", entry.name)
     ]
+    return natural, entry.page
