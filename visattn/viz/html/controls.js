@@ -91,13 +91,12 @@ function mapFacts(view) {
   const uniform = even ? ` \u00b7 ${(peak / even).toFixed(1)}\u00d7 uniform` : "";
   const sum = values.reduce((all, value) => all + Math.max(value, 0), 0);
   const entropy = -values.reduce((all, value) => all + (value > 0 ? (value / sum) * Math.log(value / sum) : 0), 0);
-  const facts = [
+  return [
     signed ? { name: "Values", text: `${numbered(Math.min(...values))} to ${numbered(peak)}` }
       : { name: "Peak", text: `${numbered(peak)}${uniform}` },
     place && { name: "Peak position", text: place },
     !signed && sum > 0 && { name: "Spread", text: `about ${Math.round(Math.exp(entropy))} of ${values.length} cells` },
-  ];
-  return facts.filter(Boolean);
+  ].filter(Boolean);
 }
 
 const STYLES = ["heat", "light"], CELLS = [true, false], ENDS = ["shared", "own", "greatest"];

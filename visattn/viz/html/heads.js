@@ -98,13 +98,23 @@ class Heads {
       name[0].toUpperCase() + name.slice(1))));
     this.columns = Math.max(...layers.map(({ heads }) => heads.length)) + 1;
     $("tiles").style.gridTemplateColumns = `max-content repeat(${this.columns}, minmax(0, 1fr))`;
-    $("tiles").classList.toggle("wide", this.columns < 9);
     this.tiles = layers.map((layer, row) => [...layer.heads, "mean"].map((head, column) => this.tile(layer, row, head, column)));
     this.chosen = this.tiles.at(-1).at(-1).at;
     $("tiles").append(...this.labels(), ...this.tiles.flat());
     $("pooled").textContent = page.pooled;
     $("heads").hidden = $("hint").hidden = false;
-    this.listen();
+    const frame = $("frame"), tiles = $("tiles");
+    tiles.addEventListener("click", (event) => this.choose(atOf(event.target.closest("button"))));
+    tiles.addEventListener("keydown", (event) => this.step(event));
+    preview(tiles);
+    frame.tabIndex = 0;
+    frame.setAttribute("role", "application");
+    frame.setAttribute("aria-label", "The photo: click a patch, or move with the arrow keys, to select the query");
+    frame.addEventListener("click", (event) => this.askAt(placeOf(event)));
+    frame.addEventListener("pointermove", (event) => {
+      if (event.pointerType === "mouse" && event.buttons === 1) this.askAt(placeOf(event));
+    });
+    frame.addEventListener("keydown", (event) => this.moveQuery(event));
     this.renew();
   }
 
@@ -126,21 +136,6 @@ class Heads {
       label.style.gridArea = `${row} / ${column}`;
       return label;
     });
-  }
-
-  listen() {
-    const frame = $("frame"), tiles = $("tiles");
-    tiles.addEventListener("click", (event) => this.choose(atOf(event.target.closest("button"))));
-    tiles.addEventListener("keydown", (event) => this.step(event));
-    preview(tiles);
-    frame.tabIndex = 0;
-    frame.setAttribute("role", "application");
-    frame.setAttribute("aria-label", "The photo: click a patch, or move with the arrow keys, to select the query");
-    frame.addEventListener("click", (event) => this.askAt(placeOf(event)));
-    frame.addEventListener("pointermove", (event) => {
-      if (event.pointerType === "mouse" && event.buttons === 1) this.askAt(placeOf(event));
-    });
-    frame.addEventListener("keydown", (event) => this.moveQuery(event));
   }
 
   choose(at) {

@@ -141,23 +141,6 @@ function pressed(event) {
   choose(state.row, views[to]);
 }
 
-function listen() {
-  preview($("rows"));
-  $("mean").addEventListener("click", () => pin(state.row.mean));
-  $("alone").addEventListener("click", () => pin(null));
-  $("outlined").addEventListener("change", () => { state.boxes = $("outlined").checked; show(); });
-  document.addEventListener("keydown", pressed);
-}
-
-/** A button for each caption or question; words that the best caption has not are stronger. */
-function candidateButtons() {
-  return rows.map(({ line, score }, index) => {
-    const words = line.map(([text, strong]) => (strong ? made("b", {}, text) : text));
-    return radio("", made("span", { class: "rank" }, String(index + 1)),
-      made("span", { class: "line", lang: "", dir: "auto" }, ...words), made("span", { class: "score" }, score));
-  });
-}
-
 async function start() {
   await $("photo").decode();
   const kinds = new Set(rows.flatMap(({ views }) => views.flatMap(({ facts }) => facts.map(({ kind }) => kind))));
@@ -167,13 +150,22 @@ async function start() {
   $("outlines").hidden = !rows.some(({ views }) => views.some(({ boxes, outlines }) => boxes.length || outlines.length));
   $("others").hidden = together || rows.length < 2;
   candidates = new Choice($("candidates"), (index) => chooseRow(rows[index]));
-  candidates.fill(candidateButtons());
+  // Words that the best caption has not are stronger.
+  candidates.fill(rows.map(({ line, score }, index) => {
+    const words = line.map(([text, strong]) => (strong ? made("b", {}, text) : text));
+    return radio("", made("span", { class: "rank" }, String(index + 1)),
+      made("span", { class: "line", lang: "", dir: "auto" }, ...words), made("span", { class: "score" }, score));
+  }));
   desk = new Desk(() => { heads?.paint(); show(); }, pointAt);
   heads = page.layers.length ? new Heads() : null;
   state.pinned = rows[0].views[page.first] ?? heads?.chosen ?? null;
   fillRows();
   chooseRow(rows[0]);
-  listen();
+  preview($("rows"));
+  $("mean").addEventListener("click", () => pin(state.row.mean));
+  $("alone").addEventListener("click", () => pin(null));
+  $("outlined").addEventListener("change", () => { state.boxes = $("outlined").checked; show(); });
+  document.addEventListener("keydown", pressed);
   desk.set({});
   document.documentElement.classList.add("alive");
 }

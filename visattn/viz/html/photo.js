@@ -53,14 +53,11 @@ class Stage {
     this.pen.drawImage($("photo"), 0, 0, canvas.width, canvas.height);
     const photo = this.pen.getImageData(0, 0, canvas.width, canvas.height).data;
     this.painter = new Painter(photo, canvas.height, canvas.width, page.tables);
-    this.places = {};
   }
 
   /** How the grid of a map lies on the canvas. */
   place({ grid, geometry = page.geometry }, smooth) {
-    const { height, width } = this.canvas;
-    const key = `${smooth} ${grid} ${geometry.matrix} ${geometry.input_size} ${geometry.region}`;
-    return (this.places[key] ??= placement(geometry, grid, height, width, smooth));
+    return placement(geometry, grid, this.canvas.height, this.canvas.width, smooth);
   }
 
   /** Show a map, or the photo alone where there is none. */
