@@ -81,8 +81,8 @@ class HubTable(Source):
         used = [name for name in dict.fromkeys(names.values()) if name]
         if unknown := [name for name in used if name not in data]:
             raise ValueError(f"no split {unknown[0]!r}; there are {', '.join(data)}")
-        columns = {role: (self.columns or {}).get(role, COLUMNS[role]) for role in self.roles}
-        columns["image"] = (self.columns or {}).get("image", COLUMNS["image"])
+        chosen = COLUMNS | (self.columns or {})
+        columns = {role: chosen[role] for role in (*self.roles, "image")}
         tables = {name: PhotoTable(data[name], columns, name) for name in used}
         self.tables: dict[str, Any] = {split: tables[name] for split, name in names.items() if name}
 

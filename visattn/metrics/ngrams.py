@@ -203,9 +203,10 @@ def cider_d(
         Vedantam et al. 2015, arXiv:1411.5726, section 6, as in the evaluation code of COCO.
     """
     idf = idf_table(references)
+    weighted = ([weighted_ngrams(each, idf) for each in lines] for lines in references)
     return [
-        cider_d_score(caption, image_references, idf)
-        for caption, image_references in zip(captions, references, strict=True)
+        weighted_cider_d(weighted_ngrams(caption, idf), lines)
+        for caption, lines in zip(captions, weighted, strict=True)
     ]
 
 
@@ -228,21 +229,8 @@ def idf_table(references: Sequence[Sequence[NgramCounts]]) -> IdfTable:
     return IdfTable(weights, everything)
 
 
-def cider_d_score(caption: NgramCounts, references: Sequence[NgramCounts], idf: IdfTable) -> float:
-    """Return CIDEr-D of one caption, 0 to 10, with given inverse document frequencies.
-
-    Example:
-        >>> from visattn.metrics.ngrams import ngram_counts
-        >>> references = [[ngram_counts(text.split())] for text in ("a dog", "a car")]
-        >>> round(cider_d_score(references[0][0], references[0], idf_table(references)), 4)
-        5.0
-    """
-    weighted = [weighted_ngrams(reference, idf) for reference in references]
-    return weighted_cider_d(weighted_ngrams(caption, idf), weighted)
-
-
 def weighted_cider_d(caption: WeightedNgrams, references: Sequence[WeightedNgrams]) -> float:
-    """Return `cider_d_score` for n-grams that were weighted before, as in training on CIDEr-D."""
+    """Return CIDEr-D of one caption, 0 to 10, from n-grams weighted by their rarity."""
     total = sum(_likeness(caption, reference) for reference in references)
     return 10 * total / MAX_ORDER / len(references)
 

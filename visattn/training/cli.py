@@ -118,12 +118,10 @@ class TrainingCLI(LightningCLI):
             self.save_config_callback = None
             data = config.data.get("init_args") or {}
             source = getattr(data.get("source"), "init_args", None) or {}
-            for options, name, value in (
-                (source, "download", False),
-                (data, "feature_cache_dir", None),
-            ):
-                if name in options:
-                    options[name] = value
+            if "download" in source:
+                source["download"] = False
+            if "feature_cache_dir" in data:
+                data["feature_cache_dir"] = None
 
     def _choose_run(self, config: Any, checkpoint: str | None) -> None:
         """Choose the folder of a run, and what it is resumed from; refuse to overwrite another."""
@@ -225,14 +223,7 @@ class TrainingCLI(LightningCLI):
         self.trainer.fit(**kwargs, weights_only=True)
 
     def validate(self, **kwargs: Any) -> None:
-        """Score the validation split."""
-        self._score(kwargs)
-
-    def test(self, **kwargs: Any) -> None:
-        """Score the test splits."""
-        self._score(kwargs)
-
-    def _score(self, kwargs: dict[str, Any]) -> None:
+        """Score a checkpoint on the splits of the command, and print the metrics."""
         getattr(self.trainer, str(self.subcommand))(**{**kwargs, "verbose": False})
         if self.trainer.is_global_zero:
             for name, value in self.trainer.callback_metrics.items():
@@ -242,6 +233,8 @@ class TrainingCLI(LightningCLI):
             print_text(
                 f"written to {self.run_dir / str(self.subcommand)}.json" if self._writes else _DRY
             )
+
+    test = validate
 
     def after_fit(self) -> None:
         """Print where the run and its best checkpoint are."""

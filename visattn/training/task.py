@@ -177,7 +177,7 @@ class Task(LightningModule, ABC):
         self._updated.add(split)
         return self.evaluations[split]
 
-    def evaluate(self, batch: Any, split: str) -> None:
+    def evaluate(self, batch: Any, split: str) -> Any:
         """Update the metrics of a split.
 
         Args:
@@ -195,14 +195,6 @@ class Task(LightningModule, ABC):
         self.evaluate(batch, "novel" if dataloader_idx else "test")
 
     def on_validation_epoch_end(self) -> None:
-        """Log the metrics of the validation data."""
-        self._log_evaluations()
-
-    def on_test_epoch_end(self) -> None:
-        """Log the metrics of the test sets."""
-        self._log_evaluations()
-
-    def _log_evaluations(self) -> None:
         """Log, in every process, what any process updated; else some would wait for others."""
         for split in all_gather_union(self._updated):
             evaluation: Any = self.evaluations[split]
@@ -213,6 +205,8 @@ class Task(LightningModule, ABC):
                 self.notes |= evaluation.notes(split)
             evaluation.reset()
         self._updated.clear()
+
+    on_test_epoch_end = on_validation_epoch_end
 
     def check_training(self) -> None:
         """Raise a ValueError if the task can test its model, but not train it."""

@@ -145,7 +145,7 @@ def test_batches_hold_words_answers_and_referents() -> None:
     vocabulary = Vocabulary.from_captions(sort_of_clevr_texts())
     batch = collate_questions(samples, vocabulary, SORT_OF_CLEVR_ANSWERS)
     assert [tuple(kept) for kept in batch.samples] == [  # no tensors: those are sent once, stacked
-        (sample.id, sample.questions) for sample in samples
+        (sample.id, None, sample.questions, None) for sample in samples
     ]
     assert batch.boxes is not None
     assert batch.referents is not None

@@ -144,8 +144,9 @@ def test_scenes_differ_between_seeds_and_splits_and_are_pickled() -> None:
     worlds += [Scenes(3, split=split).world(1) for split in ("validation", "test", "novel")]
     worlds += [Scenes(3).world(2)]
     assert len(set(worlds)) == len(worlds)
-    scenes = Scenes(3, size=16, config=WorldConfig(colors=("red", "cyan")))
-    again = pickle.loads(pickle.dumps(SingleCaptionScenes(scenes)))
+    config = WorldConfig(colors=("red", "cyan"))
+    scenes = Scenes(3, size=16, config=config)
+    again = pickle.loads(pickle.dumps(SingleCaptionScenes(3, size=16, config=config)))
     assert torch.equal(again[4].image, scenes.image(0))
     assert [again[i].captions for i in range(15)] == [
         (caption,) for i in range(3) for caption in scenes[i].captions

@@ -80,20 +80,11 @@ def question_input(
     return sample._replace(image=resize_to_input(photo, resize)[0])
 
 
-class BatchedSample(NamedTuple):
-    """What a batch keeps of a sample beside its tensors.
-
-    Each tensor that a worker sends costs a file descriptor: images and boxes travel once, stacked.
-    """
-
-    id: str
-    questions: tuple[Question, ...]
-
-
 class QuestionBatch(NamedTuple):
     """A batch of images with tokenized questions, in the order of the images."""
 
-    samples: tuple[BatchedSample, ...]
+    samples: tuple[QuestionSample, ...]
+    """Ids and questions, without images and boxes."""
     images: UInt8[Tensor, "b 3 y x"]
     questions: Int[Tensor, "r t"]
     """Words of each question as indices of the vocabulary, without start and end, padded with 0."""
@@ -178,7 +169,8 @@ def collate_questions(
     answer_indices = {answer: index for index, answer in enumerate(answers)}
     boxes = _pad_boxes(samples)
     return QuestionBatch(
-        samples=tuple(BatchedSample(item.id, item.questions) for item in samples),
+        # Each tensor that a worker sends costs a file descriptor: images and boxes travel stacked.
+        samples=tuple(sample._replace(image=None, boxes=None) for sample in samples),
         images=torch.stack([sample.image for sample in samples]),
         questions=encode_questions([question.text for question in questions], vocabulary),
         answers=torch.tensor([answer_indices.get(question.answer, -1) for question in questions]),

@@ -315,16 +315,12 @@ class SortOfClevrImages(Source):
     original: bool = False
     seed: int | None = None
     answers = SORT_OF_CLEVR_ANSWERS
+    texts: ClassVar = sort_of_clevr_texts()
     types: ClassVar = {
         kind: group for group, kinds in SORT_OF_CLEVR_GROUPS.items() for kind in kinds
     }
     num_steps = 2
     num_workers = 0
-
-    @property
-    def texts(self) -> list[str]:
-        """All questions."""
-        return sort_of_clevr_texts()
 
     def __call__(self, split: Split) -> SortOfClevr:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the images of a split."""

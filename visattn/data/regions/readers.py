@@ -13,31 +13,31 @@ from visattn.io.messages import format_names
 from visattn.io.safe_paths import file_below
 from visattn.io.safe_text import reading
 
-_RANGES: dict[str, tuple[int | tuple[int, int], ...]] = {
+IMAGENET_CATEGORIES: dict[str, tuple[int, ...]] = {
     "airplane": (404, 895),
     "apple": (948,),
     "backpack": (414,),
     "banana": (954,),
-    "bear": ((294, 297),),
+    "bear": (*range(294, 298),),
     "bed": (564,),
     "bench": (703,),
     "bicycle": (444, 671),
-    "bird": ((7, 24), (80, 100), (127, 146)),
+    "bird": (*range(7, 25), *range(80, 101), *range(127, 147)),
     "boat": (472, 484, 554, 576, 625, 780, 814, 871, 914),
     "bottle": (440, 720, 737, 898, 907),
     "bowl": (659, 809),
     "broccoli": (937,),
     "bus": (654, 779, 874),
     "car": (407, 436, 468, 511, 609, 627, 656, 661, 751, 817),
-    "cat": ((281, 285),),
+    "cat": (*range(281, 286),),
     "cell phone": (487,),
     "chair": (423, 559, 765),
     "clock": (409, 530, 892),
     "couch": (831,),
-    "cow": ((345, 347),),
+    "cow": (*range(345, 348),),
     "cup": (504, 968),
     "dining table": (532,),
-    "dog": ((151, 268),),
+    "dog": (*range(151, 269),),
     "elephant": (101, 385, 386),
     "hair drier": (589,),
     "handbag": (748,),
@@ -57,7 +57,7 @@ _RANGES: dict[str, tuple[int | tuple[int, int], ...]] = {
     "sheep": (348, 349),
     "sink": (896,),
     "skis": (795,),
-    "sports ball": ((429, 430), 522, 574, 722, 768, 805, 852, 890),
+    "sports ball": (*range(429, 431), 522, 574, 722, 768, 805, 852, 890),
     "spoon": (910,),
     "teddy bear": (850,),
     "tennis racket": (752,),
@@ -73,20 +73,10 @@ _RANGES: dict[str, tuple[int | tuple[int, int], ...]] = {
     "wine glass": (572,),
     "zebra": (340,),
 }
-"""Class indices, or first and last index of a range, in the standard order of ImageNet-1k.
+"""Class indices of each category, in the standard order of ImageNet-1k.
 
 Categories without an ImageNet class, such as person, are missing; so are classes that mean much
 more: ImageNet's street signs are rarely stop signs."""
-
-IMAGENET_CATEGORIES: dict[str, tuple[int, ...]] = {
-    category: tuple(
-        number
-        for range_ in ranges
-        for number in ([range_] if isinstance(range_, int) else range(range_[0], range_[1] + 1))
-    )
-    for category, ranges in _RANGES.items()
-}
-"""Class indices of each category."""
 
 
 def matching_classes(category: str, classes: Sequence[str], count: int) -> tuple[int, ...]:

@@ -68,12 +68,8 @@ class Scenes(Dataset[CaptionSample]):
 
     def __getitem__(self, index: int) -> CaptionSample:
         world = self.world(index)
-        return self._sample(index, world, tuple(caption.text for caption in describe_world(world)))
-
-    def single_caption_sample(self, index: int, caption: int) -> CaptionSample:
-        """Return a scene with one of its five captions."""
-        world = self.world(index)
-        return self._sample(index, world, (describe_world(world)[caption].text,))
+        captions = tuple(caption.text for caption in describe_world(world))
+        return CaptionSample(f"{self.split}-{index}", self._render(world), captions, world)
 
     def world(self, index: int) -> World:
         """Return the ground truth of a scene."""
@@ -94,30 +90,26 @@ class Scenes(Dataset[CaptionSample]):
         """Return the mask of each object of a scene; `mask_boxes` returns their boxes."""
         return torch.from_numpy(object_masks(self.world(index), self.size))
 
-    def _sample(self, index: int, world: World, captions: tuple[str, ...]) -> CaptionSample:
-        return CaptionSample(f"{self.split}-{index}", self._render(world), captions, world)
-
     def _render(self, world: World) -> UInt8[Tensor, "3 y x"]:
         pixels: UInt8[np.ndarray, "y x 3"] = draw_world(world, self.size)
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
-class SingleCaptionScenes(Dataset[CaptionSample]):
+class SingleCaptionScenes(Scenes):
     """Each scene five times, once with each of its captions, for training.
 
     Example:
-        >>> len(SingleCaptionScenes(Scenes(3)))
+        >>> len(SingleCaptionScenes(3))
         15
     """
 
-    def __init__(self, scenes: Scenes) -> None:
-        self.scenes = scenes
-
     def __len__(self) -> int:
-        return 5 * len(self.scenes)
+        return 5 * self.num_scenes
 
     def __getitem__(self, index: int) -> CaptionSample:
-        return self.scenes.single_caption_sample(*divmod(index, 5))
+        scene, caption = divmod(index, 5)
+        sample = super().__getitem__(scene)
+        return sample._replace(captions=(sample.captions[caption],))
 
 
 class SceneRegions(Dataset[AnnotatedImage]):
@@ -223,11 +215,11 @@ class RenderedScenes(Source):
         )
         self.class_names = tuple(self.shapes)
 
-    def scenes(self, split: Split) -> Scenes:
+    def scenes(self, split: Split, kind: type[Scenes] = Scenes) -> Scenes:
         """Return the scenes of a split."""
         count = {"train": self.train, "validation": self.val}.get(split, self.test)
         seed = self.seed or 0
-        return Scenes(count, size=self.image_size, split=split, seed=seed, config=self.config)
+        return kind(count, size=self.image_size, split=split, seed=seed, config=self.config)
 
 
 @dataclass
@@ -242,8 +234,7 @@ class SceneCaptions(RenderedScenes):
 
     def __call__(self, split: Split) -> Dataset[CaptionSample]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the scenes of a split; in training each caption is a sample."""
-        scenes = self.scenes(split)
-        return SingleCaptionScenes(scenes) if split == "train" else scenes
+        return self.scenes(split, SingleCaptionScenes if split == "train" else Scenes)
 
 
 @dataclass

@@ -21,9 +21,8 @@ COLORS: dict[str, tuple[int, int, int]] = {
 }
 SHAPES = ("circle", "square", "triangle", "cross", "ring", "star")
 TEXTURES = ("plain", "striped", "dotted")
-RADII: dict[
-    str, tuple[float, float]
-] = {  # relative to the image side; the gaps make the size words unambiguous
+# Relative to the image side; the gaps make the size words unambiguous.
+RADII: dict[str, tuple[float, float]] = {
     "small": (0.085, 0.105),
     "medium": (0.135, 0.155),
     "large": (0.185, 0.21),

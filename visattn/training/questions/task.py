@@ -261,20 +261,13 @@ class QuestionEvaluation(Evaluation):
     def compute(self) -> dict[str, Tensor]:
         """Return all metrics by name; controls if any process updated them."""
         values = {**self.scores.compute(), "loss": self.loss.compute()}
-        updated = self._updated()
+        metrics = {"referents": self.referents, **self.controls}
+        updated = all_gather_union(name for name, each in metrics.items() if each.update_called)
         if "referents" in updated:
             values |= self.referents.compute()
         for name in (name for name in CONTROLS if name in updated):
             results = self.control(name).compute()
-            values |= {f"{name}_{key}": results[key] for key in self._control_names}
+            values |= {f"{name}_{key}": results[key] for key in ("accuracy", "mean_accuracy")}
+            for group in self.scores.groups:
+                values[f"{name}_accuracy_{group}"] = results[f"accuracy_{group}"]
         return values
-
-    def _updated(self) -> list[str]:
-        """Return the names of the optional metrics that any process updated."""
-        metrics = {"referents": self.referents, **self.controls}
-        return all_gather_union(name for name, value in metrics.items() if value.update_called)
-
-    @property
-    def _control_names(self) -> tuple[str, ...]:
-        groups = [f"accuracy_{group}" for group in self.scores.groups]
-        return ("accuracy", "mean_accuracy", *groups)

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, binary_cross_entropy, cross_entropy, one_hot
 
 from visattn.functional.numerics import without_autocast
+from visattn.results.kinds import IGNORE_CLASS
 
 Labels = Integer[Tensor, "b y x"] | UInt8[Tensor, "b y x"]
 
@@ -13,7 +14,6 @@ def dice_loss(
     logits: Float[Tensor, "b k y x"],
     labels: Labels,
     *,
-    ignore_index: int = 255,
     background: bool = False,
     smooth: float = 1.0,
 ) -> Float[Tensor, ""]:
@@ -22,7 +22,7 @@ def dice_loss(
     Intersection and sum of a class run over all pixels of the batch, in float32. A class without
     pixels in the batch costs nothing if it gets no probability.
 
-    Pixels of the class `ignore_index` are left out. With `background`, class 0 counts as a class of
+    Pixels of the class 255 are left out. With `background`, class 0 counts as a class of
     its own. `smooth`, in pixels, is added to numerator and denominator.
 
     Example:
@@ -38,7 +38,7 @@ def dice_loss(
     """
     with without_autocast(logits.device):
         # Predicted and true distributions over classes; zeros for ignored pixels.
-        counted = labels != ignore_index
+        counted = labels != IGNORE_CLASS
         classes = one_hot(labels.long().masked_fill(~counted, 0), logits.shape[1])
         targets = (classes.permute(0, 3, 1, 2) * counted[:, None]).float()
         probabilities = logits.float().softmax(1) * counted[:, None]
@@ -53,7 +53,6 @@ def focal_loss(
     labels: Labels,
     *,
     gamma: float = 2.0,
-    ignore_index: int = 255,
 ) -> Float[Tensor, ""]:
     """Return the focal loss per pixel: cross-entropy weighted by (1 - p)^gamma.
 
@@ -66,41 +65,31 @@ def focal_loss(
         Lin et al. 2017, arXiv:1708.02002, equation 4, over a softmax instead of sigmoids.
     """
     with without_autocast(logits.device):
-        losses = pixel_cross_entropy(logits, labels, ignore_index=ignore_index, reduction="none")
-        count = (labels != ignore_index).sum().clamp(min=1)
+        losses = _cross_entropy(logits, labels, "none")
+        count = (labels != IGNORE_CLASS).sum().clamp(min=1)
         # The cross-entropy is -log p, so p is exp(-loss); rounding may take 1 - p below 0.
         return (losses * (1 - (-losses).exp()).clamp(min=0) ** gamma).sum() / count
 
 
-def pixel_cross_entropy(
-    logits: Float[Tensor, "b k y x"],
-    labels: Labels,
-    *,
-    ignore_index: int = 255,
-    reduction: str = "mean",
-) -> Float[Tensor, "*b"]:
-    """Return the cross-entropy of pixels in float32; 0 if all pixels are left out.
-
-    `mean` is that over the pixels that count.
+def pixel_cross_entropy(logits: Float[Tensor, "b k y x"], labels: Labels) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy of pixels in float32; 0 if all pixels are left out.
 
     Example:
         >>> pixel_cross_entropy(torch.zeros(1, 2, 1, 1), torch.full((1, 1, 1), 255))
         tensor(0.)
     """
-    losses = cross_entropy(
-        logits.float(),
-        labels.long(),
-        ignore_index=ignore_index,
-        reduction="none" if reduction == "none" else "sum",
-    )
-    if reduction != "mean":
-        return losses
-    return losses / (labels != ignore_index).sum().clamp(min=1)
+    total = _cross_entropy(logits, labels, "sum")
+    return total / (labels != IGNORE_CLASS).sum().clamp(min=1)
 
 
-def gate_supervision_loss(
-    gates: Float[Tensor, "b gy gx"], labels: Labels, *, ignore_index: int = 255
-) -> Float[Tensor, ""]:
+def _cross_entropy(
+    logits: Float[Tensor, "b k y x"], labels: Labels, reduction: str
+) -> Float[Tensor, "*b"]:
+    labels = labels.long()
+    return cross_entropy(logits.float(), labels, ignore_index=IGNORE_CLASS, reduction=reduction)
+
+
+def gate_supervision_loss(gates: Float[Tensor, "b gy gx"], labels: Labels) -> Float[Tensor, ""]:
     """Return the binary cross-entropy of a spatial gate against the share of objects in its cells.
 
     Cells count by the share of their pixels that are not ignored. Class 0 is the background, every
@@ -114,7 +103,7 @@ def gate_supervision_loss(
     """
     with without_autocast(gates.device):
         size = (gates.shape[1], gates.shape[2])
-        counted = (labels != ignore_index)[:, None]
+        counted = (labels != IGNORE_CLASS)[:, None]
         objects = counted & (labels != 0)[:, None]
         weight = adaptive_avg_pool2d(counted.float(), size).squeeze(1)
         share = adaptive_avg_pool2d(objects.float(), size).squeeze(1) / weight.clamp(min=1e-6)

@@ -115,14 +115,17 @@ class SegmentationTask(Task):
             loss = loss + self.gate_loss_weight * gate_loss
         return loss
 
-    def evaluate(self, batch: SegmentationBatch, split: str) -> None:
-        """Update the metrics of a split."""
-        self._evaluate(batch, split)
+    def evaluate(self, batch: SegmentationBatch, split: str) -> UNetOutput:
+        """Update the metrics of a split, and return the output."""
+        output = self.model.segment(batch.images)
+        loss = self._pixel_loss(output.logits, batch)
+        self.evaluation(split).update(output, batch.labels, loss)
+        return output
 
     def test_step(self, batch: SegmentationBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Update the metrics; draw panels of the first images."""
         split = "novel" if dataloader_idx else "test"
-        output = self._evaluate(batch, split)
+        output = self.evaluate(batch, split)
         count = self.num_panels - batch_idx * len(batch.images)
         if count > 0 and self.trainer.is_global_zero:
             panels = batch_panels(self.model, batch, output, count)
@@ -140,12 +143,6 @@ class SegmentationTask(Task):
             (self.focal_weight, lambda: focal_loss(logits, labels, gamma=self.focal_gamma)),
         ]
         return torch.stack([weight * loss() for weight, loss in losses if weight]).sum()
-
-    def _evaluate(self, batch: SegmentationBatch, split: str) -> UNetOutput:
-        output = self.model.segment(batch.images)
-        loss = self._pixel_loss(output.logits, batch)
-        self.evaluation(split).update(output, batch.labels, loss)
-        return output
 
 
 class SegmentationEvaluation(Evaluation):
