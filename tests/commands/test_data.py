@@ -98,7 +98,7 @@ def test_digits(tmp_path: Path, capsys: Capsys) -> None:
     line = "--canvas-size 31 41 --num-distractors 3 --distractor-size 5 --seed 2"
     assert write("digits", out, f"{root} {line} --count 7 --split validation") == 0
     spec = ClutterSpec((31, 41), 3, 5)
-    data = ClutteredDigits(str(tmp_path), spec, seed=2, split_seed=2)("validation")
+    data = ClutteredDigits(str(tmp_path), canvas=spec, seed=2, split_seed=2)("validation")
     images, labels = data.draw([*range(7)])
     placed = {image.name: image for image in read_coco_images(out / "instances.json", out)}
     for number, record in enumerate(records(out, "digits")):

@@ -81,11 +81,11 @@ def every_kind(folder: Path) -> dict[str, Callable[[], DataModule]]:
         "flowers": lambda: ClassificationData(ClassFolders(f"{root}/flowers"), **options),
         "digits": lambda: ClassificationData(TorchvisionImages("MNIST", root, 5), **options),
         "clutter": lambda: ClassificationData(
-            ClutteredDigits(root, ClutterSpec((31, 33), 2), 5), **options
+            ClutteredDigits(root, 5, canvas=ClutterSpec((31, 33), 2)), **options
         ),
         "shapes": lambda: ClassificationData(SingleObjects(**SCENES), **options),
         "canvases": lambda: SequenceData(
-            DigitCanvases(root, DigitSequenceSpec(max_digits=2), 5), **options
+            DigitCanvases(root, 5, spec=DigitSequenceSpec(max_digits=2)), **options
         ),
         "captions": lambda: CaptionData(
             CaptionFile(str(paths.captions), str(paths.photos)),

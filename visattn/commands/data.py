@@ -167,7 +167,7 @@ def digits(
             f"{root} does not hold MNIST/raw, where torchvision stores MNIST; choose another --root"
         )
     spec = ClutterSpec(canvas_size, num_distractors, distractor_size)
-    source = ClutteredDigits(str(root), spec, seed=seed, split_seed=seed)
+    source = ClutteredDigits(str(root), canvas=spec, seed=seed, split_seed=seed)
     canvases = source(split)
     if not 1 <= canvas.count <= len(canvases):
         raise ValueError(f"--count must be 1 to {len(canvases)}, got {canvas.count}")

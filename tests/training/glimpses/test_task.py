@@ -185,7 +185,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def digits(root: Path, size: tuple[int, int] = (47, 79), **options: Any) -> SequenceData:
     spec = DigitSequenceSpec("scattered", ClutterSpec(size), **{"max_digits": 2, **options})
-    return SequenceData(DigitCanvases(str(root), spec, val=11), batch_size=5, num_workers=0)
+    return SequenceData(DigitCanvases(str(root), spec=spec, val=11), batch_size=5, num_workers=0)
 
 
 def drawn(data: SequenceData, split: Split, count: int) -> DigitSequenceBatch:

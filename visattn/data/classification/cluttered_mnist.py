@@ -1,6 +1,7 @@
 """Cluttered MNIST: digits of any size and place among parts of others."""
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -126,19 +127,60 @@ class Distractors(NamedTuple):
             paste(canvases, pieces, corners)
 
 
-class ClutteredMNIST(Sequence[tuple[Tensor, int]]):
-    """Digits at random positions on black canvases, overlaid with crops of other digits.
+class Canvases(Sequence[Any]):
+    """Base class of canvases with digits: canvas i depends on the seed and on i alone.
 
-    The digit is pasted first, then one distractor after the other. All positions inside of the
-    canvas are equally likely, and so are all crops of a digit. Canvas i depends on the seed and on
-    i alone. Indices may exceed the length: with n digits, i + n is digit i on another canvas,
-    which is how every epoch gets its own canvases.
+    There are as many canvases as digits. Indices may exceed the length, which is how every epoch
+    gets its own canvases.
 
     Args:
         digits: Images of one size.
-        seed: Seed of the positions; at least 0.
-        distractor_source: Digits that distractors are cropped from. If None, `digits`, but never
-            the same digit.
+        labels: Class index of each digit.
+        spec: What a canvas is like.
+        seed: Seed of the canvases; at least 0.
+        distractor_source: Digits that distractors are cropped from; `digits` if None.
+    """
+
+    endless = True  # indices beyond the length give other canvases
+
+    def __init__(
+        self,
+        digits: UInt8[Tensor, "n c y x"],
+        labels: Int[Tensor, " n"],
+        spec: Any,
+        *,
+        seed: int = 0,
+        distractor_source: UInt8[Tensor, "m c y2 x2"] | None = None,
+    ) -> None:
+        self.digits = digits
+        self.labels = labels
+        self.spec = spec
+        self.seed = seed
+        self.exclude_self = distractor_source is None
+        self.distractor_source = digits if distractor_source is None else distractor_source
+        self.check_fit()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__getitems__([index])[0]
+
+    @abstractmethod
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """Return several canvases with their labels."""
+
+    @abstractmethod
+    def check_fit(self) -> None:
+        """Refuse digits or distractors that do not fit on the canvas."""
+
+
+class ClutteredMNIST(Canvases):
+    """Digits at random positions on black canvases, overlaid with crops of other digits.
+
+    The digit is pasted first, then one distractor after the other. All positions inside of the
+    canvas are equally likely, and so are all crops of a digit. With n digits, canvas i + n is digit
+    i on another canvas. Distractors are never cropped from the digit itself.
 
     Raises:
         ValueError: If a digit does not fit on the canvas, or a distractor into digit and canvas.
@@ -154,30 +196,11 @@ class ClutteredMNIST(Sequence[tuple[Tensor, int]]):
         Mnih et al. 2014, arXiv:1406.6247, section 4.1, which does not say how distractors cover.
     """
 
-    endless = True  # indices beyond the length give other canvases
+    spec: ClutterSpec
 
-    def __init__(
-        self,
-        digits: UInt8[Tensor, "n c y x"],
-        labels: Int[Tensor, " n"],
-        spec: ClutterSpec,
-        *,
-        seed: int = 0,
-        distractor_source: UInt8[Tensor, "m c y2 x2"] | None = None,
-    ) -> None:
-        self.digits = digits
-        self.labels = labels
-        self.spec = spec
-        self.seed = seed
-        self.exclude_self = distractor_source is None
-        self.distractor_source = digits if distractor_source is None else distractor_source
-        spec.check_fit(digits, self.distractor_source)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.__getitems__([index])[0]
+    def check_fit(self) -> None:
+        """Refuse digits or distractors that are larger than the canvas."""
+        self.spec.check_fit(self.digits, self.distractor_source)
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, int]]:
         """Return several canvases with their classes."""
@@ -254,14 +277,11 @@ def _sum(below: Tensor, above: Tensor) -> Tensor:
 
 
 @dataclass
-class ClutteredDigits(Source):
-    """MNIST digits at random places of a larger canvas, with distractors cut from other digits.
-
-    Every epoch has its own canvases; those of validation and test are the same in every run.
+class DigitSource(Source):
+    """Base class of sources of canvases with MNIST digits.
 
     Args:
         root: Folder with `MNIST/raw`.
-        canvas: Canvas and distractors.
         val: Number of training digits that are for validation.
         seed: Seed of the training canvases; by default that of the data module.
         split_seed: Seed of the choice of validation digits, and of the other canvases.
@@ -269,30 +289,42 @@ class ClutteredDigits(Source):
     """
 
     root: str
-    canvas: ClutterSpec = field(default_factory=ClutterSpec)
     val: int = 5000
     seed: int | None = None
     split_seed: int = 0
     download: bool = False
-    class_names = tuple(map(str, range(10)))
     num_workers = 0
+
+    def digits(self, split: Split) -> dict[str, Any]:
+        """Return the digits of a split, their seed, and the digits that distractors are cut from.
+
+        Training, validation and test have the residues 0, 1 and 2 modulo 3: no two of them share a
+        seed, whatever `seed` and `split_seed` are.
+        """
+        mnist = TorchvisionImages("MNIST", self.root, self.val, self.split_seed, self.download)
+        part, number = mnist(split), ("train", "validation", "test").index(split)
+        return {
+            "digits": part.images,
+            "labels": part.labels,
+            "seed": 3 * (self.split_seed if number else self.seed or 0) + number,
+            "distractor_source": mnist("train").images if number else None,
+        }
+
+
+@dataclass
+class ClutteredDigits(DigitSource):
+    """MNIST digits at random places of a larger canvas, with distractors cut from other digits.
+
+    Every epoch has its own canvases; those of validation and test are the same in every run.
+    Other options are those of `DigitSource`.
+
+    Args:
+        canvas: Canvas and distractors.
+    """
+
+    canvas: ClutterSpec = field(default_factory=ClutterSpec)
+    class_names = tuple(map(str, range(10)))
 
     def __call__(self, split: Split) -> ClutteredMNIST:
         """Return the canvases of a split."""
-        return ClutteredMNIST(**digits_of(self, split), spec=self.canvas)
-
-
-def digits_of(source: Any, split: Split) -> dict[str, Any]:
-    """Return the digits of a split, their seed, and the digits that distractors are cut from.
-
-    Training, validation and test have the residues 0, 1 and 2 modulo 3: no two of them share a
-    seed, whatever `seed` and `split_seed` are.
-    """
-    mnist = TorchvisionImages("MNIST", source.root, source.val, source.split_seed, source.download)
-    part, number = mnist(split), ("train", "validation", "test").index(split)
-    return {
-        "digits": part.images,
-        "labels": part.labels,
-        "seed": 3 * (source.split_seed if number else source.seed or 0) + number,
-        "distractor_source": mnist("train").images if number else None,
-    }
+        return ClutteredMNIST(**self.digits(split), spec=self.canvas)

@@ -2,21 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from visattn.data.classification.cluttered_mnist import (
+    Canvases,
     ClutterSpec,
-    digits_of,
+    DigitSource,
     ink_boxes,
     paste,
     resize_weights,
 )
 from visattn.data.loading import mix_seed, per_sample_uniforms
-from visattn.data.source import Source, to_device
+from visattn.data.source import to_device
 from visattn.results.kinds import IGNORE_LABEL, Split
 
 DigitLayout = Literal["row", "scattered"]
@@ -118,18 +119,10 @@ class DigitPlacements(NamedTuple):
     sizes: Float[Tensor, "b n 2"]
 
 
-class DigitSequences(Sequence[tuple[Tensor, ...]]):
+class DigitSequences(Canvases):
     """Canvases with several digits.
 
-    Each digit is cut to its ink, resized, and placed. Canvas i depends on the seed and on i alone.
-    There are as many canvases as digits; indices may exceed the length, which is how every epoch
-    gets its own canvases.
-
-    Args:
-        digits: Images of one size.
-        labels: Class index of each digit, 0 to 9.
-        seed: Seed of the canvases; at least 0.
-        distractor_source: Digits that distractors are cropped from; `digits` if None.
+    Each digit is cut to its ink, resized, and placed.
 
     Raises:
         ValueError: If the digits or distractors do not fit on the canvas.
@@ -147,34 +140,17 @@ class DigitSequences(Sequence[tuple[Tensor, ...]]):
         Ba et al. 2015, arXiv:1412.7755, section 4.1, for pairs and their sum.
     """
 
-    endless = True  # indices beyond the length give other canvases
+    spec: DigitSequenceSpec
 
-    def __init__(
-        self,
-        digits: UInt8[Tensor, "n 1 y x"],
-        labels: Int[Tensor, " n"],
-        spec: DigitSequenceSpec,
-        *,
-        seed: int = 0,
-        distractor_source: UInt8[Tensor, "m 1 y2 x2"] | None = None,
-    ) -> None:
-        self.digits = digits
-        self.labels = labels
-        self.spec = spec
-        self.seed = seed
-        self.distractor_source = digits if distractor_source is None else distractor_source
-        self.ink_boxes = ink_boxes(digits)
+    def check_fit(self) -> None:
+        """Measure the digits, and refuse those that do not fit or cannot be scattered."""
+        spec = self.spec
+        self.ink_boxes = ink_boxes(self.digits)
         largest = (self.ink_boxes[:, 2:] - self.ink_boxes[:, :2]).amax(0).double() * spec.scale[1]
         self.patch_size = int(largest.max().ceil()) + 1
         _check_fit(spec, *largest.tolist())
-        spec.canvas.check_fit(digits[..., :1, :1], self.distractor_source)
+        spec.canvas.check_fit(self.digits[..., :1, :1], self.distractor_source)
         self.placements(range(min(len(self), 64)))  # raises if they cannot be scattered
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, ...]]:
         """Return several canvases with what a batch has of each."""
@@ -344,31 +320,21 @@ def _check_fit(spec: DigitSequenceSpec, height: float, width: float) -> None:
 
 
 @dataclass
-class DigitCanvases(Source):
+class DigitCanvases(DigitSource):
     """Several MNIST digits on one canvas, labeled from left to right.
 
-    Each split has as many canvases as digits; every epoch has its own canvases.
+    Each split has as many canvases as digits; every epoch has its own canvases. Other options are
+    those of `DigitSource`.
 
     Args:
-        root: Folder with `MNIST/raw`.
         spec: Canvas, number, size and places of the digits.
-        val: Number of training digits that are for validation.
-        seed: Seed of the training canvases; by default that of the data module.
-        split_seed: Seed of the choice of validation digits, and of the other canvases.
-        download: Download missing files.
     """
 
-    root: str
     spec: DigitSequenceSpec = field(default_factory=DigitSequenceSpec)
-    val: int = 5000
-    seed: int | None = None
-    split_seed: int = 0
-    download: bool = False
-    num_workers = 0
 
     def __post_init__(self) -> None:
         self.class_names = tuple(map(str, range(self.spec.num_classes)))
 
     def __call__(self, split: Split) -> DigitSequences:
         """Return the canvases of a split."""
-        return DigitSequences(**digits_of(self, split), spec=self.spec)
+        return DigitSequences(**self.digits(split), spec=self.spec)
