@@ -24,7 +24,7 @@ EXECUTING = re.compile(
 FETCHING = re.compile(r"(urllib\.request|requests|httpx|http\.client|ftplib|fsspec)\b.*")
 CALLS = re.compile(
     r"eval|exec|__import__|os\.(system|popen)|yaml\.(load|load_all|unsafe_load|full_load)"
-    r"|torch\.(jit\.load|hub\..*|package\..*)|(.*\.)?load_from_checkpoint"
+    r"|torch\.(jit\.load|hub\.(?!get_dir$).*|package\..*)|(.*\.)?load_from_checkpoint"
 )
 DECODERS = re.compile(
     r"torchvision\.(io\b.*|.*\b(read_(image|video)|decode_\w+|set_image_backend|ImageFolder"

@@ -87,7 +87,10 @@ class Parser(LightningArgumentParser):
         if unknown := re.match("unrecognized arguments: (--[^ =]+)", message):
             known = self._option_string_actions
             hint = f"; {did_you_mean(unknown[1], known, otherwise='--help-all lists all')}"
-        print_message(cause(message) + hint)
+        said = cause(message)
+        if said.endswith(":") and ex is not None:  # an error without a text of its own
+            said += f" {root_of(ex)!r}"
+        print_message(said + hint)
         self.exit(2)
 
     def dump(self, *args: Any, **options: Any) -> str:
@@ -171,6 +174,13 @@ def _variable(match: re.Match[str]) -> str:
             f"{match[1]}=... or pass the path on the command line"
         )
     return os.environ[match[1]]
+
+
+def root_of(error: BaseException) -> BaseException:
+    """Return the error that others came from."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
 
 
 def cause(message: str) -> str:
