@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -122,7 +122,7 @@ Value = TypeVar("Value")
 
 
 def find_input_images(
-    paths: Sequence[PathLike], out: Path | None, skipped: list[str], *, keep_missing: bool = False
+    paths: Sequence[PathLike], out: Path, skipped: list[str], *, keep_missing: bool = False
 ) -> list[Source]:
     """Return the images of sources, without those in the output folder.
 
@@ -130,7 +130,7 @@ def find_input_images(
 
     Args:
         paths: Files, folders, archives and URLs of the command line.
-        out: Output folder, if there is one.
+        out: Output folder, which may be missing yet.
         skipped: Receives the reasons why folders could not be listed.
         keep_missing: Whether a file that does not exist is skipped when it is read.
 
@@ -139,7 +139,7 @@ def find_input_images(
         ValueError: If the output folder is searched for images.
 
     Example:
-        >>> find_input_images([Path("no_such_folder")], None, [])
+        >>> find_input_images([Path("no_such_folder")], Path("out"), [])
         Traceback (most recent call last):
         FileNotFoundError: no_such_folder does not exist; give image files or folders
     """
@@ -152,8 +152,7 @@ def find_input_images(
         return is_result
 
     for path in paths:
-        are_folders = out is not None and os.path.isdir(out) and os.path.isdir(path)  # noqa: PTH112
-        if are_folders and out is not None and out.samefile(path):
+        if os.path.isdir(out) and os.path.isdir(path) and out.samefile(path):  # noqa: PTH112
             raise ValueError(
                 f"--out {out} is searched for images: the next run would read the results as "
                 f"photos; choose another folder, for instance {os.fspath(path)}/results"
@@ -237,23 +236,21 @@ def count_on_interrupt(done: Sized, count: int) -> Iterator[None]:
         raise KeyboardInterrupt(f"{len(done)} of {count} images are done") from None
 
 
-def report_failures(
-    skipped: Sequence[str], not_written: Mapping[str, Sequence[str]], count: int
-) -> int:
+def report_failures(skipped: Sequence[str], not_written: Sequence[str], count: int) -> int:
     """Print the failures on stderr; return the exit code.
 
     Args:
         skipped: Reasons why images could not be read.
-        not_written: Reasons why files of an image could not be written, by its name.
+        not_written: Reasons why files of images could not be written, one for each.
         count: Number of all images.
 
     Example:
-        >>> report_failures([], {}, 3)
+        >>> report_failures([], [], 3)
         0
     """
     for reason in skipped:
         print_message(f"skipped {reason}")
-    for reason in itertools.chain.from_iterable(not_written.values()):
+    for reason in not_written:
         print_message(f"not written: {reason}")
     for reasons, text in ((skipped, "images skipped"), (not_written, "images not written")):
         if reasons:

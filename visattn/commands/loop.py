@@ -159,7 +159,7 @@ def run(
     folder = Folder(options.out, command, names, replace=options.overwrite)
     folder.check(own)
     done: list[str] = []
-    incomplete: dict[str, list[str]] = {}
+    incomplete: list[str] = []
     with ExitStack() as stack:
         stack.enter_context(count_on_interrupt(done, len(own)))
         stack.enter_context(folder.opened())
@@ -183,7 +183,7 @@ def run(
             shown.advance()
             done.append(name)
             if problem:
-                incomplete[name] = [f"{name}: {problem}"]
+                incomplete.append(f"{name}: {problem}")
     code = report_failures(skipped, incomplete, len(own))
     if letters := pop_boxed_letters():
         print_message(
@@ -433,19 +433,15 @@ def _digest(path: Source) -> str:
 
 def _encode(record: Mapping[str, Any]) -> bytes:
     """Return a record as JSON, which has no NaN: null stands for it."""
-    try:
-        text = json.dumps(record, allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(record), allow_nan=False)
-    return text.encode() + b"\n"
+    return json.dumps(_finite(record), allow_nan=False).encode() + b"\n"
 
 
 def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def write_index(folder: Path, command: Command) -> None:
@@ -456,7 +452,6 @@ def write_index(folder: Path, command: Command) -> None:
     from visattn.viz.html.index_page import index_page
 
     cards: list[Card] = []
-    truths: list[str] = []
     newest = 0.0
     rows: list[Mapping[str, object]] = []
     for record in finished_records(folder, command.name):
@@ -467,14 +462,13 @@ def write_index(folder: Path, command: Command) -> None:
         thumbnail = made["card"]["thumbnail"] if len(cards) < _THUMBNAILS else ""
         first = next(iter(made["table"]), {})
         label, share = first.get("class"), first.get("probability")
-        card = Card(made["name"], made["files"][0], made["card"]["caption"], thumbnail)
-        cards.append(card._replace(label="" if label is None else str(label), probability=share))
-        truths.append(Path(made["photo"]).parent.name)
+        label = "" if label is None else str(label)
+        shown = made["name"], made["files"][0], made["card"]["caption"], thumbnail
+        cards.append(Card(*shown, label, share, truth=Path(made["photo"]).parent.name))
         newest = max(newest, (folder / f"{made['name']}.json").stat().st_mtime)
     if cards:
-        if {*truths} <= {*command.classes} and all(each.label for each in cards):
-            pairs = zip(cards, truths, strict=True)
-            cards = [card._replace(truth=truth) for card, truth in pairs]
+        if not all(each.truth in command.classes and each.label for each in cards):
+            cards = [each._replace(truth="") for each in cards]
         day = datetime.fromtimestamp(newest).astimezone()
         others = (each["model"] for each in command.settings.get("others", ()))
         models = [str(command.settings.get("model", "")), *others]

@@ -212,8 +212,7 @@ def _is_slow(spec: _Map) -> bool:
     """Whether a method runs the model many times on a photo."""
     from visattn.attribution.methods import METHODS
 
-    known = {*METHODS[spec.method].default_kwargs}
-    return bool({"internal_batch_size", "num_samples"} & known)
+    return bool({"internal_batch_size", "num_samples"} & {*METHODS[spec.method].default_kwargs})
 
 
 def _dense_target(at: str, target: Sequence[str]) -> Any:
@@ -373,21 +372,25 @@ class _Runner:
         contents: dict[str, bytes] = {}
         pictures: list[np.ndarray] = []
         records: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
+        values: dict[str, Any] = {}
+        empty: list[str] = []
         for spec, file, made, scale in zip(self.maps, files[1:], maps, scales, strict=False):
+            rows.append(_row(spec, made, scale, result.best))
+            values[spec.key] = made.values.numpy()
             boxes = made.boxes() if drawing.boxes and not made.info.empty else None
             described = made.to_dict()
             del described["values"]  # they are in the arrays
             records.append({"key": spec.key, **described, "scale": scale.to_dict()})
             if boxes is not None:
                 records[-1]["boxes"] = boxes.to_dict()
-            if not made.info.empty:
+            if made.info.empty:
+                empty.append(f"{spec.key}: {made.info.empty}")
+            else:
                 drawn = render_map(image, made, scale, **drawing.look)
                 pictures.append(outline_boxes(drawn, boxes))
                 contents[file] = encode_overlay(pictures[-1])
         buffer = io.BytesIO()
-        values: dict[str, Any] = {
-            spec.key: made.values.numpy() for spec, made in zip(self.maps, maps, strict=True)
-        }
         np.savez_compressed(buffer, **values)
         contents[arrays] = buffer.getvalue()
         shown = [pair for pair in zip(maps, scales, strict=True) if not pair[0].info.empty]
@@ -406,12 +409,6 @@ class _Runner:
         if drawing.figures and shown:
             drawn = figure([made for made, _ in shown], image, **drawing.look)
             contents[files[-1]] = encode_figure(drawn, files[-1])
-        rows = [
-            _row(spec, made, scale, result.best)
-            for spec, made, scale in zip(self.maps, maps, scales, strict=True)
-        ]
-        empty = [f"{spec.key}: {m.info.empty}" for spec, m in zip(self.maps, maps, strict=True)
-                 if m.info.empty]  # fmt: skip
         titles = ", ".join(dict.fromkeys(method_title(made) for made, _ in shown))
         return Made(
             {"image": image.name, "maps": records},

@@ -135,11 +135,11 @@ class Activity:
             shown = terminal_text(f"{self._text}  {note}".strip())
             progress.update(task, description=shown, refresh=True)
 
-    def advance(self, steps: int = 1) -> None:
-        """Count finished items."""
+    def advance(self) -> None:
+        """Count a finished item."""
         if self._bar is not None:
             progress, task = self._bar
-            progress.advance(task, steps)
+            progress.advance(task)
 
 
 @contextmanager

@@ -66,4 +66,4 @@ def overlay_videos(
             if loop.strict:
                 raise
             failed.append(str(error))
-    return report_failures(failed, {}, len(jobs))
+    return report_failures(failed, [], len(jobs))

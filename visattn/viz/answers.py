@@ -1,7 +1,6 @@
 """Figures of answers to questions: the photo, and the map of each hop."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,16 +60,14 @@ def answer_figure(
         maps = list(answer.maps) if answer.maps is not None and len(answer.maps) else [none]
         top = max(float(each.values.nan_to_num().max()) for each in maps) or 1.0
         said = join_notes(answers_line(answer.answers), note)
+        scale, outlined = MapScale("global", 0.0, top), own.per_map() if own else [()] * len(maps)
         rows.append([
             Tile(photo.pixels, note=f"{answer.question}\n{said}"),
             *(
-                Tile(photo.pixels, each, MapScale("global", 0.0, top), each.info.label)
-                for each in maps
+                Tile(photo.pixels, each, scale, each.info.label, boxes=around)
+                for each, around in zip(maps, outlined, strict=True)
             ),
         ])  # fmt: skip
-        if own is not None:
-            pairs = zip(rows[-1][1:], own.per_map(), strict=True)
-            rows[-1][1:] = [replace(tile, boxes=each) for tile, each in pairs]
     seen = {each.map.geometry.seen_text for row in rows for each in row
             if each.map is not None and each.map.geometry is not None}  # fmt: skip
     return sheet(rows, DrawOptions(**options), notes=seen, crop=crop, width=width, rc=rc)

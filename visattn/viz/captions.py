@@ -222,9 +222,8 @@ def alignment_figure(
         draw_alignment(ax, photo, caption)
         bar = result.add_axes((left / wide, 1.5 * LINE / total, 2.0 / wide, 0.09 / total))
         top = float(np.nanmax(_attention_per_column(caption.drawable().maps, 99), initial=0.0))
-        color_bar(bar, MapScale("global", 0.0, top or 1.0), DrawOptions(opacity=1.0))
-        bar.text(1.04, 0.5, f"{caption.quantity} of a column", transform=bar.transAxes, va="center",
-                 color=MUTED, fontsize=7)  # fmt: skip
+        scale, beside = MapScale("global", 0.0, top or 1.0), f"{caption.quantity} of a column"
+        color_bar(bar, scale, DrawOptions(opacity=1.0), beside)
     return result
 
 

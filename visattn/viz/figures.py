@@ -278,8 +278,12 @@ def sheet(
     if len(rows) == 1:
         rows = _in_rows(rows[0], _region(rows[0], crop=crop), width or WIDTH)
     tiles = [tile for row in rows for tile in row]
-    scaled = [tile for tile in tiles if tile.scale is not None and not _reason(tile.map)]
-    shared = len({tile.scale for tile in scaled}) == 1 and len(scaled) > 1
+    scaled = [
+        (tile.map, tile.scale)
+        for tile in tiles
+        if tile.map is not None and tile.scale is not None and not _reason(tile.map)
+    ]
+    shared = len({scale for _, scale in scaled}) == 1 and len(scaled) > 1
     regions = [_region(row, crop=crop) for row in rows]
     lines = max(_lines(tile.note) for tile in tiles)
     under = max(below + lines * 0.9 * LINE, 0.0 if shared or not scaled else 1.6 * LINE)
@@ -305,15 +309,11 @@ def sheet(
         if shared:
             bottom = MARGIN + (_lines(last) + spare + 1.1) * LINE
             place = (MARGIN / across, bottom / down, 2.2 / across, 0.09 / down)
-            values = [each.scale.values for each in scaled if each.scale and each.scale.values]
-            ends = (
-                (min(low for low, _ in values), max(high for _, high in values)) if values else None
-            )
-            scale = replace(scaled[0].scale, values=ends)  # type: ignore[type-var]
-            bar = figure.add_axes(place)
-            color_bar(bar, scale, drawing)
-            bar.text(1.04, 0.5, quantity(scaled[0].map, scale), transform=bar.transAxes,
-                     va="center", color=MUTED, fontsize=7)  # fmt: skip
+            first, scale = scaled[0]
+            if values := [each.values for _, each in scaled if each.values]:
+                lows, highs = zip(*values, strict=True)
+                scale = replace(scale, values=(min(lows), max(highs)))
+            color_bar(figure.add_axes(place), scale, drawing, quantity(first, scale))
         figure.text(MARGIN / across, MARGIN / down, last, fontsize=6.5, color=MUTED, va="bottom")
     return figure
 
@@ -411,7 +411,9 @@ def _draw_tile(
     else:
         draw_map(ax, tile.photo, tile.map, tile.scale, drawing, region=region, resized=resized)
         if bar and tile.scale is not None:
-            color_bar(_bar_below(ax), tile.scale, drawing)
+            ax.apply_aspect()
+            below, thick = (inch / inches(ax)[1] for inch in (0.11, 0.06))
+            color_bar(ax.inset_axes((0, -below, 1, thick)), tile.scale, drawing)
     for box in tile.boxes:
         outline(ax, box)
     if tile.note:
@@ -499,21 +501,16 @@ def _draw_channels(ax: Axes, attention_map: AttentionMap) -> None:
     ax.set_position((box.x0 + room, box.y0, box.width - room, box.height))
 
 
-def _bar_below(ax: Axes) -> Axes:
-    """Return axes for a color bar right below others."""
-    ax.apply_aspect()
-    height = inches(ax)[1]
-    return ax.inset_axes((0, -0.11 / height, 1, 0.06 / height))
-
-
-def color_bar(ax: Axes, scale: MapScale, drawing: DrawOptions) -> None:
+def color_bar(ax: Axes, scale: MapScale, drawing: DrawOptions, beside: str = "") -> None:
     """Draw the colors of a scale as they look on a gray photo, with ticks.
 
     Args:
         ax: Axes for it.
         scale: The color scale.
         drawing: How maps are drawn.
+        beside: What the values are, at the right.
     """
+    ax.text(1.04, 0.5, beside, transform=ax.transAxes, va="center", color=MUTED, fontsize=7)
     ramp = np.linspace(scale.lowest, scale.vmax, 256)[None]
     limits = replace(drawing, vmin=scale.vmin, vmax=scale.vmax)
     if drawing.style == "contour":  # whose lines have the colors of "quantitative"
@@ -529,12 +526,10 @@ def color_bar(ax: Axes, scale: MapScale, drawing: DrawOptions) -> None:
         label.set_horizontalalignment(side)
 
 
-def quantity(attention_map: AttentionMap | None, scale: MapScale | None) -> str:
+def quantity(attention_map: AttentionMap, scale: MapScale) -> str:
     """Return what the values of a color bar are."""
-    if attention_map is None:
-        return ""
     unit = attention_map.info.quantity or UNITS.get(attention_map.kind, "value")
-    return unit + ", against and for the target" * bool(scale and scale.signed)
+    return unit + ", against and for the target" * scale.signed
 
 
 ScaleGroup = Literal["map", "row", "column", "all"]

@@ -294,20 +294,14 @@ def target_line(attention_map: AttentionMap) -> str:
         >>> target_line(AttentionMap(torch.eye(2), "x", "gradient", info=info))
         'tench, 91 %'
     """
-    info = attention_map.info
-    name = info.target_name
-    score = _known(info.score)
-    probability = _known(info.probability)
-    if not name:
-        return ""
+    info, said = attention_map.info, ""
     if (cosine := _known(info.cosine)) is not None:
-        return f"{name}, {_cosine_text(cosine)}"
-    if probability is not None:
-        return f"{name}, {format_percent(probability)}"
-    if score is None:
-        return name
-    number = f"{score:.2g}".replace("-", "\N{MINUS SIGN}")
-    return f"{name}, {score_name(info)} {number}"
+        said = f", cosine {cosine:.2f}"
+    elif (probability := _known(info.probability)) is not None:
+        said = f", {format_percent(probability)}"
+    elif (score := _known(info.score)) is not None:
+        said = f", {score_name(info)} {score:.2g}"
+    return info.target_name and info.target_name + said.replace("-", "\N{MINUS SIGN}")
 
 
 def score_name(info: MapInfo) -> str:
@@ -351,10 +345,6 @@ def method_title(attention_map: AttentionMap) -> str:
 def _known(value: float | Sequence[float | None] | None) -> float | None:
     """Return a finite number; None for what figures leave out."""
     return value if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _cosine_text(cosine: float) -> str:
-    return f"cosine {cosine:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _supersampled_size(attention_map: AttentionMap, tile: tuple[int, int]) -> tuple[int, int]:

@@ -135,8 +135,7 @@ def _table(scores: "CaptionScores", pairs: "CaptionPairs") -> Iterator[str]:
     yield "  ".join(f"{100 * score:7.1f}" for score in scores.corpus.values())
     yield ""
     counts = {len(references) for references in pairs.references.values()}
-    least = min(counts)
-    most = max(counts)
+    least, most = min(counts), max(counts)
     per_image = f"{least}" if least == most else f"{least} to {most}"
     images = f"{len(pairs.captions):,} image{'' if len(pairs.captions) == 1 else 's'}"
     yield f"x 100; {images}, {per_image} reference{'' if most == 1 else 's'} each"

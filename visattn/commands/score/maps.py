@@ -144,7 +144,7 @@ def score_maps(
     numbers["skipped"] = sorted(x.name for x in annotated if x.name not in finished)
     atomic_write(loop.out / "scores.json", json.dumps(numbers, indent=1, allow_nan=False) + "\n")
     print_where(loop.out / "scores.json")
-    return max(code, report_failures(skipped, {}, len(annotated) + len(skipped)))
+    return max(code, report_failures(skipped, [], len(annotated) + len(skipped)))
 
 
 @dataclass

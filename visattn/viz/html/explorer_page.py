@@ -207,17 +207,12 @@ def _map_view(
 def _facts(attention_map: AttentionMap) -> list[tuple[str, str]]:
     """Return names and values of further properties of a map."""
     rows, columns = attention_map.values.shape
-    facts = [("Grid", f"{rows} \N{MULTIPLICATION SIGN} {columns}")]
-    if attention_map.info.input_text:
-        facts.append(("Input", attention_map.info.input_text))
-    if target := target_line(attention_map):
-        facts.insert(0, ("Target", target))
-    info = attention_map.info
-    options = {
-        **info.options,
-        # By its name: the number of a layer says nothing to a reader.
-        **({} if info.layer is None or "layers" not in info.options else {"layers": info.layer}),
-    }
+    info, grid = attention_map.info, f"{rows} \N{MULTIPLICATION SIGN} {columns}"
+    known = ("Target", target_line(attention_map)), ("Grid", grid), ("Input", info.input_text)
+    facts = [each for each in known if each[1]]
+    options = dict(info.options)
+    if info.layer is not None and "layers" in options:
+        options["layers"] = info.layer  # by its name: the number of a layer says nothing
     for key, value in sorted(options.items()):
         if value is not None:
             facts.append((str(key).replace("_", " ").capitalize(), _short_text(value)))
