@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from classification_data import write_photo_folders
 
-from visattn.commands.compare import Run, latex_table, lines_of, markdown_table, row_options
+from visattn.commands.compare import Run, _write, latex_table, lines_of, markdown_table, row_options
 
 CONFIG = """\
 trainer: {accelerator: cpu, max_epochs: 1, enable_progress_bar: false,
@@ -109,6 +109,12 @@ def test_table_matches_hand_computation() -> None:
     assert other.scores == [2.5]
     assert markdown_table([["a", "b"], ["c", "d"]], "").count("\n") == 3
     assert r"\multicolumn{2}{l}{\footnotesize 5\%}" in latex_table([["a", "b"]], "5%")
+
+
+def test_scores_below_zero_are_not_called_percent(tmp_path: Path) -> None:
+    runs = [Run("none", seed, 10, 1.0, {"gain": share}) for seed, share in enumerate((-0.5, 0.5))]
+    _write(runs, "gain", tmp_path, "svg")
+    assert "| gain |" in (tmp_path / "compare.md").read_text()
 
 
 def test_rows_are_blocks_with_arguments_or_options_of_fit() -> None:

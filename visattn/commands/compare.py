@@ -197,8 +197,7 @@ def lines_of(runs: Sequence[Run], metric: str) -> list[Line]:
     rows: dict[str, dict[int, Run]] = {}
     for run in runs:
         rows.setdefault(run.row, {})[run.seed] = run
-    values = [run.scores[metric] for run in runs]
-    scale = 100 if all(0 <= value <= 1 for value in values) else 1
+    scale = _scale(runs, metric)
     baseline = next(iter(rows.values()))
     lines: list[Line] = []
     for row, made in rows.items():
@@ -209,6 +208,11 @@ def lines_of(runs: Sequence[Run], metric: str) -> list[Line]:
         parameters = next(iter(made.values())).parameters
         lines.append(Line(row, parameters, minutes, [*scores.values()], gains))
     return lines
+
+
+def _scale(runs: Sequence[Run], metric: str) -> int:
+    """Return 100 for shares, which the table has in percent; 1 for other scores."""
+    return 100 if all(0 <= run.scores[metric] <= 1 for run in runs) else 1
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -251,7 +255,7 @@ def _write(runs: Sequence[Run], metric: str, out: Path, figures: str) -> None:
             "give the test a split of its own."
         )
     lines = lines_of(runs, metric)
-    unit = ", %" if max(run.scores[metric] for run in runs) <= 1 else ""
+    unit = ", %" if _scale(runs, metric) == 100 else ""
     heading = f"{metric.replace('_', ' ')}{unit}"
     first = lines[0].row
     head = ["row", "parameters", "seeds", heading, f"difference to {first} (95 % interval)"]
