@@ -1,7 +1,6 @@
 """Laws of models that can be saved: each setting is saved as it is, whatever wraps the model."""
 
 import copy
-import gc
 import inspect
 import pickle
 import re
@@ -126,8 +125,8 @@ def test_classes_of_visattn_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ValueError, match="a SmallEncoder is not a model of visattn"):
         model_config(namesake((16, 24)))
     assert type(build_model(model_config(SmallEncoder((16, 24))))) is SmallEncoder
-    del namesake
-    gc.collect()  # or others find two classes of that name
+    # or others find two classes of that name, until it is collected
+    namesake.__name__ = namesake.__qualname__ = "Namesake"
 
 
 def test_defaults_of_a_class_are_not_mistaken_for_arguments() -> None:
