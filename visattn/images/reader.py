@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, UInt8
@@ -86,7 +86,9 @@ class LoadedImage:
         return self.size[0] * self.size[1]
 
 
-ImageLike = PathLike | Location | bytes | BinaryIO | Image.Image | np.ndarray | LoadedImage | Tensor
+ImageLike = (
+    PathLike | Location | bytes | io.IOBase | Image.Image | np.ndarray | LoadedImage | Tensor
+)
 """Every form of an image; tensors are inputs of a model, which `visattn.explain` takes alone."""
 _SOURCES = (str, os.PathLike, Location, bytes, Image.Image, np.ndarray, LoadedImage)
 
