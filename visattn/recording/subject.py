@@ -1,8 +1,7 @@
 """The subject of all maps: a model that was analyzed, with what its runs told.
 
 one run with gradients    where the scores are, what they are computed from
-small noise               where maps lie on the image; for a model with attention, which tokens
-of which layers lie where (see `probe`)
+small noise               where maps lie on the image, and the tokens of attention (`probe`)
 """
 
 from collections.abc import Callable, Sequence

@@ -69,10 +69,12 @@ def main(argv: Sequence[str]) -> int:
         return 2
     words = with_run(command, words)
     gc.disable()  # the imports leave no garbage, and looking for it takes a sixth of their time
-    from visattn.training.cli import run_cli
+    try:
+        from visattn.training.cli import run_cli
 
-    gc.freeze()  # nor is there any later
-    gc.enable()
+        gc.freeze()  # nor is there any later
+    finally:
+        gc.enable()
     try:
         return run_cli([command, *words])
     finally:
