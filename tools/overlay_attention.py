@@ -23,7 +23,7 @@ def read_maps(path: Path, grid: Sequence[int] | None) -> Any:
     import torch
 
     import visattn as va
-    from visattn.results.arrays import read_array
+    from visattn.results.records import read_array
 
     record = json.loads(path.read_text()) if path.suffix == ".json" else read_array(path)
     maps = record.get("maps", record) if isinstance(record, dict) else record

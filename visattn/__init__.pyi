@@ -19,7 +19,7 @@ from .images.reader import (
     ImageError as ImageError,
     read_image as read_image,
 )
-from .images.sample_photos import (
+from .images.sources import (
     sample_photos as sample_photos,
 )
 from .insertion.cost import (

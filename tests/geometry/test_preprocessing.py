@@ -141,7 +141,7 @@ def slanted(image: Any) -> Any:
         (v2.RandomApply([v2.RandomCrop(3)]), "transform RandomApply is random"),
         (v1.RandomCrop(3), "transform RandomCrop is random"),
         (v2.RandomHorizontalFlip(), "transform RandomHorizontalFlip is random"),
-        (timm_steps.ResizeKeepRatio((131, 97), random_scale_prob=0.5), "ResizeKeepRatio is unsupp"),
+        (timm_steps.ResizeKeepRatio((131, 97), random_scale_prob=0.5), "ResizeKeepRatio is random"),
     ],
 )
 def test_unknown_and_random_transforms_are_refused(transform: Any, reason: str) -> None:

@@ -16,8 +16,7 @@ from visattn.data.phrases import read_phrases
 from visattn.data.regions.coco_instances import read_instance_file
 from visattn.data.regions.masks import segmentation_mask
 from visattn.geometry.affine import Geometry
-from visattn.results.arrays import read_array
-from visattn.results.records import to_dict
+from visattn.results.records import read_array, to_dict
 
 
 class Kind(NamedTuple):

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import unquote
 
-from visattn.results.cards import Card
+from visattn.results.kinds import Card
 
 
 def parse_index_page(page: str) -> list[Card]:

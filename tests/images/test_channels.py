@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from visattn.images.channels import draw_channels
+from visattn.images.rgb import draw_channels
 
 
 def test_values_between_the_percentiles_fill_the_gray_levels() -> None:

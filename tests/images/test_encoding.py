@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from visattn.images.encoding import encode_overlay, encode_png
+from visattn.images.formats import encode_overlay, encode_png
 
 RANDOM = np.random.default_rng(0)
 SIZE = (5, 7)

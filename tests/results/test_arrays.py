@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as shapes
 
-from visattn.results import arrays
-from visattn.results.arrays import read_array
+from visattn.results import records
+from visattn.results.records import read_array
 
 MAPS = np.random.default_rng(2).random((2, 3, 5))
 
@@ -77,7 +77,7 @@ def test_a_zip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file = tmp_path / "bomb.npz"
     file.write_bytes(npz_bytes(a=npy_bytes(np.zeros(10**6))))
     assert file.stat().st_size < 10_000
-    monkeypatch.setattr(arrays, "MAX_BYTES", 10**6)
+    monkeypatch.setattr(records, "MAX_BYTES", 10**6)
     with pytest.raises(ValueError, match="unpacks to 8,000,128 bytes, more than 1,000,000"):
         read_array(file)
 

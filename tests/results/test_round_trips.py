@@ -20,10 +20,9 @@ import visattn.results
 from visattn.geometry.affine import Geometry
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase
-from visattn.results.display import show, shown
 from visattn.results.info import MapInfo, Thing
 from visattn.results.map_boxes import MapBox, MapBoxes
-from visattn.results.records import Result, from_dict, to_dict
+from visattn.results.records import Result, from_dict, show, shown, to_dict
 from visattn.results.scale import MapScale
 from visattn.results.values import (
     Answer,

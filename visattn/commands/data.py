@@ -12,7 +12,7 @@ from tyro.conf import arg
 from visattn.commands.arguments import Flag, Words
 from visattn.commands.files import create_folder
 from visattn.commands.streams import activity, print_row
-from visattn.images.encoding import encode_png
+from visattn.images.formats import encode_png
 from visattn.io.atomic import atomic_write, temporary_folder
 from visattn.io.messages import format_names
 from visattn.io.safe_text import decode_utf8, parse_json, read_bytes_bounded

@@ -14,7 +14,7 @@ from visattn.commands.loop import INDEX, MADE, LoopOptions, finished_records
 from visattn.commands.overlay import overlay
 from visattn.commands.streams import print_where
 from visattn.io.atomic import atomic_write
-from visattn.results.cards import Card
+from visattn.results.kinds import Card
 
 
 def demo(
@@ -36,7 +36,7 @@ def demo(
         no_browser: do not open the page in a browser, as is done if the output goes to a terminal
     """
     if not photos:
-        from visattn.images.sample_photos import sample_photos
+        from visattn.images.sources import sample_photos
 
         photos = tuple(map(str, sample_photos()))
     codes = [caption(photos, loop=LoopOptions(out / "captions"))]

@@ -14,7 +14,7 @@ from visattn.commands.loop import (
     run,
 )
 from visattn.commands.model import ModelOptions
-from visattn.images.encoding import encode_overlay
+from visattn.images.formats import encode_overlay
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage

@@ -39,7 +39,7 @@ from visattn.io.atomic import atomic_write, flush, temporary_folder
 from visattn.io.messages import format_names
 from visattn.io.safe_text import print_message, read_json
 from visattn.io.sources import Source
-from visattn.results.cards import Card
+from visattn.results.kinds import Card
 
 if TYPE_CHECKING:  # torch and Pillow are imported when the command runs, not for its help
     from visattn.images.reader import LoadedImage

@@ -360,7 +360,7 @@ class _Runner:
         """Return overlays, arrays, record and page of a photo."""
         import numpy as np
 
-        from visattn.images.encoding import encode_overlay
+        from visattn.images.formats import encode_overlay
         from visattn.viz.figures import figure
         from visattn.viz.html.explorer_page import explorer_html
         from visattn.viz.html.index_page import thumbnail

@@ -77,8 +77,8 @@ class Geometry:
         """
         height, width = size
         after = self._after(1.0, float(left), 1.0, float(top), size)
-        window = _transform_box(after.matrix, (0.0, 0.0, float(width), float(height)))
-        return replace(after, region=_intersection(window, self.region))
+        seen = _seen_part(after.matrix, (0.0, 0.0, float(width), float(height)), self.region)
+        return replace(after, region=seen)
 
     def padded(self, top: int, left: int, size: tuple[int, int]) -> "Geometry":
         """Return the geometry after padding the input to a canvas, with the input at (top, left).
@@ -156,8 +156,7 @@ class Geometry:
             raise ValueError(f"a step after {self.input_size} starts at {step.image_size}")
         (a, _, c), (_, e, f), _ = step.matrix
         after = self._after(a, c, e, f, step.input_size)
-        window = _transform_box(self.matrix, step.region)
-        return replace(after, region=_intersection(window, self.region))
+        return replace(after, region=_seen_part(self.matrix, step.region, self.region))
 
     def to_image(self, points: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
         """Map points (x, y) of the network's input to the upright image."""
@@ -232,18 +231,12 @@ class Geometry:
         return replace(self, matrix=(x, y, last), input_size=size)
 
 
-def _transform_box(matrix: Matrix, box: Box) -> Box:
-    """Return a box (left, top, right, bottom) after an affine transform."""
-    (a, b, c), (d, e, f), _ = matrix
-    corners = ((a * x + b * y + c, d * x + e * y + f) for x, y in (box[:2], box[2:]))
-    x, y = zip(*corners, strict=True)
-    return min(x), min(y), max(x), max(y)
-
-
-def _intersection(box: Box, other: Box) -> Box:
-    """Return the intersection of two boxes; if empty, an empty box at the edge of `other`."""
-    x0, y0, x1, y1 = box
-    left, top, right, bottom = other
+def _seen_part(matrix: Matrix, window: Box, region: Box) -> Box:
+    """Return what a window of an input shows of a region of the image; at its edge if nothing."""
+    (a, _, c), (_, e, f), _ = matrix
+    left, top, right, bottom = region
+    x0, x1 = sorted((a * window[0] + c, a * window[2] + c))
+    y0, y1 = sorted((e * window[1] + f, e * window[3] + f))
     return (
         min(max(x0, left), right),
         min(max(y0, top), bottom),

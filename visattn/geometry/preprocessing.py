@@ -3,7 +3,7 @@
 Transforms are recognized by their class names.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -27,9 +27,6 @@ _COLORS = frozenset((
 ))  # fmt: skip
 """Transforms that do not move pixels."""
 
-_FLIPS = {"RandomHorizontalFlip": False, "RandomVerticalFlip": True}
-"""Transforms that may flip an image, and whether vertically."""
-
 
 class UnsupportedTransform:
     """The preprocessing of a model that cannot be followed; whoever uses it gets the reason.
@@ -46,29 +43,6 @@ class UnsupportedTransform:
         raise ValueError(self.reason)
 
 
-def _pair(size: Sides) -> Size:
-    """Return height and width from a size of torchvision, in which one number means a square."""
-    sides = [size] if isinstance(size, int) else list(size)
-    return int(sides[0]), int(sides[-1])
-
-
-def _resize(geometry: Geometry, size: Sides | None, max_size: int | None = None) -> Geometry:
-    """Resize to a height and width, or the shorter side to `size` and the longer to `max_size`."""
-    y, x = geometry.input_size
-    target = [size] if isinstance(size, int) else size
-    if target is not None and len(target) == 2:
-        return geometry.resized(_pair(target))
-    short = min(y, x)
-    long = max(y, x)
-    if target is None:
-        sides = (int(cast("int", max_size) * short / long), cast("int", max_size))
-    else:
-        sides = (int(target[0]), int(target[0] * long / short))  # truncated, not rounded
-        if max_size is not None and sides[1] > max_size:
-            sides = (int(max_size * sides[0] / sides[1]), max_size)
-    return geometry.resized(sides if y <= x else (sides[1], sides[0]))
-
-
 def center_crop(geometry: Geometry, size: Sides) -> Geometry:
     """Return the geometry after a center crop of torchvision, which pads what is smaller.
 
@@ -76,9 +50,9 @@ def center_crop(geometry: Geometry, size: Sides) -> Geometry:
         >>> center_crop(Geometry.identity((5, 7)), (6, 3)).region
         (2.0, 0.0, 5.0, 5.0)
     """
-    target = _pair(size)
-    top, left = map(crop_offset, geometry.input_size, target)
-    return geometry.cropped(top, left, target)
+    height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
+    y, x = geometry.input_size
+    return geometry.cropped(crop_offset(y, height), crop_offset(x, width), (height, width))
 
 
 def crop_offset(length: int, target: int) -> int:
@@ -91,45 +65,21 @@ def crop_offset(length: int, target: int) -> int:
     return round((length - target) / 2) if length >= target else -((target - length) // 2)
 
 
-def _pad(geometry: Geometry, padding: Sides) -> Geometry:
-    """Pad by one, two or four widths of torchvision: left, top, right, bottom."""
-    widths = [padding] if isinstance(padding, int) else list(padding)
-    left, top, right, bottom = (widths * 4)[:4]
+def _resize(geometry: Geometry, size: Sides | None, max_size: int | None = None) -> Geometry:
+    """Resize to a height and width, or the shorter side to `size` and the longer to `max_size`."""
     y, x = geometry.input_size
-    return geometry.padded(top, left, (y + top + bottom, x + left + right))
-
-
-def _trim_border(step: Any, geometry: Geometry) -> Geometry:
-    y, x = geometry.input_size
-    border = step.border_size
-    return geometry.cropped(border, border, (y - 2 * border, x - 2 * border))
-
-
-def _resize_keep_ratio(step: Any, geometry: Geometry) -> Geometry:
-    """Resize by the ratio of the longer side, of the shorter side, or an interpolation of both."""
-    ratios = [side / target for side, target in zip(geometry.input_size, step.size, strict=True)]
-    ratio = max(ratios) * step.longest + min(ratios) * (1 - step.longest)
-    y, x = geometry.input_size
-    return geometry.resized((round(y / ratio), round(x / ratio)))
-
-
-def _weights_preset(step: Any, geometry: Geometry) -> Geometry:
-    """Apply the preset transform of pretrained torchvision weights: resize and center crop."""
-    resized = _resize(geometry, step.resize_size) if step.resize_size else geometry
-    return center_crop(resized, step.crop_size) if hasattr(step, "crop_size") else resized
-
-
-_MOVES: dict[str, Callable[[Any, Geometry], Geometry]] = {
-    "Resize": lambda step, geometry: _resize(geometry, step.size, step.max_size),
-    "CenterCrop": lambda step, geometry: center_crop(geometry, step.size),
-    "CenterCropOrPad": lambda step, geometry: center_crop(geometry, step.size),
-    "Pad": lambda step, geometry: _pad(geometry, step.padding),
-    "TrimBorder": _trim_border,
-    "ResizeKeepRatio": _resize_keep_ratio,
-    "ImageClassification": _weights_preset,
-    "SemanticSegmentation": _weights_preset,
-}
-"""Transforms that move pixels: functions of the step and the geometry before it."""
+    target = [size] if isinstance(size, int) else size
+    if target is not None and len(target) == 2:
+        return geometry.resized((int(target[0]), int(target[1])))
+    short = min(y, x)
+    long = max(y, x)
+    if target is None:
+        sides = (int(cast("int", max_size) * short / long), cast("int", max_size))
+    else:
+        sides = (int(target[0]), int(target[0] * long / short))  # truncated, not rounded
+        if max_size is not None and sides[1] > max_size:
+            sides = (int(max_size * sides[0] / sides[1]), max_size)
+    return geometry.resized(sides if y <= x else (sides[1], sides[0]))
 
 
 # Classes with the same names in other packages may work differently.
@@ -180,14 +130,16 @@ def transform_with_geometry(transform: object, image: Any) -> tuple[Any, Geometr
         >>> geometry.to_image(torch.tensor([[0.0, 0.0]]))
         tensor([[7., 0.]])
     """
-    geometry = Geometry.identity(_size_of(image))
+    height, width = image.shape[-2:] if isinstance(image, Tensor) else image.size[::-1]
+    geometry = Geometry.identity((height, width))
     for step in steps_of(transform):
         # Before the step runs, so that an unsupported one is refused with its reason.
         geometry = _after(step, geometry)
         image = step(image)
-        if (size := _size_of(image)) != geometry.input_size:
+        size = tuple(image.shape[-2:]) if isinstance(image, Tensor) else image.size[::-1]
+        if size != geometry.input_size:
             raise ValueError(
-                f"{_class_name(step)} must give {geometry.input_size} (height, width), "
+                f"{type(step).__name__} must give {geometry.input_size} (height, width), "
                 f"gave {size}: its version is not supported; {_MANUAL_GEOMETRY}"
             )
     return image, geometry
@@ -222,28 +174,38 @@ def _known_name(step: object) -> str:
     return cls.__name__ if cls.__module__.startswith(_PACKAGES) else ""
 
 
-def _class_name(step: object) -> str:
-    return str(getattr(step, "__qualname__", type(step).__name__))
-
-
-def _size_of(image: Any) -> Size:
-    """Return the height and width of a tensor or a Pillow image."""
-    if isinstance(image, Tensor):
-        return int(image.shape[-2]), int(image.shape[-1])
-    width, height = image.size
-    return height, width
-
-
 def _after(step: Any, geometry: Geometry) -> Geometry:
     """Return the geometry after a step."""
     name = _known_name(step)
-    if name in _COLORS:
-        return geometry
-    if name in _FLIPS and step.p in (0, 1):
-        return geometry.flipped(vertical=_FLIPS[name]) if step.p else geometry
-    # A resize of timm may sample a scale or an aspect ratio.
-    random = [getattr(step, f"random_{kind}_prob", 0) for kind in ("scale", "aspect")]
-    if name in _MOVES and not any(random):
-        return _MOVES[name](step, geometry)
-    reason = "unsupported" if name == "" or not name.startswith("Random") else "random"
-    raise ValueError(f"the transform {_class_name(step)} is {reason}; {_MANUAL_GEOMETRY}")
+    y, x = geometry.input_size
+    match name:
+        case _ if name in _COLORS:
+            return geometry
+        case "Resize":
+            return _resize(geometry, step.size, step.max_size)
+        case "CenterCrop" | "CenterCropOrPad":
+            return center_crop(geometry, step.size)
+        case "ImageClassification" | "SemanticSegmentation":  # presets of weights of torchvision
+            resized = _resize(geometry, step.resize_size) if step.resize_size else geometry
+            return center_crop(resized, step.crop_size) if hasattr(step, "crop_size") else resized
+        case "Pad":  # by one, two or four widths: left, top, right, bottom
+            widths = [step.padding] if isinstance(step.padding, int) else list(step.padding)
+            left, top, right, bottom = (widths * 4)[:4]
+            return geometry.padded(top, left, (y + top + bottom, x + left + right))
+        case "TrimBorder":
+            border = step.border_size
+            return geometry.cropped(border, border, (y - 2 * border, x - 2 * border))
+        case "ResizeKeepRatio" if not (step.random_scale_prob or step.random_aspect_prob):
+            # By the ratio of the longer side, of the shorter side, or between both.
+            ratios = y / step.size[0], x / step.size[1]
+            ratio = max(ratios) * step.longest + min(ratios) * (1 - step.longest)
+            return geometry.resized((round(y / ratio), round(x / ratio)))
+        case "RandomHorizontalFlip" | "RandomVerticalFlip" if step.p in (0, 1):
+            return geometry.flipped(vertical="Vertical" in name) if step.p else geometry
+        case _:
+            random = name.startswith("Random") or name == "ResizeKeepRatio"
+            title = getattr(step, "__qualname__", type(step).__name__)
+            raise ValueError(
+                f"the transform {title} is {'random' if random else 'unsupported'}; "
+                f"{_MANUAL_GEOMETRY}"
+            )

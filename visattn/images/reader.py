@@ -15,21 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, UInt8
+import torch
+from jaxtyping import Float, Float32, Shaped, UInt8
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-from visattn.images.channels import channel_values, draw_channels, is_photo
 from visattn.images.formats import MAX_PIXELS, image_formats, unknown_format
-from visattn.images.rgb import from_array, to_rgb
+from visattn.images.rgb import channel_values, draw_channels, from_array, is_photo, to_rgb
 from visattn.io.safe_text import printable_name, read_bytes_bounded
 from visattn.io.sources import Location, is_url
-from visattn.results.arrays import read_array
+from visattn.results.records import read_array
 
 _MAX_BYTES = 256 * 2**20
 _MAX_SCANS = 100  # of a JPEG; cameras and image editors write up to about twelve
 _MAX_ASPECT = 100  # resizing the short side of a longer strip would need too much memory
 _THUMBNAIL = 640  # pixels
+_ROUNDING = 0.02  # by which interpolation may leave 0 to 1
 _TURNS = {  # EXIF orientation -> operation that makes the stored pixels upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -107,15 +108,10 @@ def list_images(images: Iterable[ImageLike] | ImageLike) -> list[ImageLike]:
         images = [images] if images.ndim < 4 else list(images)
     single = isinstance(images, _SOURCES) or hasattr(images, "read")
     listed: list[Any] = [images] if single else list(images)  # pyright: ignore[reportArgumentType]
-    listed = [_content(each) for each in listed]
     if not listed:
         raise ValueError("there must be at least one image, got none")
-    return listed
-
-
-def _content(source: Any) -> Any:
-    """Return what a stream holds, which can be read once; anything else as it is."""
-    return bytes(source.read(_MAX_BYTES)) if hasattr(source, "read") else source
+    # a stream can be read once
+    return [bytes(e.read(_MAX_BYTES)) if hasattr(e, "read") else e for e in listed]
 
 
 def read_image(
@@ -158,31 +154,23 @@ def read_image(
     """
     if isinstance(source, LoadedImage):
         return source
-    source = _content(source)
-    name = _name_of(source)
-    with _explained_errors(name):
+    if hasattr(source, "read"):
+        source = bytes(source.read(_MAX_BYTES))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
+    with _reading(source) as name:
         if isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == ".npy":
             source = read_array(Path(source))
-        values = None if channels is None else _values_of(source, channels, max_pixels)
-        if values is None:
+        is_array = isinstance(source, np.ndarray)
+        if channels is None or (channels in (1, 3) and not (is_array and not is_photo(source))):
             image = _open_image(source, max_pixels)
             image.load()  # now, so that a damaged file raises here
             return LoadedImage(np.array(_upright(image, to_rgb(image, value_range))), name)
+        if not is_array:
+            image = _open_image(source, max_pixels)
+            colors = image.convert("RGB") if image.mode in ("P", "1") else image
+            source = np.asarray(_upright(image, colors))
+        values = channel_values(source)
         pixels, display = draw_channels(values)
         return LoadedImage(pixels, name, values, display)
-
-
-def _values_of(
-    source: ImageLike, channels: int, max_pixels: int
-) -> Float32[np.ndarray, "y x c"] | None:
-    """Return the values of the channels of an image; None if it is read as a photo."""
-    if channels in (1, 3) and (not isinstance(source, np.ndarray) or is_photo(source)):
-        return None
-    if not isinstance(source, np.ndarray):
-        image = _open_image(source, max_pixels)
-        colors = image.convert("RGB") if image.mode in ("P", "1") else image
-        source = np.asarray(_upright(image, colors))
-    return channel_values(source)
 
 
 def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
@@ -200,7 +188,7 @@ def read_label_image(source: PathLike | bytes) -> UInt8[np.ndarray, "y x"]:
         >>> read_label_image(file.getvalue())
         array([[  0,   7, 255]], dtype=uint8)
     """
-    with _explained_errors(_name_of(source)):
+    with _reading(source):
         image = _open_image(source, MAX_PIXELS)
         numbers = np.array(_upright(image, image))
         if numbers.ndim != 2 or numbers.dtype.kind not in "biu" or not 0 <= numbers.max() <= 255:
@@ -225,7 +213,7 @@ def read_size(
         >>> read_size(file.getvalue())
         (5, 7)
     """
-    with _explained_errors(_name_of(source)):
+    with _reading(source):
         return _upright_size(_open_image(source, max_pixels))
 
 
@@ -238,20 +226,6 @@ def make_thumbnail(image: LoadedImage) -> UInt8[np.ndarray, "y x 3"]:
     """
     factor = -(-max(image.size) // _THUMBNAIL)
     return np.asarray(Image.fromarray(image.pixels).reduce(factor))
-
-
-def _name_of(source: object) -> str:
-    if isinstance(source, (str, os.PathLike)):
-        return os.fspath(source)
-    if isinstance(source, Location):
-        return source.address
-    if not isinstance(source, _SOURCES):
-        raise TypeError(
-            "an image must be a path, bytes, an open file, a PIL image, an array or a LoadedImage, "
-            f"got {type(source).__name__}; tensors are inputs of a model, which visattn.explain "
-            "takes"
-        )
-    return str(getattr(source, "filename", "")) or "image"
 
 
 def _open_image(source: ImageLike, max_pixels: int) -> Image.Image:
@@ -278,7 +252,7 @@ def _open_image(source: ImageLike, max_pixels: int) -> Image.Image:
 
 
 def _open_content(content: bytes, max_pixels: int) -> Image.Image:
-    with _quiet_pillow():
+    with _PILLOW_LOCK, warnings.catch_warnings(action="ignore"):  # of size, of damaged tags
         limit = Image.MAX_IMAGE_PIXELS
         if max_pixels > MAX_PIXELS:
             Image.MAX_IMAGE_PIXELS = max_pixels
@@ -325,7 +299,7 @@ def _upright(image: Image.Image, pixels: Image.Image) -> Image.Image:
 
 
 def _exif_orientation(image: Image.Image) -> int:
-    with _quiet_pillow():
+    with _PILLOW_LOCK, warnings.catch_warnings(action="ignore"):  # of size, of damaged tags
         xmp = {key: image.info.pop(key) for key in _XMP if key in image.info}
         try:
             return image.getexif().get(ExifTags.Base.Orientation, 1)
@@ -336,18 +310,21 @@ def _exif_orientation(image: Image.Image) -> int:
 
 
 @contextmanager
-def _quiet_pillow() -> Iterator[None]:
-    """Keep Pillow from warning of large images and of damaged tags that are not used here."""
-    with _PILLOW_LOCK, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextmanager
-def _explained_errors(name: str) -> Iterator[None]:
-    """Raise any error of a decoder as one that names the image and the reason."""
+def _reading(source: object) -> Iterator[str]:
+    """Give an image its name; raise any error of a decoder with the name and the reason."""
+    name = str(getattr(source, "filename", "")) or "image"
+    if isinstance(source, (str, os.PathLike)):
+        name = os.fspath(source)
+    elif isinstance(source, Location):
+        name = source.address
+    elif not isinstance(source, _SOURCES):
+        raise TypeError(
+            "an image must be a path, bytes, an open file, a PIL image, an array or a LoadedImage, "
+            f"got {type(source).__name__}; tensors are inputs of a model, which visattn.explain "
+            "takes"
+        )
     try:
-        yield
+        yield name
     except Exception as error:  # struct.error, zlib.error, SyntaxError, KeyError ...
         if isinstance(error, FileNotFoundError):
             reason = "no such file" + ", or no connection to it" * is_url(name)
@@ -357,3 +334,51 @@ def _explained_errors(name: str) -> Iterator[None]:
         else:
             reason = f"{type(error).__name__}: {error}"
         raise ImageError(f"{printable_name(name)}: {printable_name(reason)}") from error
+
+
+def single_image(tensor: Tensor) -> Shaped[Tensor, "c y x"]:
+    """Return a tensor, or a batch of one, as a single image without its history.
+
+    Raises:
+        ValueError: If it is no image.
+
+    Example:
+        >>> single_image(torch.zeros(1, 3, 4, 6)).shape
+        torch.Size([3, 4, 6])
+    """
+    if tensor.ndim == 4 and len(tensor) == 1:
+        tensor = tensor[0]
+    if tensor.ndim != 3:
+        kind = "; volumes and clips are not explained" if tensor.ndim > 3 else ""
+        raise ValueError(
+            f"a tensor must be an image [c, y, x] or a batch [b, c, y, x], got "
+            f"{list(tensor.shape)}{kind}"
+        )
+    return tensor.detach()
+
+
+def render_tensor(
+    tensor: Float[Tensor, "c y x"],
+    mean: Iterable[float] | None = None,
+    std: Iterable[float] | None = None,
+) -> LoadedImage:
+    """Return the rendering of an input of a model: its colors if mean and std are known.
+
+    Without them, or if values then leave 0 to 1, each channel is stretched between its percentiles.
+
+    Example:
+        >>> render_tensor(torch.zeros(3, 2, 2), (0.5,) * 3, (0.25,) * 3).pixels[0, 0]
+        array([128, 128, 128], dtype=uint8)
+    """
+    values = tensor.detach().float().cpu()
+    text = ""
+    if mean is not None and std is not None:
+        scale, shift = (torch.tensor(list(each)).view(-1, 1, 1) for each in (std, mean))
+        colors = values * scale + shift
+        # Interpolation and rounding may leave 0 to 1 by little.
+        if colors.min() > -_ROUNDING and colors.max() < 1 + _ROUNDING:
+            values = colors.clamp(0, 1)
+            text = "; mean and std undone"
+    array = np.ascontiguousarray(values.movedim(0, 2).numpy())
+    pixels, display = draw_channels(array)
+    return LoadedImage(pixels, name="tensor", values=array, display=display + text)

@@ -1,4 +1,4 @@
-"""Photos by what users have: files, folders, patterns, lists, archives, URLs."""
+"""Photos by what users have: files, folders, patterns, lists, archives, URLs; and samples."""
 
 import glob
 import os
@@ -17,7 +17,19 @@ from visattn.io.sources import ARCHIVES, Source, is_url, remote_files
 PathLike = str | os.PathLike[str]
 _MAX_LIST_BYTES = 2**28
 _HEAD_OF_PAGE = 4096  # bytes in which the generator of a page is named
+_SAMPLES = Path(__file__).parent / "samples"
 _GENERATOR = b'<meta name="generator" content="visattn">'
+
+
+def sample_photos() -> list[Path]:
+    """Return the files of six COCO photos; `ATTRIBUTION.md` in their folder names the authors.
+
+    Example:
+        >>> [photo.stem for photo in sample_photos()][:2]
+        ['skateboarder', 'cat']
+    """
+    names = ("skateboarder", "cat", "dinner", "tennis", "phone_call", "laptop")
+    return [_SAMPLES / f"{name}.jpg" for name in names]
 
 
 def find_images(

@@ -20,10 +20,16 @@ from visattn.geometry.preprocessing import (
     steps_of,
     transform_with_geometry,
 )
-from visattn.images.reader import ImageLike, LoadedImage, list_images, read_image
+from visattn.images.reader import (
+    ImageLike,
+    LoadedImage,
+    list_images,
+    read_image,
+    render_tensor,
+    single_image,
+)
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_channels, resize_to_input
 from visattn.images.sources import list_photos
-from visattn.images.tensors import render_tensor, single_image
 from visattn.io.safe_text import print_message
 from visattn.models.backbones.huggingface import is_image_processor, processor_transform
 from visattn.models.configurable import Configurable

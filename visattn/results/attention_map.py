@@ -12,11 +12,10 @@ from torch.nn.functional import interpolate, pad
 
 from visattn.geometry.affine import Geometry, Margin
 from visattn.geometry.preprocessing import geometry_of_transform
-from visattn.results.display import shown
 from visattn.results.info import MapInfo
 from visattn.results.kinds import MapKind
 from visattn.results.map_boxes import BOX_THRESHOLD, MapBox, MapBoxes, part_boxes
-from visattn.results.records import Result
+from visattn.results.records import Result, shown
 
 _UNIFORM = 0.25  # share of the mean by which the cells of a nearly uniform map differ from it
 _COARSE = 4  # cells of a side below which a map hardly says where

@@ -11,8 +11,7 @@ from jaxtyping import UInt8
 
 from visattn.geometry.affine import Box, Geometry
 from visattn.results.attention_map import AttentionMap, truncate_text
-from visattn.results.display import shown
-from visattn.results.records import UNSAVED, Result
+from visattn.results.records import UNSAVED, Result, shown
 
 
 class Phrase(NamedTuple):

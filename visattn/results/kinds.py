@@ -1,7 +1,7 @@
 """Plain names that several subpackages share: kinds of maps, splits, special tokens and classes."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 MapKind = Literal[
     "gate", "tokens", "words", "queries", "glimpse", "gradient", "saliency", "channel"
@@ -58,3 +58,23 @@ WORD_QUANTITIES = {
     "occlusion": "decrease of log-probability",
 }
 """What the maps of methods other than attention show, for legends."""
+
+
+class Card(NamedTuple):
+    """A card of an index of results.
+
+    Args:
+        page: File to which the card links, in the folder of the index.
+        thumbnail: Data URL of a small image.
+        label: The predicted class; "" without classes.
+        probability: That of the class.
+        truth: The class that the folder of the photo names; "" if it names none.
+    """
+
+    name: str
+    page: str
+    caption: str
+    thumbnail: str
+    label: str = ""
+    probability: float | None = None
+    truth: str = ""

@@ -1,4 +1,7 @@
-"""Results as JSON: the fields of a dataclass by their names, read back by their types."""
+"""Results as JSON: the fields of a dataclass by their names, read back by their types.
+
+Arrays of strangers are read without pickle, in bounded memory.
+"""
 
 import base64
 import io
@@ -6,9 +9,14 @@ import json
 import math
 import os
 import types
+import zipfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from importlib import import_module
+from io import BufferedIOBase
+from pathlib import Path
 from typing import Any, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -17,12 +25,20 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from visattn.io.atomic import atomic_write
-from visattn.results.arrays import read_array
+from visattn.io.safe_text import open_regular_file
 
 T = TypeVar("T")
 UNSAVED = {"saved": False}
 """Metadata of a field that is not part of records."""
+MAX_BYTES = 2**30  # of an array
 _hints = cache(get_type_hints)
+show = {
+    "AttentionMap": "visattn.viz.notebook_maps:notebook_map",
+    "Caption": "visattn.viz.html.notebook:notebook_caption",
+    "ScanPath": "visattn.viz.scanpaths:notebook_scanpath",
+}
+"""How notebooks show a result: class names with the `"module:function"` that draws it. Drawing
+stands above results and is imported when a notebook asks for it."""
 
 
 @dataclass(frozen=True)
@@ -130,3 +146,61 @@ def _alternative(kinds: tuple[Any, ...], value: Any) -> Any:
     if others and (isinstance(value, list | dict) or not plain):
         return others[0]
     return next((kind for kind in plain if isinstance(value, kind)), plain[0])
+
+
+def shown(result: object) -> Any:
+    """Return what a notebook shows of a result; None if nothing draws it.
+
+    Example:
+        >>> shown(object()) is None
+        True
+    """
+    address = show.get(type(result).__name__)
+    if address is None:
+        return None
+    module, _, name = address.partition(":")
+    return getattr(import_module(module), name)(result)
+
+
+def read_array(file: Path | BufferedIOBase, name: str = "maps") -> Shaped[np.ndarray, "..."]:
+    """Return the array of a .npy file, or the only or named array of a .npz file, without pickle.
+
+    A few kilobytes may announce gigabytes: what an archive unpacks to is compared before.
+
+    Raises:
+        ValueError: If the file is damaged, holds several arrays and none of this name, or objects,
+            or is too large.
+        OSError: If the file cannot be opened.
+
+    Example:
+        >>> file = getfixture("tmp_path") / "maps.npz"
+        >>> np.savez(file, maps=np.zeros((2, 7, 7)), gates=np.zeros(2))
+        >>> read_array(file).shape
+        (2, 7, 7)
+    """
+    with open_regular_file(file) if isinstance(file, Path) else nullcontext(file) as opened:
+        try:
+            return _read_zip(opened, name) if zipfile.is_zipfile(opened) else _read_npy(opened)
+        except Exception as error:  # zip and NumPy raise zlib.error, EOFError, MemoryError ...
+            raise ValueError(f"not a NumPy array: {error or type(error).__name__}") from error
+
+
+def _read_zip(file: BufferedIOBase, name: str) -> Shaped[np.ndarray, "..."]:
+    with zipfile.ZipFile(file) as archive:
+        members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        if len(members) != 1 and name not in members:
+            raise ValueError(
+                f"must hold one array or an array named {name}, got {list(members)[:10]}"
+            )
+        member = members[name] if name in members else next(iter(members.values()))
+        if member.file_size > MAX_BYTES:
+            raise ValueError(f"unpacks to {member.file_size:,} bytes, more than {MAX_BYTES:,}")
+        with archive.open(member) as inside:
+            return np.lib.format.read_array(inside, allow_pickle=False)
+
+
+def _read_npy(file: BufferedIOBase) -> Shaped[np.ndarray, "..."]:
+    if (length := file.seek(0, 2)) > MAX_BYTES:
+        raise ValueError(f"holds {length:,} bytes, more than {MAX_BYTES:,}")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)

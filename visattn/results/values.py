@@ -12,10 +12,9 @@ from torch import Tensor
 
 from visattn.geometry.affine import Box, Geometry, Margin
 from visattn.results.attention_map import AttentionMap, truncate_text
-from visattn.results.display import shown
 from visattn.results.info import MapInfo
 from visattn.results.kinds import BACKGROUND
-from visattn.results.records import Result
+from visattn.results.records import Result, shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)

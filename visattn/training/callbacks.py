@@ -27,7 +27,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from visattn import __version__
-from visattn.images.encoding import encode_png
+from visattn.images.formats import encode_png
 from visattn.io.atomic import atomic_write
 from visattn.io.safe_text import read_json
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from visattn.attribution.regions import mask_from_runs
 from visattn.geometry.affine import Box, Geometry
-from visattn.images.encoding import encode_png
+from visattn.images.formats import encode_png
 from visattn.images.reader import ImageLike, LoadedImage, list_images
 from visattn.results.attention_map import AttentionMap, empty_map_reason, map_note
 from visattn.results.scale import MapScale, format_end, map_scale

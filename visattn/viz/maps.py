@@ -13,8 +13,7 @@ from PIL import Image
 from visattn.attribution.methods import METHODS
 from visattn.attribution.regions import mask_from_runs
 from visattn.geometry.affine import Geometry
-from visattn.images.reader import ImageLike, LoadedImage, read_image
-from visattn.images.tensors import render_tensor, single_image
+from visattn.images.reader import ImageLike, LoadedImage, read_image, render_tensor, single_image
 from visattn.results.attention_map import AttentionMap
 from visattn.results.info import MapInfo
 from visattn.results.map_boxes import MapBoxes

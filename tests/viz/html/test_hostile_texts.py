@@ -13,7 +13,7 @@ from explorer_results import explained_model, method_map
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import LoadedImage
 from visattn.results.captions import Caption
-from visattn.results.cards import Card
+from visattn.results.kinds import Card
 from visattn.viz.captions import caption_figure
 from visattn.viz.figures import rgb
 from visattn.viz.html.caption_page import caption_html

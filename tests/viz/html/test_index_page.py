@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from index_cards import parse_index_page
 
 from visattn.images.sources import is_result_folder
-from visattn.results.cards import Card
+from visattn.results.kinds import Card
 from visattn.viz.html.index_page import index_page, thumbnail
 
 PIXEL = thumbnail(np.zeros((3, 5, 3), np.uint8))

@@ -22,8 +22,7 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.pipelines.captioning import ResizeMode, caption
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase
-from visattn.results.cards import Card
-from visattn.results.kinds import SPECIAL_TOKENS
+from visattn.results.kinds import SPECIAL_TOKENS, Card
 from visattn.results.scale import MapScale
 from visattn.results.values import Answer
 from visattn.viz.heatmap import overlay

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from visattn.results.cards import Card
+from visattn.results.kinds import Card
 from visattn.viz.html.document import (
     escape_text,
     image_data_url,
