@@ -16,6 +16,7 @@ from visattn.commands.data import digits
 from visattn.data.classification.cluttered_mnist import ClutteredDigits, ClutterSpec, canvas_digest
 from visattn.data.regions.readers import read_coco_images
 from visattn.data.scenes.dataset import SINGLE_OBJECT, Scenes, single_object_scenes
+from visattn.data.scenes.world import object_masks
 from visattn.images.sources import find_images
 
 Capsys = pytest.CaptureFixture[str]
@@ -43,9 +44,9 @@ def test_scenes(tmp_path: Path, capsys: Capsys) -> None:
     lines = records(out)
     assert sorted(path.name for path in find_images([out])) == sorted(x["file"] for x in lines)
     for index, line in enumerate(lines):
-        np.testing.assert_array_equal(pixels(out / line["file"]), scenes.image(index).numpy())
+        np.testing.assert_array_equal(pixels(out / line["file"]), scenes[index].image.numpy())
         assert line["captions"] == list(scenes[index].captions)
-        for thing, mask in zip(line["objects"], scenes.masks(index).numpy(), strict=True):
+        for thing, mask in zip(line["objects"], object_masks(scenes.world(index), 37), strict=True):
             rows, columns = np.nonzero(mask)
             left, top, right, bottom = thing["box"]
             assert left <= columns.min() + 0.5 <= columns.max() + 0.5 <= right

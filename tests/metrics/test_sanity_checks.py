@@ -24,8 +24,6 @@ def test_cascading_randomization_covers_all_modules_from_the_top() -> None:
     assert cascading_module_groups(network(), 4) == [("3",), ("1",), ("0.1",), ("0.0",)]
     assert cascading_module_groups(network(), 3) == [("3", "1"), ("0.1",), ("0.0",)]
     assert cascading_module_groups(network(), 99) == cascading_module_groups(network(), 4)
-    with pytest.raises(ValueError, match="the model have weights"):
-        cascading_module_groups(nn.ReLU(), 2)
 
 
 def test_weights_are_randomized_and_restored_also_after_an_error() -> None:

@@ -63,7 +63,7 @@ def test_the_captioner_tells_the_truth_about_scenes() -> None:
     model = va.load("scenes-captioner")
     assert isinstance(model, ShowAttendTell)
     scenes = va.Scenes(24, size=80, split="test", seed=7)
-    images = [scenes.image(index).permute(1, 2, 0).numpy() for index in range(len(scenes))]
+    images = [scenes[index].image.permute(1, 2, 0).numpy() for index in range(len(scenes))]
     captions = va.caption(model, images)
     correct = [
         verify_caption(caption.text, scenes.world(index)).true
@@ -122,7 +122,7 @@ def test_models_of_scenes_say_so_when_they_get_a_photo(
     monkeypatch.setattr("visattn.pipelines.inputs._SAID", set())
     run = va.caption if name == "scenes-captioner" else glimpses
     model = va.load(name)
-    run(model, va.Scenes(1, size=96, split="test").image(0).permute(1, 2, 0).numpy())
+    run(model, va.Scenes(1, size=96, split="test")[0].image.permute(1, 2, 0).numpy())
     assert capsys.readouterr().err == ""
     for _ in range(2):  # once
         run(model, va.sample_photos()[:2])

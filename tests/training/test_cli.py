@@ -68,7 +68,7 @@ def test_export_then_load_then_caption(run: Path, tmp_path: Path, capsys: Capsys
     assert model_config(model) == model_config(trained)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, trained.state_dict()[name])
-    pixels = Scenes(3, size=24, split="validation").image(0).permute(1, 2, 0).numpy()
+    pixels = Scenes(3, size=24, split="validation")[0].image.permute(1, 2, 0).numpy()
     (said,) = caption(model, pixels)
     Image.fromarray(pixels).save(tmp_path / "scene.png")
     capsys.readouterr()

@@ -41,7 +41,7 @@ CASES: list[tuple[str, int, str]] = [
     ("test --config {tiny} --ckpt_path nowhere.ckpt", 1, "nowhere.ckpt: No such file"),
     ("predict --config {tiny}", 2, "unknown command 'predict'"),
     (FIT + "--data.source.image_size large", 2, "large"),
-    (FIT + "--data.source.colors [mauve]", 1, "colors must be chosen from red"),
+    (FIT + "--data.source.colors [mauve]", 1, "choose from red"),
     (FIT + "--init_from nowhere.ckpt", 1, "no model is named 'nowhere.ckpt'"),
     (FIT + "--trainer.accelerator none", 1, "selected an invalid accelerator"),
     (FIT + "--model ClassificationTask", 2, "are required: classifier"),

@@ -258,12 +258,14 @@ def _data_set(
 
 def _write_scene(scenes: "Scenes", index: int, folder: Path) -> dict[str, Any]:
     """Write the image of a scene and return its record."""
-    sample = scenes[index]
+    from visattn.data.scenes.language import describe_world
+
+    sample, world = scenes[index], scenes.world(index)
     return {
-        **_write_image(scenes.image(index), sample.id, folder),
+        **_write_image(sample.image, sample.id, folder),
         "captions": sample.captions,
-        "objects": _object_records(scenes.world(index), scenes.size),
-        "word_objects": [caption.objects for caption in scenes.captions(index)],
+        "objects": _object_records(world, scenes.size),
+        "word_objects": [caption.objects for caption in describe_world(world)],
     }
 
 

@@ -1,5 +1,10 @@
-"""Transforms of torchvision, drawn from the seed of a sample: image, masks and boxes move alike."""
+"""Transforms of torchvision, drawn from the seed of a sample: image, masks and boxes move alike.
 
+And the words for left and right, which a mirrored photo makes wrong.
+"""
+
+import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,3 +103,32 @@ def fill_outside(
             fill = transform._fill  # noqa: SLF001
             transform._fill = {"others": fill.get("others") or _GRAY, tv_tensors.Mask: mask_fill}  # noqa: SLF001
     return transforms
+
+
+# Words, or how they begin. Where spaces separate words, "bright" is no side.
+_SIDES = re.compile(
+    r"\b(?:left|right"  # English
+    r"|links|linke(?!d)|recht[se]"  # German, Dutch
+    r"|gauche|droit"  # French
+    r"|izquierd|derech"  # Spanish
+    r"|(?:sini|de)str[aeio]\b"  # Italian
+    r"|esquerd|direit"  # Portuguese
+    r"|слева|справа|(?:в|на)?(?:лев|прав)[ыаоуе])"  # Russian
+    r"|يسار|يمين|يسر|يمن"  # Arabic, which writes articles and prepositions before them
+    r"|[左右]|ひだり|みぎ"  # Chinese, Japanese
+    r"|왼|오른|[좌우]측",  # Korean
+    re.IGNORECASE,
+)
+
+
+def says_side(text: str) -> bool:
+    """Return whether a text says left or right, in any of twelve languages.
+
+    The languages are English, German, Dutch, French, Spanish, Italian, Portuguese, Russian, Arabic,
+    Chinese, Japanese and Korean. Other meanings count as well, as in "no seats left".
+
+    Example:
+        >>> [text for text in ("a left-hand drive", "狗在右边", "a bright day") if says_side(text)]
+        ['a left-hand drive', '狗在右边']
+    """
+    return _SIDES.search(unicodedata.normalize("NFKC", text)) is not None

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from visattn.images.reader import ImageError
 
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, made odd
-_MASK_64 = 2**64 - 1
 
 
 def mix_seed(*numbers: int) -> int:
@@ -30,13 +29,10 @@ def mix_seed(*numbers: int) -> int:
     Source:
         The mixing constants of SplitMix64: Steele, Lea, Flood 2014, section 4.
     """
-    state = 0
+    state = np.zeros(1, np.uint64)
     for number in numbers:
-        state = (state + number + int(_GOLDEN_GAMMA)) & _MASK_64
-        state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _MASK_64
-        state = ((state ^ state >> 27) * 0x94D049BB133111EB) & _MASK_64
-        state ^= state >> 31
-    return state >> 1
+        state = _mix_bits(state + np.uint64(number % 2**64) + _GOLDEN_GAMMA)
+    return int(state[0]) >> 1
 
 
 def per_sample_uniforms(

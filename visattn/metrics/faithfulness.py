@@ -319,9 +319,6 @@ class PerturbationSchedule:
         road_fractions: Fractions of the pixels that ROAD removes and imputes.
         noise_std: Standard deviation of the noise added to imputed pixels, in input units.
 
-    Raises:
-        ValueError: If there are no steps or fractions, or a number is out of range.
-
     Example:
         >>> PerturbationSchedule(steps=2).curve_fractions
         tensor([0.0000, 0.5000, 1.0000], dtype=torch.float64)
@@ -331,15 +328,6 @@ class PerturbationSchedule:
     blur_sigma: float = 0.05
     road_fractions: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8)
     noise_std: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        if self.steps < 1 or not self.blur_sigma > 0 or self.noise_std < 0:
-            raise ValueError(
-                f"steps and blur_sigma must be above 0, noise_std at least 0, got {self}"
-            )
-        if not self.road_fractions or not all(0 < share < 1 for share in self.road_fractions):
-            raise ValueError(f"road_fractions must lie between 0 and 1, got {self.road_fractions}")
 
     @property
     def curve_fractions(self) -> Float[Tensor, " s"]:

@@ -17,9 +17,6 @@ def cascading_module_groups(model: nn.Module, num_groups: int) -> list[tuple[str
 
     There are fewer groups if there are fewer modules.
 
-    Raises:
-        ValueError: If `num_groups` is below 1 or the model has no weights.
-
     Example:
         >>> layers = [nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.Linear(2, 2)]
         >>> cascading_module_groups(nn.Sequential(*layers), 2)
@@ -30,8 +27,6 @@ def cascading_module_groups(model: nn.Module, num_groups: int) -> list[tuple[str
         for site, module in model.named_modules()
         if next(module.parameters(recurse=False), None) is not None
     ][::-1]
-    if num_groups < 1 or not sites:
-        raise ValueError(f"steps must be at least 1, and the model have weights; got {num_groups=}")
     count = min(num_groups, len(sites))
     ends = [-(-len(sites) * group // count) for group in range(count + 1)]
     return [tuple(sites[a:b]) for a, b in pairwise(ends)]

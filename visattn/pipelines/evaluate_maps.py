@@ -32,7 +32,7 @@ from visattn.metrics.faithfulness import (
     pixel_ranks,
     road_scores,
 )
-from visattn.metrics.localization import LocalizationRule, is_constant_map, localization_scores
+from visattn.metrics.localization import is_constant_map, localization_scores
 from visattn.metrics.sanity_checks import cascading_randomization, map_similarity
 from visattn.pipelines.explainer import Explainer
 from visattn.pipelines.inputs import PreparedImages
@@ -116,13 +116,13 @@ class MapEvaluator:
         explainer: The model with its preprocessing.
         kind: What is explained: a `class`; the `region` of all objects of a category, for
             segmentation models; or the `box` of the largest one, for detectors.
-        rule: Tolerance and threshold of the localization scores.
+        tolerance: Distance in pixels at which the peak of a map still hits an object.
         schedule: Steps of pixel removal.
     """
 
     explainer: Explainer
     kind: Literal["class", "region", "box"] = "class"
-    rule: LocalizationRule = field(default_factory=LocalizationRule)
+    tolerance: float = 0.0
     schedule: PerturbationSchedule = field(default_factory=PerturbationSchedule)
 
     def check_methods(self, methods: Sequence[str]) -> None:
@@ -301,10 +301,11 @@ class MapEvaluator:
     ) -> dict[str, Any]:
         if region is None:
             return {"outside_input": True}
-        scores = localization_scores(made.resize_to_image().cpu(), *region, self.rule)
+        values = made.resize_to_image().cpu()
+        scores = localization_scores(values, *region, tolerance=self.tolerance)
         other_categories = len(query.image.categories) > 1
         difficult = other_categories and float(region[0].double().mean()) < _DIFFICULT_AREA
-        return {"difficult": difficult, **scores.to_dict()}
+        return {"difficult": difficult, **scores}
 
     def _on_others(
         self, made: AttentionMap, query: QueryObject, shown: AnnotatedImage
@@ -317,12 +318,14 @@ class MapEvaluator:
         masks = [query.image.region_masks(each)[0] & ~shown.region_masks()[0] for each in others]
         values = made.resize_to_image().cpu()
         regions = [torch.from_numpy(mask) for mask in masks if mask.any()]
-        rows = [localization_scores(values, region, region, self.rule) for region in regions]
+        rows = [
+            localization_scores(values, each, each, tolerance=self.tolerance) for each in regions
+        ]
         if not rows:
             return {}
         return {
-            "other_point": sum(row.point for row in rows) / len(rows),
-            "other_energy": sum(row.energy for row in rows) / len(rows),
+            "other_point": sum(row["point"] for row in rows) / len(rows),
+            "other_energy": sum(row["energy"] for row in rows) / len(rows),
         }
 
 

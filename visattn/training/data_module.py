@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from torchvision.transforms import v2
 
 from visattn import data
+from visattn.data.augment import says_side
 from visattn.data.loading import (
     DistributedEvalSampler,
     EpochBatches,
@@ -27,7 +28,6 @@ from visattn.data.loading import (
     default_num_workers,
     loader_options,
 )
-from visattn.data.sides import says_side
 from visattn.data.source import AnySource, Source, photo_of
 from visattn.images.resize import ResizeMode, ResizeSpec
 from visattn.io.messages import format_names

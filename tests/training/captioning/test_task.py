@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from visattn.data.captions.batch import CaptionBatch, collate_captions
 from visattn.data.scenes.dataset import SceneCaptions, Scenes
+from visattn.data.scenes.language import describe_world
 from visattn.functional.captions import doubly_stochastic_penalty
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.base import ImageEncoder, SmallEncoder
@@ -97,7 +98,7 @@ def test_each_validation_scene_counts_once(tmp_path: Path) -> None:
     assert sorted(watched.ids) == sorted(f"validation-{i}" for i in range(65))
     drawn = scenes.samples("validation")
     assert isinstance(drawn, Scenes)
-    captions = [c for i in range(65) for c in drawn.captions(i)]
+    captions = [c for i in range(65) for c in describe_world(drawn.world(i))]
     assert watched.counts == (65, sum(len(caption.words) + 1 for caption in captions))
     assert scores["val/loss"] == pytest.approx(3.5, abs=0.5)  # about log 35
 

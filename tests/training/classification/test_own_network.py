@@ -71,7 +71,7 @@ def test_a_network_of_ones_own_is_trained_scored_explained_and_exported(
     photo = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     best = load("run/checkpoints/best.ckpt")
     assert torch.equal(model(photo), best(photo))
-    pixels = Scenes(3, size=32).image(0).permute(1, 2, 0).numpy()
+    pixels = Scenes(3, size=32)[0].image.permute(1, 2, 0).numpy()
     from PIL import Image
 
     Image.fromarray(pixels).save("photo.png")

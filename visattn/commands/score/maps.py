@@ -80,7 +80,6 @@ def score_maps(
     from visattn.attribution.saliency import BASELINES
     from visattn.commands.score.report import report_lines, report_numbers
     from visattn.data.regions.readers import read_annotated_images
-    from visattn.metrics.localization import LocalizationRule
     from visattn.pipelines.evaluate_maps import (
         MapEvaluator,
         build_queries,
@@ -96,15 +95,15 @@ def score_maps(
     names = list(dict.fromkeys([*methods, *BASELINES]))
     dense = target in ("region", "box")
     explainer, made = model.explainer(text=(), resize_mode=resize_mode, dense=dense)
-    subject, rule = explainer.analyze(), LocalizationRule(_TOLERANCE)
+    subject = explainer.analyze()
     if target == "region" or target == "box":
         if not subject.class_names:
             raise ValueError(
                 "the names of the classes are unknown; give a file, --class-names FILE"
             )
-        evaluator = MapEvaluator(explainer, target, rule)
+        evaluator = MapEvaluator(explainer, target, _TOLERANCE)
     else:
-        evaluator = MapEvaluator(explainer, rule=rule)
+        evaluator = MapEvaluator(explainer, tolerance=_TOLERANCE)
         target = target or (
             "category" if any(any(x.categories) for x in annotated) else "predicted"
         )

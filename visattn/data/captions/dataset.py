@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from visattn.data.augment import says_side
 from visattn.data.captions.batch import CaptionSample, split_words
 from visattn.data.feature_cache import FeatureCache
 from visattn.data.phrases import phrases_to_input
-from visattn.data.sides import says_side
 from visattn.data.source import read_photo
 from visattn.images.reader import read_size
 from visattn.images.resize import ResizeSpec, resize_to_input

@@ -5,14 +5,12 @@ from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, UInt8
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.classification.datasets import Labeled
 from visattn.data.regions.annotations import AnnotatedImage, AnnotatedObject
-from visattn.data.scenes.language import SceneCaption, describe_world, grammar_words
+from visattn.data.scenes.language import describe_world, grammar_words
 from visattn.data.scenes.world import (
     COLORS,
     SHAPES,
@@ -69,7 +67,8 @@ class Scenes(Dataset[CaptionSample]):
     def __getitem__(self, index: int) -> CaptionSample:
         world = self.world(index)
         captions = tuple(caption.text for caption in describe_world(world))
-        return CaptionSample(f"{self.split}-{index}", self._render(world), captions, world)
+        pixels = np.ascontiguousarray(draw_world(world, self.size).transpose(2, 0, 1))
+        return CaptionSample(f"{self.split}-{index}", torch.from_numpy(pixels), captions, world)
 
     def world(self, index: int) -> World:
         """Return the ground truth of a scene."""
@@ -77,22 +76,6 @@ class Scenes(Dataset[CaptionSample]):
             raise IndexError(f"index must lie in [0, {self.num_scenes}), got {index}")
         stream = (self.seed, get_args(Split).index(self.split), index)
         return sample_world(self.config, np.random.default_rng(stream), novel=self.split == "novel")
-
-    def image(self, index: int) -> UInt8[Tensor, "3 y x"]:
-        """Return the rendered image of a scene."""
-        return self._render(self.world(index))
-
-    def captions(self, index: int) -> tuple[SceneCaption, ...]:
-        """Return the five captions of a scene with the object that each word refers to."""
-        return describe_world(self.world(index))
-
-    def masks(self, index: int) -> Bool[Tensor, "objects y x"]:
-        """Return the mask of each object of a scene; `mask_boxes` returns their boxes."""
-        return torch.from_numpy(object_masks(self.world(index), self.size))
-
-    def _render(self, world: World) -> UInt8[Tensor, "3 y x"]:
-        pixels: UInt8[np.ndarray, "y x 3"] = draw_world(world, self.size)
-        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
 class SingleCaptionScenes(Scenes):

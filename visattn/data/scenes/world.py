@@ -85,14 +85,10 @@ class WorldConfig:
     num_objects: tuple[int, int] = (2, 4)
 
     def __post_init__(self) -> None:
-        for name, values, known in (
-            ("colors", self.colors, tuple(COLORS)),
-            ("shapes", self.shapes, SHAPES),
-            ("textures", self.textures, TEXTURES),
-        ):
-            unknown = [value for value in values if value not in known]
-            if unknown or not values:
-                raise ValueError(f"{name} must be chosen from {', '.join(known)}, got {values}")
+        chosen = (self.colors, COLORS), (self.shapes, SHAPES), (self.textures, TEXTURES)
+        for names, known in chosen:
+            if not names or not {*names} <= {*known}:
+                raise ValueError(f"choose from {', '.join(known)}; got {names}")
         if not 2 <= self.num_objects[0] <= self.num_objects[1] <= 5:
             raise ValueError(
                 f"num_objects must satisfy 2 <= minimum <= maximum <= 5, got {self.num_objects}"
