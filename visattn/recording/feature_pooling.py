@@ -18,7 +18,7 @@ from visattn.recording.interception import probing, tapped_attention
 from visattn.recording.model_info import FeatureLayer
 from visattn.recording.outputs import OutputLayout
 from visattn.recording.places import Grid
-from visattn.recording.probe import ProbeResult, layer_by_shape, lie_as_shaped
+from visattn.recording.probe import Probe, layer_by_shape, lie_as_shaped
 from visattn.recording.read_rows import Reading, confirmed_reading
 from visattn.recording.score_evidence import last_layers, reaches
 from visattn.recording.score_trace import LayerOutput, ScoreTracer, Trace, gradients_of
@@ -50,11 +50,11 @@ class PooledFeatures:
     differentiable: bool = False
     reading: Reading | None = None
     output: OutputLayout | None = None
-    probe: ProbeResult | None = None
+    probe: Probe | None = None
 
 
 def pooled_features(
-    tracer: ScoreTracer, image: Tensor, kept: Trace, probe: ProbeResult
+    tracer: ScoreTracer, image: Tensor, kept: Trace, probe: Probe
 ) -> PooledFeatures:
     """Return the features and the attention that the scores of a model are computed from.
 
@@ -184,7 +184,7 @@ def _last_bottleneck(trace: Trace, outputs: Sequence[LayerOutput]) -> LayerOutpu
 
 
 def followed_layer(
-    tracer: ScoreTracer, image: Tensor, probe: ProbeResult, site: str
+    tracer: ScoreTracer, image: Tensor, probe: Probe, site: str
 ) -> FeatureLayer | None:
     """Return the layout of a map whose lines see so much of the image that the probe is unsure.
 

@@ -116,68 +116,16 @@ class Running:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     tracked: dict[int, _Tracked] = field(default_factory=dict)
-    state: dict[str, Any] = field(default_factory=dict)
-
-
-OnEnter = Callable[[Running], Any]
-OnLeave = Callable[[Running, Any], Any]
-
-
-@contextmanager
-def running_modules(
-    model: nn.Module,
-    on_enter: OnEnter,
-    on_leave: OnLeave,
-) -> Iterator[list[Running]]:
-    """Yield the list of the modules of a model that run, outermost first.
-
-    Layers of `torch.nn` count as part of the module that calls them, except multi-head attention.
-    What `on_leave` returns replaces the output, unless it is None.
-    """
-    stack: list[Running] = []
-    counts = Counter[str]()
-
-    def hooks(site: str, module: nn.Module) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        third_party = is_third_party(module)
-
-        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not stack:
-                counts.clear()
-            stack.append(Running(site, module, counts[site], third_party, args, kwargs))
-            counts[site] += 1
-            on_enter(stack[-1])
-
-        def leave(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            if all(running.module is not module for running in stack):
-                return None
-            while stack[-1].module is not module:  # left behind by an exception
-                stack.pop()
-            stack[-1].args, stack[-1].kwargs = args, kwargs
-            try:
-                return on_leave(stack[-1], output)
-            finally:
-                stack.pop()
-
-        return in_this_run(enter), in_this_run(leave)
-
-    with ExitStack() as handles:
-        for site, module in model.named_modules():
-            if may_compute_attention(module):
-                enter, leave = hooks(site, module)
-                before = module.register_forward_pre_hook(enter, with_kwargs=True)
-                after = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
-                handles.callback(before.remove)
-                handles.callback(after.remove)
-        yield stack
-    stack.clear()
+    guard: Any = None
 
 
 OnCall = Callable[[AttentionCall], Tensor | None]
+OnStart = Callable[[Running], Any]
 
 
 @contextmanager
 def attention_calls(
-    model: nn.Module, on_call: OnCall, on_start: OnEnter | None = None
+    model: nn.Module, on_call: OnCall, on_start: OnStart | None = None
 ) -> Iterator[None]:
     """Call `on_call` for each attention computation of a model inside the block.
 
@@ -195,43 +143,65 @@ def attention_calls(
         (1, 2, 3, 3) torch.Size([1, 2, 3, 3])
     """
     mode = _AttentionMode(on_call, on_start)
-    with running_modules(model, mode.enter, mode.leave) as mode.stack, mode:
-        try:
-            yield
-        finally:
-            for running in reversed(mode.stack):  # that an interrupt has left behind
-                mode.leave(running, None)
+    with ExitStack() as handles:
+        for site, module in model.named_modules():
+            if may_compute_attention(module):
+                enter = in_this_run(partial(mode.enter, site, is_third_party(module)))
+                before = module.register_forward_pre_hook(enter, with_kwargs=True)
+                leave = in_this_run(mode.leave)
+                after = module.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                handles.callback(before.remove)
+                handles.callback(after.remove)
+        with mode:
+            try:
+                yield
+            finally:
+                while mode.stack:  # that an interrupt has left behind
+                    mode.leave(mode.stack[-1].module, (), {}, None)
 
 
 class _AttentionMode(TorchFunctionMode):
-    """Sees the torch functions that a model calls."""
+    """Sees the torch functions that a model calls, and which of its modules run."""
 
-    def __init__(self, on_call: OnCall, on_start: OnEnter | None) -> None:
+    def __init__(self, on_call: OnCall, on_start: OnStart | None) -> None:
         super().__init__()
         self.on_call, self.on_start = on_call, on_start
         self.stack: list[Running] = []
+        self.counts = Counter[str]()
         self._run = this_run()
 
-    def enter(self, running: Running) -> None:
-        """Report the outermost module; leave multi-head attention its fast path."""
+    def enter(
+        self, site: str, third_party: bool, module: nn.Module, args: Any, kwargs: Any
+    ) -> None:
+        """Note a module that runs, and leave multi-head attention its fast path.
+
+        Layers of `torch.nn` count as part of the module that calls them, except that one.
+        """
+        if not self.stack:
+            self.counts.clear()
+        running = Running(site, module, self.counts[site], third_party, args, kwargs)
+        self.stack.append(running)
+        self.counts[site] += 1
         if self.on_start and len(self.stack) == 1:
             self.on_start(running)
-        if isinstance(running.module, nn.MultiheadAttention):
+        if isinstance(module, nn.MultiheadAttention):
             # With an active mode it leaves its fast path, and its output differs in the last bits.
-            running.state["guard"] = guard = torch._C.DisableTorchFunction()  # noqa: SLF001
-            guard.__enter__()
+            running.guard = torch._C.DisableTorchFunction()  # noqa: SLF001
+            running.guard.__enter__()
 
-    def leave(self, running: Running, output: Any) -> Any:
+    def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """Undo `enter`, and report multi-head attention."""
-        layer, changed = running.module, None
+        if not self.stack or self.stack[-1].module is not module:  # another hook let none begin
+            return None
+        running = self.stack[-1]
         try:
-            if isinstance(layer, nn.MultiheadAttention) and output is not None:
-                call = multihead_layer(layer, running.args, running.kwargs, output)
-                changed = self._answer(running, call)
+            if isinstance(module, nn.MultiheadAttention) and output is not None:
+                return self._answer(running, multihead_layer(module, args, kwargs, output))
+            return None
         finally:
-            if guard := running.state.pop("guard", None):
-                guard.__exit__(None, None, None)
-        return changed
+            if running.guard:
+                running.guard.__exit__(None, None, None)
+            self.stack.pop()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -24,11 +24,9 @@ from visattn.recording.attention_call import AttentionCall
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.interception import (
-    Running,
     attention_calls,
     in_this_run,
     probing,
-    running_modules,
 )
 from visattn.recording.model_config import forward_function
 from visattn.recording.model_info import AttentionLayer, FeatureLayer
@@ -96,33 +94,76 @@ def layout_of(layouts: Layouts, site: str, index: int) -> ObservedTokens | str |
 
 
 @dataclass(eq=False)
-class ProbeResult:
-    """Result of the probe runs of a model.
+class _Output:
+    """Output of a module; all are sums over the runs, with channels last and second.
 
     Args:
+        tokens: Moments of tokens, of three axes.
+        planes: How clearly a map is one of the image, of four.
+        placed: How it lies on the image, and where its tokens do, once that was asked for.
+    """
+
+    site: str
+    shape: tuple[int, ...]
+    tokens: list[Float[Tensor, "5 n"]] = field(default_factory=list)
+    planes: list[float] = field(default_factory=list)
+    placed: tuple[FeatureLayer | None, Places | None] | None = None
+
+
+@dataclass(eq=False)
+class _Attention:
+    """One attention call, and the moments of its tokens, by window.
+
+    Args:
+        reason: Why it cannot be recorded; "" if nothing is known against it.
+        count: Number of softmaxes in the call of its module.
+        source: Name of the module whose output it gets.
+        output: Shape of the output of its module.
+    """
+
+    site: str
+    shape: Sequence[int]
+    reason: str = ""
+    keys: Float[Tensor, "5 w m"] | None = None
+    queries: Float[Tensor, "5 w n"] | None = None
+    count: int = 0
+    source: str = ""
+    output: tuple[int, ...] = ()
+    tap: Tap | None = None
+
+
+@dataclass(eq=False)
+class Probe:
+    """Runs of a model on a photo with noise, and what they tell of its activations.
+
+    Args:
+        size: Height and width of the images.
+        outputs: Outputs of all modules, in the order in which they ran.
+        attention: All attention calls, by module and number of the call.
+        runs: Number of runs.
         layouts: For each module that computes attention and each of its calls, the positions of its
             tokens, or why it cannot be recorded.
         query_layers: Layers in which queries that lie nowhere on the image attend to a grid, as in
             the decoder of DETR, by module.
-        attention_inputs: Names of the modules whose output attention reads.
-        outputs: Outputs of all modules, in the order in which they ran.
-        runs: Number of runs.
-        output: Location of the class scores in the output of the model.
+        sure: Whether more noise would tell nothing more.
         strides: Pixels from one cell to the next.
-        size: Height and width of the images.
+        output: Location of the class scores in the output of the model.
         cut: Why nothing lies where it should on the images; "" if it does.
         error: Why the model could not be run; "" if it could.
     """
 
+    model: nn.Module
+    size: tuple[int, int]
+    outputs: list[_Output] = field(default_factory=list)
+    attention: dict[tuple[str, int], _Attention] = field(default_factory=dict)
+    runs: int = 0
     layouts: dict[str, list[ObservedTokens | str]] = field(default_factory=dict)
     query_layers: dict[str, AttentionLayer] = field(default_factory=dict)
-    attention_inputs: tuple[str, ...] = ()
-    outputs: "Sequence[_Output]" = ()
-    runs: int = 0
-    output: OutputLayout = field(default_factory=OutputLayout)
+    sure: bool = True
     strides: CellStrides = field(default_factory=CellStrides)
-    size: tuple[int, int] = (0, 0)
+    output: OutputLayout = field(default_factory=OutputLayout)
     cut: str = ""
+    looked: bool = False
     error: str = ""
 
     @property
@@ -141,6 +182,13 @@ class ProbeResult:
         """Attention layers that cannot be recorded, and why."""
         first_calls = ((site, calls[0]) for site, calls in self.layouts.items())
         return [(site, reason) for site, reason in first_calls if isinstance(reason, str)]
+
+    @property
+    def attention_inputs(self) -> list[str]:
+        """Names of the modules whose output attention that can be recorded gets."""
+        read = {layer.site for layer in self.attention_layers if not layer.single_query}
+        calls = (call for call in self.attention.values() if call.site in read)
+        return list(dict.fromkeys(call.source for call in calls))
 
     def layers_of(self, site: str) -> list[FeatureLayer | None]:
         """Return how the output of each call of a module lies on the image; None if it does not.
@@ -161,7 +209,7 @@ class ProbeResult:
             output.placed = (None, None) if self.cut else self._place(output, index)
         return output.placed
 
-    def _place(self, output: "_Output", index: int) -> tuple[FeatureLayer | None, Places | None]:
+    def _place(self, output: _Output, index: int) -> tuple[FeatureLayer | None, Places | None]:
         """Return how an output lies on the image."""
         grid = _grid_of(output, self.runs)
         if grid is not None:
@@ -184,13 +232,219 @@ class ProbeResult:
                 return layer, places
         return None, None
 
+    def run(self, forward: Callable[[Tensor], Any], images: Tensor) -> Any:
+        """Run the model once more, with another noise, and return its output."""
+        self.at = 0  # number of outputs in this run
+        with ExitStack() as stack:
+            stack.enter_context(attention_calls(self.model, self._on_call))
+            for site, module in self.model.named_modules():
+                if isinstance(module, Tap):
+                    hook = in_this_run(partial(self._on_tap, site))
+                    request = RecordRequest(differentiable=module.kind == "tokens")
+                    stack.enter_context(module.listening(request, hook))
+                else:
+                    hook = in_this_run(partial(self._on_output, site))
+                    stack.callback(module.register_forward_hook(hook).remove)
+            output = forward(images)
+        self.runs += 1
+        return output
+
+    def _on_call(self, call: AttentionCall) -> Tensor | None:
+        """Measure the tokens of attention; return weights by which they keep their content."""
+        key = call.site, call.index
+        if key not in self.attention:
+            source = self._source(call.site)
+            known = _Attention(call.site, call.shape, call.unsupported, source=source)
+            self.attention[key] = known
+        found = self.attention[key]
+        found.count += self.runs == 0
+        if call.unsupported:
+            return None
+        groups, _, num_queries, num_keys = call.shape
+        call.heads_mixed = False  # tokens keep their content also where heads are mixed
+        queries, _, values = call.inputs
+        if groups % IMAGES:
+            found.reason = "its groups of tokens are not those of single images"
+        elif found.count == 1:
+            # Values of other sizes than the keys say nothing of the keys; the weights do.
+            same = values.shape[:1] + values.shape[2:3] == (groups, num_keys)
+            keys = _token_moments(values if same else call.weights().transpose(-2, -1))
+            found.keys = _sum(found.keys, keys)
+            if queries is not None and num_queries > 1:
+                found.queries = _sum(found.queries, _token_moments(queries))
+            elif num_queries not in (1, num_keys) and groups == IMAGES:
+                # the model computed the weights: the last output of this size holds its queries
+                found.queries = next(self._tokens_of(num_queries), None)
+        if num_queries == num_keys:
+            return torch.eye(num_keys).to(values)
+        if groups != IMAGES or found.keys is None or found.queries is None:
+            return None
+        if not bool((found.queries[0] > 0).all()):
+            return None
+        # to another grid: each query reads the nearest key
+        key_at, query_at = ((each[1:3, 0] / each[0, 0]).T for each in (found.keys, found.queries))
+        nearest = torch.cdist(query_at.to(key_at), key_at.nan_to_num(9.0)).argmin(1)
+        return one_hot(nearest, num_keys).to(values)
+
+    def _source(self, site: str) -> str:
+        """Return the name of the module that ran last before this one and its parts."""
+        earlier = (each for each in reversed(self.outputs) if each.tokens or each.planes)
+        outside = (each.site for each in earlier if site and not each.site.startswith(f"{site}."))
+        return next(outside, "")
+
+    def _tokens_of(self, count: int) -> Iterator[Float[Tensor, "5 1 n"]]:
+        """Yield the moments of outputs with as many tokens, or cells, the last one first."""
+        for output in reversed(self.outputs[: self.at]):
+            if output.tokens and output.shape[1] == count:
+                yield output.tokens[0][:, None]
+            grid = _grid_of(output, self.runs + 1)
+            if grid is not None and prod(grid) == count:
+                y, x = ((torch.arange(side) + 0.5) / side for side in grid)
+                y, x = y.repeat_interleave(grid[1]), x.repeat(grid[0])
+                yield torch.stack([torch.ones(count), y, x, y * y, x * x])[:, None]
+
+    def _on_tap(self, site: str, tap: Any, _: Any, weights: Tensor) -> Tensor | None:
+        if self.runs == 0:
+            index = sum(known == site for known, _ in self.attention)
+            source = self._source(site.rpartition(".")[0])
+            call = _Attention(site, tuple(weights.shape), source=source, tap=tap)
+            self.attention[site, index] = call
+        if tap.kind == "tokens" and weights.ndim > 2 and weights.shape[-1] == weights.shape[-2]:
+            return torch.eye(weights.shape[-1]).to(weights).expand_as(weights)
+        return None
+
+    def _on_output(self, site: str, module: nn.Module, args: Any, output: Any) -> None:
+        tensor = _first(output)
+        if self.runs == 0:
+            self.outputs.append(_Output(site, tuple(tensor.shape)))
+            for call in self.attention.values():
+                if call.site == site and not call.output:
+                    call.output = tuple(tensor.shape)
+        found = self.outputs[min(self.at, len(self.outputs) - 1)]
+        self.at += 1
+        known = found.site == site and found.shape == tuple(tensor.shape)
+        on_batch = tensor.ndim in (3, 4) and len(tensor) == IMAGES and tensor.numel()
+        if not known or not on_batch or not tensor.is_floating_point():
+            return
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - what is measured is no attention
+            if tensor.ndim == 3:
+                both = [moments(tensor, 2), moments(tensor, 1)]
+                found.tokens = list(map(_sum, found.tokens or [None] * 2, both))
+            else:
+                second, last = place_planes(tensor, self.size), 0.0
+                usual = fits(_sides(tensor, 2), self.size) and not fits(
+                    _sides(tensor, 1), self.size
+                )
+                if second < CLEAR or not usual:
+                    last = place_planes(tensor.movedim(-1, 1), self.size)
+                before = found.planes or (0.0, 0.0)
+                found.planes = [before[0] + last, before[1] + second]
+            if self.runs == 0 and not self.looked and args:
+                self._look_at_pixels(module, args[0])
+
+    def _look_at_pixels(self, module: nn.Module, pixels: Tensor) -> None:
+        """Find out whether the first layer gets the whole image."""
+        if not isinstance(module, nn.Conv2d | nn.Linear):
+            return
+        pixels = pixels if isinstance(module, nn.Conv2d) else pixels.movedim(-1, 1)
+        of_image = pixels.ndim == 4 and len(pixels) == IMAGES and min(pixels.shape[2:]) > 1
+        if of_image and bool((pixels[1] != pixels[0]).any()):
+            self.looked = True
+            step = module.stride if isinstance(module, nn.Conv2d) else (1, 1)
+            self.cut = "" if shows_whole(pixels, self.size, (step[0], step[1])) else _CUT
+
+    def locate(self) -> None:
+        """Find out where the tokens of all attention lie, by the runs until now."""
+        self.sure, self.layouts, self.query_layers = True, {}, {}
+        for call in self.attention.values():
+            layout = self._tapped(call, call.tap) if call.tap else self.cut or self._layout(call)
+            if isinstance(layout, AttentionLayer):
+                self.query_layers[call.site] = layout
+                layout = None if call.tap else _NO_QUERIES
+            if layout is not None:
+                self.layouts.setdefault(call.site, []).append(layout)
+        for site, module in self.model.named_modules():
+            if isinstance(module, Tap) and module.unsupported:
+                self.layouts[site] = [module.unsupported]
+
+    def _place_calls(self, moment: Tensor | None) -> Places | None:
+        """Return where tokens lie; None if nowhere, or if that is not sure yet."""
+        places = None if moment is None else place_tokens(moment, self.size)
+        if places is not None and not places.sure:
+            self.sure = False
+            return None
+        return places
+
+    def _layout(self, call: _Attention) -> ObservedTokens | AttentionLayer | str:
+        """Return the positions of the tokens of attention, or why it cannot be recorded.
+
+        If only the keys lie on the image, it is an `AttentionLayer` of queries.
+        """
+        if call.reason:
+            return call.reason
+        if call.count > 1:
+            return "it combines several softmaxes, none of which alone is its attention"
+        groups, heads, num_queries, num_keys = call.shape
+        windows = groups // IMAGES
+        keys = self._place_calls(call.keys)
+        if keys is None or (windows > 1 and num_queries != num_keys):
+            return _NO_PLACE
+        prefix = self._kinds(len(keys.free)) if windows == 1 else ()
+        order = _order(keys, windows, num_keys)
+        inside = {slot % num_keys for slot in keys.free}
+        if windows > 1 and inside and len(keys.free) == len(inside) * windows:  # it is no padding
+            return "its windows contain tokens that are not part of the grid"
+        layer = AttentionLayer(call.site, keys.grid, heads, prefix)
+        if num_queries == 1 < num_keys:
+            layer = replace(layer, single_query=True)
+            return _NOT_IN_ORDER if order is not None else ObservedTokens(layer, prefix)
+        if num_queries == num_keys:
+            if call.queries is not None and not lie_at(call.queries, keys.grid, keys.cells):
+                return _NO_PLACE
+        elif call.queries is None or order is not None:
+            return _NO_PLACE if order is None else _NOT_IN_ORDER
+        else:
+            queries = self._place_calls(call.queries)
+            if queries is None:
+                return replace(layer, num_queries=num_queries)
+            if _order(queries, 1, num_queries) is not None:
+                return _NOT_IN_ORDER
+            other = None if queries.grid == keys.grid else keys.grid
+            kinds = self._kinds(len(queries.free))
+            layer = replace(layer, grid=queries.grid, prefix_tokens=kinds, key_grid=other)
+        tokens = num_queries if windows == 1 else prod(keys.grid)
+        if len(call.output) < 3:
+            layer = replace(layer, pools=True)
+        elif not {IMAGES * tokens, groups * num_queries} & _slot_counts(call.output):
+            return _NO_OUTPUT
+        return ObservedTokens(layer, prefix, order)
+
+    def _kinds(self, count: int) -> tuple[str, ...]:
+        """Return the kinds of tokens beside the grid; those without a name by their order."""
+        names = prefix_tokens_of(self.model)
+        kinds = (tuple(name for name in names if name == kind) for kind in dict.fromkeys(names))
+        unnamed = ("class", *["register"] * (count - 1))[:count]
+        return next((each for each in (names, *kinds) if len(each) == count), unnamed)
+
+    def _tapped(self, call: _Attention, tap: Tap) -> ObservedTokens | AttentionLayer | None:
+        """Return the positions of the tokens of a block that states them."""
+        if tap.grid is None:
+            return None
+        heads, single = call.shape[1] if len(call.shape) > 2 else None, tap.single_query
+        layer = AttentionLayer(call.site, tap.grid, heads, tap.roles, single_query=single)
+        if tap.kind == "queries":
+            return replace(layer, num_queries=call.shape[2])
+        if tap.fulfilled is None and not single:  # it computed no map in this run
+            return None
+        return ObservedTokens(layer, tap.roles)
+
 
 def probe_model(
     model: nn.Module,
     size: tuple[int, int],
     channels: int,
     forward: Callable[[Float[Tensor, "b c y x"]], Any] | None = None,
-) -> ProbeResult:
+) -> Probe:
     """Return where the activations of a model lie; more noise decides where one noise does not.
 
     The model is in evaluation mode meanwhile, and is restored afterwards.
@@ -198,22 +452,19 @@ def probe_model(
     Args:
         forward: Calls the model, if it takes more than images.
     """
-    probe = _Probe(model, size)
-    with without_grad(model), probing(), CellStrides().watching(model) as strides:
+    probe = Probe(model, size)
+    with without_grad(model), probing(), probe.strides.watching(model):
         try:
-            while True:
+            while probe.runs == 0 or not (probe.sure or probe.runs == _NOISES):
                 images = probe_images(channels, size, first_weight(model), probe.runs)
                 output = probe.run(forward or forward_function(model), images)
-                result = probe.result()
-                if probe.sure or probe.runs == _NOISES:
-                    break
+                probe.locate()
+                probe.output = detect_output_layout(output, IMAGES)
         except Exception as error:  # noqa: BLE001 - any exception of the user's model is reported
             location = user_code_location(error)
             where = f" in {location}" if location else ""
-            return ProbeResult(error=f"{type(error).__name__}{where}: {error}")
-    result.output = detect_output_layout(output, IMAGES)
-    result.strides = strides
-    return result
+            return Probe(model, size, error=f"{type(error).__name__}{where}: {error}")
+    return probe
 
 
 def layer_by_shape(site: str, shape: Sequence[int], size: Grid) -> FeatureLayer | None:
@@ -265,286 +516,6 @@ def lie_as_shaped(
         with suppress(Exception):  # of a network that takes no images of this size
             forward(probe_images(image.shape[1], size, image))
     return all(each == [True] for each in clear.values())
-
-
-@dataclass(eq=False)
-class _Output:
-    """Output of a module; all are sums over the runs, with channels last and second.
-
-    Args:
-        tokens: Moments of tokens, of three axes.
-        planes: How clearly a map is one of the image, of four.
-        placed: How it lies on the image, and where its tokens do, once that was asked for.
-    """
-
-    site: str
-    shape: tuple[int, ...]
-    tokens: list[Float[Tensor, "5 n"]] = field(default_factory=list)
-    planes: list[float] = field(default_factory=list)
-    placed: tuple[FeatureLayer | None, Places | None] | None = None
-
-
-@dataclass(eq=False)
-class _Attention:
-    """One attention call, and the moments of its tokens, by window."""
-
-    site: str
-    shape: tuple[int, int, int, int] = (0, 0, 0, 0)
-    reason: str = ""
-    keys: Float[Tensor, "5 w m"] | None = None
-    queries: Float[Tensor, "5 w n"] | None = None
-    count: int = 0
-    output: tuple[int, ...] = ()
-    tap: Tap | None = None
-    tap_shape: tuple[int, ...] = ()
-
-
-class _Probe:
-    """Runs of a model on a photo with noise, and what they tell of its activations."""
-
-    def __init__(self, model: nn.Module, size: tuple[int, int]) -> None:
-        self.model, self.size = model, size
-        self.prefix_tokens = prefix_tokens_of(model)
-        self.runs = 0
-        self.sure = self.whole = True
-        self.outputs: list[_Output] = []
-        self.attention: dict[tuple[str, int], _Attention] = {}
-        self.read: dict[str, str] = {}  # names of the modules whose output attention reads
-
-    def run(self, forward: Callable[[Tensor], Any], images: Tensor) -> Any:
-        """Run the model once more, with another noise, and return its output."""
-        self.at = 0  # number of outputs in this run
-        self.measured: tuple[Tensor | None, int, tuple[float, float]] = (None, 0, (0.0, 0.0))
-        self.calls: set[tuple[str, int]] = set()
-        self.last = ""
-        with ExitStack() as stack:
-            stack.enter_context(attention_calls(self.model, self._on_call))
-            running = running_modules(self.model, self._enter, self._leave)
-            self.running = stack.enter_context(running)
-            for site, module in self.model.named_modules():
-                if isinstance(module, Tap):
-                    hook = in_this_run(self._tap_hook(site))
-                    request = RecordRequest(differentiable=module.kind == "tokens")
-                    stack.enter_context(module.listening(request, hook))
-                else:
-                    hook = in_this_run(self._output_hook(site))
-                    stack.callback(module.register_forward_hook(hook).remove)
-            output = forward(images)
-        self.runs += 1
-        self.measured = (None, 0, (0.0, 0.0))
-        return output
-
-    def _on_call(self, call: AttentionCall) -> Tensor | None:
-        """Measure the tokens of attention; return weights by which they keep their content."""
-        key = call.site, call.index
-        found = self.attention.setdefault(key, _Attention(call.site, call.shape, call.unsupported))
-        found.count += self.runs == 0
-        first = key not in self.calls
-        self.calls.add(key)
-        groups, _, num_queries, num_keys = call.shape
-        if call.unsupported:
-            return None
-        call.heads_mixed = False  # tokens keep their content also where heads are mixed
-        queries, _, values = call.inputs
-        if groups % IMAGES:
-            found.reason = "its groups of tokens are not those of single images"
-        elif first:
-            # Values of other sizes than the keys say nothing of the keys; the weights do.
-            same = values.shape[:1] + values.shape[2:3] == (groups, num_keys)
-            keys = _token_moments(values if same else call.weights().transpose(-2, -1))
-            found.keys = _sum(found.keys, keys)
-            if queries is not None and num_queries > 1:
-                found.queries = _sum(found.queries, _token_moments(queries))
-            elif num_queries not in (1, num_keys) and groups == IMAGES:
-                # the model computed the weights: the last output of this size holds its queries
-                found.queries = next(self._tokens_of(num_queries), None)
-        if num_queries == num_keys:
-            return torch.eye(num_keys).to(values)
-        if groups != IMAGES or found.keys is None or found.queries is None:
-            return None
-        if not bool((found.queries[0] > 0).all()):
-            return None
-        # to another grid: each query reads the nearest key
-        key_at, query_at = ((each[1:3, 0] / each[0, 0]).T for each in (found.keys, found.queries))
-        nearest = torch.cdist(query_at.to(key_at), key_at.nan_to_num(9.0)).argmin(1)
-        return one_hot(nearest, num_keys).to(values)
-
-    def _tokens_of(self, count: int) -> Iterator[Float[Tensor, "5 1 n"]]:
-        """Yield the moments of outputs with as many tokens, or cells, the last one first."""
-        for output in reversed(self.outputs[: self.at]):
-            if output.tokens and output.shape[1] == count:
-                yield output.tokens[0][:, None]
-            grid = _grid_of(output, self.runs + 1)
-            if grid is not None and prod(grid) == count:
-                y, x = ((torch.arange(side) + 0.5) / side for side in grid)
-                y, x = y.repeat_interleave(grid[1]), x.repeat(grid[0])
-                yield torch.stack([torch.ones(count), y, x, y * y, x * x])[:, None]
-
-    def _enter(self, running: Running) -> None:
-        running.state["input"] = self.last
-
-    def _leave(self, running: Running, output: Any) -> None:
-        found = self.attention.get((running.site, running.index))
-        if found is not None:
-            found.output = tuple(_first(output).shape)
-            self.read.setdefault(running.site, running.state["input"])
-
-    def _output_hook(self, site: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            tensor = _first(output)
-            if self.runs == 0:
-                self.outputs.append(_Output(site, tuple(tensor.shape)))
-            found = self.outputs[min(self.at, len(self.outputs) - 1)]
-            self.at += 1
-            known = found.site == site and found.shape == tuple(tensor.shape)
-            on_batch = tensor.ndim in (3, 4) and len(tensor) == IMAGES and tensor.numel()
-            if not known or not on_batch or not tensor.is_floating_point():
-                return
-            self.last = site
-            with torch._C.DisableTorchFunction():  # noqa: SLF001 - what is measured is no attention
-                if tensor.ndim == 3:
-                    both = [moments(tensor, 2), moments(tensor, 1)]
-                    found.tokens = list(map(_sum, found.tokens or [None] * 2, both))
-                else:
-                    both = self._planes(tensor)
-                    found.planes = list(map(sum, zip(found.planes or (0, 0), both, strict=True)))
-                if self.runs == 0:
-                    self._look_at_pixels(module, args)
-
-        self.looked = False
-        return hook
-
-    def _planes(self, tensor: Float[Tensor, "4 c y x"]) -> tuple[float, float]:
-        """Return how clearly a map is one of the image, with channels last and second."""
-        before, version, known = self.measured
-        own = -1 if tensor.is_inference() else tensor._version  # noqa: SLF001
-        if tensor is before and own == version != -1:  # containers pass on what they get
-            return known
-        second, last = place_planes(tensor, self.size), 0.0
-        usual = fits(_sides(tensor, 2), self.size) and not fits(_sides(tensor, 1), self.size)
-        if second < CLEAR or not usual:
-            last = place_planes(tensor.movedim(-1, 1), self.size)
-        self.measured = tensor, own, (last, second)
-        return last, second
-
-    def _look_at_pixels(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """Find out whether the first layer gets the whole image."""
-        if self.looked or not args or not isinstance(module, nn.Conv2d | nn.Linear):
-            return
-        pixels: Tensor = args[0] if isinstance(module, nn.Conv2d) else args[0].movedim(-1, 1)
-        of_image = pixels.ndim == 4 and len(pixels) == IMAGES and min(pixels.shape[2:]) > 1
-        if of_image and bool((pixels[1] != pixels[0]).any()):
-            self.looked = True
-            step = module.stride if isinstance(module, nn.Conv2d) else (1, 1)
-            self.whole = shows_whole(pixels, self.size, (step[0], step[1]))
-
-    def _tap_hook(self, site: str) -> Callable[..., Any]:
-        def hook(tap: Any, _: Any, weights: Tensor) -> Tensor | None:
-            if self.runs == 0:
-                index = sum(known == site for known, _ in self.attention)
-                shape = tuple(weights.shape)
-                self.attention[site, index] = _Attention(site, tap=tap, tap_shape=shape)
-            if self.running:
-                self.read.setdefault(site, self.running[-1].state["input"])
-            if tap.kind == "tokens" and weights.ndim > 2 and weights.shape[-1] == weights.shape[-2]:
-                return torch.eye(weights.shape[-1]).to(weights).expand_as(weights)
-            return None
-
-        return hook
-
-    def result(self) -> ProbeResult:
-        """Return where all activations lie, by the runs until now."""
-        self.sure = True
-        cut = "" if self.whole else _CUT
-        result = ProbeResult(outputs=self.outputs, runs=self.runs, size=self.size, cut=cut)
-        for found in self.attention.values():
-            layout = self._tapped(found) if found.tap else result.cut or self._layout(found)
-            if isinstance(layout, AttentionLayer):
-                result.query_layers[found.site] = layout
-                layout = None if found.tap else _NO_QUERIES
-            if layout is not None:
-                result.layouts.setdefault(found.site, []).append(layout)
-        for site, module in self.model.named_modules():
-            if isinstance(module, Tap) and module.unsupported:
-                result.layouts[site] = [module.unsupported]
-        read = (layer.site for layer in result.attention_layers if not layer.single_query)
-        inputs = (self.read.get(site, "") for site in read)
-        result.attention_inputs = tuple(dict.fromkeys(inputs))
-        return result
-
-    def _place(self, moment: Tensor | None) -> Places | None:
-        """Return where tokens lie; None if nowhere, or if that is not sure yet."""
-        places = None if moment is None else place_tokens(moment, self.size)
-        if places is not None and not places.sure:
-            self.sure = False
-            return None
-        return places
-
-    def _layout(self, call: _Attention) -> ObservedTokens | AttentionLayer | str:
-        """Return the positions of the tokens of attention, or why it cannot be recorded.
-
-        If only the keys lie on the image, it is an `AttentionLayer` of queries.
-        """
-        if call.reason:
-            return call.reason
-        if call.count > 1:
-            return "it combines several softmaxes, none of which alone is its attention"
-        groups, heads, num_queries, num_keys = call.shape
-        windows = groups // IMAGES
-        keys = self._place(call.keys)
-        if keys is None or (windows > 1 and num_queries != num_keys):
-            return _NO_PLACE
-        prefix = self._kinds(len(keys.free)) if windows == 1 else ()
-        order = _order(keys, windows, num_keys)
-        inside = {slot % num_keys for slot in keys.free}
-        if windows > 1 and inside and len(keys.free) == len(inside) * windows:  # it is no padding
-            return "its windows contain tokens that are not part of the grid"
-        layer = AttentionLayer(call.site, keys.grid, heads, prefix)
-        if num_queries == 1 < num_keys:
-            layer = replace(layer, single_query=True)
-            return _NOT_IN_ORDER if order is not None else ObservedTokens(layer, prefix)
-        if num_queries == num_keys:
-            if call.queries is not None and not lie_at(call.queries, keys.grid, keys.cells):
-                return _NO_PLACE
-        elif call.queries is None or order is not None:
-            return _NO_PLACE if order is None else _NOT_IN_ORDER
-        else:
-            queries = self._place(call.queries)
-            if queries is None:
-                return replace(layer, num_queries=num_queries)
-            if _order(queries, 1, num_queries) is not None:
-                return _NOT_IN_ORDER
-            other = None if queries.grid == keys.grid else keys.grid
-            kinds = self._kinds(len(queries.free))
-            layer = replace(layer, grid=queries.grid, prefix_tokens=kinds, key_grid=other)
-        tokens = num_queries if windows == 1 else prod(keys.grid)
-        if len(call.output) < 3:
-            layer = replace(layer, pools=True)
-        elif not {IMAGES * tokens, groups * num_queries} & _slot_counts(call.output):
-            return _NO_OUTPUT
-        return ObservedTokens(layer, prefix, order)
-
-    def _kinds(self, count: int) -> tuple[str, ...]:
-        """Return the kinds of tokens beside the grid; those without a name by their order."""
-        names = self.prefix_tokens
-        kinds = (tuple(name for name in names if name == kind) for kind in dict.fromkeys(names))
-        unnamed = ("class", *["register"] * (count - 1))[:count]
-        return next((each for each in (names, *kinds) if len(each) == count), unnamed)
-
-    def _tapped(self, found: _Attention) -> ObservedTokens | AttentionLayer | None:
-        """Return the positions of the tokens of a block that states them."""
-        tap = found.tap
-        if tap is None or tap.grid is None:
-            return None
-        shape = [*found.tap_shape]
-        heads = shape[1] if len(shape) > 2 else None
-        if tap.kind == "queries":
-            return AttentionLayer(found.site, tap.grid, heads, num_queries=shape[2])
-        if tap.fulfilled is None and not tap.single_query:  # it computed no map in this run
-            return None
-        single = tap.single_query
-        layer = AttentionLayer(found.site, tap.grid, heads, tap.roles, single_query=single)
-        return ObservedTokens(layer, tap.roles)
 
 
 def _first(output: Any) -> Tensor:

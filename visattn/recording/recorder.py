@@ -24,7 +24,7 @@ from visattn.recording.interception import (
     is_third_party,
 )
 from visattn.recording.model_config import NormalizingClassifier
-from visattn.recording.probe import ObservedTokens, ProbeResult, layout_of, probe_model
+from visattn.recording.probe import ObservedTokens, Probe, layout_of, probe_model
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
@@ -147,7 +147,7 @@ class _Recorder:
         self.strides = CellStrides()
         self.outermost: Running | None = None
         self.images: Tensor | None = None
-        self.probed: ProbeResult | None = None
+        self.probed: Probe | None = None
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:
@@ -187,7 +187,7 @@ class _Recorder:
         if self.probe_first and self.probed is None:
             self._probe()
 
-    def _probe(self) -> ProbeResult:
+    def _probe(self) -> Probe:
         """Locate the tokens of all layers, by the same call with other images."""
         images, call, model = self.images, self.outermost, self.model
         assert images is not None  # noqa: S101 - without an image nothing is located

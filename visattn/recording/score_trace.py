@@ -35,7 +35,7 @@ from visattn.recording.outputs import (
     detect_output_layout,
     output_tensors,
 )
-from visattn.recording.probe import ProbeResult
+from visattn.recording.probe import Probe
 from visattn.recording.score_evidence import reaches
 
 _PASS_THROUGH = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -155,7 +155,7 @@ class Trace:
     whole: bool | None = None
     strides: CellStrides = field(default_factory=CellStrides)
 
-    def place(self, probe: ProbeResult) -> None:
+    def place(self, probe: Probe) -> None:
         """Note how the outputs lie on the image."""
         for output in self.outputs:
             output.layer = probe.once(output.site)

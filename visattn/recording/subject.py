@@ -47,7 +47,7 @@ from visattn.recording.model_info import (
 )
 from visattn.recording.outputs import OutputLayout, class_scores, output_tensors
 from visattn.recording.places import Grid, probe_images
-from visattn.recording.probe import ProbeResult, prefix_tokens_of, probe_model
+from visattn.recording.probe import Probe, prefix_tokens_of, probe_model
 from visattn.recording.read_rows import Reading, confirmed_reading
 from visattn.recording.score_evidence import declared_class_counts
 from visattn.recording.score_trace import ScoreTracer
@@ -91,7 +91,7 @@ class Subject:
         return class_scores(self.forward(images), len(images), self.info.output)
 
     @property
-    def probe(self) -> ProbeResult:
+    def probe(self) -> Probe:
         """Where the activations of the model lie on its images."""
         size, channels = self.info.input_size, len(self.info.mean)
         return self.once("probe", lambda: probe_model(self.model, size, channels, self.forward))
@@ -265,7 +265,7 @@ def describe_model(
 def _measured(subject: Subject, num_classes: int | None = None) -> ModelInfo:
     """Return the metadata of a model from runs of it."""
     model, info, pooled = subject.model, subject.info, subject.pooled(num_classes)
-    probe = pooled.probe or ProbeResult()
+    probe = pooled.probe or Probe(model, info.input_size)
     if probe.error:
         hint = input_hint(model, stated_info(model)[0].input_size, len(info.mean))
         raise ValueError(
@@ -284,7 +284,7 @@ def _measured(subject: Subject, num_classes: int | None = None) -> ModelInfo:
 
 
 def _with_attention(
-    info: ModelInfo, model: nn.Module, result: ProbeResult, reading: Reading | None
+    info: ModelInfo, model: nn.Module, result: Probe, reading: Reading | None
 ) -> ModelInfo:
     """Return metadata with the attention layers that are read, and the tokens after them."""
     rows = None if reading is None else reading.rows
