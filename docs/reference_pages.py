@@ -125,7 +125,7 @@ def methods_page() -> str:
              "that fit a model.", "", "| method | | needs | class-specific | paper |",
              "|---|---|---|---|---|"]  # fmt: skip
     for method in METHODS.values():
-        of_class = "yes" if method.needs_target else "no"
+        of_class = "yes" if method.explains(None) else "no"
         lines.append(
             f"| `{method.name}` | {method.title} | {method.needs} | {of_class} | {method.paper} |"
         )

@@ -14,21 +14,21 @@ from torch.nn.functional import interpolate, layer_norm
 import visattn as va
 from visattn.attribution import METHODS, class_activation_map, method
 from visattn.attribution.cam import (
+    ablation_cam,
+    ablationcam,
+    activations_and_gradients,
+    channel_masks,
     eigen_cam,
     eigen_grad_cam,
     finercam,
     grad_cam,
     grad_cam_plus_plus,
-    gradcam,
-    gradcam_plus_plus,
     hires_cam,
     kpca_cam,
     layer_cam,
-    layercam,
+    scorecam,
     x_grad_cam,
 )
-from visattn.attribution.channel_cam import ablation_cam, ablationcam, channel_masks, scorecam
-from visattn.attribution.layer_outputs import activations_and_gradients
 from visattn.attribution.targets import resolve_target
 from visattn.models import AttentionResNet
 from visattn.recording.model_info import FeatureLayer, ModelInfo
@@ -155,11 +155,11 @@ def test_a_method_gets_the_features_and_gradients_of_its_layer(
     [gradients] = torch.autograd.grad(total, [features])
     target = resolve_target(TARGETS, subject)
     for chosen, formula in (
-        (gradcam, grad_cam),
-        (gradcam_plus_plus, grad_cam_plus_plus),
-        (layercam, layer_cam),
+        ("gradcam", grad_cam),
+        ("gradcam++", grad_cam_plus_plus),
+        ("layercam", layer_cam),
     ):
-        result = chosen(subject, x, target, layers=layer)
+        result = METHODS[chosen].function(subject, x, target, layers=layer)
         torch.testing.assert_close(result, formula(features.detach(), gradients))
 
 
@@ -241,7 +241,7 @@ def test_the_backward_pass_stops_at_the_layer_and_activations_alone_need_none() 
     model: Any = subject.model.train()
     reached: list[bool] = []
     hook = model[0].register_full_backward_hook(lambda *_: reached.append(True))
-    gradcam(subject, x, resolve_target(2, subject))
+    METHODS["gradcam"].function(subject, x, resolve_target(2, subject))
     hook.remove()
     assert reached == []
     seen: list[bool] = []

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from visattn import BoxTarget, Geometry, PixelTarget, QueryTarget, RegionTarget
-from visattn.attribution.layer_outputs import activations_and_gradients
-from visattn.attribution.regions import mask_from_runs, mask_on_grid, mask_to_runs
+from visattn.attribution.cam import activations_and_gradients
+from visattn.attribution.dense_targets import mask_from_runs, mask_on_grid, mask_to_runs
 from visattn.attribution.targets import DenseTarget
 from visattn.recording.model_info import FeatureLayer
 from visattn.recording.subject import describe_model

@@ -4,7 +4,7 @@ import torch
 from small_models import images
 from torch import Tensor, nn
 
-from visattn.attribution.fullgrad import fullgrad
+from visattn.attribution.gradient import fullgrad
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import resolve_target
 from visattn.recording.model_info import ModelInfo

@@ -117,7 +117,7 @@ def test_models(name: str) -> None:
 def test_methods(name: str, method: str) -> None:
     create, target = EXPLAINED[name]
     photo = waves(1, 3, 61, 83)[0].permute(1, 2, 0).numpy()
-    chosen = target if METHODS[method].needs_target else None
+    chosen = target if METHODS[method].explains(None) else None
     results: dict[str, Any] = {}
     for device, model in _both(fill(create())).items():
         torch.manual_seed(0)

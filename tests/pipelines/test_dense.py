@@ -8,7 +8,7 @@ import torch
 from dense_models import CLASSES, BlobDetector, PatchDetector, QueryDetector, Segmenter
 
 import visattn as va
-from visattn.attribution.regions import mask_to_runs
+from visattn.attribution.dense_targets import mask_to_runs
 from visattn.results.info import MapInfo, Thing
 from visattn.viz.maps import draw_target
 

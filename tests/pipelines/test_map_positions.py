@@ -111,7 +111,7 @@ def centroid(values: Tensor) -> tuple[float, float]:
 
 def offsets(model: nn.Module, method: str) -> list[float]:
     """Return the distance of the map from each mark in cells, the larger of both axes."""
-    black, *others = compute_maps(model, method, 0 if METHODS[method].needs_target else None)
+    black, *others = compute_maps(model, method, 0 if METHODS[method].explains(None) else None)
     for target in range(1, 5):
         if not any(marked.info.empty for marked in others):
             break

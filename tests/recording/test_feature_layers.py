@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from visattn.attribution.cam import grad_cam, gradcam
-from visattn.attribution.layer_outputs import activations_and_gradients
+from visattn.attribution import METHODS
+from visattn.attribution.cam import activations_and_gradients, grad_cam
 from visattn.attribution.targets import resolve_target
 from visattn.models.base import SmallEncoder
 from visattn.models.unet import UNet
@@ -157,7 +157,9 @@ def test_the_last_call_counts_or_the_selected_one() -> None:
     last = grad_cam(third.detach(), gradients[2])
     for layer in ("act", model.act):
         assert resolve_feature_layer(subject, layer).call == 3
-        torch.testing.assert_close(gradcam(subject, x, target, layers=layer), last)
+        torch.testing.assert_close(
+            METHODS["gradcam"].function(subject, x, target, layers=layer), last
+        )
     with pytest.raises(ValueError, match="a call of the module, act#1 to act#3; got act#0"):
         resolve_feature_layer(subject, "act#0")
 

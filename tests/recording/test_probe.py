@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 import visattn as va
-from visattn.attribution.layer_outputs import layer_activations
+from visattn.attribution.cam import layer_activations
 from visattn.attribution.methods import METHODS
 from visattn.attribution.targets import resolve_target
 from visattn.recording.feature_layers import resolve_feature_layer

@@ -1,32 +1,44 @@
 """Class activation maps: formulas of the activations of a layer, and methods made of them.
 
+    images --> layers --> activations [b c y x] --> layers --> target
+                          <------------------- gradients [b c y x]
+    formula(activations, gradients) --> map [b y x]
+
 A formula takes the activations of one layer and, as it needs them, the `gradients` of the target,
-and returns a map on the grid of that layer, in float32 at least. A method is one line: the formula,
-the layer around it, and its row in the table.
+and returns a map on the grid of that layer, in float32 at least. Score-CAM and Ablation-CAM run the
+model for each channel instead.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.autograd import grad
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.functional import interpolate
 
-from visattn.attribution.layer_outputs import activations_and_gradients, layer_activations
-from visattn.attribution.registry import method
+from visattn.attribution.perturbation import evaluate_target, variant_scorer
+from visattn.attribution.registry import METHODS, method
 from visattn.attribution.targets import DenseTarget, Score, Target, is_function
 from visattn.functional.numerics import at_least_float32
-from visattn.recording.feature_layers import Layer, resolve_feature_layer
+from visattn.recording.feature_layers import Layer, has_layout, resolve_feature_layer, to_grid
 from visattn.recording.frozen import frozen, with_grad
-from visattn.recording.outputs import class_scores, output_tensors
+from visattn.recording.interception import in_this_run
+from visattn.recording.model_info import FeatureLayer
+from visattn.recording.outputs import class_scores, first_tensor, output_tensors
 from visattn.recording.score_evidence import kind_of, walk
 from visattn.recording.subject import Subject
+from visattn.results.attention_map import resample_to_input
 
 _CANCELED = 1e-4  # of the products that were summed: what is left is rounding
+_MAX_VALUES = 2**25  # of all feature maps in a forward pass
+_MAX_IMAGES = 32
 Formula = Callable[..., Tensor]
 """From activations and gradients, as it names them, and options to a map."""
 
@@ -79,6 +91,18 @@ def class_activation_map(formula: Formula) -> Callable[..., Float[Tensor, "b gy 
     return explain
 
 
+def _cam(name: str, title: str, paper: str, **facts: Any) -> Callable[[Formula], Formula]:
+    """Return a decorator that registers the method of a formula, and leaves the formula itself."""
+
+    def register(formula: Formula) -> Formula:
+        facts_of = {"title": title, "paper": paper, "needs": "features", **facts}
+        method(name, **facts_of)(class_activation_map(formula))
+        return formula
+
+    return register
+
+
+@_cam("gradcam", "Grad-CAM", "arXiv:1610.02391")
 def grad_cam(
     activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b y x"]:
@@ -97,6 +121,7 @@ def grad_cam(
     return weighted_sum(activations, gradients.mean((2, 3)))
 
 
+@_cam("gradcam++", "Grad-CAM++", "arXiv:1710.11063")
 def grad_cam_plus_plus(
     activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b y x"]:
@@ -121,6 +146,7 @@ def grad_cam_plus_plus(
     return weighted_sum(activations, (positive / (2 + sums * positive)).sum((2, 3)))
 
 
+@_cam("layercam", "LayerCAM", "Jiang et al. 2021")
 def layer_cam(
     activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b y x"]:
@@ -142,6 +168,7 @@ def layer_cam(
     return torch.einsum("bcyx,bcyx->byx", activations, gradients.relu()).relu()
 
 
+@_cam("hirescam", "HiResCAM", "arXiv:2011.08891")
 def hires_cam(
     activations: Float[Tensor, "b c y x"],
     gradients: Float[Tensor, "b c y x"],
@@ -176,6 +203,21 @@ def hires_cam(
     return result if signed else result.relu()
 
 
+def _signed_features_error(subject: Subject, _target: object) -> str:
+    """Return why the features of a model have both signs; "" if they may be positive."""
+    with frozen(subject.model):
+        outputs = output_tensors(subject.forward(with_grad(subject.probe_image())))
+        edges = [get_gradient_edge(each) for each in outputs if each.requires_grad]
+        normalized = any(kind_of(edge) == "NativeLayerNorm" for edge in walk(edges))
+    if not normalized:
+        return ""
+    return (
+        "its layer normalization makes features of both signs, whose sum, the divisor of "
+        "XGrad-CAM, is about 0"
+    )
+
+
+@_cam("xgradcam", "XGrad-CAM", "arXiv:2008.02312", check=_signed_features_error)
 def x_grad_cam(
     activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b y x"]:
@@ -199,6 +241,7 @@ def x_grad_cam(
     return weighted_sum(activations, torch.where(sums == 0, 0.0, weights))
 
 
+@_cam("eigencam", "Eigen-CAM", "arXiv:2008.00299", kind="saliency")
 def eigen_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     """Eigen-CAM: first principal component of the activations of a layer, without a class.
 
@@ -218,6 +261,7 @@ def eigen_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     return _aligned(_first_component(activations), energy, activations)
 
 
+@_cam("eigengradcam", "Eigen-Grad-CAM", "Gildenblat et al. 2021")
 def eigen_grad_cam(
     activations: Float[Tensor, "b c y x"], gradients: Float[Tensor, "b c y x"]
 ) -> Float[Tensor, "b y x"]:
@@ -238,6 +282,7 @@ def eigen_grad_cam(
     return _aligned(_first_component(products), products.sum(1), activations)
 
 
+@_cam("kpcacam", "KPCA-CAM", "arXiv:2410.00267", kind="saliency")
 def kpca_cam(activations: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
     """KPCA-CAM: first kernel principal component of the activations of a layer, without a class.
 
@@ -288,45 +333,6 @@ def weighted_sum(
     return torch.einsum("bcyx,bc->byx", activations, weights).relu()
 
 
-def _signed_features_error(subject: Subject, _target: object) -> str:
-    """Return why the features of a model have both signs; "" if they may be positive."""
-    with frozen(subject.model):
-        outputs = output_tensors(subject.forward(with_grad(subject.probe_image())))
-        edges = [get_gradient_edge(each) for each in outputs if each.requires_grad]
-        normalized = any(kind_of(edge) == "NativeLayerNorm" for edge in walk(edges))
-    if not normalized:
-        return ""
-    return (
-        "its layer normalization makes features of both signs, whose sum, the divisor of "
-        "XGrad-CAM, is about 0"
-    )
-
-
-def _register(
-    name: str, title: str, paper: str, formula: Formula, **facts: Any
-) -> Callable[..., Float[Tensor, "b gy gx"]]:
-    """Return the method of a formula, which is registered."""
-    return method(name, title=title, paper=paper, needs="features", **facts)(
-        class_activation_map(formula)
-    )
-
-
-gradcam = _register("gradcam", "Grad-CAM", "arXiv:1610.02391", grad_cam)
-gradcam_plus_plus = _register("gradcam++", "Grad-CAM++", "arXiv:1710.11063", grad_cam_plus_plus)
-layercam = _register("layercam", "LayerCAM", "Jiang et al. 2021", layer_cam)
-hirescam = _register("hirescam", "HiResCAM", "arXiv:2011.08891", hires_cam)
-xgradcam = _register(
-    "xgradcam",
-    "XGrad-CAM",
-    "arXiv:2008.02312",
-    x_grad_cam,
-    check=_signed_features_error,
-)
-eigencam = _register("eigencam", "Eigen-CAM", "arXiv:2008.00299", eigen_cam, kind="saliency")
-eigengradcam = _register("eigengradcam", "Eigen-Grad-CAM", "Gildenblat et al. 2021", eigen_grad_cam)
-kpcacam = _register("kpcacam", "KPCA-CAM", "arXiv:2410.00267", kpca_cam, kind="saliency")
-
-
 def _of_class(_explained: Subject, target: object) -> str:
     """Return why a target is no class; "" if it is one."""
     is_class = not (isinstance(target, DenseTarget) or is_function(target))
@@ -373,4 +379,310 @@ def finercam(
         weights = scores.detach().gather(1, similar).softmax(1)  # shares of their probabilities
         return score - strength * (weights * scores.gather(1, similar)).sum(1)
 
-    return gradcam(subject, images, difference, layers=layers)
+    return METHODS["gradcam"].function(subject, images, difference, layers=layers)
+
+
+@method("scorecam", title="Score-CAM", paper="arXiv:1910.01279", needs="features")
+def scorecam(
+    subject: Subject,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    layers: Layer = -1,
+    internal_batch_size: int | None = None,
+) -> Float[Tensor, "b gy gx"]:
+    """Score-CAM: channels of a layer weighted by the score of the image seen through each.
+
+    The model runs once per channel that is not constant, on the image multiplied by the channel;
+    what it hides gets the mean color of the normalization.
+
+    Args:
+        target: Target to explain; of a class the logit.
+        layers: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
+        internal_batch_size: Images in one forward pass; None for as many as suit the device.
+
+    Raises:
+        ValueError: If there is no such layer.
+
+    Source:
+        Wang et al. 2020, arXiv:1910.01279, algorithm 1.
+    """
+    feature_layer = resolve_feature_layer(subject, layers)
+    activations, _ = layer_activations(subject, images, target, feature_layer)
+    size = (images.shape[2], images.shape[3])
+    rows = torch.arange(len(images))
+    channels = _selected_first(activations.amax((2, 3)) > activations.amin((2, 3)))
+    with frozen(subject.model), torch.no_grad():
+        evaluate, count, _ = variant_scorer(
+            subject, images, target, internal_batch_size=internal_batch_size
+        )
+        # A constant channel is not run: its mask of zeros leaves the mean color, which is 0 here.
+        scores = evaluate(torch.zeros_like(images)[None]).T.repeat(1, activations.shape[1])
+        for chunk in channels.split(count):
+            placed = resample_to_input(activations[rows, chunk], size, feature_layer.margin)
+            scores[rows, chunk] = evaluate(images * channel_masks(placed)[:, :, None])
+    # The score of the baseline, equal for all channels, cancels in the softmax.
+    activations = at_least_float32(activations)
+    return weighted_sum(activations, scores.to(activations.dtype).softmax(1))
+
+
+@method("ablationcam", title="Ablation-CAM", paper="Desai and Ramaswamy 2020", needs="features")
+def ablationcam(
+    subject: Subject,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    *,
+    layers: Layer = -1,
+    internal_batch_size: int = 512,
+) -> Float[Tensor, "b gy gx"]:
+    """Ablation-CAM: channels of a layer weighted by the drop of the score without each.
+
+    The part of the model behind the layer runs once per channel that is not 0 everywhere; of
+    tokens only those on the grid are set to 0.
+
+    Args:
+        target: Target to explain; of a class the logit.
+        layers: Index into `info.feature_layers`, a module or its name (see
+            `resolve_feature_layer`).
+        internal_batch_size: Feature maps in one forward pass; fewer if they are large, and at most
+            32 if the whole model must run for each.
+
+    Raises:
+        ValueError: If there is no such layer.
+
+    Source:
+        Desai and Ramaswamy 2020, "Ablation-CAM", WACV.
+    """
+    feature_layer = resolve_feature_layer(subject, layers)
+    activations, called = layer_activations(subject, images, target, feature_layer)
+    rows = torch.arange(len(images))
+    channels = _selected_first(activations.any(3).any(2))
+    output = subject.info.output
+    single = not subject.independent or (is_function(target) and (output.key or output.error))
+
+    def evaluate(chunk: Int[Tensor, "m b"], *, repeat: bool) -> Float[Tensor, "m b"]:
+        """Return the scores without one channel of each image, m times."""
+        # Only the layers behind differ between channels, so that those before run once if `repeat`:
+        #
+        #     b images --> layer --> b features --repeat--> m b features, without a channel each -->
+
+        def ablate(features: Tensor) -> Tensor:
+            copies = features.repeat(len(chunk) if repeat else 1, *[1] * (features.ndim - 1))
+            grid = to_grid(copies, called)  # a view
+            grid[torch.arange(len(grid)), chunk.flatten()] = 0
+            return copies
+
+        def once(_: Tensor) -> Any:
+            return subject.forward(images)
+
+        model = replace(subject, forward=once) if repeat else subject
+        with replaced_output(subject, called, ablate):
+            return evaluate_target(model, images.expand(len(chunk), *images.shape), target)
+
+    with frozen(subject.model), torch.no_grad():
+        score = evaluate_target(subject, images[None], target)[0]
+        without = score[:, None].repeat(1, activations.shape[1])
+        largest = max(1, _MAX_VALUES // activations[0].numel())
+        # What leaves the layers before on another way (a skip connection, a size that was stored)
+        # is not repeated: it does not fit then, and the whole model runs.
+        for repeat, most in ((not single, largest), (False, _MAX_IMAGES)):
+            size = 1 if single else max(1, min(internal_batch_size, most) // len(images))
+            try:
+                for chunk in channels.split(size):
+                    without[rows, chunk] = evaluate(chunk, repeat=repeat)
+                break
+            except Exception:  # a model may check the shapes between its layers
+                if not repeat:
+                    raise
+    return ablation_cam(activations, score, without)
+
+
+def ablation_cam(
+    activations: Float[Tensor, "b c y x"],
+    score: Float[Tensor, " b"],
+    scores_without: Float[Tensor, "b c"],
+) -> Float[Tensor, "b y x"]:
+    """Return the Ablation-CAM map: channels weighted by the relative drop of a score without them.
+
+    Example:
+        >>> activations = torch.tensor([[[[4.0, 0.0]], [[0.0, 4.0]]]])
+        >>> ablation_cam(activations, torch.tensor([2.0]), torch.tensor([[1.0, 1.5]]))
+        tensor([[[2., 1.]]])
+
+    Source:
+        Desai and Ramaswamy 2020, "Ablation-CAM", WACV. Deviation: relative to the
+        absolute value of the score, so that a negative score does not reverse the map.
+    """
+    activations = at_least_float32(activations)
+    size = torch.where(score == 0, 1.0, score.abs())[:, None]
+    weights = (score[:, None] - scores_without) / size
+    return weighted_sum(activations, weights.to(activations.dtype))
+
+
+def channel_masks(resized: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
+    """Return each channel as a mask of the image, normalized to [0, 1].
+
+    Constant channels give masks of zeros.
+
+    Example:
+        >>> channel_masks(torch.tensor([[[[1.0, 1.5, 2.5, 3.0]]]]))
+        tensor([[[[0.0000, 0.2500, 0.7500, 1.0000]]]])
+
+    Source:
+        Wang et al. 2020, arXiv:1910.01279, algorithm 1.
+    """
+    low = resized.amin((2, 3), keepdim=True)
+    high = resized.amax((2, 3), keepdim=True)
+    return (resized - low) / torch.where(high > low, high - low, 1.0)
+
+
+def _selected_first(selected: Bool[Tensor, "b c"]) -> Int[Tensor, "m b"]:
+    """Return the selected channels of each image; those of others fill the last rows."""
+    order = selected.int().argsort(dim=1, descending=True, stable=True)
+    return order[:, : int(selected.sum(1).max())].T
+
+
+@contextmanager
+def replaced_output(
+    subject: Subject, layer: FeatureLayer, function: Callable[[Tensor], Tensor]
+) -> Iterator[list[int]]:
+    """Pass the output of a layer through a function inside the block; the list gets the calls.
+
+    For a layer that is called several times each call with its layout is passed, or only
+    `layer.call`; of a feature pyramid each level. Calls are counted from 1. The function turns the
+    output, in the layout of the layer, into what the model continues with.
+
+    Raises:
+        ValueError: If the layer does not run inside the block, or its output has another layout.
+
+    Example:
+        >>> from visattn.recording.model_info import ModelInfo
+        >>> info = ModelInfo("tiny", "other", (2, 3), (0.5,), (0.5,), "none")
+        >>> model = nn.Sequential(nn.ReLU(), nn.Flatten())
+        >>> layer = FeatureLayer("0", "b c y x", (2, 3))
+        >>> with replaced_output(Subject(model, info, model), layer, torch.neg):
+        ...     model(torch.ones(1, 1, 2, 3))
+        tensor([[-1., -1., -1., -1., -1., -1.]])
+    """
+    count, calls, others = 0, list[int](), list[Tensor]()
+
+    def hook(_: nn.Module, __: Any, output: Any) -> Any:
+        nonlocal count
+        count += 1
+        if layer.levels:
+            calls.append(count)
+            copied = type(output)(output)
+            for key in layer.levels:
+                copied[key] = function(output[key])
+            return copied
+        if layer.call not in (None, count) or (first := first_tensor(output)) is None:
+            return output
+        if layer.call is None and not has_layout(first[1], layer):
+            others.append(first[1])  # a call on another grid, as of a shared activation
+            return output
+        calls.append(count)
+        key, tensor = first
+        if key is None:  # the output is the tensor
+            return function(tensor)
+        if isinstance(output, MutableMapping):
+            output[key] = function(tensor)
+            return output
+        parts, made = list(output), type(output)
+        parts[key] = function(tensor)
+        return made(*parts) if hasattr(output, "_fields") else made(parts)
+
+    handle = subject.model.get_submodule(layer.site).register_forward_hook(in_this_run(hook))
+    try:
+        yield calls
+    finally:
+        handle.remove()
+    if others and not calls:
+        to_grid(others[-1], layer)  # raises an error about the layout
+    if not calls:
+        got = f"ran {count} times" if count else "did not run"
+        raise ValueError(
+            f"the layer must run, but {layer.site} of {subject.info.name} {got}; choose another "
+            "layer"
+        )
+
+
+def layer_activations(
+    subject: Subject,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    layer: FeatureLayer,
+) -> tuple[Float[Tensor, "b d gy gx"], FeatureLayer]:
+    """Return the activations of a layer, and the layer with the call that they belong to.
+
+    Without `layer.call` the last call counts.
+
+    Raises:
+        ValueError: If the layer is a feature pyramid, does not run, or has another layout.
+    """
+    if layer.levels:
+        raise ValueError(
+            f"{layer.site} of {subject.info.name} returns {len(layer.levels)} levels of a "
+            "feature pyramid; use gradcam, gradcam++, layercam or hirescam, which sum over levels, "
+            "or name a layer by layers="
+        )
+    outputs: list[Tensor] = []
+
+    def keep(output: Tensor) -> Tensor:
+        outputs.append(output.clone())  # the model may overwrite it
+        return output
+
+    with frozen(subject.model), torch.no_grad(), replaced_output(subject, layer, keep) as calls:
+        target(subject.forward(images))
+    return to_grid(outputs[-1], layer), replace(layer, call=calls[-1])
+
+
+def activations_and_gradients(
+    subject: Subject,
+    images: Float[Tensor, "b c y x"],
+    target: Target,
+    layer: FeatureLayer,
+) -> list[tuple[Float[Tensor, "b d gy gx"], Float[Tensor, "b d gy gx"]]]:
+    """Return the activations of a layer, and the gradient of a target with respect to them.
+
+    The backward pass stops at the layer, and parameters get no gradient. For a layer that is called
+    several times the last call counts, or `layer.call`. For a feature pyramid each level that the
+    target depends on is an item of the list: a detection is read from one level.
+
+    Raises:
+        ValueError: If the layer does not run, or the target does not depend on it.
+
+    Example:
+        >>> from visattn.recording.model_info import ModelInfo
+        >>> model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(12, 5))
+        >>> layer = FeatureLayer("0", "b c y x", (2, 3))
+        >>> info = ModelInfo("tiny", "other", (2, 3), (0.5,), (0.5,), "none")
+        >>> subject, target = Subject(model, info, model), lambda scores: scores[:, 4]
+        >>> [(_, gradients)] = activations_and_gradients(
+        ...     subject, torch.zeros(1, 1, 2, 3), target, layer)
+        >>> torch.equal(gradients.flatten(), model[2].weight[4])
+        True
+    """
+    leaves: list[Tensor] = []
+
+    def start_graph(output: Tensor) -> Tensor:
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1].clone()  # in-place operations may overwrite it
+
+    with frozen(subject.model):
+        with replaced_output(subject, layer, start_graph):
+            values = target(subject.forward(images))
+        leaves = leaves[-max(len(layer.levels), 1) :]
+        gradients: Sequence[Tensor | None] = [None] * len(leaves)
+        if values.requires_grad:
+            gradients = grad(values.sum(), leaves, allow_unused=True)
+    pairs = zip(leaves, gradients, strict=True)
+    levels = [(leaf.detach(), each.detach()) for leaf, each in pairs if each is not None]
+    if not levels:
+        raise ValueError(
+            "the target must depend on the layer of a class activation map, but it does not depend "
+            f"on {layer.site or 'the output'} of {subject.info.name}; choose another layer"
+        )
+    if layer.levels:
+        return levels
+    return [(to_grid(leaf, layer), to_grid(each, layer)) for leaf, each in levels]

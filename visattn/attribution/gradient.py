@@ -1,9 +1,16 @@
-"""Gradient methods with respect to the input: saliency, gradient × input, SmoothGrad, IG."""
+"""Gradient methods: saliency, gradient × input, SmoothGrad, IG; and FullGrad.
+
+They are gradients with respect to the input; those of FullGrad also with respect to the biases.
+"""
+
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.overrides import TorchFunctionMode
 
 from visattn.attribution.perturbation import (
     Baseline,
@@ -13,8 +20,24 @@ from visattn.attribution.perturbation import (
 )
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
-from visattn.recording.frozen import frozen, with_grad
+from visattn.functional.numerics import at_least_float32
+from visattn.recording.cell_strides import CellStrides
+from visattn.recording.frozen import first_weight, frozen, with_grad
+from visattn.recording.outputs import output_tensors
 from visattn.recording.subject import Subject
+from visattn.results.attention_map import resample_to_input
+
+_COMPLETENESS = 1e-3  # of the sum of absolute parts
+_COVERED = (
+    "it must consist of convolutions, linear layers, batch normalization, pooling and elementwise "
+    "activations: gradients times input and biases do not sum to its output"
+)
+# A ReLU or leaky ReLU equals its slope times its input, so that nothing is left for a bias; a ReLU6
+# above 6 does not.
+_ACTIVATIONS = frozenset(
+    {"gelu", "silu", "mish", "elu", "celu", "selu", "hardswish", "softplus", "relu6", "hardtanh"}
+    | {"sigmoid", "tanh", "hardsigmoid"}
+)
 
 
 @method("input_gradient", title="Input gradient", paper="arXiv:1312.6034", needs="gradient")
@@ -190,3 +213,109 @@ def _reduce_channels(
     attributions: Float[Tensor, "b c y x"], *, signed: bool
 ) -> Float[Tensor, "b y x"]:
     return attributions.sum(1) if signed else attributions.abs().amax(1)
+
+
+def contribution_map(contributions: Float[Tensor, "b c y x"]) -> Float[Tensor, "b y x"]:
+    """Return contributions of a layer as a map: absolute, normalized, summed over channels.
+
+    Each image is normalized to [0, 1] over all channels and positions; equal values give zeros.
+
+    Example:
+        >>> contribution_map(torch.tensor([[[[0.0, -1.0]], [[4.0, 2.0]]]]))
+        tensor([[[1.0000, 0.7500]]])
+
+    Source:
+        Srinivas and Fleuret 2019, arXiv:1905.00780, section 4, the post-processing of FullGrad.
+    """
+    sizes = at_least_float32(contributions).abs()
+    low = sizes.amin((1, 2, 3), keepdim=True)
+    high = sizes.amax((1, 2, 3), keepdim=True)
+    return ((sizes - low) / torch.where(high > low, high - low, 1.0)).sum(1)
+
+
+def _incomplete(subject: Subject, _target: object) -> str:
+    """Return why gradients times input and biases do not sum to the score; "" if they do.
+
+    It is tried on a noise image, for the sum of all outputs.
+    """
+    size = (1, len(subject.info.mean), *subject.info.input_size)
+    noise = torch.randn(size, generator=torch.Generator().manual_seed(0))
+
+    def total(output: Any) -> Tensor:
+        parts = [tensor for tensor in output_tensors(output) if tensor.is_floating_point()]
+        return torch.stack([tensor.sum() for tensor in parts]).sum()[None]
+
+    try:
+        noise = noise.to(first_weight(subject.model))
+        value, parts, _ = _parts(subject, noise, total)
+    except (RuntimeError, ValueError):  # of operations without a gradient
+        return "its output has no gradient on an image of noise"
+    sums = torch.stack([part.double().sum() for part in parts])
+    error = (value.double() - sums.sum()).abs()
+    return "" if bool(error <= _COMPLETENESS * sums.abs().sum()) else _COVERED
+
+
+@method("fullgrad", title="FullGrad", paper="arXiv:1905.00780", needs="features", check=_incomplete)
+def fullgrad(
+    subject: Subject, images: Float[Tensor, "b c y x"], target: Target
+) -> Float[Tensor, "b y x"]:
+    """FullGrad: gradients times input, and gradients times biases of all layers.
+
+    For CNNs of convolutions, batch normalization, pooling and elementwise activations these parts
+    sum to the score; others are refused. Biases of activations are implicit: what is not gradient
+    times input. The map is the sum of the absolute parts, each layer normalized.
+
+    Source:
+        Srinivas and Fleuret 2019, arXiv:1905.00780, definition 1 and section 4.
+    """
+    _, parts, strides = _parts(subject, images, target)
+    size = (images.shape[2], images.shape[3])
+    maps = torch.zeros_like(images[:, 0])
+    for part in parts:
+        if part.ndim == 4:  # others have no positions
+            margin = strides.margin((part.shape[2], part.shape[3]), size)
+            maps += resample_to_input(contribution_map(part), size, margin)
+    return maps
+
+
+def _parts(
+    subject: Subject, images: Float[Tensor, "b c y x"], target: Target
+) -> tuple[Float[Tensor, " b"], list[Tensor], CellStrides]:
+    """Return the values of a target, and gradients times input and biases of each layer."""
+    strides = CellStrides()
+    with frozen(subject.model):  # also while checkpointed blocks run once more
+        with strides.watching(subject.model), _Biases() as biases:
+            inputs = with_grad(images)
+            values = target(subject.forward(inputs))
+        edges: list[Any] = [inputs, *(edge for edge, _ in biases.found)]
+        gradients = torch.autograd.grad(values.sum(), edges, allow_unused=True)
+    factors = [images, *(bias for _, bias in biases.found)]
+    pairs = zip(factors, gradients, strict=True)
+    parts = [(factor * each).detach() for factor, each in pairs if each is not None]
+    return values.detach(), parts, strides
+
+
+class _Biases(TorchFunctionMode):
+    """Collects where layers put out, and what they add there to gradient times input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[GradientEdge, Tensor]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function."""
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        bias: Tensor | None = None
+        if name in ("conv2d", "conv_transpose2d", "linear", "batch_norm"):
+            bias = func(torch.zeros_like(args[0][:1]), *args[1:], **kwargs).detach()
+        elif name.rstrip("_") in _ACTIVATIONS:  # its value, less its slope times its input
+            leaf = args[0].detach().clone().requires_grad_()
+            value = func(leaf.clone(), *args[1:], **kwargs)  # a clone, for in-place activations
+            [slope] = torch.autograd.grad(value.sum(), leaf)
+            bias = value.detach() - slope * leaf.detach()
+        output = func(*args, **kwargs)
+        if bias is not None and output.requires_grad:
+            self.found.append((get_gradient_edge(output), bias))
+        return output

@@ -5,8 +5,6 @@ from typing import get_args
 from visattn.attribution import (  # noqa: F401 (each registers its methods)
     attention,
     cam,
-    channel_cam,
-    fullgrad,
     gates,
     gradient,
     legrad,

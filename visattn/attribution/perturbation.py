@@ -335,7 +335,8 @@ def evaluate_target(
     if isinstance(target, Score) and kind == "class":
         parts = images.split(internal_batch_size or len(images))
         scores = torch.cat([subject.scores(part) for part in parts])
-        target.keep_first(scores[: shape[1]])
+        if target.first_scores is None:
+            target.first_scores, target.num_images = scores[: shape[1]].detach(), shape[1]
         if score_type == "probabilities":
             scores = probabilities(at_least_float32(scores), output)
         return target(scores).unflatten(0, shape)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from visattn.attribution.dense_targets import QueryTarget
 from visattn.attribution.targets import DenseTarget, is_function
-from visattn.io.messages import did_you_mean, own_name
+from visattn.io.messages import did_you_mean
 from visattn.recording.model_info import NO_ATTENTION
 from visattn.recording.subject import Subject
 from visattn.results.kinds import MapKind
@@ -60,18 +60,14 @@ class Method:
         return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
     @cached_property
-    def needs_target(self) -> bool:
-        """Whether it explains a target, such as the score of a class."""
-        return self.kind == "gradient"
-
-    @cached_property
     def on_grid(self) -> bool:
         """Whether a map lies on the grid of a layer, and not on the pixels."""
         return self.needs == "tokens" or "layers" in self.default_kwargs
 
-    def of_query(self, target: Any) -> bool:
-        """Return whether a map shows what a query of a detector attended to."""
-        return self.name == "attention" and isinstance(target, QueryTarget)
+    def explains(self, target: Any) -> bool:
+        """Whether a map depends on a target: a class, or the query that attends to the image."""
+        of_query = self.name == "attention" and isinstance(target, QueryTarget)
+        return self.kind == "gradient" or of_query
 
     def supports(
         self,
@@ -97,7 +93,7 @@ class Method:
         """
         info = subject.info
         dense = isinstance(target, DenseTarget)
-        if self.needs_target and not dense and not is_function(target):
+        if self.kind == "gradient" and not dense and not is_function(target):
             backward = self.needs in ("tokens", "gradient")
             if reason := info.output.error or (info.gradient_error if backward else ""):
                 return reason
@@ -109,25 +105,11 @@ class Method:
             return (info.features_error or "it has no layer whose features lie on a grid") + hint
         if reason := self.check(subject, target):
             return reason
-        if self.of_query(target):
+        if self.name == "attention" and isinstance(target, QueryTarget):
             return "" if info.query_layers else _NO_QUERIES
         if self.needs == "tokens" and not info.attention_layers:
             return info.attention_error or NO_ATTENTION
         return info.attention_error if self.needs == "tokens" else ""
-
-    def check_args(self, args: Mapping[str, Any]) -> None:
-        """Check the names of arguments.
-
-        Raises:
-            ValueError: If the method has no such argument.
-        """
-        known = self.default_kwargs
-        if unknown := sorted({*args} - {*known}):
-            listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
-            raise ValueError(
-                f"{self.name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
-                f"{own_name(unknown[0])}"
-            )
 
 
 METHODS: dict[str, Method] = {}

@@ -70,11 +70,6 @@ class Score:
         self.initial_values = self.initial_values or tuple(values.detach().tolist())
         return values
 
-    def keep_first(self, scores: Float[Tensor, "b k"]) -> None:
-        """Keep the class scores of the original images, if no earlier ones are kept."""
-        if self.first_scores is None:
-            self.first_scores, self.num_images = scores.detach(), len(scores)
-
     def indices(self, scores: Float[Tensor, "mb k"]) -> Int[Tensor, " mb"]:
         """Return the class of each row of scores; the first call chooses those with the highest.
 
@@ -154,7 +149,8 @@ def class_target(class_indices: Sequence[int] = (), layout: OutputLayout | None 
 
     def select(output: Any, score: Score) -> Tensor:
         scores = class_scores(output, layout=layout)
-        score.keep_first(scores)
+        if score.first_scores is None:
+            score.first_scores = scores.detach()
         return score.of_class(scores)
 
     return Score(select, "class", tuple(class_indices), layout=layout)
@@ -232,7 +228,8 @@ def resolve_target(
     if layout.error:
         raise ValueError(f"{subject.info.name} has no class {target!r}: {layout.error}")
     listed = [target] if isinstance(target, int | str) else target or ()
-    return class_target([resolve_class_index(each, subject) for each in listed], layout)
+    indices = [e if isinstance(e, int) else resolve_class_index(e, subject) for e in listed]
+    return class_target(indices, layout)
 
 
 def resolve_class_index(target: int | str, subject: Subject) -> int:

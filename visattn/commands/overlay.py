@@ -198,7 +198,7 @@ def _maps(
     for method in methods:
         own = {name: value for name, value in given.items() if name in method.default_kwargs}
         explainer.check(method.name, dense, **own)
-        if not method.needs_target or not several:
+        if not method.explains(None) or not several:
             made.append(_Map(method.name, method.title, method.name, own))
             continue
         for index, name in several:

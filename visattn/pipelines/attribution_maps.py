@@ -47,7 +47,7 @@ def compute_maps(
     """
     score = resolve_target(target, subject, batch.geometries)
     output = subject.info.output
-    if isinstance(target, QueryTarget) and method.of_query(target):
+    if isinstance(target, QueryTarget) and method.name == "attention":
         layers = {"attention_layers": subject.info.query_layers, "attention_error": ""}
         subject = replace(subject, info=replace(subject.info, **layers))
         method_args = {"queries": [target.query], **method_args}
@@ -109,7 +109,7 @@ def _common_info(
         more |= {} if feature.call is None else {"run": feature.call}
     if method.needs == "tokens" and options.get("queries") is None:
         more["rows"] = describe_read_rows(info)
-    if method.needs_target and is_class and (output.key or output.assumed):
+    if method.kind == "gradient" and is_class and (output.key or output.assumed):
         assumed = f"{output.key} (assumed)" if output.key else "assumed"
         more["scores"] = assumed if output.assumed else output.key
     if batch.preprocessing:
@@ -136,20 +136,14 @@ def _layers_behind(subject: Subject, site: str) -> str:
     return f"layer {len(sites) - len(later)} of {len(sites)}; {names} not supported: {reason}"
 
 
-def report_empty(maps: Sequence[AttentionMap], method: str) -> None:
-    """Print how many maps are empty, and the reason of the first, on stderr; nothing if none is.
-
-    Example:
-        >>> report_empty([AttentionMap(torch.eye(2), "layer4", "gradient")], "gradcam")
-    """
-    empty = [attention_map for attention_map in maps if attention_map.info.empty]
-    if empty:
-        info = empty[0].info
-        which = f"; the first, {info.image}" if info.image else ""
-        print_message(
-            f"{method} gives an empty map for {len(empty)} of {len(maps)} images{which}: "
-            f"{info.empty}; try another layer, target or method"
-        )
+def report_empty(empty: Sequence[AttentionMap], count: int, method: str) -> None:
+    """Print how many of the maps of a method are empty, and the reason of the first, on stderr."""
+    info = empty[0].info
+    which = f"; the first, {info.image}" if info.image else ""
+    print_message(
+        f"{method} gives an empty map for {len(empty)} of {count} images{which}: "
+        f"{info.empty}; try another layer, target or method"
+    )
 
 
 def stack_texts(maps: Sequence[AttentionMap], texts: Sequence[str]) -> AttentionMap:

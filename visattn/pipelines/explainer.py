@@ -6,7 +6,7 @@ method, target -> METHODS[name].function(subject, inputs, target, layers=...) --
 grid, geometry -> AttentionMap
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard, get_args
 from weakref import WeakKeyDictionary
@@ -25,6 +25,7 @@ from visattn.attribution.methods import (
 from visattn.attribution.targets import DenseTarget, Target, TargetLike
 from visattn.images.reader import ImageLike
 from visattn.images.resize import ResizeMode
+from visattn.io.messages import own_name
 from visattn.models.backbones.huggingface import (
     image_model,
     image_transform,
@@ -35,7 +36,6 @@ from visattn.pipelines.inputs import (
     ChannelNumbers,
     ModelInput,
     PreparedImages,
-    Preprocessing,
     list_inputs,
     prepare_photos,
     prepare_tensors,
@@ -239,11 +239,15 @@ class Explainer:
         self.text, self.dense = text, dense
         self.model = image_model(model)
         self.class_names = class_names or loaded.class_names or None
-        passed = Preprocessing(input_size, transform, resize_mode, mean, std)
         self._passed = transform, input_size, class_names
-        self._preprocessing = preprocessing_of(self.model, image_transform(loaded), passed)
+        self._preprocessing = preprocessing_of(
+            self.model, image_transform(loaded), input_size, transform, resize_mode, mean, std
+        )
         self._subjects: dict[Any, Subject] = {}
-        self._own = sequence_methods(self.model)
+        # By what it has, so that the models of visattn are not imported to explain others.
+        self._own = ["glimpses"] if hasattr(self.model, "glimpse_net") else []
+        if hasattr(self.model, "teacher_force"):
+            self._own = list(WORD_METHODS)
 
     def analyze(self, batch: PreparedImages | None = None) -> Subject:
         """Return the model with its metadata, at the size of prepared images if there are any.
@@ -257,15 +261,28 @@ class Explainer:
 
     def _subject(self, inputs: Tensor | None, *, described: bool) -> Subject:
         """Return the model at the size of its inputs; it is not run if it is only described."""
-        size, channels = self._preprocessing.size, self._preprocessing.channels
+        made = self._preprocessing
+        size, channels = (
+            made.size,
+            None if isinstance(made.mean, float | int | None) else len(made.mean),
+        )
         if inputs is not None:
             size, channels = (inputs.shape[2], inputs.shape[3]), inputs.shape[1]
         key = size, channels, described
         if key not in self._subjects:
             make = describe_model if described else as_subject
-            made = self._preprocessing.colored(make(self.model, size, self.class_names, channels))
-            own = made.info.input_size, len(made.info.mean), described
-            self._subjects[key] = self._subjects.setdefault(own, made)
+            subject = make(self.model, size, self.class_names, channels)
+            count = len(subject.info.mean)
+            own = subject.info.input_size, count, described
+            if made.mean is not None and made.std is not None and channels in (None, count):
+                mean, std = (
+                    (e,) * count if isinstance(e, float | int) else tuple(e)
+                    for e in (made.mean, made.std)
+                )
+                colors = {"mean": mean, "std": std, "colors": made.source}
+                info = replace(subject.info, preprocessing_error="", **colors)
+                subject = replace(subject, info=info)
+            self._subjects[key] = self._subjects.setdefault(own, subject)
         return self._subjects[key]
 
     def prepare(
@@ -310,15 +327,21 @@ class Explainer:
         Raises:
             ValueError: With the reason and what fits.
         """
-        self._checked(None, method, target, method_args)
+        self._checked(None, self._name(method), target, method_args)
 
-    def _method(self, name: str) -> Method:
-        if "words" in self._own or name in SEQUENCE_METHODS:
+    def _name(self, method: str) -> str:
+        """Return the name of a method that is given in any spelling.
+
+        Raises:
+            ValueError: If there is no such method, or it is one of other models.
+        """
+        name = find_name(method, (*METHODS, *SEQUENCE_METHODS))
+        if name not in self._own and ("words" in self._own or name in SEQUENCE_METHODS):
             raise ValueError(
                 f"{name} does not fit a {type(self.model).__name__}; supported methods: "
                 f"{', '.join(self.methods())}"
             )
-        return get_method(name)
+        return name if name in self._own or name in METHODS else get_method(name).name
 
     def _checked(
         self,
@@ -326,14 +349,20 @@ class Explainer:
         name: str,
         target: Any,
         method_args: Mapping[str, Any],
-    ) -> tuple[Subject, Method, dict[str, Any]]:
-        """Return model, method and its arguments, after checking that they fit."""
-        method, args = self._method(name), dict(method_args)
+    ) -> tuple[Subject, dict[str, Any]]:
+        """Return the model and the arguments of a method, after checking that they fit."""
+        method, args = METHODS[name], dict(method_args)
         dense = isinstance(target, DenseTarget)
         # A dense model is not probed, but for its attention.
         described = (dense or self.dense) and method.needs != "tokens"
         subject = self._subject(None if batch is None else batch.inputs, described=described)
-        method.check_args(args)
+        known = method.default_kwargs
+        if unknown := sorted({*args} - {*known}):
+            listed = ", ".join(f"{name}={value!r}" for name, value in known.items())
+            raise ValueError(
+                f"{name} has no argument {unknown[0]!r}; it takes {listed or 'no arguments'}"
+                f"{own_name(unknown[0])}"
+            )
         if reason := method.supports(subject, target, args):
             of = f" with a {type(target).__name__}" if dense else ""
             # of this size of images: the model may not run on another
@@ -347,7 +376,7 @@ class Explainer:
         if described and method.needs == "features" and "layers" not in args and batch is not None:
             info = replace(subject.info, feature_layers=(bottleneck_layer(subject),))
             subject = replace(subject, info=info)
-        return subject, method, args
+        return subject, args
 
     def _layers(self, layers: Any, method: Method) -> Any:
         """Return modules by their names; one layer by itself, as methods of one layer take it."""
@@ -389,9 +418,7 @@ class Explainer:
         own = self._own
         names = [method] if isinstance(method, str) else list(method)
         names = [own[0] if own and name == "auto" else name for name in names]
-        names = [find_name(name, (*METHODS, *SEQUENCE_METHODS)) for name in names]
-        for name in {*names} - {*own, "auto"}:
-            self._method(name)
+        names = [name if name == "auto" else self._name(name) for name in names]
         first, step = None, batch_size
         if not {*names} <= {*own}:
             first = self._prepare(listed[:1], dense=dense)
@@ -400,8 +427,17 @@ class Explainer:
                 names = [chosen if name == "auto" else name for name in names]
             if dense or (len(listed) > 1 and not self.analyze(first).independent):
                 step = 1
-        arguments = arguments_of_methods(names, method_args)
-        made: dict[str, list[list[AttentionMap]]] = {name: [] for name in arguments}
+        # With several methods an argument is of those that have it, and an unknown one of all.
+        known = {n: METHODS[n].default_kwargs if n in METHODS else method_args for n in names}
+        arguments = {
+            name: {
+                key: value
+                for key, value in method_args.items()
+                if key in own_args or not any(key in each for each in known.values())
+            }
+            for name, own_args in known.items()
+        }
+        made: dict[str, list[list[AttentionMap]]] = {name: [] for name in names}
         for start in range(0, len(listed), step):
             part = listed[start : start + step]
             batch = first
@@ -416,7 +452,8 @@ class Explainer:
                     rows += self._rows(batch, name, wanted, arguments[name])
         of_method: dict[str, list[Any]] = {}
         for name, rows in made.items():
-            report_empty([each for row in rows for each in row], name)
+            if empty := [each for row in rows for each in row if each.info.empty]:
+                report_empty(empty, sum(map(len, rows)), name)
             of_method[name] = list(rows) if is_list(target) else [row[0] for row in rows]
             if is_list(self.text):
                 of_method[name] = [stack_texts(row, self.text) for row in rows]
@@ -437,13 +474,13 @@ class Explainer:
             ValueError: If the method does not fit.
         """
         each = target if is_list(target) else [target] * len(batch.originals)
-        rows = self._rows(batch, method, [[one] for one in each], method_args)
+        rows = self._rows(batch, self._name(method), [[one] for one in each], method_args)
         return [made for [made] in rows]
 
     def _rows(
         self,
         batch: PreparedImages,
-        method: str,
+        name: str,
         targets: Sequence[Sequence[Any]],
         method_args: Mapping[str, Any],
     ) -> list[list[AttentionMap]]:
@@ -451,18 +488,28 @@ class Explainer:
 
         A method that explains no class computes one map per image.
         """
-        first = targets[0][0]
-        subject, chosen, args = self._checked(batch, method, first, method_args)
-        if not (chosen.needs_target or chosen.of_query(first)):
+        first, method = targets[0][0], METHODS[name]
+        subject, args = self._checked(batch, name, first, method_args)
+        if not method.explains(first):
             same = first if all(each is first for row in targets for each in row) else None
-            maps = compute_maps(subject, batch, chosen, same, args)
+            maps = compute_maps(subject, batch, method, same, args)
             return [[made] * len(row) for made, row in zip(maps, targets, strict=True)]
         rows: list[list[AttentionMap]] = [[] for _ in targets]
-        for images, target in _runs(targets):
-            part = batch if len(images) == len(targets) else batch.select(images)
-            maps = compute_maps(subject, part, chosen, target, args)
-            for image, made in zip(images, maps, strict=True):
-                rows[image].append(made)
+        for position in range(max(map(len, targets))):
+            # classes of all images go together, as one class of each; other targets if they are one
+            alike: dict[object, list[int]] = {}
+            for image, row in enumerate(targets):
+                if position < len(row):
+                    is_class = isinstance(row[position], int | str)
+                    alike.setdefault("class" if is_class else id(row[position]), []).append(image)
+            for kind, images in alike.items():
+                wanted = [targets[image][position] for image in images]
+                part = batch if len(images) == len(targets) else batch.select(images)
+                target = wanted if kind == "class" else wanted[0]
+                for image, made in zip(
+                    images, compute_maps(subject, part, method, target, args), strict=True
+                ):
+                    rows[image].append(made)
         return rows
 
     def _default(self, batch: PreparedImages, target: Any, layers: Any) -> str:
@@ -549,14 +596,6 @@ def _state(model: nn.Module) -> list[Any]:
     return [*attributes, *written]
 
 
-def sequence_methods(model: nn.Module) -> list[str]:
-    """Return the methods of a captioner or of a glimpse model; none for others."""
-    # By what it has, so that the models of visattn are not imported to explain others.
-    if hasattr(model, "teacher_force"):
-        return list(WORD_METHODS)
-    return ["glimpses"] if hasattr(model, "glimpse_net") else []
-
-
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:
     """Return whether a value is a list of methods or targets.
 
@@ -565,26 +604,6 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:
         (True, False)
     """
     return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def arguments_of_methods(
-    names: Sequence[str], method_args: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Return the arguments of each method: those that it has, and those that none has.
-
-    Example:
-        >>> arguments_of_methods(["gradcam", "occlusion"], {"stride": 8})
-        {'gradcam': {}, 'occlusion': {'stride': 8}}
-    """
-    # Methods of captioners take any argument of `caption`.
-    known = {
-        name: METHODS[name].default_kwargs if name in METHODS else method_args for name in names
-    }
-    unknown = {*method_args}.difference(*known.values())
-    return {
-        name: {key: value for key, value in method_args.items() if key in own or key in unknown}
-        for name, own in known.items()
-    }
 
 
 def targets_per_image(target: Targets, count: int) -> list[list[Any]]:
@@ -609,24 +628,6 @@ def targets_per_image(target: Targets, count: int) -> list[list[Any]]:
             f"such lists, one for each of {count} images; got {target!r}"
         )
     return rows
-
-
-def _runs(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[list[int], Any]]:
-    """Yield images, by their indices, with the next target of them: a class of each, or one of all.
-
-    Example:
-        >>> list(_runs([["cat", "dog"], ["cow"]]))
-        [([0, 1], ['cat', 'cow']), ([0], ['dog'])]
-    """
-    for position in range(max(map(len, rows))):
-        alike: dict[object, list[int]] = {}
-        for image, row in enumerate(rows):
-            if position < len(row):
-                is_class = isinstance(row[position], int | str)
-                alike.setdefault("class" if is_class else id(row[position]), []).append(image)
-        for kind, images in alike.items():
-            wanted = [rows[image][position] for image in images]
-            yield images, wanted if kind == "class" else wanted[0]
 
 
 def _refuse_arguments(method: str, *arguments: Any) -> None:

@@ -81,7 +81,7 @@ class Preprocessing:
     """What is passed in place of the preprocessing that a model states; None for what it states.
 
     Args:
-        input_size: Height and width of the input, or both in one number.
+        size: Height and width of all inputs, if they are known without the images.
         transform: Steps of torchvision or timm that end in normalized tensors.
         resize_mode: How images get the shape of the input: `crop`, `squash` or `pad`.
         mean: Mean of the channels that images are normalized with, in the unit of their values.
@@ -89,29 +89,12 @@ class Preprocessing:
         source: Where mean and std come from.
     """
 
-    input_size: int | tuple[int, int] | None = None
+    size: tuple[int, int] | None = None
     transform: Any = None
     resize_mode: ResizeMode | None = None
     mean: ChannelNumbers | None = None
     std: ChannelNumbers | None = None
     source: str = PASSED_COLORS
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """Height and width of all inputs, if they are known without the images."""
-        if self.transform is None:
-            return None if self.input_size is None else parse_image_size(self.input_size)
-        try:
-            sizes = {geometry_of_transform(self.transform, each).input_size for each in _SIZES}
-        except ValueError:  # reported when it is applied
-            return None
-        return sizes.pop() if len(sizes) == 1 else None
-
-    @property
-    def channels(self) -> int | None:
-        """Number of channels that mean and std name."""
-        lengths = [len(each) for each in (self.mean, self.std) if isinstance(each, Sequence)]
-        return max(lengths, default=None)
 
     def whole(self, model: nn.Module) -> "Preprocessing":
         """Return the preprocessing that shows the whole of each image to a dense model.
@@ -124,54 +107,60 @@ class Preprocessing:
         """
         if self.transform is not None or self.resize_mode is not None:
             return self
-        if self.input_size is None and internal_transform(model) is not None:
+        if self.size is None and internal_transform(model) is not None:
             from torchvision.transforms import v2  # slow to import
 
             scaled = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
             return replace(self, transform=scaled)
         return replace(self, resize_mode="pad")
 
-    def colored(self, subject: Subject) -> Subject:
-        """Return a subject whose images are normalized with this mean and std, if there are any."""
-        channels = len(subject.info.mean)
-        if self.mean is None or self.std is None or self.channels not in (None, channels):
-            return subject
-        mean, std = (
-            (float(each),) * channels if isinstance(each, int | float) else tuple(map(float, each))
-            for each in (self.mean, self.std)
-        )
-        colors = {"mean": mean, "std": std, "colors": self.source, "preprocessing_error": ""}
-        return replace(subject, info=replace(subject.info, **colors))
 
-
-def preprocessing_of(model: nn.Module, own_transform: Any, passed: Preprocessing) -> Preprocessing:
+def preprocessing_of(
+    model: nn.Module,
+    own_transform: Any = None,
+    input_size: int | tuple[int, int] | None = None,
+    transform: Any = None,
+    resize_mode: ResizeMode | None = None,
+    mean: ChannelNumbers | None = None,
+    std: ChannelNumbers | None = None,
+) -> Preprocessing:
     """Return the preprocessing of a model: what was passed, and what it was loaded with.
 
     Args:
         model: The model.
         own_transform: Preprocessing that it was loaded with, or None.
-        passed: What is used in place of it. A transform may be an image processor of transformers.
+        input_size: As for `visattn.Explainer`, like all that follows.
+        transform: Also an image processor of transformers.
+        resize_mode: `crop`, `squash` or `pad`.
+        mean: A number of all channels, or one of each.
+        std: A number of all channels, or one of each.
 
     Raises:
         ValueError: If arguments contradict each other or the model.
 
     Example:
-        >>> passed = Preprocessing(input_size=32, mean=0.5, std=0.25)
-        >>> preprocessing_of(nn.Conv2d(3, 2, 1), None, passed).size
+        >>> preprocessing_of(nn.Conv2d(3, 2, 1), None, 32, mean=0.5, std=0.25).size
         (32, 32)
     """
-    made = passed
-    if passed.transform is not None:
-        if passed != Preprocessing(transform=passed.transform):
-            raise ValueError(
-                "the transform resizes images and normalizes them, got input_size=, resize_mode=, "
-                "mean= or std= too: pass only one of them"
-            )
-        if is_image_processor(passed.transform):
-            made = Preprocessing(transform=processor_transform(passed.transform))
-    elif own_transform is not None and passed == Preprocessing():
-        made = Preprocessing(transform=own_transform)
-    elif own_transform is not None and passed.mean is None:  # only its size is replaced
+    passed = any(each is not None for each in (input_size, resize_mode, mean, std))
+    source = PASSED_COLORS
+    if transform is not None and passed:
+        raise ValueError(
+            "the transform resizes images and normalizes them, got input_size=, resize_mode=, "
+            "mean= or std= too: pass only one of them"
+        )
+    if (mean is None) != (std is None):
+        raise ValueError(f"mean and std belong together, got {mean} and {std}")
+    if mean is not None and own_network(model) is not None:
+        raise ValueError(
+            f"{type(model).__name__} normalizes images itself, with the mean and std of its "
+            "training: mean and std have no use"
+        )
+    if transform is not None and is_image_processor(transform):
+        transform = processor_transform(transform)
+    elif transform is None and own_transform is not None and not passed:
+        transform = own_transform
+    elif own_transform is not None and transform is None and mean is None:  # only its size changes
         (mean, std), *more = _colors(own_transform) or [(0.0, 1.0)]
         if more:
             raise ValueError(
@@ -179,15 +168,23 @@ def preprocessing_of(model: nn.Module, own_transform: Any, passed: Preprocessing
                 "std, so that it cannot be resized otherwise: leave out input_size and "
                 "resize_mode, or pass transform="
             )
-        made = replace(passed, mean=mean, std=std, source="preprocessing that was loaded")
-    if (passed.mean is None) != (passed.std is None):
-        raise ValueError(f"mean and std belong together, got {passed.mean} and {passed.std}")
-    if passed.mean is not None and own_network(model) is not None:
-        raise ValueError(
-            f"{type(model).__name__} normalizes images itself, with the mean and std of its "
-            "training: mean and std have no use"
+        source = "preprocessing that was loaded"
+    size = None if input_size is None else parse_image_size(input_size)
+    if transform is not None:
+        try:
+            sizes = {geometry_of_transform(transform, each).input_size for each in _SIZES}
+        except ValueError:  # reported when it is applied
+            sizes = set()
+        size = sizes.pop() if len(sizes) == 1 else None
+    count = max((len(each) for each in (mean, std) if isinstance(each, Sequence)), default=None)
+    if count is not None:  # one number counts for every channel
+        mean, std = (
+            (float(each),) * count
+            if isinstance(each, int | float)
+            else tuple(map(float, each or ()))
+            for each in (mean, std)
         )
-    return made
+    return Preprocessing(size, transform, resize_mode, mean, std, source)
 
 
 def prepare_photos(
@@ -226,8 +223,7 @@ def prepare_photos(
         mean, std = next(iter(_colors(passed.transform)[::-1]), (None, None))
         made |= {"resize": "transform", "mean": mean, "std": std, "source": "transform"}
     else:
-        _check_known(info, originals)
-        _say_assumed(info, passed.resize_mode)
+        _check_colors(info, originals, passed.resize_mode)
         made |= {"size_source": info.size_source} if info.size_source else {}
         has_values = any(image.values is not None for image in originals)
         if passed.resize_mode is None and info.library == "timm" and not has_values:
@@ -263,8 +259,10 @@ def note_photo(model: nn.Module, image: LoadedImage) -> None:
             print_message(text)
 
 
-def _check_known(info: ModelInfo, originals: Sequence[LoadedImage]) -> None:
-    """Refuse photos whose colors the model would get wrong."""
+def _check_colors(
+    info: ModelInfo, originals: Sequence[LoadedImage], resize_mode: ResizeMode | None
+) -> None:
+    """Refuse photos whose colors the model would get wrong; print once what is assumed of them."""
     if info.preprocessing_error:
         raise ValueError(
             f"the colors that {info.name} takes are not known: {info.preprocessing_error}; pass "
@@ -282,10 +280,6 @@ def _check_known(info: ModelInfo, originals: Sequence[LoadedImage]) -> None:
                 f"[y, x, {channels}] or .npy files, or wrap the model in a module that makes the "
                 "other channels"
             )
-
-
-def _say_assumed(info: ModelInfo, resize_mode: ResizeMode | None) -> None:
-    """Print once what is assumed of the images of a model."""
     assumed = [info.colors.removeprefix("assumed: ")] if info.colors.startswith("assumed") else []
     if info.size_source == "assumed":
         assumed.append(f"{info.input_size[0]} x {info.input_size[1]} pixels")

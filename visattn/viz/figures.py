@@ -26,7 +26,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from torch import Tensor
 
-from visattn.attribution.regions import mask_from_runs
+from visattn.attribution.dense_targets import mask_from_runs
 from visattn.geometry.affine import Box, Geometry
 from visattn.images.formats import encode_png
 from visattn.images.reader import ImageLike, LoadedImage, list_images

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from visattn.attribution.dense_targets import mask_from_runs
 from visattn.attribution.methods import METHODS
-from visattn.attribution.regions import mask_from_runs
 from visattn.geometry.affine import Geometry
 from visattn.images.reader import ImageLike, LoadedImage, read_image, render_tensor, single_image
 from visattn.results.attention_map import AttentionMap
