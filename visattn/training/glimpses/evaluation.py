@@ -6,13 +6,14 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from visattn.data.classification.digit_sequences import DigitSequenceBatch
 from visattn.data.loading import per_sample_uniforms
 from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.pipelines.scanpath import raster_scanpaths
 from visattn.results.kinds import IGNORE_LABEL
-from visattn.training.glimpses.losses import label_per_glimpse, label_sequences, total_cross_entropy
+from visattn.training.glimpses.losses import label_sequences
 from visattn.training.metrics import ClassCounts, Evaluation, Sums, WeightedMean, chance_level
 from visattn.training.reduce import all_gather_union
 
@@ -55,12 +56,13 @@ class GlimpseErrors(Sums):
 
     def update(self, scores: Float[Tensor, "n t k"], labels: Int[Tensor, "n ..."]) -> None:
         """Add logits or probabilities after each glimpse, and the true classes."""
-        chosen, targets = scores.argmax(-1), label_per_glimpse(labels, scores.shape[1])
-        wrong = (chosen != targets) & (targets != IGNORE_LABEL)
-        step = scores.shape[1] // label_sequences(labels).shape[1]
-        self.wrong += wrong.sum(0)
-        self.count += (targets != IGNORE_LABEL).sum(0)
-        self.wrong_images += wrong[:, step - 1 :: step].any(1).sum()
+        targets = label_sequences(labels)[..., None]
+        chosen = scores.argmax(-1).unflatten(1, (targets.shape[1], -1))  # [n s g]
+        present = (targets != IGNORE_LABEL).expand_as(chosen)
+        wrong = (chosen != targets) & present
+        self.wrong += wrong.sum(0).flatten()
+        self.count += present.sum(0).flatten()
+        self.wrong_images += wrong[..., -1].any(1).sum()
         self.images += len(labels)
 
     def compute(self) -> Float[Tensor, ""]:
@@ -161,7 +163,12 @@ class GlimpseEvaluation(Evaluation):
         for source, logits in logits_by_source:
             self._error(source).update(logits, labels)
             if source == "greedy":
-                self.loss.update(*total_cross_entropy(logits, labels))
+                targets = label_sequences(labels)
+                read = logits.unflatten(1, (targets.shape[1], -1))[:, :, -1].flatten(0, 1)
+                loss = cross_entropy(
+                    read, targets.flatten(), reduction="sum", ignore_index=IGNORE_LABEL
+                )
+                self.loss.update(loss, (targets != IGNORE_LABEL).sum())
 
     def compute(self) -> dict[str, Tensor]:
         """Return the error of each source of locations, and the loss."""

@@ -34,89 +34,11 @@ def label_sequences(labels: Int[Tensor, "b ..."]) -> Int[Tensor, "b s"]:
     return labels.unsqueeze(1) if labels.ndim == 1 else labels
 
 
-def label_per_glimpse(labels: Int[Tensor, "b ..."], num_glimpses: int) -> Int[Tensor, "b t"]:
-    """Return the label that each glimpse is to read; all labels take equally many glimpses.
-
-    Example:
-        >>> label_per_glimpse(torch.tensor([[7, 2]]), 4)
-        tensor([[7, 7, 2, 2]])
-    """
-    labels = label_sequences(labels)
-    if num_glimpses % labels.shape[1]:
-        raise ValueError(
-            "the number of glimpses must be a multiple of the number of labels, got "
-            f"{num_glimpses} glimpses for {labels.shape[1]} labels"
-        )
-    return labels.repeat_interleave(num_glimpses // labels.shape[1], 1)
-
-
-def true_class_log_prob(
-    logits: Float[Tensor, "b m t k"], labels: Int[Tensor, "b ..."]
-) -> Float[Tensor, "b m t_and_1"]:
-    """Return the log-probability of the true class before all glimpses and after each, in nats.
-
-    Before the first glimpse all classes are equally probable. Of a sequence, the true class is that
-    of the label that the glimpse is to read; the result of padding (`IGNORE_LABEL`) is 0.
-
-    Example:
-        >>> true_class_log_prob(torch.zeros(1, 1, 2, 4), torch.tensor([3])).exp()
-        tensor([[[0.2500, 0.2500, 0.2500]]])
-    """
-    targets = label_per_glimpse(labels, logits.shape[2])[:, None].expand(logits.shape[:3])
-    present = targets != IGNORE_LABEL
-    log_prob = categorical_log_prob(logits, targets.where(present, 0)).where(present, 0.0)
-    uniform = torch.full_like(log_prob[..., :1], -math.log(logits.shape[-1]))
-    return torch.cat([uniform, log_prob], -1)
-
-
-def log_prob_before_glimpses(
-    logits: Float[Tensor, "b m t k"], labels: Int[Tensor, "b ..."]
-) -> Float[Tensor, "b m t"]:
-    """Return the log-probability of the true class just before each glimpse, in nats.
-
-    Before the first glimpse of each label all classes are equally probable.
-
-    Example:
-        >>> logits = torch.tensor([[[[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]]]])
-        >>> log_prob_before_glimpses(logits, torch.tensor([[0, 1]])).exp().round(decimals=2)
-        tensor([[[0.5000, 1.0000, 0.5000, 1.0000]]])
-    """
-    before = true_class_log_prob(logits, labels)[..., :-1].clone()
-    first = before[..., :: logits.shape[2] // label_sequences(labels).shape[1]]
-    first.fill_(-math.log(logits.shape[-1]))  # an assignment would copy the number from the host
-    return before
-
-
 @torch.no_grad()
-def rewarded_actions(
-    logits: Float[Tensor, "b m t k"], labels: Int[Tensor, "b ..."]
-) -> Bool[Tensor, "b m t"]:
-    """Return whether the action that leads to each glimpse can still earn a reward.
-
-    These are the actions that lead to glimpses at an existing label with no earlier label misread.
-    All others must have no gradient. Whether an action counts is decided before it is taken.
-
-    Example:
-        >>> logits = torch.tensor([[[[9.0, 0.0], [9.0, 0.0], [9.0, 0.0], [9.0, 0.0]]]])
-        >>> rewarded_actions(logits, torch.tensor([[1, 1]]))
-        tensor([[[ True,  True, False, False]]])
-
-    Source:
-        Ba et al. 2015, arXiv:1412.7755, section 3.3.
-    """
-    sequences = label_sequences(labels).unsqueeze(1)
-    step = logits.shape[2] // sequences.shape[2]
-    correct = logits[:, :, step - 1 :: step].argmax(-1) == sequences
-    before = torch.cat([torch.ones_like(correct[..., :1]), correct[..., :-1]], -1)
-    counted = (sequences != IGNORE_LABEL) & before.int().cumprod(-1).bool()
-    return counted.repeat_interleave(step, -1)
-
-
-@torch.no_grad()
-def classification_rewards(
+def glimpse_rewards(
     logits: Float[Tensor, "b m t k"], labels: Int[Tensor, "b ..."], reward: RewardType = "correct"
-) -> Float[Tensor, "b m t"]:
-    """Return the reward of the action that leads to each glimpse of rollouts.
+) -> tuple[Float[Tensor, "b m t"], Bool[Tensor, "b m t"], Float[Tensor, "b m t"]]:
+    """Return the reward of the action that leads to each glimpse of rollouts, and what it rests on.
 
     The reward of a sequence of labels is the sum over its labels, each read after the last of its
     glimpses. An action is rewarded for the label that it leads to and for all later ones. The first
@@ -124,36 +46,49 @@ def classification_rewards(
 
     Args:
         logits: Class logits after each glimpse.
-        labels: True classes, or sequences of them padded with `IGNORE_LABEL`.
+        labels: True classes, or sequences of them padded with `IGNORE_LABEL`; all take equally many
+            glimpses.
         reward: As in `GlimpseTask`; the `gain` of later labels is their probability.
 
+    Returns:
+        The rewards; whether an action can still earn one, which is decided before it is taken (all
+        others must have no gradient); and the log-probability of the true class just before each
+        glimpse, in nats: before the first one of a label all classes are equally probable.
+
     Example:
-        >>> logits = torch.tensor([[[[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]]]])
-        >>> classification_rewards(logits, torch.tensor([1]))
-        tensor([[[1., 1., 1.]]])
-        >>> pair = torch.tensor([[[[0.0, 9.0], [0.0, 9.0], [0.0, 9.0], [0.0, 9.0]]]])
-        >>> classification_rewards(pair, torch.tensor([[1, 1]]))
-        tensor([[[2., 2., 1., 1.]]])
+        >>> pair = torch.tensor([[[[0.0, 9.0], [0.0, 9.0], [9.0, 0.0], [9.0, 0.0]]]])
+        >>> rewards, counted, before = glimpse_rewards(pair, torch.tensor([[1, 0]]))
+        >>> rewards, before.exp().round(decimals=2)
+        (tensor([[[2., 2., 1., 1.]]]), tensor([[[0.5000, 1.0000, 0.5000, 1.0000]]]))
+        >>> glimpse_rewards(pair, torch.tensor([[0, 0]]))[1]
+        tensor([[[ True,  True, False, False]]])
+
+    Source:
+        Ba et al. 2015, arXiv:1412.7755, section 3.3.
     """
     # Six glimpses that read three labels, two for each; the second label is misread:
     #
     #     glimpse                        0  1  2  3  4  5
     #     label that it is to read       0  0  1  1  2  2
-    #     label is read after it            x     x     x      [step - 1 :: step]
+    #     label is read after it            x     x     x      [..., -1] of s labels x g glimpses
     #     right                             1     0     1
     #     reward `correct` to go         1  1  0  0  0  0      the third label does not count
-    #     action can earn a reward       1  1  1  1  0  0      `rewarded_actions`
-    sequences = label_sequences(labels).unsqueeze(1)
-    step = logits.shape[2] // sequences.shape[2]
-    counted = rewarded_actions(logits, labels)
-    if reward == "correct":
-        rewards = (logits[:, :, step - 1 :: step].argmax(-1) == sequences).to(logits.dtype)
-    else:
-        rewards = true_class_log_prob(logits, labels)[:, :, step::step].exp()
-    to_go = rewards_to_go(rewards * counted[..., ::step]).repeat_interleave(step, -1)
+    #     action can earn a reward       1  1  1  1  0  0
+    sequences = label_sequences(labels)[:, None]  # [b 1 s]
+    by_label = logits.unflatten(2, (sequences.shape[2], -1))  # [b m s g k]
+    right = by_label[..., -1, :].argmax(-1) == sequences
+    so_far = torch.cat([torch.ones_like(right[..., :1]), right[..., :-1]], -1).int().cumprod(-1)
+    counted = (sequences != IGNORE_LABEL) & so_far.bool()
+    targets = sequences.clamp(min=0)[..., None].expand(by_label.shape[:-1])
+    after = categorical_log_prob(by_label, targets)
+    uniform = torch.full_like(after[..., :1], -math.log(logits.shape[-1]))
+    before = torch.cat([uniform, after[..., :-1]], -1)
+    earned = right.to(logits.dtype) if reward == "correct" else after[..., -1].exp()
+    rewards = rewards_to_go(earned * counted)[..., None].expand_as(before)
+    counted = counted[..., None].expand_as(before)
     if reward == "gain":
-        to_go = (to_go - log_prob_before_glimpses(logits, labels).exp()) * counted
-    return to_go
+        rewards = (rewards - before.exp()) * counted
+    return rewards.flatten(2), counted.flatten(2), before.flatten(2)
 
 
 class ValueBaseline(nn.Module):
@@ -236,11 +171,10 @@ def compute_glimpse_losses(
     """
     # Action i leads to glimpse i; a given first location is none.
     first = rollout.logits.shape[2] - rollout.policy_means.shape[2]
-    rewards = classification_rewards(rollout.logits, labels, reward)[..., first:]
-    rewarded = rewarded_actions(rollout.logits, labels)[..., first:]
-    log_probs = log_prob_before_glimpses(rollout.logits.detach(), labels)
-    values = baseline(rollout.policy_states, log_probs[..., first:])
-    advantages = (rewards - values.detach()) * rewarded
+    known = glimpse_rewards(rollout.logits, labels, reward)
+    rewards, counted, log_probs = (each[..., first:] for each in known)
+    values = baseline(rollout.policy_states, log_probs)
+    advantages = (rewards - values.detach()) * counted
     expected_rewards = rewards - advantages
     if normalize_advantages and advantages.numel() > 1:
         advantages = advantages / all_reduce_std(advantages).clamp(min=1e-6)
@@ -249,26 +183,11 @@ def compute_glimpse_losses(
     return GlimpseLosses(
         classification=_classification_loss(rollout.logits, labels, aux_loss_weight),
         policy=policy_loss_weight * reinforce_loss(chosen, advantages),
-        baseline=value_baseline_loss(values, rewards, rewarded) if rewards.numel() else nothing,
+        baseline=value_baseline_loss(values, rewards, counted) if rewards.numel() else nothing,
         rewards=rewards,
         expected_rewards=expected_rewards,
         advantages=advantages.detach(),
     )
-
-
-def total_cross_entropy(
-    logits: Float[Tensor, "b t k"], labels: Int[Tensor, "b ..."]
-) -> tuple[Float[Tensor, ""], int]:
-    """Return the summed cross-entropy, in nats, of all labels after their last glimpse, and count.
-
-    Padding is left out of both.
-    """
-    sequences = label_sequences(labels)
-    step = logits.shape[1] // sequences.shape[1]
-    read = logits[:, step - 1 :: step].flatten(0, 1)
-    targets = sequences.flatten()
-    total = cross_entropy(read, targets, reduction="sum", ignore_index=IGNORE_LABEL)
-    return total, int((targets != IGNORE_LABEL).sum())
 
 
 def label_targets(
@@ -307,11 +226,12 @@ def _classification_loss(
     labels: Int[Tensor, "b ..."],
     aux_loss_weight: float,
 ) -> Float[Tensor, ""]:
-    targets = label_per_glimpse(labels, logits.shape[2])[:, None].expand(logits.shape[:3])
-    step = logits.shape[2] // label_sequences(labels).shape[1]
+    sequences = label_sequences(labels)
+    by_label = logits.unflatten(2, (sequences.shape[1], -1))
+    targets = sequences[:, None, :, None].expand(by_label.shape[:-1])
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
-        return cross_entropy(logits.flatten(0, 2), targets.flatten(), ignore_index=IGNORE_LABEL)
+        return cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORE_LABEL)
 
-    last = loss(logits[:, :, step - 1 :: step], targets[:, :, step - 1 :: step])
-    return last + aux_loss_weight * loss(logits, targets) if aux_loss_weight else last
+    last = loss(by_label[..., -1, :], targets[..., -1])
+    return last + aux_loss_weight * loss(by_label, targets) if aux_loss_weight else last
