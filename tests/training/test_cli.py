@@ -21,8 +21,8 @@ from visattn.data.scenes.dataset import Scenes
 from visattn.models.config import model_config
 from visattn.models.saving import load
 from visattn.pipelines.captioning import caption
+from visattn.training.cli import latest_run_dir, next_run_dir
 from visattn.training.command import find_config, with_configs, with_run
-from visattn.training.run_dir import latest_run_dir, next_run_dir
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -213,20 +213,18 @@ def test_print_config_shows_every_default_and_null_is_none(tiny: Path, capsys: C
 def test_help_lists_the_options_of_any_class_of_a_config(capsys: Capsys) -> None:
     for words, lines in (
         ("--model.help CaptioningTask", (
-            "  --model.captioner Captioner (required)",
-            "      The captioner; it gets its vocabulary from the data. One of KnowingWhenToLook,",
-            "  --model.doubly_stochastic_weight float (default 0.0)",
-            "  --model.monitor str | null (default null)",
-            "  --model.optim.warmup_steps int | float (default 100)")),
+            "  --model.captioner CAPTIONER", "(required, type: Callable[[list[str]], Captioner]",
+            "  --model.doubly_stochastic_weight DOUBLY", "(type: float, default: 0.0)",
+            "visattn.models.KnowingWhenToLook", "  --model.optim.warmup_steps WARMUP_STEPS")),
         ("--model.classifier.help=TimmClassifier", (
-            "TimmClassifier: timm model with a new head and attention blocks inserted at chosen",
-            "  --model.classifier.name str (required)")),
-        ("--data.source.help ClassFolders", ("  --data.source.root str (required)",)),
+            "timm model with a new head and attention blocks inserted at chosen",
+            "  --model.classifier.name NAME", "Name of the timm model. (required, type: str)")),
+        ("--data.source.help ClassFolders", ("  --data.source.root ROOT",)),
     ):  # fmt: skip
         assert main(["fit", *words.split()]) == 0
         printed = capsys.readouterr().out
         for line in lines:
-            assert f"\n{line}" in f"\n{printed}", words
+            assert line in printed, words
         assert "data_info" not in printed
 
 

@@ -19,8 +19,7 @@ from visattn.models import (
     VisionTransformer,
 )
 from visattn.results.kinds import SPECIAL_TOKENS
-from visattn.training.optim import OptimConfig, cosine, trapezoid
-from visattn.training.parameters import parameters_by_part, undecayed
+from visattn.training.optim import OptimConfig, cosine, parameters_by_part, trapezoid, undecayed
 
 
 @given(

@@ -1,16 +1,13 @@
 """Lightning's parser of configs and command lines, with trusted imports, short errors and help."""
 
-import inspect
 import os
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import is_dataclass
+from argparse import SUPPRESS
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, NoReturn, Union, get_args, get_origin
+from typing import Any, NoReturn
 
 import torch
 import yaml
@@ -252,36 +249,10 @@ def class_help(words: Sequence[str]) -> str | None:
         raise ValueError(f"--{option}.help needs a class, such as {', '.join(choices)}")
     if (described := known.get(name.rpartition(".")[2])) is None:
         raise ValueError(unknown_class(name, option))
-    title = (inspect.getdoc(described) or "").partition("\n")[0]
-    return "\n".join([f"{described.__name__}: {title}", "", *_options(described, option)])
+    parser = Parser(usage=SUPPRESS, description=None, add_help=False)
+    parser.add_class_arguments(described, option, skip=_BY_THE_DATA)
+    return parser.format_help()
 
 
-def _options(described: type, option: str, given: Any = None) -> Iterator[str]:
-    """Yield lines about the options of a class, and of the settings among them."""
-    known = known_classes()
-    for each in get_signature_parameters(described):
-        name, default = f"{option}.{each.name}", getattr(given, each.name, each.default)
-        if is_dataclass(default):
-            yield from _options(type(default), name, default)
-        elif each.name not in ("data_info", "class_names", "words", "answers"):  # by the data
-            kind = _kind(each.annotation)
-            shown = "null" if default is None else repr(default)
-            text = "required" if default is inspect.Parameter.empty else f"default {shown}"
-            yield f"  --{name} {kind} ({text})"
-            base = known.get(kind.partition(" ")[0], type(None))
-            choices = [k for k, value in known.items()
-                       if issubclass(value, base) and value is not base]  # fmt: skip
-            listed = f" One of {', '.join(choices)}; --{name}.help CLASS." if choices else ""
-            yield textwrap.indent(textwrap.fill(f"{each.doc or ''}{listed}", 90), " " * 6)
-
-
-def _kind(annotation: Any) -> str:
-    """Return the type of an option; a factory is written as the class that it makes."""
-    kinds = get_args(annotation)
-    if get_origin(annotation) in (Union, UnionType):
-        return " | ".join(map(_kind, kinds))
-    if annotation is type(None):
-        return "null"
-    if get_origin(annotation) is Callable:
-        return _kind(kinds[-1])
-    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", inspect.formatannotation(annotation))
+_BY_THE_DATA = {"data_info", "class_names", "words", "answers"}
+"""Arguments that a data module gives."""

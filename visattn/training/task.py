@@ -23,8 +23,7 @@ from visattn.models.weights import describe_mismatch
 from visattn.training.checkpoint import check_weights_before_saving, normalize_loop_state
 from visattn.training.data_module import DataModule, InputSpec
 from visattn.training.metrics import Evaluation
-from visattn.training.optim import OptimConfig
-from visattn.training.parameters import parameters_by_part, undecayed
+from visattn.training.optim import OptimConfig, parameters_by_part, undecayed
 from visattn.training.reduce import all_gather_union, seed_step
 
 _OPTIM = OptimConfig()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.config import build_model, model_config
-from visattn.training.parameters import parameters_by_part
+from visattn.training.optim import parameters_by_part
 
 NAME, CLASSES = "test_resnet", ("daisy", "rose", "tulip")
 SIZE: dict[str, Any] = {"img_size": (96, 64), "mean": (0.5,) * 3, "std": (0.5,) * 3}

@@ -21,13 +21,12 @@ from visattn.functional.captions import SampledCaptions
 from visattn.metrics.ngrams import idf_table, ngram_counts, weighted_ngrams
 from visattn.models.backbones.timm_encoder import TimmEncoder
 from visattn.models.captioning.show_attend_tell import ShowAttendTell
+from visattn.models.config import model_config
 from visattn.results.kinds import END, START
 from visattn.training.captioning import scst
 from visattn.training.captioning.data import CaptionData
 from visattn.training.captioning.scst import BANNED_TOKENS, SCSTTask
 
-# SCSTTask disables dropout.
-pytestmark = pytest.mark.filterwarnings("ignore:Found .* in eval mode")
 REFERENCES = {
     "mat": ("a dog on a mat", "the dog lies on a mat"),
     "car": ("two red cars", "cars on a road"),
@@ -105,14 +104,12 @@ def test_log_probs_match_the_decoder_step_by_step() -> None:
         assert actual == pytest.approx(expected, abs=1e-5)
 
 
-def test_dropout_is_disabled_in_training_mode() -> None:
+def test_dropout_is_disabled_and_kept_in_the_config() -> None:
     words = list(build_task().model.words)
     task = SCSTTask(lambda vocabulary: build(vocabulary, dropout=0.5), {"words": words}).train()
-    task.on_train_epoch_start()
     drops = [module for module in task.model.modules() if isinstance(module, nn.Dropout)]
-    assert drops
-    assert not any(module.training for module in drops)
-    assert task.model.training
+    assert [drop.p for drop in drops] == [0.0] * len(drops) != []
+    assert model_config(task.model)["arguments"]["dropout"] == 0.5
 
 
 def test_the_frequencies_are_those_of_the_training_photos(tmp_path: Path) -> None:

@@ -66,6 +66,9 @@ class SCSTTask(CaptioningTask):
         self.max_length = max_length
         self.idf_table: IdfTable = IdfTable({}, 0.0)  # counted in on_fit_start
         self.references: dict[str, list[WeightedNgrams]] = {}
+        for module in self.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0  # in this training: the config of the model keeps its rate
 
     def on_fit_start(self) -> None:
         """Count document frequencies over the references of the training photos."""
@@ -86,17 +89,6 @@ class SCSTTask(CaptioningTask):
             name: [weighted_ngrams(ngrams, idf) for ngrams in captions]
             for name, captions in counts.items()
         }
-
-    def on_train_start(self) -> None:
-        """Disable dropout; a run that resumes within an epoch has no epoch start."""
-        super().on_train_start()
-        self.on_train_epoch_start()
-
-    def on_train_epoch_start(self) -> None:
-        """Disable dropout."""
-        for module in self.model.modules():
-            if isinstance(module, nn.Dropout):
-                module.eval()
 
     def training_step(self, batch: CaptionBatch, batch_idx: int) -> Tensor:
         """Return the REINFORCE loss of sampled captions."""

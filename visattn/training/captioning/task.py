@@ -37,8 +37,7 @@ from visattn.training.captioning.metrics import (
     SCENE_MAP_METRICS,
 )
 from visattn.training.data_module import InputSpec
-from visattn.training.optim import OptimConfig
-from visattn.training.parameters import encoder_and_decoder
+from visattn.training.optim import OptimConfig, encoder_and_decoder
 from visattn.training.reduce import ddp_loss_scale, world_size
 from visattn.training.task import Task
 
