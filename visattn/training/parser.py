@@ -250,9 +250,6 @@ def class_help(words: Sequence[str]) -> str | None:
     if (described := known.get(name.rpartition(".")[2])) is None:
         raise ValueError(unknown_class(name, option))
     parser = Parser(usage=SUPPRESS, description=None, add_help=False)
-    parser.add_class_arguments(described, option, skip=_BY_THE_DATA)
+    given = {"data_info", "class_names", "words", "answers"}  # by the data
+    parser.add_class_arguments(described, option, skip={*given})
     return parser.format_help()
-
-
-_BY_THE_DATA = {"data_info", "class_names", "words", "answers"}
-"""Arguments that a data module gives."""
