@@ -98,6 +98,7 @@ def test_parts_together_write_what_one_run_writes(images: Path, tmp_path: Path) 
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow  # starts processes
 def test_two_processes_share_a_folder(images: Path, tmp_path: Path) -> None:
     run(images, tmp_path / "whole")
     context = multiprocessing.get_context("fork")
@@ -225,7 +226,10 @@ def test_records_of_strangers_are_none(tmp_path: Path) -> None:
     assert read_record(tmp_path / "a.json") is not None
 
 
-def test_a_run_that_is_killed_at_any_step_leaves_no_mixture(images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_run_that_is_killed_at_any_step_leaves_no_mixture(
+    stride: int, images: Path, tmp_path: Path
+) -> None:
     def made(out: Path, **options: Any) -> Files:
         assert run(images / "sub", out, **options)[0] == 0
         return contents(out)
@@ -240,7 +244,7 @@ def test_a_run_that_is_killed_at_any_step_leaves_no_mixture(images: Path, tmp_pa
             break
         assert made(out) == first, step
         assert made(out, scale=2, more=True) == second, step
-        step += 1
+        step += stride
     assert step > 30
 
 

@@ -39,6 +39,4 @@ def method_map(
     name: str, values: Float[np.ndarray, "y x"], place: Geometry, **info: Any
 ) -> AttentionMap:
     """Return the map of a method, placed on the photo."""
-    return AttentionMap(
-        torch.from_numpy(values), name, "gradient", place, MapInfo(title=name, **info)
-    )
+    return AttentionMap(torch.from_numpy(values), name, "gradient", place, MapInfo(name, **info))

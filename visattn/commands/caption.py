@@ -102,7 +102,8 @@ def caption(
     networks: dict[str, nn.Module] = {}
     made: list[dict[str, Any]] = []
     for name in dict.fromkeys(model or ("",)):
-        networks[name], identity = ModelOptions(name, None, device).load_captioner()
+        network, identity = ModelOptions(name, None, device).load_captioner()
+        networks[name or str(identity["model"])] = network
         made.append(identity)
     of_ours = {"beam_size": beam_size, "num_captions": num_captions, "places": places}
     of_theirs: dict[str, Any] = {"relative": relative, "prompt": prompt or None}
@@ -224,8 +225,7 @@ class _Pages:
             table.append({**of_model, "caption": each.text, **scores, **counts})
         arrays = io.BytesIO()
         np.savez_compressed(arrays, **content)
-        shown = best if len(result) == 1 else result
-        page = caption_html(image, shown, boxes=outlined, index=index_link(files[0]))
+        page = caption_html(image, result, boxes=outlined, index=index_link(files[0]))
         contents = {files[0]: page.encode(), files[1]: arrays.getvalue()}
         for file, each in zip(files[2:], result.values(), strict=False):
             figure = caption_figure(image, each, boxes=outlined if each is best else None)

@@ -59,4 +59,4 @@ def _index(out: Path, names: Sequence[str]) -> str:
             made = record[MADE]
             page = f"{folder}/{made['files'][0]}"
             cards.append(Card(made["name"], page, **made["card"]))
-    return index_page(cards, title="visattn demo", search="captions, classes", first=names)
+    return index_page(cards, title="visattn demo", first=names)

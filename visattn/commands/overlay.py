@@ -140,7 +140,7 @@ def overlay(
     endings = ["{}.html", *(f"{{}}.{each.key}.png" for each in chosen), "{}.npz"]
     endings += [f"{{}}.methods.{figures}"] if figures else []
     command = Command(
-        "overlay", "Attention", settings, runner.infer, runner.draw, endings, read,
+        "overlay", "Overlays", settings, runner.infer, runner.draw, endings, read,
         classes=runner.subject.class_names or (),
     )  # fmt: skip
     slow = dense is not None or any(map(_is_slow, chosen))  # they fill the device with one photo
@@ -151,7 +151,6 @@ class _Map(NamedTuple):
     """A map of every photo: a method with its arguments, and a class or text of several."""
 
     key: str
-    title: str
     method: str
     args: Mapping[str, Any] = {}
     target: int | None = None
@@ -169,7 +168,7 @@ def _maps(
 ) -> list[_Map]:
     """Return the maps to compute, after checking that the methods fit the model."""
     from visattn.attribution.methods import default_method, get_method
-    from visattn.attribution.targets import class_name, resolve_class_index
+    from visattn.attribution.targets import resolve_class_index
     from visattn.recording.model_info import TextScorer
 
     if not {*names} - {"all", "auto"}:
@@ -191,20 +190,18 @@ def _maps(
     subject = explainer.analyze()
     known_names = subject.class_names or ()
     chosen = [] if dense or text else [x if x in known_names else _class(x) for x in target]
-    classes = [resolve_class_index(each, subject) for each in chosen]
-    named = [(each, class_name(each, subject.class_names) or str(each)) for each in classes]
-    several = list(enumerate(text)) or named
+    several = [*range(len(text))] or [resolve_class_index(each, subject) for each in chosen]
     made: list[_Map] = []
     for method in methods:
         own = {name: value for name, value in given.items() if name in method.default_kwargs}
         explainer.check(method.name, dense, **own)
         if not method.explains(None) or not several:
-            made.append(_Map(method.name, method.title, method.name, own))
+            made.append(_Map(method.name, method.name, own))
             continue
-        for index, name in several:
+        for index in several:
             suffix = f".text{index + 1}" if text else f".class{index}"
             key = f"{method.name}{suffix}" if len(several) > 1 else method.name
-            made.append(_Map(key, f"{name} \N{MIDDLE DOT} {method.title}", method.name, own, index))
+            made.append(_Map(key, method.name, own, index))
     return made
 
 
@@ -354,7 +351,7 @@ class _Runner:
                 if len(failures) == len(self.maps):
                     raise
                 made = [_failed(place, spec, error) for place in batch.geometries]
-            yield [replace(m, info=replace(m.info, title=spec.title)) for m in made]
+            yield made
 
     def draw(self, image: "LoadedImage", result: _Explained, files: Sequence[str]) -> Made:
         """Return overlays, arrays, record and page of a photo."""
@@ -365,6 +362,7 @@ class _Runner:
         from visattn.viz.html.explorer_page import explorer_html
         from visattn.viz.html.index_page import thumbnail
         from visattn.viz.maps import method_title, outline_boxes, render_map, target_line
+        from visattn.viz.text import join_notes
 
         page, arrays = files[0], files[1 + len(self.maps)]
         maps, drawing = result.maps, self.drawing
@@ -409,13 +407,14 @@ class _Runner:
         if drawing.figures and shown:
             drawn = figure([made for made, _ in shown], image, **drawing.look)
             contents[files[-1]] = encode_figure(drawn, files[-1])
+        said = dict.fromkeys(target_line(made) for made, _ in shown)
         titles = ", ".join(dict.fromkeys(method_title(made) for made, _ in shown))
         return Made(
             {"image": image.name, "maps": records},
             contents,
             rows=[_printed(row) for row in rows if not row["reason"]],
             table=rows,
-            caption=" \N{MIDDLE DOT} ".join(filter(None, [target_line(maps[0]), titles, *empty])),
+            caption=join_notes(*said, titles, *empty),
             thumbnail=thumbnail(pictures[0] if pictures else image.pixels),
             problem="; ".join(empty),
         )

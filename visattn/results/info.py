@@ -45,7 +45,6 @@ class MapInfo(Result):
         prefix_tokens: Kinds of the tokens before those on the grid of a recorded layer; None for
             what is not attention among tokens.
         image: Name of the image.
-        title: Title in figures, if it is not that of the method.
         note: What a reader of the figure should know.
         label: Of one map out of several.
         target: Index of the explained class; None for none.
@@ -79,7 +78,6 @@ class MapInfo(Result):
     call: int | None = None
     prefix_tokens: tuple[str, ...] | None = None
     image: str = ""
-    title: str = ""
     note: str = ""
     label: str = ""
     target: int | Sequence[int] | None = None
@@ -123,7 +121,7 @@ class MapInfo(Result):
         Example:
             >>> made = {"size": [32, 40], "mean": [0.5], "std": [0.25], "source": "assumed: none"}
             >>> MapInfo(more={"preprocessing": made}).input_text
-            'input 32 × 40, mean 0.5, std 0.25 (assumed)'
+            '32 × 40, mean 0.5, std 0.25 (assumed)'
         """
         made = self.more.get("preprocessing", {})
         size = " \N{MULTIPLICATION SIGN} ".join(map(str, made.get("size", ())))
@@ -132,9 +130,8 @@ class MapInfo(Result):
             for name in ("mean", "std")
             if made.get(name)
         ]
-        parts = [f"input {size}" if size else "", *colors]
         assumed = " (assumed)" * str(made.get("source", "")).startswith("assumed")
-        return ", ".join(filter(None, parts)) + assumed
+        return ", ".join(filter(None, [size, *colors])) + assumed
 
 
 _UNKNOWN = MapInfo()

@@ -338,7 +338,7 @@ def method_title(attention_map: AttentionMap) -> str:
         'Grad-CAM'
     """
     name = attention_map.info.method or attention_map.site
-    return attention_map.info.title or (METHODS[name].title if name in METHODS else name)
+    return METHODS[name].title if name in METHODS else name
 
 
 def _known(value: float | Sequence[float | None] | None) -> float | None:

@@ -53,7 +53,7 @@ def document(text: str, data: dict[str, Any] | None = None) -> str:
         data=data or {},
         css=":root { --ratio: 1.5 }",
         heading=text,
-        texts={"title": text, "count": text, "search": "Search", "about": ""},
+        texts={"title": text, "count": text, "about": ""},
         markup={"cards": ""},
     )
 
@@ -128,14 +128,14 @@ def test_non_json_numbers_are_refused() -> None:
 
 
 def test_missing_template_value_is_named() -> None:
-    with pytest.raises(KeyError, match="search"):
+    with pytest.raises(KeyError, match="about"):
         render_page(
             "index.html",
             styles=[],
             scripts=[],
             data={},
             heading="",
-            texts={"title": "", "count": "", "about": ""},
+            texts={"title": "", "count": ""},
             markup={},
         )
 

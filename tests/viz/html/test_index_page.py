@@ -59,8 +59,3 @@ def test_thumbnails_are_small() -> None:
     photo = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
     rough = thumbnail(np.kron(photo, np.ones((40, 40, 1), np.uint8)))
     assert len(rough) < 40_000  # harder to compress than photos; a thousand must fit into a page
-
-
-def test_the_search_says_what_cards_say() -> None:
-    page = index_page([entry("a")], title="T", search="classes")
-    assert 'placeholder="Search classes and names"' in page

@@ -37,8 +37,8 @@ def caption_html(
     Args:
         image: The original image.
         caption: Its caption; the `alternatives` can be selected on the page. The boxes and scores
-            of its `phrases` are shown. Or captions of several models by their names, which have a
-            row of words each.
+            of its `phrases` are shown. Or captions of models by their names: of several, each has a
+            row of words.
         boxes: Boxes of the maps of the first caption, from `caption.maps.boxes()`, which are
             outlined.
         options: Fields of `PageOptions`, such as `name`, `index`, `colormap` and `vmax`.
@@ -67,11 +67,12 @@ def caption_html(
     for name, each in models.items():
         # Of one model, all candidates are on the page; of several, the best of each.
         shown = [one.drawable() for one in (each, *(() if several else each.alternatives))]
-        rows += _caption_rows(shown, page.vmax, geometry, name, several)
+        rows += _caption_rows(shown, page.vmax, geometry, name * several, several)
     for view, outlines in zip(rows[0]["views"], relative_boxes(boxes), strict=False):
         view["outlines"] = outlines
     return photo_page(
-        photo.pixels, geometry, rows, page, kind="words", model=best.maps.info.model,
+        photo.pixels, geometry, rows, page, kind="words",
+        model="" if several else next(iter(models)) or best.maps.info.model,
         others="Candidate captions", together=several, gate=_gate_meaning(best),
         first=_first_word(best.drawable()),
     )  # fmt: skip
@@ -193,6 +194,7 @@ def _first_word(caption: Caption) -> int:
     """Return the word to begin with: one with boxes, or else that with the clearest map."""
     if caption.phrases:
         return caption.phrases[0].first + caption.phrases[0].words - 1  # mostly the noun
-    peaks = caption.maps.values.flatten(1).amax(1)
-    skipped = int(len(peaks) > 1)  # mostly an article, which looks around
-    return skipped + int(peaks[skipped:].argmax())
+    peaks = caption.maps.values.flatten(1).amax(1).tolist()
+    # Short words, such as articles, look where the next one does.
+    long = [at for at, word in enumerate(caption.words) if len(word) > 3]
+    return max(long or range(len(peaks)), key=peaks.__getitem__, default=0)

@@ -62,7 +62,7 @@ def render_page(
     Example:
         >>> page = render_page(
         ...     "index.html", styles=["paper.css"], scripts=["index.js"], data={}, heading="<b>",
-        ...     texts={"title": "<b>", "count": "1 photo", "search": "Search", "about": ""},
+        ...     texts={"title": "<b>", "count": "1 photo", "about": ""},
         ...     markup={"cards": ""},
         ... )
         >>> "<title>&lt;b&gt;</title>" in page, "default-src 'none'" in page
@@ -222,14 +222,14 @@ def map_view(
         scale: Values of both ends of the colors.
         more: `title` and `which` one it is in words; `geometry` where it is not that of the page;
             `range` of all maps on the scale; `unit`; `even`, the value of a map without
-            preference; `signed`; `cells` that stay sharp; `facts`; `about`, the title and facts of
-            its phrase; `note`; known `boxes` and `outlines` of the map, as fractions of the image
-            size; `weights` of the words of the question.
+            preference; `signed`; `cells` that stay sharp; `facts`, and `details` that are folded;
+            `about`, the title and facts of its phrase; `note`; known `boxes` and `outlines` of the
+            map, as fractions of the image size; `weights` of the words of the question.
     """
     known = {
         "title": label, "which": "", "range": scale, "unit": "attention per cell", "even": None,
-        "signed": False, "cells": False, "facts": (), "about": None, "note": "", "boxes": (),
-        "outlines": (), "weights": (),
+        "signed": False, "cells": False, "facts": (), "details": (), "about": None, "note": "",
+        "boxes": (), "outlines": (), "weights": (),
     }  # fmt: skip
     label = sanitize_text(label, _LABEL)
     return {**known, **more, "values": values, "grid": values.shape, "label": label, "scale": scale}

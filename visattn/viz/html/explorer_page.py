@@ -195,21 +195,22 @@ def _map_view(
     values, name = attention_map.values.numpy(), method_title(attention_map)
     unit = "against \N{MIDDLE DOT} for" if scale.signed else UNITS.get(attention_map.kind, "value")
     target = attention_map.info.target_name if several else ""
+    said = target_line(attention_map)
     return map_view(
         values, join_notes(name, target), (scale.vmin, scale.vmax),
         range=(float(values.min()), float(values.max())), signed=scale.signed,
-        unit=unit, which="Method", facts=[fact(*each) for each in _facts(attention_map)],
+        unit=unit, which="Method", facts=[fact("Target", said)] if said else [],
+        details=[fact(*each) for each in _details(attention_map)],
         note=join_notes(scale.note, attention_map.info.note),
         **own_geometry(attention_map.geometry, base),
     )  # fmt: skip
 
 
-def _facts(attention_map: AttentionMap) -> list[tuple[str, str]]:
-    """Return names and values of further properties of a map."""
+def _details(attention_map: AttentionMap) -> list[tuple[str, str]]:
+    """Return names and values of how a map was made."""
     rows, columns = attention_map.values.shape
     info, grid = attention_map.info, f"{rows} \N{MULTIPLICATION SIGN} {columns}"
-    known = ("Target", target_line(attention_map)), ("Grid", grid), ("Input", info.input_text)
-    facts = [each for each in known if each[1]]
+    facts = [("Grid", grid), *([("Input", info.input_text)] if info.input_text else [])]
     options = dict(info.options)
     if info.layer is not None and "layers" in options:
         options["layers"] = info.layer  # by its name: the number of a layer says nothing

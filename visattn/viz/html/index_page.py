@@ -24,7 +24,6 @@ def index_page(
     entries: Sequence[Card],
     *,
     title: str = "Captions",
-    search: str = "captions",
     about: Sequence[str] = (),
     first: Sequence[str] = (),
 ) -> str:
@@ -35,7 +34,6 @@ def index_page(
     Args:
         entries: Entries in any order; numbers in names are sorted numerically.
         title: Title of the page.
-        search: What the texts of the cards are, which can be searched.
         about: What is said of all: model, command, date.
         first: Names of the cards that come first, in their order.
 
@@ -67,7 +65,6 @@ def index_page(
         texts={
             "title": sanitize_text(title, _NAME),
             "count": f"{count:,} photo{'' if count == 1 else 's'}",
-            "search": f"Search {search} and names",
             "about": join_notes(*(sanitize_text(each, _CAPTION) for each in about), accuracy),
         },
         markup={"cards": "\n".join(map(_index_card, entries))},

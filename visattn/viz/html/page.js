@@ -68,10 +68,13 @@ function show() {
 /** Write what is known of the map that is shown, and of its row. */
 function describe(row, view) {
   const none = row.views.length || heads ? "Photo alone" : "This model has no attention map.";
-  const { title, which, facts, about } = view ?? { title: none, which: "", facts: [], about: null };
+  const { title, which, facts, details = [], about } = view ?? { title: none, which: "", facts: [], about: null };
+  const [peak = [], ...more] = view ? mapFacts(view) : [];
   $("which").textContent = which;
   $("chosen").textContent = title;
-  $("facts").replaceChildren(...[...facts, ...(view ? mapFacts(view) : [])].flatMap(factRow));
+  $("facts").replaceChildren(...facts.concat(peak).flatMap(factRow));
+  $("more").replaceChildren(...[...details, ...more].flatMap(factRow));
+  $("details").hidden = !view;
   $("about").hidden = !about;
   $("about-title").textContent = about?.title ?? "";
   $("about-facts").replaceChildren(...(about?.facts ?? []).flatMap(factRow));
