@@ -77,7 +77,7 @@ def page_data(text: str) -> dict[str, Any]:
 
 
 def facts_of(view: dict[str, Any]) -> dict[str, str]:
-    return {each["name"]: each["text"] for each in (*view["facts"], *view["details"])}
+    return {each["name"]: each["text"] for each in (*view["facts"], *view.get("details", ()))}
 
 
 def test_words_have_exact_maps_numbers_and_the_drawing_of_the_options() -> None:
