@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,10 @@ from visattn.io.atomic import atomic_replace, atomic_write, flush, remove_partia
 from visattn.training.checkpoint import AtomicCheckpointIO
 
 
-def fail(file: Path, error: type[BaseException]) -> None:
+def fail(file: Path, error: BaseException) -> None:
     with atomic_replace(file) as part:
         part.write_bytes(b"ne")
-        raise error("halfway")
+        raise error
 
 
 def names(folder: Path) -> list[str]:
@@ -35,25 +36,42 @@ def test_new_content_replaces_the_old(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.bin"]
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, RuntimeError])
-def test_failed_write_keeps_the_old_content(tmp_path: Path, error: type[BaseException]) -> None:
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, RuntimeError])
+def test_failed_write_keeps_the_old_content(tmp_path: Path, kind: type[BaseException]) -> None:
     file = tmp_path / "a.bin"
     atomic_write(file, b"old")
-    with pytest.raises(error, match="halfway"):
-        fail(file, error)
+    with pytest.raises(kind, match="halfway"):
+        fail(file, kind("halfway"))
     assert file.read_bytes() == b"old"
     assert names(tmp_path) == ["a.bin"]
 
 
-def test_killed_writer_keeps_the_old_content_and_leaves_a_removable_part(tmp_path: Path) -> None:
-    file = tmp_path / "a.bin"
-    atomic_write(file, b"old")
+def killed(file: Path) -> None:
     child = os.fork()
     if not child:
         with atomic_replace(file) as part:
             part.write_bytes(b"ne")
             os.kill(os.getpid(), signal.SIGKILL)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def halfway(file: Path) -> None:
+    """Write as far as a process that is killed then."""
+    writer = atomic_replace(file)
+    writer.__enter__().write_bytes(b"ne")
+    UNFINISHED.append(writer)  # or its end would clean up
+
+
+UNFINISHED: list[object] = []
+
+
+@pytest.mark.parametrize("write", [halfway, pytest.param(killed, marks=pytest.mark.slow)])
+def test_killed_writer_keeps_the_old_content_and_leaves_a_removable_part(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    file = tmp_path / "a.bin"
+    atomic_write(file, b"old")
+    write(file)
     assert file.read_bytes() == b"old"
     assert len(names(tmp_path)) == 2
     remove_partial_files(tmp_path)  # it may be that of a running writer
@@ -70,26 +88,30 @@ def test_permissions_follow_the_umask(tmp_path: Path, mask: int, mode: int) -> N
     assert stat.S_IMODE((tmp_path / "a.bin").stat().st_mode) == mode
 
 
-def test_missing_directory_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        atomic_write(tmp_path / "nowhere" / "a.bin", b"new")
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "disk full"), RuntimeError("torch.save")])
+def test_full_disk_is_reported_by_the_name_of_the_file(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("visattn.io.atomic.is_disk_full", lambda _: True)
+    file = tmp_path / "a.bin"
+    atomic_write(file, b"old")
+    with pytest.raises(OSError, match=rf": '{file}'") as caught:
+        fail(file, error)
+    assert caught.value.errno == errno.ENOSPC
+    assert (file.read_bytes(), names(tmp_path)) == (b"old", ["a.bin"])
 
 
+@pytest.mark.slow  # it mounts a disk
 @needs_small_disk
-def test_full_disk_is_reported_and_keeps_the_old_content(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 1000) as disk:
-        atomic_write(disk / "a.bin", b"o" * 400_000)
-        with pytest.raises(OSError, match=rf"No space left on device: '{disk}/a\.bin'") as caught:
-            atomic_write(disk / "a.bin", b"n" * 800_000)
-        assert caught.value.errno == errno.ENOSPC
-        assert (disk / "a.bin").read_bytes() == b"o" * 400_000
-        assert names(disk) == ["a.bin"]
-
-
-@needs_small_disk
-def test_full_disk_keeps_the_old_checkpoint(tmp_path: Path) -> None:
+def test_full_disk_keeps_the_old_content_and_checkpoint(tmp_path: Path) -> None:
     writer = AtomicCheckpointIO()
     with small_disk(tmp_path / "disk", 1000) as disk:
+        atomic_write(disk / "a.bin", b"o" * 400_000)
+        with pytest.raises(OSError, match=rf"No space left on device: '{disk}/a\.bin'"):
+            atomic_write(disk / "a.bin", b"n" * 800_000)
+        assert (disk / "a.bin").read_bytes() == b"o" * 400_000
+        assert names(disk) == ["a.bin"]
+        (disk / "a.bin").unlink()
         writer.save_checkpoint({"weights": torch.zeros(100_000)}, disk / "last.ckpt")
         with pytest.raises(OSError, match=r"No space left on device: .*last\.ckpt"):
             writer.save_checkpoint({"weights": torch.ones(200_000)}, disk / "last.ckpt")

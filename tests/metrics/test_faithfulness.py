@@ -8,10 +8,8 @@ from torch import Tensor
 from visattn.functional.numerics import gaussian_blur
 from visattn.metrics.faithfulness import (
     PerturbationSchedule,
-    area_under_curve,
     average_ranks,
     insertion_deletion,
-    perturbation_curve,
     perturbation_ends,
     pixel_ranks,
     removal_mask,
@@ -44,31 +42,6 @@ def test_insertion_and_deletion_of_a_linear_model_have_a_closed_form() -> None:
     assert torch.allclose(result["insertion"], inserted, atol=1e-9)
 
 
-def test_optimal_order_has_the_best_score() -> None:
-    weights, images = linear(1)
-    each, plan = (weights * images).sum(1), PerturbationSchedule(steps=7)
-
-    def answers(x: Tensor) -> Tensor:
-        return (weights * x).sum((1, 2, 3))
-
-    best, random, worst = (
-        insertion_deletion(answers, images, pixel_ranks(maps, SIZE, [0, 0]), plan)["deletion"]
-        for maps in (each, torch.randn(2, *SIZE), -each)
-    )
-    assert bool((best < random).all())
-    assert bool((random < worst).all())
-
-
-def test_curves_start_and_end_with_the_images() -> None:
-    _, images = linear(2)
-    ranks = pixel_ranks(torch.randn(2, *SIZE), SIZE, [1, 2])
-    shares = PerturbationSchedule(steps=3).curve_fractions
-    assert shares.tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
-    curve = perturbation_curve(lambda x: x[:, 0, 2, 3], images, -images, ranks, shares)
-    assert torch.equal(curve[:, 0], images[:, 0, 2, 3])
-    assert torch.equal(curve[:, -1], -images[:, 0, 2, 3])
-
-
 def test_coarse_maps_are_upsampled_and_ties_are_random() -> None:
     maps = torch.tensor([[[0.0, 1.0]]])
     ranks = pixel_ranks(maps, (1, 4), [0])
@@ -79,22 +52,6 @@ def test_coarse_maps_are_upsampled_and_ties_are_random() -> None:
     assert torch.equal(pixel_ranks(even[:1], SIZE, [1])[0], second)
     with pytest.raises(ValueError, match="must be finite"):
         pixel_ranks(torch.full((1, 2, 2), torch.nan), SIZE, [0])
-
-
-def test_road_ranks_the_decisive_pixel_first() -> None:
-    """The score is a single bright pixel of a constant image; imputation removes it."""
-    images = torch.zeros(2, 3, *SIZE)
-    images[:, :, 2, 3] = 1.0
-    right, wrong = torch.zeros(2, *SIZE), torch.zeros(2, *SIZE)
-    right[:, 2, 3], wrong[:, 2, 3] = 1.0, -1.0
-
-    def answers(x: Tensor) -> Tensor:
-        return x[:, 0, 2, 3]
-
-    for maps, expected in ((right, 1.0), (wrong, -1.0)):
-        ranks = pixel_ranks(maps, SIZE, [5, 6])
-        actual = road_scores(answers, images, ranks, PerturbationSchedule(noise_std=0.0), [5, 6])
-        assert actual["road"].tolist() == pytest.approx([expected] * 2, abs=1e-5)
 
 
 @pytest.mark.parametrize("count", [2, 100])
@@ -149,22 +106,11 @@ def test_removal_order_is_a_permutation_in_descending_order(levels: list[int], s
     assert bool((in_turn.diff(dim=1) <= 0).all())
 
 
-def test_ties_follow_the_tie_breaker() -> None:
-    ties = shuffled(1)
-    ranks = removal_ranks(torch.zeros(2, PIXELS), ties)
-    assert torch.equal(ranks.gather(1, ties), torch.arange(PIXELS).expand(2, -1))
-
-
 def test_fractions_are_rounded_to_pixels() -> None:
     ranks = removal_ranks(torch.rand(2, PIXELS), shuffled(2))
     shares = torch.tensor([0, 0.1, 0.5, 1], dtype=torch.float64)
     counts = removal_mask(ranks, shares, (5, 7)).sum((2, 3))
     assert counts.tolist() == [[0, 0], [4, 4], [18, 18], [35, 35]]
-
-
-def test_area_under_curve_by_hand() -> None:
-    shares = torch.tensor([0.0, 0.25, 1.0])
-    assert area_under_curve(torch.tensor([[4.0, 2.0, 0.0]]), shares).tolist() == [1.5]
 
 
 Levels = st.lists(st.integers(0, 4), min_size=7, max_size=7)

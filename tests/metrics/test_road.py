@@ -66,17 +66,6 @@ def test_known_pixels_are_unchanged_and_hidden_pixels_are_ignored() -> None:
     assert bool(((filled >= low - 1e-4) & (filled <= high + 1e-4)).all())
 
 
-def test_linear_ramp_is_restored_inside_but_not_at_the_border() -> None:
-    ramp = (torch.arange(32.0)[:, None] + 2 * torch.arange(40.0)).double().expand(1, 1, -1, -1)
-    hole = torch.zeros(1, 32, 40, dtype=torch.bool)
-    hole[:, 5:27, 7:31] = True
-    filled = linear_imputation(ramp.masked_fill(hole, -99.0), ~hole, tolerance=1e-12)
-    assert (filled - ramp).abs().max() < 1e-6
-    rim = torch.zeros(1, 32, 40, dtype=torch.bool)
-    rim[:, :, 20:] = True
-    assert (linear_imputation(ramp, ~rim) - ramp).abs().max() > 10
-
-
 def test_default_tolerance_is_below_the_noise_of_the_method() -> None:
     generator = torch.Generator().manual_seed(3)
     image = torch.randn(1, 1, 64, 64, generator=generator)

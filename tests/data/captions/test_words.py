@@ -36,14 +36,6 @@ def test_encode_decode_roundtrip(captions: list[str]) -> None:
         assert vocabulary.decode(tokens) == caption
 
 
-@given(captions=st.lists(CAPTIONS, min_size=1, max_size=7), other=CAPTIONS)
-def test_unknown_words_are_encoded_as_unknown(captions: list[str], other: str) -> None:
-    vocabulary = Vocabulary.from_captions(captions)
-    known = set(" ".join(captions).split())
-    inner = vocabulary.encode(other)[1:-1]
-    assert [token == UNKNOWN for token in inner] == [word not in known for word in other.split()]
-
-
 def test_words_are_sorted_by_frequency_and_rare_ones_dropped() -> None:
     captions = ["b b b a", "c a", "d"]
     assert Vocabulary.from_captions(captions).words[4:] == ("b", "a", "c", "d")
@@ -63,6 +55,7 @@ def test_words_are_sorted_by_frequency_and_rare_ones_dropped() -> None:
         ("the dog 's toy", ["the", "dog", "'s", "toy"]),
         ("two dogs' toys", ["two", "dogs", "toys"]),
         ("They don't, I'd've", ["they", "do", "n't", "i", "'d", "'ve"]),
+        ("I'm, we’re, SHE'LL", ["i", "'m", "we", "'re", "she", "'ll"]),
         ("at 5 o'clock 'so", ["at", "5", "o'clock", "so"]),
         ("well-worn - shoes -- and/or socks", ["well-worn", "shoes", "and/or", "socks"]),
         ("a U.S. flag. Washington D.C.", ["a", "u.s.", "flag", "washington", "d.c."]),
@@ -130,13 +123,6 @@ def test_words_never_span_a_space(parts: list[str]) -> None:
     """Phrases are counted between spaces and mapped to tokens part by part."""
     pieces = " ".join(parts).split()
     assert split_words(" ".join(parts)) == [w for piece in pieces for w in split_words(piece)]
-
-
-@given(first=WORDS, second=WORDS, ending=st.sampled_from(["'s", "'m", "'d", "'re", "'ve", "'ll"]))
-def test_contraction_suffixes_are_words(first: str, second: str, ending: str) -> None:
-    words = [first, ending, second]
-    for written in (ending, f" {ending}", ending.replace("'", "’"), f" {ending.upper()}"):
-        assert split_words(f"{first}{written} {second}") == words
 
 
 def test_long_captions_are_split_fast() -> None:

@@ -42,20 +42,6 @@ def sequences(spec: DigitSequenceSpec, *, seed: int = 0, **options: Any) -> Digi
     return DigitSequences(digits, torch.arange(11) % 10, spec, seed=seed, **options)
 
 
-def alike(counts: Tensor) -> bool:
-    """Whether counts agree with equally likely cells: chi-square with p above 0.001."""
-    freedom = counts.numel() - 1
-    expected = counts.sum() / counts.numel()
-    result = float(((counts - expected) ** 2 / expected).sum())
-    spread = 2 / (9 * freedom)  # Wilson and Hilferty: its cube root is nearly normal
-    return result < freedom * (1 - spread + 3.09 * spread**0.5) ** 3
-
-
-def counted(places: Tensor, spans: tuple[int, int]) -> Tensor:
-    """Count how often each cell of a grid occurs."""
-    return torch.bincount(places[:, 0] * spans[1] + places[:, 1], minlength=spans[0] * spans[1])
-
-
 def by_hand(data: ClutteredMNIST, number: int) -> np.ndarray:
     """A canvas of cluttered digits, piece by piece in float64."""
     side, (digits, placed) = data.spec.distractor_size, data.placements([number])
@@ -89,23 +75,6 @@ def test_cluttered_canvases_by_hand_from_seed_and_index_alone(
         np.testing.assert_array_equal(image[0].numpy(), by_hand(data, number))
         assert label == data.labels[number % 11]
         assert torch.equal(again.draw([number])[0][0], image)
-
-
-def test_positions_of_digits_and_distractors_are_uniform() -> None:
-    data = ClutteredMNIST(some_digits(20_000, (28, 28)), torch.zeros(20_000).long(), ClutterSpec())
-    corners, _ = data.placements(range(20_000))
-    assert alike(counted(corners, (33, 33)))
-    # A last position that is never drawn would be seen.
-    assert not alike(counted(corners[corners[:, 1] < 32], (33, 33)))
-    few = ClutteredMNIST(
-        some_digits(17, (28, 28)), torch.zeros(17).long(), ClutterSpec((60, 100), 4)
-    )
-    _, placed = few.placements(range(10_000))
-    own = torch.arange(10_000)[:, None] % 17
-    assert alike(torch.bincount(((placed.sources - own) % 17).flatten(), minlength=17)[1:])
-    assert not (placed.sources == own).any()
-    assert alike(counted(placed.crops.flatten(0, 1), (21, 21)))
-    assert alike(counted(placed.distractors.flatten(0, 1), (53, 93)))
 
 
 def test_channels_are_placed_together() -> None:
@@ -223,21 +192,6 @@ def test_digits_at_their_own_size_are_copied_and_added() -> None:
     assert sums.lengths.tolist() == [1] * 17
     assert sums.labels[:, 0].tolist() == batch.labels.clamp(min=0).sum(1).tolist()
     assert (added.num_classes, added.max_length) == (28, 1)
-
-
-def test_every_digit_number_and_place_occurs() -> None:
-    placed = sequences(ROW).placements(range(4000))
-    counts = torch.bincount(placed.num_digits, minlength=6)
-    assert counts[0] == 0
-    assert (counts[1:] > 640).all()  # 800 expected, standard deviation 25
-    present = torch.arange(5) < placed.num_digits[:, None]
-    assert (torch.bincount(placed.sources[present], minlength=11) > 880).all()  # 1,091 expected
-    (single,) = torch.nonzero(placed.num_digits == 1).T
-    assert {0} < set(placed.corners[single, 0, 0].tolist())
-    assert placed.corners[single, 0, 1].min() == 0
-    assert 60 < (placed.corners[single, 0, 1] + placed.sizes[single, 0, 1]).max() <= 61
-    scales = placed.scales[present]
-    assert 0.7 <= scales.min() < 0.71 < 1.29 < scales.max() < 1.3
 
 
 def test_distractors_are_cropped_from_their_source() -> None:

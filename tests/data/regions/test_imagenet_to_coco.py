@@ -42,11 +42,6 @@ def test_class_ranges_have_correct_bounds(names: list[str]) -> None:
         assert not set(NEXT[category]) & set(result)
 
 
-def test_classes_have_at_most_a_single_category() -> None:
-    every = [number for numbers in IMAGENET_CATEGORIES.values() for number in numbers]
-    assert len(every) == len(set(every))
-
-
 def test_other_models_are_matched_by_class_name() -> None:
     classes = ("Dog, hound", "cat", "dog")
     assert matching_classes("dog", classes, 3) == (0, 2)

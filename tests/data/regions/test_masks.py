@@ -7,7 +7,6 @@ from visattn.data.regions.masks import (
     boxes_mask,
     polygon_mask,
     rle_mask,
-    segmentation_mask,
 )
 
 SIZE = (11, 13)
@@ -61,12 +60,6 @@ def test_rle_is_column_major(lengths: list[int]) -> None:
     expected = np.array(pixels).reshape(13, 11).T
     assert np.array_equal(rle_mask(lengths, SIZE), expected)
     assert np.array_equal(rle_mask(packed(lengths), SIZE), expected)
-
-
-def test_polygon_and_rle_segmentations() -> None:
-    square = [[0.0, 0.0, 2.0, 0.0, 2.0, 2.0, 0.0, 2.0]]
-    assert segmentation_mask(square, SIZE).sum() == 4
-    assert segmentation_mask({"size": [11, 13], "counts": [0, 143]}, SIZE).all()
 
 
 def test_box_mask_has_pixels_with_centers_inside() -> None:
