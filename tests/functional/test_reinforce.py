@@ -1,7 +1,6 @@
 """REINFORCE estimators against exact gradients of enumerable problems."""
 
 import itertools
-import math
 from collections.abc import Callable
 
 import pytest
@@ -125,48 +124,6 @@ def test_loss_passes_no_gradient_to_advantages(reduction: Reduction) -> None:
     assert advantages.grad is None
     assert log_probs.grad is not None
     assert float(log_probs.grad[0, 0]) == pytest.approx({"sum": -1 / 3, "mean": -1 / 6}[reduction])
-
-
-# ---- a Gaussian whose samples are clamped to [-1, 1], by numerical integration
-
-MEAN, STD, STEP = 0.9, 0.2, 2e-5
-
-
-def normal(at: float) -> float:
-    return math.exp(-(at**2) / 2) / math.sqrt(2 * math.pi)
-
-
-def gaussian_gradient(low: float, high: float, baseline: float, *, clamped: bool) -> float:
-    """Return the negative gradient of the loss for the mean; reward 1 if low <= location <= high.
-
-    Samples are integrated over 10 standard deviations to both sides.
-    """
-    samples = torch.arange(-1.1 + STEP / 2, 2.9, STEP, dtype=torch.float64)
-    density = torch.exp(-(((samples - MEAN) / STD) ** 2) / 2) / (STD * math.sqrt(2 * math.pi))
-    locations = samples.clamp(-1, 1)
-    rewards = ((locations >= low) & (locations <= high)).double()
-    mean = torch.tensor([MEAN], dtype=torch.float64, requires_grad=True)
-    scored = locations if clamped else samples
-    log_probs = gaussian_log_prob(scored[:, None], mean.expand(len(samples), 1), STD)
-    weights = density * STEP * len(samples)
-    loss = reinforce_loss(log_probs[:, None], ((rewards - baseline) * weights)[:, None])
-    return -float(torch.autograd.grad(loss, mean)[0])
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "exact", "rounded"),
-    [
-        (0.7, 9.0, normal(-1.0) / STD, 1.20985),
-        (0.2, 0.6, (normal(-3.5) - normal(-1.5)) / STD, -0.64322),
-    ],
-)
-@pytest.mark.parametrize("baseline", [0.0, 0.5, 0.84134])
-def test_log_density_of_unclamped_samples_has_the_exact_gradient(
-    low: float, high: float, exact: float, rounded: float, baseline: float
-) -> None:
-    assert exact == pytest.approx(rounded, abs=1e-5)
-    gradient = gaussian_gradient(low, high, baseline, clamped=False)
-    assert gradient == pytest.approx(exact, abs=1e-6)
 
 
 def test_gaussian_log_prob_matches_torch() -> None:

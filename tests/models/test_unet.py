@@ -42,15 +42,6 @@ def test_stages_may_come_in_any_order() -> None:
     torch.testing.assert_close(first.eval()(images), other.eval()(images))
 
 
-def test_frozen_encoder_with_a_trainable_tail() -> None:
-    encoder = TimmEncoder("test_resnet", img_size=(64, 64), stage=[1, 2, 3], unfreeze_from_stage=2)
-    model = UNet(CLASSES, encoder)
-    model(torch.zeros(2, 3, 64, 64, dtype=torch.uint8)).sum().backward()
-    trained = {name for name, weight in model.named_parameters() if weight.grad is not None}
-    assert any(name.startswith("encoder.") for name in trained)
-    assert not any(name.startswith("encoder.backbone.conv1") for name in trained)
-
-
 def test_gate_with_zero_psi_halves_the_skip_connection() -> None:
     level = UNetLevel(5, 4, 3, block="gate").eval()
     assert level.gate is not None

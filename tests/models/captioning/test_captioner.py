@@ -1,7 +1,6 @@
 """Laws of every captioner: teacher forcing, decoding step by step, and search agree."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -199,26 +198,3 @@ def test_features_and_keys_are_projected_once_per_image() -> None:
         module.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     model.teacher_force(numbers(2, 12, *GRID), captions, lengths, torch.tensor([0, 1, 1, 0]))
     assert sizes == [2, 2]
-
-
-@pytest.mark.parametrize("build", [soft, adaptive])
-def test_the_image_counts_only_as_far_as_the_gate_is_open(
-    build: Callable[[SmallEncoder], Captioner],
-) -> None:
-    torch.manual_seed(0)
-    model, token = build(SmallEncoder((16, 40), channels=12)).double(), torch.tensor([[5]])
-    state, other = (model.start(numbers(1, 12, *GRID, seed=seed)) for seed in (0, 9))
-    swapped = replace(state, features=other.features, keys=other.keys)
-    assert not torch.allclose(model.step(state, token)[0], model.step(swapped, token)[0])
-    attention = model.decoder.attention
-    with torch.no_grad():
-        if build is soft:
-            attention.gate.bias.fill_(-1e9)
-        else:  # the key of the sentinel saturates, those of the grid stay near 0
-            attention.scorer.vector.abs_().mul_(1e4)
-            for weight in (*attention.scorer.key.parameters(), attention.scorer.query.weight):
-                weight.zero_()
-            attention.sentinel_key.bias.fill_(9.0)
-    logits, _, step = model.step(state, token)
-    assert torch.equal(logits, model.step(swapped, token)[0])
-    assert not step.gate.any()

@@ -63,19 +63,6 @@ def test_rollout_matches_two_recurrent_layers_written_out(rnn_type: str) -> None
         torch.testing.assert_close(rollout.logits[:, 0, step], logits)
 
 
-def test_the_context_leaves_the_classification_unchanged() -> None:
-    """At the same locations; the context moves the first location alone."""
-    model, path = dram(), paths()
-    before, free = model.rollout(shown(), locations=path), model.rollout(shown())
-    for parameter in model.context_net.parameters():
-        nn.init.normal_(parameter)
-    assert torch.equal(model.rollout(shown(), locations=path).logits, before.logits)
-    other = model.rollout(shown())
-    assert not torch.equal(other.locations[:, :, 0], free.locations[:, :, 0])
-    started = [model.rollout(shown(), init_locations=path[:, 0]) for model in (model, dram())]
-    assert torch.equal(*(rollout.logits[:, :, 0] for rollout in started))  # the first glimpse
-
-
 def trained_parts(model: DRAM, loss: Tensor) -> set[str]:
     model.zero_grad()
     loss.backward(retain_graph=True)

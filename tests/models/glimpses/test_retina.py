@@ -56,21 +56,6 @@ def test_a_glimpse_is_an_average_pooled_crop(
         torch.testing.assert_close(patches[number], wanted, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("glimpse", [2, 3])
-def test_glimpses_match_a_loop_at_every_location(glimpse: int) -> None:
-    """Locations are dense enough to cover every integer offset."""
-    size, see = (3, 5), retina(glimpse, 2)
-    image = noise(1, 1, *size)
-    grid = [[x / 5, y / 5] for x in range(-5, 6) for y in range(-5, 6)]
-    at = torch.tensor(grid, dtype=torch.float64)
-    patches = see(see.pyramid(image), at, torch.zeros(len(grid), dtype=torch.long))
-    for patch, place in zip(patches, grid, strict=True):
-        torch.testing.assert_close(patch, plain(image[0], place, glimpse, 2, 0.0))
-    starts = see.boxes(at, size)[..., :2]
-    for scale, (axis, side) in itertools.product(range(2), enumerate(reversed(size))):
-        assert len(starts[:, scale, axis].unique()) == side + 1
-
-
 def test_gradients_flow_into_the_image_alone() -> None:
     image = noise(1, 1, 5, 5).requires_grad_()
     at, see = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True), retina(2, 1)
