@@ -55,12 +55,6 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert {" ".join(names) for names in members if len(names) > 1} == set()
 
 
-def test_no_future_annotations() -> None:
-    """Shapes in signatures are read at run time; as postponed strings they would not be."""
-    statement = "from __future__ import " + "annotations"
-    assert [path for path in OURS if statement in path.read_text()] == []
-
-
 def test_no_file_names_a_machine_path_or_a_package_index() -> None:
     # Put together here, so that this file does not name them either.
     folders = ("work", "tmp", "root", "home", "opt", "Users", "mnt")

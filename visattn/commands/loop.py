@@ -268,7 +268,8 @@ class Folder:
 
     def __post_init__(self) -> None:
         # As they are read back from JSON.
-        self._settings = json.loads(json.dumps(dict(self.command.settings), default=str))
+        # As they are read from a record.
+        self._settings = json.loads(json.dumps(dict(self.command.settings), default=str))  # noqa: TID251
 
     def files(self, name: str) -> list[str]:
         """Return the files that a photo of this name gets, besides its record."""

@@ -12,7 +12,7 @@ from visattn.images.formats import IMAGE_SUFFIXES
 from visattn.images.reader import ImageError, ImageLike, LoadedImage, list_images, read_image
 from visattn.io.safe_paths import walk_files
 from visattn.io.safe_text import open_regular_file
-from visattn.io.sources import ARCHIVES, Source, is_url, remote_files
+from visattn.io.sources import ARCHIVES, Source, is_url, remote_files  # noqa: TID251
 
 PathLike = str | os.PathLike[str]
 _MAX_LIST_BYTES = 2**28

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from visattn.images.reader import LoadedImage, read_image
-from visattn.images.sources import photo_source
+from visattn.images.sources import photo_source  # noqa: TID251
 from visattn.models.loaded import loaded_with
 from visattn.models.saving import load
 from visattn.pipelines.captioning import caption
