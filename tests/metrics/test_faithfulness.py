@@ -54,6 +54,22 @@ def test_coarse_maps_are_upsampled_and_ties_are_random() -> None:
         pixel_ranks(torch.full((1, 2, 2), torch.nan), SIZE, [0])
 
 
+def test_road_ranks_the_decisive_pixel_first() -> None:
+    """The score is a single bright pixel of a constant image; imputation removes it."""
+    images = torch.zeros(2, 3, *SIZE)
+    images[:, :, 2, 3] = 1.0
+    right, wrong = torch.zeros(2, *SIZE), torch.zeros(2, *SIZE)
+    right[:, 2, 3], wrong[:, 2, 3] = 1.0, -1.0
+
+    def answers(x: Tensor) -> Tensor:
+        return x[:, 0, 2, 3]
+
+    for maps, expected in ((right, 1.0), (wrong, -1.0)):
+        ranks = pixel_ranks(maps, SIZE, [5, 6])
+        actual = road_scores(answers, images, ranks, PerturbationSchedule(noise_std=0.0), [5, 6])
+        assert actual["road"].tolist() == pytest.approx([expected] * 2, abs=1e-5)
+
+
 @pytest.mark.parametrize("count", [2, 100])
 def test_scores_do_not_depend_on_how_many_variants_are_scored_at_once(count: int) -> None:
     weights, images = linear(4)
