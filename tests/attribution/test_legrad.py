@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 import visattn as va
 from tests.helpers.image_text_models import tiny_siglip, tiny_tokenizer
 from visattn.attribution.legrad import legrad
-from visattn.attribution.targets import class_target
+from visattn.attribution.targets import Score
 from visattn.models.backbones.text_models import text_classifier
 from visattn.recording.subject import analyze_model
 
@@ -44,7 +44,7 @@ def test_legrad_of_siglip_takes_the_weights_of_its_pool() -> None:
         score = (normalize(pooled, dim=-1) @ subject.model.text_features[1]).sum()
         [gradient] = torch.autograd.grad(score * subject.model.logit_scale, attention)
         expected += gradient.clamp(min=0).mean((1, 2))
-    computed = legrad(subject, IMAGES, class_target([1]))
+    computed = legrad(subject, IMAGES, Score((1,)))
     torch.testing.assert_close(computed, expected.unflatten(1, (5, 5)), rtol=1e-8, atol=1e-12)
 
 
@@ -72,7 +72,7 @@ def test_legrad_of_a_class_token_vit_differentiates_the_head_of_mean_tokens(star
         terms.append(gradient.clamp(min=0).mean((1, 2))[:, 1:])
         block.attn.fused_attn = True
     expected = torch.stack(terms[start:]).sum(0).unflatten(1, (3, 3))
-    computed = legrad(analyze_model(model, 48), images, class_target([3]), start_layer=start)
+    computed = legrad(analyze_model(model, 48), images, Score((3,)), start_layer=start)
     torch.testing.assert_close(computed, expected, rtol=1e-8, atol=1e-12)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import visattn as va
 from visattn.attribution.methods import METHODS, supported_methods
-from visattn.attribution.targets import class_target
+from visattn.attribution.targets import Score
 from visattn.models import VisionTransformer
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.subject import Subject, analyze_model
@@ -76,7 +76,7 @@ def test_a_method_maps_each_image_alone_and_leaves_the_model_as_it_was(
     subject, x = small_cnn(), images(3)
     if name in (*ONE_LAYER, *ALL_LAYERS):
         subject, x = vit, torch.rand(3, 3, 9, 12, dtype=torch.float64)
-    method, options, target = METHODS[name], FEW.get(name, {}), class_target()
+    method, options, target = METHODS[name], FEW.get(name, {}), Score()
     model, random = subject.model.train(), torch.get_rng_state()
     with torch.no_grad():
         scores = subject.model.eval()(x)
@@ -87,10 +87,10 @@ def test_a_method_maps_each_image_alone_and_leaves_the_model_as_it_was(
     if name != "itti_koch":  # prediction and probability are those of the images themselves
         torch.testing.assert_close(target.first_scores, scores)
     for row in range(3):
-        single = method.function(subject, x[[row]], class_target(), **options)
+        single = method.function(subject, x[[row]], Score(), **options)
         torch.testing.assert_close(single[0], result[row])
     for size in (1, 7) if "internal_batch_size" in method.default_kwargs else ():
-        parts = method.function(subject, x, class_target(), internal_batch_size=size, **options)
+        parts = method.function(subject, x, Score(), internal_batch_size=size, **options)
         torch.testing.assert_close(parts, result)
     assert torch.equal(torch.get_rng_state(), random)
     assert all(module.training for module in model.modules())

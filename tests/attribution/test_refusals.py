@@ -14,7 +14,7 @@ from torch import nn
 import visattn as va
 from visattn import BoxTarget, Geometry, PixelTarget, QueryTarget, RegionTarget
 from visattn.attribution.methods import METHODS, get_method
-from visattn.attribution.targets import class_target, resolve_target
+from visattn.attribution.targets import Score, resolve_target
 from visattn.models import VisionTransformer
 from visattn.recording.subject import analyze_model, describe_model
 
@@ -29,7 +29,7 @@ SEGMENTER = describe_model(Segmenter(), (24, 40), CLASSES)
 
 
 def map_of(name: str, subject: Any = CNN, **options: Any) -> Callable[[], Any]:
-    return lambda: METHODS[name].function(subject, images(), class_target([0]), **options)
+    return lambda: METHODS[name].function(subject, images(), Score((0,)), **options)
 
 
 def of_vit(name: str, **options: Any) -> Callable[[], Any]:
@@ -37,7 +37,7 @@ def of_vit(name: str, **options: Any) -> Callable[[], Any]:
         size: Any = {"img_size": (9, 12), "patch_size": 3, "embed_dim": 8, "num_heads": 2}
         model = VisionTransformer(CLASSES, depth=2, **size)
         x = torch.rand(1, 3, 9, 12)
-        return METHODS[name].function(analyze_model(model), x, class_target([0]), **options)
+        return METHODS[name].function(analyze_model(model), x, Score((0,)), **options)
 
     return call
 

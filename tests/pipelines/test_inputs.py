@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 import visattn as va
 from visattn import Explainer, explain
 from visattn.attribution.methods import METHODS
-from visattn.attribution.targets import class_target
+from visattn.attribution.targets import Score
 from visattn.images.reader import read_image
 from visattn.images.resize import ResizeSpec, resize_to_input
 from visattn.models.base import NormalizedInput
@@ -233,7 +233,7 @@ def test_a_batch_is_explained_as_it_is(form: str) -> None:
     labels = torch.tensor([1, 0, 1])
     maps = va.explain(model, x, "gradcam", labels, layers="features")
     subject = analyze_model(model, SIZE)
-    target = class_target([1, 0, 1], subject.info.output)
+    target = Score((1, 0, 1), subject.info.output)
     expected = METHODS["gradcam"].function(subject, batch(), target, layers="features")
     torch.testing.assert_close(torch.stack([each.values for each in maps]), expected)
     assert [each.info.target for each in maps] == [1, 0, 1]

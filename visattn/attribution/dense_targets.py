@@ -40,7 +40,7 @@ def _score(
     things: Sequence[Thing] = (),
 ) -> Score:
     classes = () if label is None else (resolve_class_index(label, subject),) * count
-    return Score(function, "thing", classes, count, things=things)
+    return Score(classes, None, function, "thing", count, things=things)
 
 
 @dataclass(frozen=True)

@@ -271,11 +271,11 @@ def variant_scorer(
     The target is called with the images first.
 
     Example:
-        >>> from visattn.attribution.targets import class_target
+        >>> from visattn.attribution.targets import Score
         >>> info = ModelInfo("tiny", "other", (2, 2), (0.5,), (0.5,), "none")
         >>> model, images = torch.nn.Flatten(), torch.zeros(1, 1, 1, 2)
         >>> score, count, original = variant_scorer(
-        ...     Subject(model, info, model), images, class_target([1]), internal_batch_size=3
+        ...     Subject(model, info, model), images, Score((1,)), internal_batch_size=3
         ... )
         >>> score(torch.tensor([[0.0, 5.0], [7.0, 6.0]]).view(2, 1, 1, 1, 2)).tolist(), count
         ([[5.0], [6.0]], 3)

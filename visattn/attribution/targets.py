@@ -5,7 +5,7 @@ is a function of your own: `target=lambda output: output["depth"].mean((1, 2))`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 import torch
@@ -23,6 +23,7 @@ Target = Callable[[Any], Float[Tensor, " b"]]
 ScoreType = Literal["probabilities", "logits"]
 
 _SUMS_TO_1 = 1e-3  # rounding of 16 bits
+_NOTHING = MapInfo()
 
 
 @dataclass(eq=False)
@@ -34,19 +35,27 @@ class Score:
     the user, it also takes the output for m variants of b images at once, `[m b, ...]`.
 
     Args:
-        function: From the output of the model, and this score, to one number for each image.
-        kind: `class`, `thing` (on the photo), `function` (of the user) or `none`.
         class_indices: Class of each image, or one for all; () to choose it in the first call.
-        num_images: Number of images; 0 for those of the first call.
         layout: Where the class scores are in the output; None to find them by name.
+        function: From the output of the model, and this score, to one number for each image; None
+            for the score (logit) of the class, by default the predicted one.
+        kind: `class`, `thing` (on the photo), `function` (of the user) or `none`.
+        num_images: Number of images; 0 for those of the first call.
         more: Further entries of the info.
+
+    Example:
+        >>> target = Score()
+        >>> target(torch.tensor([[0.0, 3.0, 1.0]])), target(torch.tensor([[9.0, 2.0, 1.0]]))
+        (tensor([3.]), tensor([2.]))
+        >>> target.class_indices, target.initial_values
+        ((1,), (3.0,))
     """
 
-    function: Callable[[Any, "Score"], Float[Tensor, " mb"]]
-    kind: Literal["class", "thing", "function", "none"]
     class_indices: tuple[int, ...] = ()
-    num_images: int = 0
     layout: OutputLayout | None = None
+    function: Callable[[Any, "Score"], Float[Tensor, " mb"]] | None = None
+    kind: Literal["class", "thing", "function", "none"] = "class"
+    num_images: int = 0
     more: Mapping[str, Any] = field(default_factory=dict)
     things: Sequence[Thing] = ()
     """What is explained on each photo."""
@@ -61,7 +70,13 @@ class Score:
         Raises:
             ValueError: If a function does not return one for each image.
         """
-        values = self.function(output, self)
+        if self.function is not None:
+            values = self.function(output, self)
+        else:
+            scores = class_scores(output, layout=self.layout)
+            if self.first_scores is None:
+                self.first_scores = scores.detach()
+            values = self.of_class(scores)
         if self.kind == "function" and self.num_images not in (0, len(values)):
             raise ValueError(
                 f"a target must return one number for each of {self.num_images} images, got "
@@ -95,12 +110,12 @@ class Score:
         """Return the score of the class of each image."""
         return scores.gather(1, self.indices(scores)[:, None])[:, 0]
 
-    def describe(self, index: int, class_names: Sequence[str]) -> MapInfo:
-        """Return what is explained on an image: class, score and probability, or the thing.
+    def describe(self, index: int, class_names: Sequence[str], info: MapInfo = _NOTHING) -> MapInfo:
+        """Add to an info what is explained on an image: class, score, probability, or the thing.
 
         For a single score also whether its class is predicted: what speaks against it is negative.
         """
-        classes, first, more = self.class_indices, self.first_scores, dict(self.more)
+        classes, first, more = self.class_indices, self.first_scores, {**info.more, **self.more}
         target = classes[index if len(classes) > 1 else 0] if classes else None
         probability = None
         if first is not None and target is not None:
@@ -109,7 +124,8 @@ class Score:
             if first.shape[1] == 1:
                 is_probability = self.layout is not None and self.layout.is_probability
                 more["predicted"] = bool(first[index, 0] > (0.5 if is_probability else 0))
-        return MapInfo(
+        return replace(
+            info,
             target=target,
             class_name=class_name(target, class_names),
             score=self.initial_values[index] if self.initial_values else None,
@@ -134,26 +150,6 @@ class DenseTarget(Protocol):
 
 
 TargetLike = int | str | Sequence[int | str] | Target | DenseTarget | None
-
-
-def class_target(class_indices: Sequence[int] = (), layout: OutputLayout | None = None) -> Score:
-    """Return the score (logit) of one class for each image; by default the predicted class.
-
-    Example:
-        >>> target = class_target()
-        >>> target(torch.tensor([[0.0, 3.0, 1.0]])), target(torch.tensor([[9.0, 2.0, 1.0]]))
-        (tensor([3.]), tensor([2.]))
-        >>> target.class_indices, target.initial_values
-        ((1,), (3.0,))
-    """
-
-    def select(output: Any, score: Score) -> Tensor:
-        scores = class_scores(output, layout=layout)
-        if score.first_scores is None:
-            score.first_scores = scores.detach()
-        return score.of_class(scores)
-
-    return Score(select, "class", tuple(class_indices), layout=layout)
 
 
 def function_target(function: Target, num_images: int = 0) -> Score:
@@ -181,14 +177,14 @@ def function_target(function: Target, num_images: int = 0) -> Score:
         return values
 
     name = getattr(function, "__name__", type(function).__name__)
-    return Score(checked, "function", (), num_images, more={"function": name})
+    return Score((), None, checked, "function", num_images, {"function": name})
 
 
 def is_function(target: object) -> TypeGuard[Target]:
     """Return whether a target is a function of the output of a model, not a class or a thing.
 
     Example:
-        >>> is_function(class_target([1])), is_function(1), is_function(lambda output: output[:, 1])
+        >>> is_function(Score((1,))), is_function(1), is_function(lambda output: output[:, 1])
         (False, False, True)
     """
     return callable(target) and not (isinstance(target, Score) and target.kind != "function")
@@ -224,12 +220,12 @@ def resolve_target(
     if callable(target):
         return function_target(target, len(geometries))
     if layout.error and target is None:  # for methods that use no scores
-        return Score(lambda *_: torch.zeros(0), "none")
+        return Score(function=lambda *_: torch.zeros(0), kind="none")
     if layout.error:
         raise ValueError(f"{subject.info.name} has no class {target!r}: {layout.error}")
     listed = [target] if isinstance(target, int | str) else target or ()
-    indices = [e if isinstance(e, int) else resolve_class_index(e, subject) for e in listed]
-    return class_target(indices, layout)
+    indices = (e if isinstance(e, int) else resolve_class_index(e, subject) for e in listed)
+    return Score(tuple(indices), layout)
 
 
 def resolve_class_index(target: int | str, subject: Subject) -> int:

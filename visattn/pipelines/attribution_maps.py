@@ -63,7 +63,7 @@ def compute_maps(
     site = method.name if common.layer is None else str(common.layer)
     geometries, margin = batch.geometries, (0, 0)
     # Detectors of torchvision resize and pad images themselves: their features lie on that canvas.
-    if method.needs == "features" and subject.resizes_images:
+    if method.needs == "features" and subject.info.resizes_images:
         canvas = internal_geometry(subject.model, (batch.inputs.shape[2], batch.inputs.shape[3]))
         geometries = tuple(each.then(canvas) for each in geometries)
     elif feature is not None:
@@ -72,13 +72,13 @@ def compute_maps(
         margin = subject.margin((grids.shape[-2], grids.shape[-1]))
     maps: list[AttentionMap] = []
     for index, (grid, geometry) in enumerate(zip(grids, geometries, strict=True)):
-        told = score.describe(index, subject.class_names)
-        if isinstance(subject.model, TextScorer) and told.score is not None:
-            told = replace(told, cosine=float(subject.model.cosine_of(torch.tensor(told.score))))
+        info = score.describe(index, subject.class_names, common)
+        if isinstance(subject.model, TextScorer) and info.score is not None:
+            info = replace(info, cosine=float(subject.model.cosine_of(torch.tensor(info.score))))
         note = ", ".join(filter(None, (common.note, map_note(grid))))
         image, empty = batch.originals[index].name, empty_map_reason(grid)
-        info = replace(common | told, image=image, empty=empty, note=note)
-        place = geometry.inset(margin)
+        info = replace(info, image=image, empty=empty, note=note)
+        place = geometry.inset(margin) if any(margin) else geometry
         maps.append(AttentionMap(grid.clone(), site, method.kind, place, info, margin=margin))
     return maps
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from visattn.attribution.dense_targets import BoxTarget, RegionTarget
 from visattn.attribution.perturbation import variant_scorer
 from visattn.attribution.saliency import BASELINES
-from visattn.attribution.targets import DenseTarget, class_target, probabilities
+from visattn.attribution.targets import DenseTarget, Score, probabilities
 from visattn.data.regions.annotations import AnnotatedImage
 from visattn.data.regions.readers import matching_classes
 from visattn.geometry.affine import Geometry
@@ -278,7 +278,7 @@ class MapEvaluator:
         size, seeds = (inputs.shape[2], inputs.shape[3]), [_seed(query)]
         with torch.no_grad():
             score, count, _ = variant_scorer(
-                self.explainer.analyze(), inputs, class_target([label]), score_type="probabilities"
+                self.explainer.analyze(), inputs, Score((label,)), score_type="probabilities"
             )
 
             def scored(variants: Float[Tensor, "m c y x"]) -> Float[Tensor, " m"]:

@@ -30,7 +30,6 @@ from visattn.models.backbones.huggingface import (
     image_model,
     image_transform,
 )
-from visattn.models.loaded import loaded_with
 from visattn.pipelines.attribution_maps import compute_maps, report_empty, stack_texts
 from visattn.pipelines.inputs import (
     ChannelNumbers,
@@ -235,13 +234,14 @@ class Explainer:
             if transform is not None:
                 raise ValueError("transform= and processor= prepare images: pass only one of them")
             transform = processor
-        loaded = loaded_with(model)
         self.text, self.dense = text, dense
-        self.model = image_model(model)
-        self.class_names = class_names or loaded.class_names or None
+        self.model, self.class_names, own_transform = model, class_names or None, None
+        if (loaded := getattr(model, "visattn_loaded", None)) is not None:
+            self.model, own_transform = image_model(model), image_transform(loaded)
+            self.class_names = class_names or loaded.class_names or None
         self._passed = transform, input_size, class_names
         self._preprocessing = preprocessing_of(
-            self.model, image_transform(loaded), input_size, transform, resize_mode, mean, std
+            self.model, own_transform, input_size, transform, resize_mode, mean, std
         )
         self._subjects: dict[Any, Subject] = {}
         # By what it has, so that the models of visattn are not imported to explain others.

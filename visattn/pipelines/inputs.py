@@ -4,6 +4,7 @@ what is passed, else what the model states --> Preprocessing --> PreparedImages
 (size, transform, resize mode, mean, std)                        inputs [b c y x], geometries
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -400,7 +401,8 @@ def list_inputs(images: Any, originals: Any = None) -> list[Any]:
     if not isinstance(listed[0], Tensor):
         if originals is not None:
             raise ValueError("originals= are the photos of tensors, got images: pass them alone")
-        return list_photos(listed)
+        named = any(isinstance(each, (str, os.PathLike)) for each in listed)
+        return list_photos(listed) if named else listed
     photos = [None] * len(listed) if originals is None else list_images(originals)
     # A DataLoader of batch size 1 gives batches of one image each.
     pairs = zip(listed, photos, strict=True)

@@ -110,7 +110,7 @@ def measure_feature_layer(subject: Subject, site: str, call: int | None) -> Feat
         'b c n'
     """
     info = subject.info
-    calls = [_pyramid(subject, site)] if subject.resizes_images else subject.layers_of(site)
+    calls = [_pyramid(subject, site)] if subject.info.resizes_images else subject.layers_of(site)
     title = f"{site}{f'#{call}' if call else ''} of {info.name}"
     sites = ", ".join(layer.site for layer in info.feature_layers[-3:])
     hint = f"suitable layers include {sites}" if sites else "no suitable layer is known"
@@ -128,7 +128,7 @@ def measure_feature_layer(subject: Subject, site: str, call: int | None) -> Feat
             f"the cells or tokens of the output of {title} must have a position on the image, or "
             f"its map would be wrong; {why}; {hint}"
         )
-    if subject.resizes_images:  # it lies on their canvas, as all levels of a pyramid
+    if subject.info.resizes_images:  # it lies on their canvas, as all levels of a pyramid
         return layer if layer.levels else replace(layer, call=call)
     number = call or (len(calls) if len(calls) > 1 else None)
     return replace(layer, call=number, margin=subject.margin(layer.grid))
@@ -236,7 +236,7 @@ def bottleneck_layer(subject: Subject) -> FeatureLayer:
 
 def _find_bottleneck(subject: Subject) -> FeatureLayer:
     name = subject.info.name
-    if subject.resizes_images:
+    if subject.info.resizes_images:
         if not hasattr(subject.model, "backbone"):
             raise ValueError(f"{name} has no module backbone; name a layer by layers=")
         return resolve_feature_layer(subject, "backbone")

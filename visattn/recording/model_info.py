@@ -177,6 +177,7 @@ class ModelInfo:
         size_source: Where the input size comes from; `assumed` if the model does not tell.
         gates: Names of the taps of spatial gates, in the order of the modules.
         channel_gates: Names of the taps of gates of channels alone.
+        resizes_images: Whether it resizes and pads images itself, as torchvision's detectors do.
     """
 
     name: str
@@ -203,3 +204,4 @@ class ModelInfo:
     size_source: str = ""
     gates: tuple[str, ...] = ()
     channel_gates: tuple[str, ...] = ()
+    resizes_images: bool = False

@@ -136,6 +136,8 @@ class _Attention:
 class Probe:
     """Runs of a model on a photo with noise, and what they tell of its activations.
 
+    The model itself is not kept: what is known of it outlives it.
+
     Args:
         size: Height and width of the images.
         outputs: Outputs of all modules, in the order in which they ran.
@@ -149,10 +151,10 @@ class Probe:
         strides: Pixels from one cell to the next.
         output: Location of the class scores in the output of the model.
         cut: Why nothing lies where it should on the images; "" if it does.
+        names: Kinds of the tokens before the patches, as the model names them.
         error: Why the model could not be run; "" if it could.
     """
 
-    model: nn.Module
     size: tuple[int, int]
     outputs: list[_Output] = field(default_factory=list)
     attention: dict[tuple[str, int], _Attention] = field(default_factory=dict)
@@ -163,6 +165,7 @@ class Probe:
     strides: CellStrides = field(default_factory=CellStrides)
     output: OutputLayout = field(default_factory=OutputLayout)
     cut: str = ""
+    names: tuple[str, ...] = ()
     looked: bool = False
     error: str = ""
 
@@ -232,12 +235,12 @@ class Probe:
                 return layer, places
         return None, None
 
-    def run(self, forward: Callable[[Tensor], Any], images: Tensor) -> Any:
+    def run(self, model: nn.Module, forward: Callable[[Tensor], Any], images: Tensor) -> Any:
         """Run the model once more, with another noise, and return its output."""
         self.at = 0  # number of outputs in this run
         with ExitStack() as stack:
-            stack.enter_context(attention_calls(self.model, self._on_call))
-            for site, module in self.model.named_modules():
+            stack.enter_context(attention_calls(model, self._on_call))
+            for site, module in model.named_modules():
                 if isinstance(module, Tap):
                     hook = in_this_run(partial(self._on_tap, site))
                     request = RecordRequest(differentiable=module.kind == "tokens")
@@ -353,9 +356,10 @@ class Probe:
             step = module.stride if isinstance(module, nn.Conv2d) else (1, 1)
             self.cut = "" if shows_whole(pixels, self.size, (step[0], step[1])) else _CUT
 
-    def locate(self) -> None:
+    def locate(self, model: nn.Module) -> None:
         """Find out where the tokens of all attention lie, by the runs until now."""
         self.sure, self.layouts, self.query_layers = True, {}, {}
+        self.names = prefix_tokens_of(model)
         for call in self.attention.values():
             layout = self._tapped(call, call.tap) if call.tap else self.cut or self._layout(call)
             if isinstance(layout, AttentionLayer):
@@ -363,7 +367,7 @@ class Probe:
                 layout = None if call.tap else _NO_QUERIES
             if layout is not None:
                 self.layouts.setdefault(call.site, []).append(layout)
-        for site, module in self.model.named_modules():
+        for site, module in model.named_modules():
             if isinstance(module, Tap) and module.unsupported:
                 self.layouts[site] = [module.unsupported]
 
@@ -421,7 +425,7 @@ class Probe:
 
     def _kinds(self, count: int) -> tuple[str, ...]:
         """Return the kinds of tokens beside the grid; those without a name by their order."""
-        names = prefix_tokens_of(self.model)
+        names = self.names
         kinds = (tuple(name for name in names if name == kind) for kind in dict.fromkeys(names))
         unnamed = ("class", *["register"] * (count - 1))[:count]
         return next((each for each in (names, *kinds) if len(each) == count), unnamed)
@@ -452,18 +456,18 @@ def probe_model(
     Args:
         forward: Calls the model, if it takes more than images.
     """
-    probe = Probe(model, size)
+    probe = Probe(size)
     with without_grad(model), probing(), probe.strides.watching(model):
         try:
             while probe.runs == 0 or not (probe.sure or probe.runs == _NOISES):
                 images = probe_images(channels, size, first_weight(model), probe.runs)
-                output = probe.run(forward or forward_function(model), images)
-                probe.locate()
+                output = probe.run(model, forward or forward_function(model), images)
+                probe.locate(model)
                 probe.output = detect_output_layout(output, IMAGES)
         except Exception as error:  # noqa: BLE001 - any exception of the user's model is reported
             location = user_code_location(error)
             where = f" in {location}" if location else ""
-            return Probe(model, size, error=f"{type(error).__name__}{where}: {error}")
+            return Probe(size, error=f"{type(error).__name__}{where}: {error}")
     return probe
 
 

@@ -126,11 +126,6 @@ class Subject:
         return strides.margin(grid, self.info.input_size)
 
     @property
-    def resizes_images(self) -> bool:
-        """Whether it resizes and pads images itself, as torchvision's detectors do."""
-        return self.once("resizes", lambda: internal_transform(self.model) is not None)
-
-    @property
     def independent(self) -> bool:
         """Whether images in a batch do not affect each other, as by statistics of the batch."""
         return self.once("independent", self._compare_alone)
@@ -254,6 +249,7 @@ def describe_model(
         info,
         gates=tuple(name for name, kind in taps if kind == "gate"),
         channel_gates=tuple(name for name, kind in taps if kind == "channel"),
+        resizes_images=internal_transform(model) is not None,
         attention_error="a dense model is not probed for attention",
         output=OutputLayout(
             error="its output is dense: a pixel, region, box or query is explained"
@@ -265,14 +261,14 @@ def describe_model(
 def _measured(subject: Subject, num_classes: int | None = None) -> ModelInfo:
     """Return the metadata of a model from runs of it."""
     model, info, pooled = subject.model, subject.info, subject.pooled(num_classes)
-    probe = pooled.probe or Probe(model, info.input_size)
+    probe = pooled.probe or Probe(info.input_size)
     if probe.error:
         hint = input_hint(model, stated_info(model)[0].input_size, len(info.mean))
         raise ValueError(
             f"the model must run on images of {info.input_size[0]} x {info.input_size[1]} pixels, "
             f"but {info.name} raised an error ({probe.error}); {hint}"
         )
-    layers = () if subject.resizes_images else pooled.layers
+    layers = () if subject.info.resizes_images else pooled.layers
     info = replace(
         info,
         feature_layers=tuple(replace(e, margin=subject.margin(e.grid)) for e in layers),

@@ -125,7 +125,7 @@ def _class_names(model: nn.Module) -> tuple[str, ...]:
 
 def image_model(model: nn.Module) -> nn.Module:
     """Return the part of a model of `visattn.load` that takes images alone: some have a tower."""
-    tower = vision_tower(model) if hasattr(model, "visattn_loaded") else None
+    tower = vision_tower(model)
     return model if tower is None else tower[1]
 
 
