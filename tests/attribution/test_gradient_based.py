@@ -20,21 +20,6 @@ from visattn.recording.model_info import ModelInfo
 from visattn.recording.subject import Subject
 
 
-def test_gradients_equal_finite_differences() -> None:
-    subject, x = small_cnn(), images()
-    result = input_gradient(subject, x, resolve_target([2, 0], subject), signed=True)
-    model, step = subject.model.eval(), 1e-5
-    with torch.no_grad():
-        for row, class_index, y, column in ((0, 2, 3, 5), (1, 0, 12, 16), (1, 0, 0, 0)):
-            total = 0.0
-            for color in range(3):
-                for sign in (1, -1):
-                    shifted = x[row : row + 1].clone()
-                    shifted[0, color, y, column] += sign * step
-                    total += sign * float(model(shifted)[0, class_index]) / (2 * step)
-            assert float(result[row, y, column]) == pytest.approx(total, abs=1e-6)
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_attributions_of_a_linear_model_are_its_weights_or_terms(channels: int) -> None:
     weights = torch.randn(4, channels, 5, 7, dtype=torch.float64)

@@ -141,25 +141,6 @@ def test_constant_image_has_zero_saliency() -> None:
         assert torch.equal(itti_koch_saliency(image), torch.zeros(1, *size))
 
 
-@pytest.mark.parametrize("kind", ["color", "direction", "brightness"])
-def test_odd_element_is_most_salient(kind: str) -> None:
-    height, width = 97, 131
-    cell = min(height, width) // 5
-    bar = cell // 3
-    image = torch.full((1, 3, height, width), 0.5)
-    for row in range(height // cell):
-        for column in range(width // cell):
-            odd = (row, column) == (1, 3)
-            tall, wide = (bar, 2 * bar) if odd and kind == "direction" else (2 * bar, bar)
-            color = [0.2, 0.6, 0.4] if odd and kind == "color" else [0.6, 0.2, 0.4]
-            there = torch.tensor([1.0] * 3 if odd and kind == "brightness" else color)
-            y, x = row * cell + (cell - tall) // 2, column * cell + (cell - wide) // 2
-            image[0, :, y : y + tall, x : x + wide] = there[:, None, None]
-    x, y = saliency_scanpaths(itti_koch_saliency(image), 1)[0, 0].tolist()
-    assert abs((x + 1) / 2 * width - 3.5 * cell) < cell / 2
-    assert abs((y + 1) / 2 * height - 1.5 * cell) < cell / 2
-
-
 @settings(max_examples=20)
 @given(seed=st.integers(0, 99), height=st.integers(5, 23))
 def test_scanpath_visits_the_strongest_remaining_location(seed: int, height: int) -> None:

@@ -75,17 +75,6 @@ def test_maps_are_scored_and_pixels_removed_where_the_cells_lie(
     assert own["deletion"] < stretched["deletion"] - 0.01
 
 
-def test_the_scored_map_is_that_of_the_explainer(tmp_path: Path) -> None:
-    row = scores(tmp_path)
-    explainer = Explainer(Blur().eval(), input_size=SIDE, resize_mode="squash")
-    batch = explainer.prepare([tmp_path / "square.png"])
-    [placed] = explainer.map(batch, "gradcam", 0)
-    assert placed.margin == (18, 18)
-    values = placed.resize_to_image().double()
-    share = values[slice(*SQUARE), slice(*SQUARE)].sum() / values.sum()
-    assert row["energy"] == pytest.approx(float(share), rel=1e-5)
-
-
 @pytest.fixture(scope="module")
 def instances(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A photo with a bright cat and a bright dog."""

@@ -91,16 +91,6 @@ def test_metadata_describes_target_and_score() -> None:
     assert best.info.score == pytest.approx(float(scores.max()), abs=1e-5)
 
 
-def test_model_and_random_state_are_restored() -> None:
-    model = vit().train()
-    state = torch.get_rng_state()
-    for name in ("rollout", "relevance", "smoothgrad"):
-        explain(model, photo(), name, **QUICK.get(name, {}))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(module.training for module in model.modules())
-    assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
-
-
 def test_captioners_have_one_map_per_word() -> None:
     model = captioner()
     assert methods_for(model) == list(WORD_METHODS)
