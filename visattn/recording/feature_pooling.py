@@ -63,7 +63,7 @@ def pooled_features(
         probe: Where the activations of the model lie.
     """
     trace = tracer.run(image) if kept.detached else kept
-    reading = confirmed_reading(tracer, image, kept, probe.layouts)
+    reading = confirmed_reading(tracer, image, kept, probe)
     if not trace.scores or not trace.bypassed():
         reason = "its scores have no gradient with respect to the image"
         return PooledFeatures((), reason, reading=reading, output=kept.layout, probe=probe)

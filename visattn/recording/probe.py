@@ -6,7 +6,7 @@ identity, attention to another grid by that to the nearest key.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -72,25 +72,13 @@ class ObservedTokens:
         key_prefix_tokens: Kinds of the tokens beside the grid of the keys.
         windows: For tokens in windows or in another order than that of the grid: the index of the
             token in each slot, tokens beside the grid first; -1 for padding. Else None.
+        counts: Numbers of queries and keys, in a window.
     """
 
     layer: AttentionLayer
     key_prefix_tokens: tuple[str, ...]
     windows: Int[Tensor, "w p"] | None = None
-
-
-Layouts = Mapping[str, Sequence[ObservedTokens | str]]
-"""Positions of the tokens of each call of each module, or why it cannot be recorded."""
-
-
-def layout_of(layouts: Layouts, site: str, index: int) -> ObservedTokens | str | None:
-    """Return the positions of the tokens of a call; None if the module did not run in the probe.
-
-    Several images may have run one after the other: call 3 of a module that runs twice per image is
-    its second.
-    """
-    calls = layouts.get(site)
-    return calls[index % len(calls)] if calls else None
+    counts: tuple[int, int] = (0, 0)
 
 
 @dataclass(eq=False)
@@ -160,7 +148,7 @@ class Probe:
     attention: dict[tuple[str, int], _Attention] = field(default_factory=dict)
     runs: int = 0
     layouts: dict[str, list[ObservedTokens | str]] = field(default_factory=dict)
-    query_layers: dict[str, AttentionLayer] = field(default_factory=dict)
+    query_layers: dict[str, ObservedTokens] = field(default_factory=dict)
     sure: bool = True
     strides: CellStrides = field(default_factory=CellStrides)
     output: OutputLayout = field(default_factory=OutputLayout)
@@ -192,6 +180,15 @@ class Probe:
         read = {layer.site for layer in self.attention_layers if not layer.single_query}
         calls = (call for call in self.attention.values() if call.site in read)
         return list(dict.fromkeys(call.source for call in calls))
+
+    def layout_of(self, site: str, index: int) -> ObservedTokens | str | None:
+        """Return the positions of the tokens of a call; None if the module did not run.
+
+        Several images may run one after the other: call 3 of a module that runs twice per image is
+        its second.
+        """
+        calls = self.layouts.get(site)
+        return calls[index % len(calls)] if calls else None
 
     def layers_of(self, site: str) -> list[FeatureLayer | None]:
         """Return how the output of each call of a module lies on the image; None if it does not.
@@ -362,7 +359,7 @@ class Probe:
         self.names = prefix_tokens_of(model)
         for call in self.attention.values():
             layout = self._tapped(call, call.tap) if call.tap else self.cut or self._layout(call)
-            if isinstance(layout, AttentionLayer):
+            if isinstance(layout, ObservedTokens) and layout.layer.num_queries:
                 self.query_layers[call.site] = layout
                 layout = None if call.tap else _NO_QUERIES
             if layout is not None:
@@ -379,11 +376,8 @@ class Probe:
             return None
         return places
 
-    def _layout(self, call: _Attention) -> ObservedTokens | AttentionLayer | str:
-        """Return the positions of the tokens of attention, or why it cannot be recorded.
-
-        If only the keys lie on the image, it is an `AttentionLayer` of queries.
-        """
+    def _layout(self, call: _Attention) -> ObservedTokens | str:
+        """Return the positions of the tokens of attention, or why it cannot be recorded."""
         if call.reason:
             return call.reason
         if call.count > 1:
@@ -399,9 +393,10 @@ class Probe:
         if windows > 1 and inside and len(keys.free) == len(inside) * windows:  # it is no padding
             return "its windows contain tokens that are not part of the grid"
         layer = AttentionLayer(call.site, keys.grid, heads, prefix)
+        observed = ObservedTokens(layer, prefix, order, (num_queries, num_keys))
         if num_queries == 1 < num_keys:
             layer = replace(layer, single_query=True)
-            return _NOT_IN_ORDER if order is not None else ObservedTokens(layer, prefix)
+            return _NOT_IN_ORDER if order is not None else replace(observed, layer=layer)
         if num_queries == num_keys:
             if call.queries is not None and not lie_at(call.queries, keys.grid, keys.cells):
                 return _NO_PLACE
@@ -410,7 +405,7 @@ class Probe:
         else:
             queries = self._place_calls(call.queries)
             if queries is None:
-                return replace(layer, num_queries=num_queries)
+                return replace(observed, layer=replace(layer, num_queries=num_queries))
             if _order(queries, 1, num_queries) is not None:
                 return _NOT_IN_ORDER
             other = None if queries.grid == keys.grid else keys.grid
@@ -421,7 +416,7 @@ class Probe:
             layer = replace(layer, pools=True)
         elif not {IMAGES * tokens, groups * num_queries} & _slot_counts(call.output):
             return _NO_OUTPUT
-        return ObservedTokens(layer, prefix, order)
+        return replace(observed, layer=layer)
 
     def _kinds(self, count: int) -> tuple[str, ...]:
         """Return the kinds of tokens beside the grid; those without a name by their order."""
@@ -430,15 +425,15 @@ class Probe:
         unnamed = ("class", *["register"] * (count - 1))[:count]
         return next((each for each in (names, *kinds) if len(each) == count), unnamed)
 
-    def _tapped(self, call: _Attention, tap: Tap) -> ObservedTokens | AttentionLayer | None:
+    def _tapped(self, call: _Attention, tap: Tap) -> ObservedTokens | None:
         """Return the positions of the tokens of a block that states them."""
         if tap.grid is None:
             return None
         heads, single = call.shape[1] if len(call.shape) > 2 else None, tap.single_query
         layer = AttentionLayer(call.site, tap.grid, heads, tap.roles, single_query=single)
         if tap.kind == "queries":
-            return replace(layer, num_queries=call.shape[2])
-        if tap.fulfilled is None and not single:  # it computed no map in this run
+            layer = replace(layer, num_queries=call.shape[2])
+        elif tap.fulfilled is None and not single:  # it computed no map in this run
             return None
         return ObservedTokens(layer, tap.roles)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from visattn.recording.frozen import frozen
 from visattn.recording.interception import probing
 from visattn.recording.model_info import ReadRows
-from visattn.recording.probe import Layouts, ObservedTokens, layout_of
+from visattn.recording.probe import ObservedTokens, Probe
 from visattn.recording.score_evidence import reaches
 from visattn.recording.score_trace import ScoreTracer, Trace, TracedCall, gradients_of
 
@@ -48,20 +48,20 @@ class Reading:
 
 
 def confirmed_reading(
-    tracer: ScoreTracer, image: Tensor, kept: Trace | None, layouts: Layouts
+    tracer: ScoreTracer, image: Tensor, kept: Trace | None, probe: Probe
 ) -> Reading | None:
     """Return what the scores read of attention, on more images if it depends on them.
 
     Args:
         kept: A run on the image, if there was one.
-        layouts: Positions of the tokens of attention.
+        probe: Positions of the tokens of attention.
     """
-    reading = _reading(tracer, image, kept, layouts)
+    reading = _reading(tracer, image, kept, probe)
     if reading is None or not reading.some_patches:
         return reading
     # Mirrored and inverted images have their maxima elsewhere.
     variants = image.flip(-1), -image.flip(-2)
-    others = [_reading(tracer, variant, None, layouts) for variant in variants]
+    others = [_reading(tracer, variant, None, probe) for variant in variants]
     rows = [each.rows for each in (reading, *others) if each is not None and each.rows is not None]
     if all(rows[0].same_cells(each) for each in rows):
         return reading
@@ -69,21 +69,21 @@ def confirmed_reading(
 
 
 def _reading(
-    tracer: ScoreTracer, image: Tensor, kept: Trace | None, layouts: Layouts
+    tracer: ScoreTracer, image: Tensor, kept: Trace | None, probe: Probe
 ) -> Reading | None:
-    if not layouts:
+    if not probe.layouts:
         return None
     with frozen(tracer.model), probing():
-        reading = read_attention(kept or tracer.kept(image), layouts)
+        reading = read_attention(kept or tracer.kept(image), probe)
         if reading is None:
             trace = tracer.kept(image, unzeroed=True)
-            reading = read_attention(trace, layouts)
+            reading = read_attention(trace, probe)
             if reading is None and trace.vectors:
                 reading = Reading(tuple(dict.fromkeys(call.site for call in trace.calls)))
         return reading
 
 
-def read_attention(trace: Trace, layouts: Layouts) -> Reading | None:
+def read_attention(trace: Trace, probe: Probe) -> Reading | None:
     """Return what the scores read of attention; None if they depend on none."""
     gradients = gradients_of(trace.vectors, [call.edge for call in trace.calls])
     pairs = zip(trace.calls, gradients, strict=True)
@@ -92,7 +92,7 @@ def read_attention(trace: Trace, layouts: Layouts) -> Reading | None:
         return None
     sites = {call.site for call in read}
     unread = tuple(dict.fromkeys(call.site for call in trace.calls if call.site not in sites))
-    known = [(call, layout_of(layouts, call.site, call.index)) for call in read]
+    known = [(call, probe.layout_of(call.site, call.index)) for call in read]
     placed = [(call, each) for call, each in known if isinstance(each, ObservedTokens)]
     if not placed:
         return Reading(unread)

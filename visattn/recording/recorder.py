@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
-from visattn.recording.attention_call import ALL, AttentionCall
+from visattn.recording.attention_call import ALL, AttentionCall, Rows
 from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import plain
 from visattn.recording.interception import (
@@ -23,8 +23,7 @@ from visattn.recording.interception import (
     in_this_run,
     is_third_party,
 )
-from visattn.recording.model_config import NormalizingClassifier
-from visattn.recording.probe import ObservedTokens, Probe, layout_of, probe_model
+from visattn.recording.probe import ObservedTokens, Probe, probe_model
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
@@ -189,24 +188,22 @@ class _Recorder:
 
     def _probe(self) -> Probe:
         """Locate the tokens of all layers, by the same call with other images."""
-        images, call, model = self.images, self.outermost, self.model
+        images, subject, call = self.images, self.subject, self.outermost
         assert images is not None  # noqa: S101 - without an image nothing is located
-        size, channels = (images.shape[2], images.shape[3]), images.shape[1]
+        size = images.shape[2], images.shape[3]
         again = None if call is None else _with_images(call, images)
-        own = call is not None and call.module is model
-        if own and isinstance(model, NormalizingClassifier):
-            again, channels = None, len(model.mean)
-        if self.subject is not None and self.subject.info.input_size == size:
-            result = self.subject.probe
+        if subject is not None and subject.info.input_size == size:
+            probe = subject.probe
         else:
-            result = probe_model(model, size, channels, again if own else None)
-        if again and result.error:  # of a model of which a part was called
-            result = probe_model(model, size, channels, again)
-        found = {layer.site for layer in result.attention_layers} | {*result.query_layers}
-        sites = [site for site in result.layouts if site in found and site not in self.taps]
+            own = call is not None and call.module is self.model
+            probe = probe_model(self.model, size, images.shape[1], again if own else None)
+        if again and probe.error:  # of a model of which a part was called
+            probe = probe_model(self.model, size, images.shape[1], again)
+        found = {layer.site for layer in probe.attention_layers} | {*probe.query_layers}
+        sites = [site for site in probe.layouts if site in found and site not in self.taps]
         self.names = [*self.taps, *sites]
-        self.probed = result
-        return result
+        self.probed = probe
+        return probe
 
     def _on_call(self, call: AttentionCall) -> Tensor | None:
         """Record intercepted attention; return the weights that the model continues with."""
@@ -214,17 +211,15 @@ class _Recorder:
         if layout is None and self.images is None:
             layout = _NO_IMAGE
         if layout is None:
-            result = self.probed or self._probe()
-            layout = layout_of(result.layouts, call.site, call.index)
-            if (queries := result.query_layers.get(call.site)) is not None:
-                layout = ObservedTokens(queries, queries.prefix_tokens)
-            layout = layout or result.error or "it did not run in the probe run"
+            probe = self.probed or self._probe()
+            layout = probe.query_layers.get(call.site) or probe.layout_of(call.site, call.index)
+            layout = layout or probe.error or "it did not run in the probe run"
         if isinstance(layout, ObservedTokens):
             if not self._wanted(call.site):
                 return None
-            if call.shape[2:] == (expected := _expected_tokens(layout)):
+            if call.shape[2:] == layout.counts:
                 return self._record(call, layout)
-            layout = _OTHER_TOKENS.format(call.shape[3], expected[1])
+            layout = _OTHER_TOKENS.format(call.shape[3], layout.counts[1])
         self.recording_.unsupported.setdefault(call.site, layout)
         return None
 
@@ -358,17 +353,6 @@ def _with_images(call: Running, images: Tensor) -> Callable[[Tensor], Any]:
     return forward
 
 
-def _expected_tokens(layout: ObservedTokens) -> tuple[int, int]:
-    """Return the numbers of queries and keys of attention in the probe run."""
-    layer = layout.layer
-    if layout.windows is not None:
-        return layout.windows.shape[1], layout.windows.shape[1]
-    rows, columns = layer.key_grid or layer.grid
-    tokens = len(layer.prefix_tokens) + layer.grid[0] * layer.grid[1]
-    queries = 1 if layer.single_query else layer.num_queries or tokens
-    return queries, len(layout.key_prefix_tokens) + rows * columns
-
-
 def _select_rows(
     weights: Float[Tensor, "*axes"], tap: Tap, request: RecordRequest, site: str
 ) -> Float[Tensor, "*selected"]:
@@ -400,40 +384,11 @@ def _to_grid(weights: Float[Tensor, "*axes"], tap: Tap, site: str) -> Float[Tens
     return weights[..., len(tap.roles) :].unflatten(-1, tap.grid)
 
 
-def window_slots(indices: Int[Tensor, "w p"], count: int) -> Int[Tensor, " {count}"]:
-    """Return the slot of each position, counted window by window: the inverse of window indices.
-
-    Indices of -1 are padding.
-
-    Example:
-        >>> window_slots(torch.tensor([[1, 2], [-1, 0]]), 3)
-        tensor([3, 0, 1])
-    """
-    # Padding is -1 and sorts to the front; behind it the slots follow in the order of positions.
-    return indices.flatten().argsort()[indices.numel() - count :]
-
-
-def scatter_weights(
-    weights: Float[Tensor, "*b n p"], indices: Int[Tensor, "n p"], count: int
-) -> Float[Tensor, "*b n {count}"]:
-    """Return weights over p keys per query as dense weights over all keys.
-
-    Negative indices are padding, whose weights are zero.
-
-    Example:
-        >>> scatter_weights(torch.tensor([[0.25, 0.75]]), torch.tensor([[2, 0]]), 3)
-        tensor([[0.7500, 0.0000, 0.2500]])
-    """
-    # Padding has weight 0, so that it may be added to the cell 0 that the clamp turns it into.
-    dense = weights.new_zeros((*weights.shape[:-1], count))
-    return dense.scatter_add(-1, indices.clamp(min=0).expand(weights.shape), weights)
-
-
 def window_weights_to_dense(
     weights: Float[Tensor, "b h w p p"],
     indices: Int[Tensor, "w p"],
     count: int,
-    rows: slice | list[int] | None = None,
+    rows: Rows = ALL,
 ) -> Float[Tensor, "b h r {count}"]:
     """Return weights inside windows as dense weights over all tokens, 0 outside the window.
 
@@ -441,7 +396,7 @@ def window_weights_to_dense(
 
     Args:
         indices: Token of each slot, each token once; -1 for padding.
-        rows: Tokens whose rows are returned; all if None.
+        rows: Tokens whose rows are returned.
 
     Example:
         >>> halves = torch.full((1, 1, 2, 2, 2), 0.5)
@@ -453,11 +408,12 @@ def window_weights_to_dense(
     Source:
         Liu et al. 2021, arXiv:2103.14030, section 3.2.
     """
-    weights = weights.masked_fill((indices < 0).unsqueeze(1), 0.0)
-    slots = window_slots(indices, count)
-    slots = slots if rows is None else slots[rows]
+    # Padding is -1 and sorts to the front; behind it the slots follow in the order of the tokens.
+    slots = indices.flatten().argsort()[indices.numel() - count :][rows]
     own = weights.flatten(2, 3)[:, :, slots]
-    return scatter_weights(own, indices[slots // indices.shape[1]], count)
+    tokens = indices[slots // indices.shape[1]].remainder(count + 1)  # padding: a column more
+    dense = own.new_zeros((*own.shape[:-1], count + 1))
+    return dense.scatter(-1, tokens.expand(own.shape), own)[..., :count]
 
 
 def dense_to_window_weights(
@@ -468,7 +424,7 @@ def dense_to_window_weights(
     """Return dense weights as weights inside windows: the inverse of `window_weights_to_dense`.
 
     Args:
-        weights: Weights inside windows, used for padding.
+        weights: Weights inside windows, which padding keeps: dense weights know nothing of it.
         indices: Token of each slot, each token once; -1 for padding.
 
     Example:
@@ -478,9 +434,5 @@ def dense_to_window_weights(
         >>> torch.equal(dense_to_window_weights(dense, weights, indices), weights)
         True
     """
-    tokens = indices.clamp(min=0)
-    rows = dense[:, :, tokens.flatten()].reshape(*weights.shape[:4], dense.shape[3])
-    own = rows.gather(-1, tokens.unsqueeze(1).expand(weights.shape))
-    # Dense weights know nothing of padding slots: these keep the weights that they had.
-    valid = indices >= 0
-    return torch.where(valid.unsqueeze(-1) & valid.unsqueeze(-2), own, weights)
+    rows, columns = indices.unsqueeze(-1), indices.unsqueeze(-2)
+    return torch.where((rows >= 0) & (columns >= 0), dense[:, :, rows, columns], weights)

@@ -306,7 +306,7 @@ def _with_attention(
         pooling=rows.pooling if rows else _usual_pooling(layers),
         attention_layers=layers,
         attention_error=error,
-        query_layers=tuple(result.query_layers.values()),
+        query_layers=tuple(each.layer for each in result.query_layers.values()),
         unsupported_layers=unsupported,
         read_rows=rows,
         pooling_assumed="" if rows or not layers else _NOT_MEASURED,
@@ -331,7 +331,7 @@ def read_by_target(
     traced = copy(target)
     try:
         tracer = ScoreTracer(model, lambda image: traced(subject.forward(image)))
-        reading = confirmed_reading(tracer, images[:1], None, result.layouts)
+        reading = confirmed_reading(tracer, images[:1], None, result)
     except (RuntimeError, ValueError, TypeError, IndexError):  # needs the whole batch
         return subject
     if reading is None:
