@@ -36,6 +36,7 @@ _SIZES = (28, 32, 64, 96, 128, 224, 256, 299, 384)  # of images, tried for an ad
 _SIZE_NAMES = ("image_size", "img_size", "input_size")
 _CONFIGS = ("default_cfg", "pretrained_cfg", "config")
 _VISION_CONFIGS = ("vision_config", "image_config", "encoder")
+_USUAL, _OF_TIMM = (224, 224), "timm pretrained_cfg"
 _LONGEST_SIDE = 100_000  # pixels, beyond which no tensor can be made
 
 
@@ -75,32 +76,38 @@ def stated_info(
     Raises:
         ValueError: If it is a Hugging Face model that takes more than images.
     """
-    package = type(model).__module__.split(".")[0]
-    bases = {base.__module__.split(".")[0] for base in type(model).__mro__}
+    package, own = type(model).__module__.split(".")[0], cast("Any", model)
+    stated = configured_image_size(model)
     names: tuple[str, ...] = ()
-    dense = package == "visattn" and hasattr(model, "class_names") and hasattr(model, "mean")
-    if dense or isinstance(model, NormalizingClassifier):
-        own: Any = model
-        name = str(getattr(own, "name", None) or type(model).__name__)
+    count = channels or 0
+    if isinstance(model, NormalizingClassifier) or (
+        package == "visattn" and hasattr(model, "class_names") and hasattr(model, "mean")
+    ):
+        name = str(getattr(model, "name", None) or type(model).__name__)
         info = ModelInfo(name, "visattn", own.img_size, own.mean, own.std, colors="visattn model")
-        names = own.class_names
+        names, count = own.class_names, count or len(own.mean)
     elif package == "timm" and isinstance(getattr(model, "pretrained_cfg", None), dict):
-        info = _of_timm(model)
-    elif "transformers" in bases and hasattr(getattr(model, "config", None), "model_type"):
-        info, names = _of_transformers(model)
+        name = str(own.pretrained_cfg.get("architecture") or type(model).__name__)
+        colors = _timm_colors(own.pretrained_cfg)
+        info = ModelInfo(name, "timm", stated or _USUAL, *colors, colors=_OF_TIMM)
+    elif hasattr(getattr(model, "config", None), "model_type") and any(
+        base.__module__.startswith("transformers.") for base in type(model).__mro__
+    ):
+        info, names = _of_transformers(model, stated or _USUAL)
     else:
-        info = _of_others(model, package, size, channels)
+        info = _of_others(model, package, stated)
     if size is not None:
         info = replace(info, input_size=size, size_source="argument")
-    return (info if channels is None else _with_channels(info, channels)), names
+    count = count or input_channels(model, info.input_size)
+    mean, std = info.mean[:count], info.std[:count]
+    if len(mean) == count:
+        return replace(info, mean=mean, std=std), names
+    (mean, std), source = _assumed_colors(count)
+    return replace(info, mean=mean, std=std, colors=source, mean_color=()), names
 
 
-def _with_channels(info: ModelInfo, channels: int) -> ModelInfo:
-    """Return metadata for images of so many channels; mean and std of other ones are assumed."""
-    if channels == len(info.mean):
-        return info
-    (mean, std), source = _assumed_colors(channels)
-    return replace(info, mean=mean, std=std, colors=source, mean_color=())
+def _timm_colors(config: Mapping[str, Any]) -> Colors:
+    return tuple(config.get("mean") or IMAGENET[0]), tuple(config.get("std") or IMAGENET[1])
 
 
 def _assumed_colors(channels: int) -> tuple[Colors, str]:
@@ -113,27 +120,19 @@ def _assumed_colors(channels: int) -> tuple[Colors, str]:
     return unchanged, f"assumed: {channels} channels without mean and std"
 
 
-def _of_others(
-    model: nn.Module, package: str, size: tuple[int, int] | None, channels: int | None
-) -> ModelInfo:
-    """Return the metadata of a model whose library states none, by convention."""
+def _of_others(model: nn.Module, package: str, size: tuple[int, int] | None) -> ModelInfo:
+    """Return the metadata of a model whose library states none: no mean and std."""
     name = type(model).__name__
     library: Library = cast("Library", package) if package in get_args(Library) else "other"
-    configured = configured_image_size(model)
-    usual = configured or ((299, 299) if name == "Inception3" else (224, 224))
     # A torchvision classifier has the size of its published weights.
-    known = configured or library == "torchvision"
-    channels = channels or input_channels(model, size or usual)
-    (mean, std), colors = _assumed_colors(channels)
-    info = ModelInfo(
-        name, library, usual, mean, std, colors=colors, size_source="model" if known else "assumed"
-    )
+    source = "model" if size or library == "torchvision" else "assumed"
+    size = size or ((299, 299) if name == "Inception3" else _USUAL)
     if (transform := internal_transform(model)) is None:
-        return info
-    mean, std = (0.0,) * channels, (1.0,) * channels
+        return ModelInfo(name, library, size, (), (), size_source=source)
     color = tuple(map(float, transform.image_mean))
-    info = replace(info, mean=mean, std=std, mean_color=color, size_source="")
-    return replace(info, colors="the model normalizes images")
+    of_model, colors = (0.0,) * len(color), "the model normalizes images"
+    ones = (1.0,) * len(color)
+    return ModelInfo(name, library, size, of_model, ones, mean_color=color, colors=colors)
 
 
 def input_channels(model: nn.Module, size: tuple[int, int] = (224, 224)) -> int:
@@ -157,51 +156,32 @@ def _tried_sizes(first: tuple[int, int]) -> dict[tuple[int, int], None]:
     return dict.fromkeys([first, *((side, side) for side in _SIZES)])
 
 
-def _of_timm(model: nn.Module) -> ModelInfo:
-    config = cast("dict[str, Any]", model.pretrained_cfg)
-    name = str(config.get("architecture") or type(model).__name__)
-    sizes = (getattr(module, "img_size", None) for module in model.modules())
-    size = next((size for size in sizes if size), None) or config.get("input_size")
-    size = _parse_sides(size) or (224, 224)
-    mean, std = (tuple(config.get(key) or ()) for key in ("mean", "std"))
-    channels = input_channels(model, size)
-    mean, std = (mean or IMAGENET[0])[:channels], (std or IMAGENET[1])[:channels]
-    info = ModelInfo(name, "timm", size, mean, std, colors="timm pretrained_cfg")
-    return _with_channels(info, channels)
-
-
-def _of_transformers(model: nn.Module) -> tuple[ModelInfo, tuple[str, ...]]:
+def _of_transformers(model: nn.Module, size: tuple[int, int]) -> tuple[ModelInfo, tuple[str, ...]]:
     if tower := vision_tower(model):
         raise ValueError(
             f"the model must take only images, but {type(model).__name__} takes more; use its "
             f"vision tower, model.{tower[0]}, or compare images with texts: text=[...]"
         )
     config = cast("Any", model.config)
-    vision = vision_config(config)
-    kind = str(vision.model_type)
-    size = _parse_sides(getattr(vision, "image_size", None)) or (224, 224)
-    (mean, std), colors = (
+    kind = str(vision_config(config).model_type)
+    (mean, std), source = (
         default_mean_std(kind),
         f"assumed: mean and std of published {kind} weights",
     )
     wrapped = getattr(config, "pretrained_cfg", None)
     wrapped = wrapped or getattr(getattr(model, "timm_model", None), "pretrained_cfg", None)
     if isinstance(wrapped, dict):
-        mean, std = (tuple(wrapped.get(key) or ()) for key in ("mean", "std"))
-        mean, std, colors = mean or IMAGENET[0], std or IMAGENET[1], "timm pretrained_cfg"
-        size = configured_image_size(model) or size
+        (mean, std), source = _timm_colors(wrapped), _OF_TIMM
     error = ""
     if kind.startswith(_BGR_TYPES):
         error = f"the weights of {kind} take blue, green and red, not normalized by mean and std"
-    channels = int(getattr(vision, "num_channels", 3))
     info = ModelInfo(
-        config.model_type, "transformers", size, mean[:channels], std[:channels], colors=colors,
-        preprocessing_error=error,
-    )  # fmt: skip
+        config.model_type, "transformers", size, mean, std, colors=source, preprocessing_error=error
+    )
     id2label = getattr(config, "id2label", None) or {}
     names = tuple(str(id2label[index]) for index in sorted(id2label))
     unnamed = any(name.startswith("LABEL_") for name in names)
-    return _with_channels(info, channels), () if unnamed else names
+    return info, () if unnamed else names
 
 
 def default_mean_std(model_type: str) -> Colors:
@@ -250,12 +230,13 @@ def configured_image_size(model: nn.Module) -> tuple[int, int] | None:
         >>> configured_image_size(model)
         (32, 32)
     """
-    modules = [module for module in model.modules() if not isinstance(module, nn.RNNBase)]
+    modules = list(model.modules())
     attributes = map(vars, modules)  # and no properties, which may run any code
     configs = (getattr(module, name, None) for module in modules for name in _CONFIGS)
     for config in chain(attributes, configs):
-        for name in _SIZE_NAMES if config is not None else ():
-            of_mapping = isinstance(config, Mapping)
+        of_mapping = isinstance(config, Mapping)
+        recurrent = of_mapping and "hidden_size" in config  # whose input_size counts features
+        for name in _SIZE_NAMES[: 2 if recurrent else 3] if config is not None else ():
             value = config.get(name) if of_mapping else getattr(config, name, None)
             if (size := _parse_sides(value)) is not None:
                 return size

@@ -139,7 +139,8 @@ class Probe:
         strides: Pixels from one cell to the next.
         output: Location of the class scores in the output of the model.
         cut: Why nothing lies where it should on the images; "" if it does.
-        names: Kinds of the tokens before the patches, as the model names them.
+        looked: Whether the input of the first layer was compared with the images.
+        kinds: Kinds of prefix tokens, by the names of parameters.
         error: Why the model could not be run; "" if it could.
     """
 
@@ -153,8 +154,8 @@ class Probe:
     strides: CellStrides = field(default_factory=CellStrides)
     output: OutputLayout = field(default_factory=OutputLayout)
     cut: str = ""
-    names: tuple[str, ...] = ()
     looked: bool = False
+    kinds: tuple[str, ...] = ()
     error: str = ""
 
     @property
@@ -234,11 +235,15 @@ class Probe:
 
     def run(self, model: nn.Module, forward: Callable[[Tensor], Any], images: Tensor) -> Any:
         """Run the model once more, with another noise, and return its output."""
+        self.kinds = prefix_tokens_of(model)
         self.at = 0  # number of outputs in this run
         with ExitStack() as stack:
             stack.enter_context(attention_calls(model, self._on_call))
             for site, module in model.named_modules():
-                if isinstance(module, Tap):
+                if isinstance(module, Tap) and module.unsupported:
+                    known = _Attention(site, (), module.unsupported, tap=module)
+                    self.attention[site, 0] = known
+                elif isinstance(module, Tap):
                     hook = in_this_run(partial(self._on_tap, site))
                     request = RecordRequest(differentiable=module.kind == "tokens")
                     stack.enter_context(module.listening(request, hook))
@@ -353,10 +358,9 @@ class Probe:
             step = module.stride if isinstance(module, nn.Conv2d) else (1, 1)
             self.cut = "" if shows_whole(pixels, self.size, (step[0], step[1])) else _CUT
 
-    def locate(self, model: nn.Module) -> None:
+    def locate(self) -> None:
         """Find out where the tokens of all attention lie, by the runs until now."""
         self.sure, self.layouts, self.query_layers = True, {}, {}
-        self.names = prefix_tokens_of(model)
         for call in self.attention.values():
             layout = self._tapped(call, call.tap) if call.tap else self.cut or self._layout(call)
             if isinstance(layout, ObservedTokens) and layout.layer.num_queries:
@@ -364,9 +368,6 @@ class Probe:
                 layout = None if call.tap else _NO_QUERIES
             if layout is not None:
                 self.layouts.setdefault(call.site, []).append(layout)
-        for site, module in model.named_modules():
-            if isinstance(module, Tap) and module.unsupported:
-                self.layouts[site] = [module.unsupported]
 
     def _place_calls(self, moment: Tensor | None) -> Places | None:
         """Return where tokens lie; None if nowhere, or if that is not sure yet."""
@@ -420,15 +421,15 @@ class Probe:
 
     def _kinds(self, count: int) -> tuple[str, ...]:
         """Return the kinds of tokens beside the grid; those without a name by their order."""
-        names = self.names
+        names = self.kinds
         kinds = (tuple(name for name in names if name == kind) for kind in dict.fromkeys(names))
         unnamed = ("class", *["register"] * (count - 1))[:count]
         return next((each for each in (names, *kinds) if len(each) == count), unnamed)
 
-    def _tapped(self, call: _Attention, tap: Tap) -> ObservedTokens | None:
+    def _tapped(self, call: _Attention, tap: Tap) -> ObservedTokens | str | None:
         """Return the positions of the tokens of a block that states them."""
-        if tap.grid is None:
-            return None
+        if call.reason or tap.grid is None:
+            return call.reason or None
         heads, single = call.shape[1] if len(call.shape) > 2 else None, tap.single_query
         layer = AttentionLayer(call.site, tap.grid, heads, tap.roles, single_query=single)
         if tap.kind == "queries":
@@ -457,7 +458,7 @@ def probe_model(
             while probe.runs == 0 or not (probe.sure or probe.runs == _NOISES):
                 images = probe_images(channels, size, first_weight(model), probe.runs)
                 output = probe.run(model, forward or forward_function(model), images)
-                probe.locate(model)
+                probe.locate()
                 probe.output = detect_output_layout(output, IMAGES)
         except Exception as error:  # noqa: BLE001 - any exception of the user's model is reported
             location = user_code_location(error)
