@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -105,9 +105,9 @@ class Means(nn.Module):
                 self[name].update(0, 0)  # torchmetrics warns of metrics without an update
         return {name: self[name].compute() for name in names or self.means}
 
-    def __getitem__(self, name: str) -> WeightedMean:
-        """Return a mean."""
-        return cast("WeightedMean", self.means[name])
+    def __getitem__(self, name: str) -> Any:
+        """Return a mean, or another metric that a subclass keeps among them."""
+        return self.means[name]
 
 
 _Z = 1.959964  # the 97.5 % quantile of the standard normal distribution

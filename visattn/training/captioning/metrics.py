@@ -153,7 +153,7 @@ class PhraseScores(Means):
             for result in score_phrases(caption_maps, caption_phrases)
         ]
         self.add(**_sums(results))
-        self.means["num_phrases"].update(len(results))  # type: ignore[operator]
+        self["num_phrases"].update(len(results))
 
 
 def _sums(results: Sequence[GroundingResult]) -> dict[str, tuple[float, float]]:
