@@ -1,15 +1,14 @@
 """Sort-of-CLEVR: images of six objects, drawn on the fly; what is in them and where."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from visattn.data.loading import mix_seed, per_sample_uniforms
 from visattn.data.questions.batch import Question, QuestionSample
@@ -184,7 +183,7 @@ def sort_of_clevr_texts() -> list[str]:
     return [TEMPLATES[type_].format(color) for type_ in types for color in _NAMES]
 
 
-class SortOfClevr(Dataset[QuestionSample]):
+class SortOfClevr(Sequence[QuestionSample]):
     """Images of six colored rectangles and circles with questions, drawn on access.
 
     Sample i of a split depends on the seed, the split and i alone; indices beyond the length give
@@ -239,7 +238,7 @@ class SortOfClevr(Dataset[QuestionSample]):
     def __len__(self) -> int:
         return self.num_images
 
-    def __getitem__(self, index: int) -> QuestionSample:
+    def __getitem__(self, index: Any) -> Any:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[QuestionSample]:

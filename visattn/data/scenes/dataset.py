@@ -1,11 +1,11 @@
 """Scenes: deterministic data sets of captions and of single objects, rendered on access."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from visattn.data.captions.batch import CaptionSample
 from visattn.data.classification.datasets import Labeled
@@ -26,7 +26,7 @@ from visattn.images.reader import LoadedImage
 from visattn.results.kinds import Split
 
 
-class Scenes(Dataset[CaptionSample]):
+class Scenes(Sequence[CaptionSample]):
     """Rendered images of colored, textured shapes, each with five true captions.
 
     Scene i of a split depends on the seed, the split and i alone. The split `novel` tests
@@ -64,7 +64,7 @@ class Scenes(Dataset[CaptionSample]):
     def __len__(self) -> int:
         return self.num_scenes
 
-    def __getitem__(self, index: int) -> CaptionSample:
+    def __getitem__(self, index: Any) -> Any:
         world = self.world(index)
         captions = tuple(caption.text for caption in describe_world(world))
         pixels = np.ascontiguousarray(draw_world(world, self.size).transpose(2, 0, 1))
@@ -89,13 +89,13 @@ class SingleCaptionScenes(Scenes):
     def __len__(self) -> int:
         return 5 * self.num_scenes
 
-    def __getitem__(self, index: int) -> CaptionSample:
+    def __getitem__(self, index: Any) -> Any:
         scene, caption = divmod(index, 5)
         sample = super().__getitem__(scene)
         return sample._replace(captions=(sample.captions[caption],))
 
 
-class SceneRegions(Dataset[AnnotatedImage]):
+class SceneRegions(Sequence[AnnotatedImage]):
     """Rendered scenes with the mask of each object; its category is its shape.
 
     Example:
@@ -109,7 +109,7 @@ class SceneRegions(Dataset[AnnotatedImage]):
     def __len__(self) -> int:
         return len(self.scenes)
 
-    def __getitem__(self, index: int) -> AnnotatedImage:
+    def __getitem__(self, index: Any) -> Any:
         scenes = self.scenes
         world = scenes.world(index)
         image = LoadedImage(draw_world(world, scenes.size))
@@ -215,7 +215,7 @@ class SceneCaptions(RenderedScenes):
         super().__post_init__()
         self.words = tuple(grammar_words(self.config))
 
-    def __call__(self, split: Split) -> Dataset[CaptionSample]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __call__(self, split: Split) -> Sequence[CaptionSample]:
         """Return the scenes of a split; in training each caption is a sample."""
         return self.scenes(split, SingleCaptionScenes if split == "train" else Scenes)
 
@@ -224,7 +224,7 @@ class SceneCaptions(RenderedScenes):
 class SceneObjects(RenderedScenes):
     """Rendered scenes with boxes and masks, whose classes are the shapes; as `RenderedScenes`."""
 
-    def __call__(self, split: Split) -> Dataset[AnnotatedImage]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __call__(self, split: Split) -> Sequence[AnnotatedImage]:
         """Return the scenes of a split."""
         return SceneRegions(self.scenes(split))
 
