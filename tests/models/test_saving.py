@@ -222,6 +222,13 @@ REFUSED: dict[str, Case] = {
         ValueError, "may not contain checkpoint_path",
     ),
     "no weights": (config("SmallEncoder", img_size=[24, 24]), ValueError, "missing keys"),
+    "text for weights": (
+        checkpoint({
+            "visattn": {"model": {"class": "SmallEncoder", "arguments": {"img_size": [24, 24]}}},
+            "state_dict": {"model.x": "text"},
+        }),
+        ValueError, "cannot be loaded",
+    ),
     "not a model of ours": (
         lambda f: va.save(nn.Linear(2, 3), f / "m.safetensors"), ValueError, "va.load.'FILE.py:",
     ),

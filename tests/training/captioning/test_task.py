@@ -25,6 +25,7 @@ from visattn.models.captioning.show_attend_tell import ShowAttendTell
 from visattn.models.captioning.transformer import TransformerCaptioner
 from visattn.models.config import build_model, model_config
 from visattn.models.saving import load
+from visattn.results.captions import Phrase
 from visattn.results.kinds import UNKNOWN
 from visattn.training.captioning import task as captioning
 from visattn.training.captioning.data import CaptionData
@@ -126,6 +127,27 @@ def test_penalty_is_added_with_its_weight() -> None:
     assert without == bare
     words = int(batch.lengths.sum())
     assert losses(reduction="paper")[2] == pytest.approx(bare * words / len(batch.lengths))
+
+
+@torch.no_grad()
+def test_attention_is_supervised_inside_the_boxes_of_phrases() -> None:
+    """By minus the log of the attention there, over all words of a phrase or its last one."""
+    left = Phrase(0, 2, ((0.0, 0.0, 0.5, 1.0),), (), "a dog")  # one and a half of three columns
+    _, batch, bare = losses()
+    first, *others = batch.samples
+    phrases = ((left,), *[()] * (len(first.captions) - 1))
+    batch = batch._replace(samples=(first._replace(phrases=phrases), *others))
+    pairs = zip(batch.image_indices.tolist(), batch.caption_indices, strict=True)
+    row = list(pairs).index((0, 0))
+    options = {"attention_loss_weight": 0.3, "attention_loss": "mass"}
+    for words, start in (("all", 0), ("last", 1)):
+        task, _, without = losses(**options, supervised_words=words)
+        assert without == bare  # of captions without phrases
+        output = teacher_force_batch(task.model, batch)
+        at = (output.rows == row) & (output.steps >= start) & (output.steps < 2)
+        maps = output.attention.weights[at].unflatten(1, (3, 3)) * torch.tensor([1.0, 0.5, 0.0])
+        expected = bare - 0.3 * float(maps.sum((1, 2)).log().mean())
+        assert float(task.training_step(batch, 0)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_targets_are_the_next_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,14 @@ import pytest
 import timm
 import torch
 import yaml
+from PIL import Image
 from safetensors.torch import save_file
 
 from visattn import Scenes
 from visattn.cli import main
+from visattn.commands.digests import file_digest
 from visattn.data import SingleObjects
+from visattn.data.scenes.world import SHAPES
 from visattn.models.backbones.module_classifier import ModuleClassifier
 from visattn.models.saving import load
 from visattn.training import ClassificationData, ClassificationTask
@@ -35,7 +38,7 @@ class MyNet(nn.Module):
 def config(classifier: Any, **data: Any) -> str:
     quiet = {"accelerator": "cpu", "max_epochs": 1, "enable_progress_bar": False, "logger": False}
     task = {"classifier": classifier, "class_weights": "balanced"}
-    sizes = {"train": 24, "val": 8, "test": 8, "image_size": 32}
+    sizes = {"train": 16, "val": 8, "test": 8, "image_size": 32}
     source = {"class_path": "SingleObjects", "init_args": sizes}
     return yaml.safe_dump({
         "trainer": quiet,
@@ -64,6 +67,24 @@ def test_a_network_of_ones_own_is_trained_scored_explained_and_exported(
     assert main(["fit", "--config", "configs/own.yaml", "--run", "run"]) == 0
     assert main(["validate", "--run", "run"]) == 0
     assert "val/accuracy" in json.loads(Path("run/validate.json").read_text())
+    last = "run/checkpoints/last.ckpt"
+    assert main(["test", "--run", "run", "--ckpt_path", last, "--data.batch_size", "5"]) == 0
+    record = json.loads(Path("run/run.json").read_text())
+    assert (record["config"], record["seed"]) == ("own", 42)
+    fit, test = record["fit"], record["test"]
+    assert (fit["steps"], fit["sessions"], fit["machine"]["device"]) == (2, 1, "cpu")
+    assert min(fit["cpu_seconds"], fit["wall_seconds"]) > 0
+    assert (test["checkpoint"], test["step"], test["images"]) == ("last", 2, {"test": 8})
+    assert test["data"]["init_args"]["batch_size"] == 5
+    assert fit["commits"] == [test["commit"]]
+    scores = json.loads(Path("run/test.json").read_text())
+    assert {"test/accuracy_verdict", "test/accuracy_majority_baseline"} < {*scores}
+    assert "guessing gives 0.1667" in scores["chance"]
+    classes = json.loads(Path("run/test_classes.json").read_text())
+    assert {row["class"] for row in classes} <= set(SHAPES)
+    assert sum(row["num_images"] for row in classes) == 8
+    correct = sum(row["num_correct"] for row in classes)
+    assert scores["test/accuracy"] == pytest.approx(correct / 8, abs=1e-6)
     assert main(["export", "run", "--out", "own.safetensors"]) == 0
     model: Any = load("own.safetensors")
     assert (type(model.net).__name__, model.head.in_features) == ("MyNet", 6)
@@ -71,15 +92,17 @@ def test_a_network_of_ones_own_is_trained_scored_explained_and_exported(
     photo = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     best = load("run/checkpoints/best.ckpt")
     assert torch.equal(model(photo), best(photo))
-    pixels = Scenes(3, size=32)[0].image.permute(1, 2, 0).numpy()
-    from PIL import Image
-
-    Image.fromarray(pixels).save("photo.png")
-    assert (
-        main(["overlay", "photo.png", "--model", "run", "--method", "gradcam", "--out", "o"]) == 0
-    )
+    Image.fromarray(Scenes(3, size=32)[0].image.permute(1, 2, 0).numpy()).save("photo.png")
+    overlay = ["overlay", "photo.png", "--method", "gradcam", "--out", "maps", "--model"]
+    assert main([*overlay, "run"]) == 0
+    made = json.loads(Path("maps/photo.json").read_text())["made"]["settings"]
+    digest = file_digest(Path("run/checkpoints/best.ckpt"))
+    assert made["weights"] == {"file": "best.ckpt", "sha256": digest}
+    capsys.readouterr()
+    assert main([*overlay, "run", "--model-args", "pretrained=true"]) == 1
+    assert "run comes with its own" in capsys.readouterr().err
     # Fewer classes: the layers before the last one are those of the first run.
-    shapes = ["--data.source.shapes", "[circle,square]", "--init_from", "run/checkpoints/last.ckpt"]
+    shapes = ["--data.source.shapes", "[circle,square]", "--init_from", last]
     frozen = ["--model.optim.lr_mults", "{backbone: 0, blocks: 0}"]
     assert main(["fit", "--config", "configs/own.yaml", "--run", "next", *shapes, *frozen]) == 0
     first, second = (load(f"{name}/checkpoints/last.ckpt").state_dict() for name in ("run", "next"))

@@ -111,18 +111,14 @@ def evaluated(task: DetectionTask, batch: DetectionBatch, stage: str) -> Any:
     return task.evaluation("test")
 
 
-def test_a_detector_trains_all_parameters_and_overfits_one_scene(task: DetectionTask) -> None:
-    batch = scene_batch(1)
-    optimizer = torch.optim.AdamW(task.parameters(), lr=5e-3)
-    losses: list[float] = []
-    for _ in range(60):
-        loss: Tensor = task.training_step(batch, 0)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+def test_a_step_gives_all_parameters_a_gradient_from_all_losses(task: DetectionTask) -> None:
+    batch = scene_batch(2)
+    loss: Tensor = task.training_step(batch, 0)
+    loss.backward()
     assert [name for name, weight in task.named_parameters() if weight.grad is None] == []
-    assert losses[-1] < losses[0] / 3
+    layers = task.model.decode(task.model.encode(batch.images))
+    losses = task.criterion.losses(layers, batch.labels, batch.boxes)
+    torch.testing.assert_close(loss, torch.stack(list(losses.values())).sum())
 
 
 def perfect_output(batch: DetectionBatch) -> BoxPrediction:
