@@ -9,7 +9,7 @@ import torch
 from detection_data import small_detector
 from PIL import Image
 from question_models import small_mac
-from task_configs import MODEL
+from task_runs import tiny_run
 from torch import nn
 
 import visattn
@@ -20,28 +20,7 @@ from visattn.models.glimpses.ram import RecurrentAttentionModel
 from visattn.models.resnet import AttentionResNet
 from visattn.results.kinds import SPECIAL_TOKENS
 
-CONFIG = (
-    MODEL
-    + """\
-trainer:
-  accelerator: cpu
-  max_steps: 2
-  max_epochs: 1
-  enable_progress_bar: false
-  enable_model_summary: false
-  num_sanity_val_steps: 0
-  log_every_n_steps: 1
-data:
-  class_path: CaptionData
-  init_args:
-    source:
-      class_path: SceneCaptions
-      init_args:
-        {image_size: 24, train: 3, val: 3, test: 2}
-    batch_size: 7
-    num_workers: 0
-"""
-)
+CONFIG = tiny_run(test=2)
 CLASSES = ("ant", "bee", "cat")
 
 

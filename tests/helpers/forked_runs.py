@@ -17,7 +17,7 @@ from typing import Any
 
 HELPERS = Path(__file__).parent
 ROOT = HELPERS.parents[1]
-TRUSTED = "interrupted_runs"
+TRUSTED = "task_runs"
 
 
 class ForkedRuns:

@@ -3,42 +3,16 @@
 from pathlib import Path
 
 import pytest
-from task_configs import MODEL
+from task_runs import of, tiny_run
 
 from visattn.cli import main
-
-TINY = (
-    MODEL
-    + """\
-trainer:
-  accelerator: cpu
-  max_epochs: 2
-  max_steps: 4
-  enable_progress_bar: false
-  enable_model_summary: false
-  num_sanity_val_steps: 0
-  log_every_n_steps: 1
-  callbacks:
-    - class_path: CaptionPanels
-      init_args: {images: 1, width: 480}
-data:
-  class_path: CaptionData
-  init_args:
-    source:
-      class_path: SceneCaptions
-      init_args:
-        {image_size: 24, train: 3, val: 3, test: 11}
-    batch_size: 7
-    num_workers: 0
-"""
-)
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A config that trains within seconds."""
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
-    path.write_text(TINY)
+    path.write_text(tiny_run(of("CaptionPanels", images=1, width=480)))
     return path
 
 

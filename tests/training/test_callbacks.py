@@ -12,6 +12,8 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
+from PIL import Image
+from task_runs import of, tiny_run
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -194,13 +196,13 @@ PHOTO = np.random.default_rng(3).integers(0, 255, (40, 56, 3), np.uint8)
 
 
 def followed(folder: Path, method: str = "gradcam", **options: Any) -> Foreign:
-    """Train on seven batches, with the maps of a photo."""
-    images = torch.rand(14, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    """Train on two batches, with the maps of a photo."""
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     module = Foreign()
     maps = {key: options.pop(key) for key in ("every_n_steps", "module") if key in options}
     callback = AttentionLogger(PHOTO, method, input_size=32, **maps)
-    loader = DataLoader(TensorDataset(images, torch.arange(14) % 2), batch_size=2)
+    loader = DataLoader(TensorDataset(images, torch.arange(4) % 2), batch_size=2)
     trained(module, loader, folder, callbacks=[callback], log_every_n_steps=1, **options)
     return module
 
@@ -221,10 +223,10 @@ class TestAttention:
         board.experiment.add_image = lambda name, image, step, dataformats: shown.append(
             (name, step)
         )
-        with_maps = followed(tmp_path, every_n_steps=4, logger=board).state_dict()
-        assert shown == [("attention/1-image", step) for step in (0, 4, 7)]
+        with_maps = followed(tmp_path, every_n_steps=3, logger=board).state_dict()
+        assert shown == [("attention/1-image", step) for step in (0, 2)]  # first, and last
         seldom = followed(tmp_path / "b", every_n_steps=None, module="net").state_dict()
-        assert drawn(tmp_path / "b") == [0, 7]  # at first, and after the validation
+        assert drawn(tmp_path / "b") == [0, 2]  # at first, and after the validation
         assert all(torch.equal(with_maps[name], seldom[name]) for name in seldom)
 
     def test_what_does_not_fit_stops_the_run_before_the_first_step(self, tmp_path: Path) -> None:
@@ -246,8 +248,8 @@ class TestAttention:
         monkeypatch.setattr(panels.AttentionPanels, "draw", full)
         warned: list[str] = []
         monkeypatch.setattr(panels, "rank_zero_warn", warned.append)
-        followed(tmp_path, every_n_steps=3)
-        assert warned[0] == "AttentionLogger drew no maps after step 3: the disk is full"
+        followed(tmp_path, every_n_steps=1)
+        assert warned[0] == "AttentionLogger drew no maps after step 1: the disk is full"
 
 
 def test_a_module_without_forward_gives_its_network() -> None:
@@ -264,18 +266,12 @@ def test_a_module_without_forward_gives_its_network() -> None:
         panels._network(NoForward(net=net, teacher=nn.Linear(2, 2)), None)
 
 
-def test_a_config_can_name_it(tiny: Path, tmp_path: Path) -> None:
-    from PIL import Image
-
+def test_a_config_can_name_it() -> None:
     Image.fromarray(PHOTO).save("photo.png")
-    callback = "{images: photo.png, method: words, every_n_steps: 2}"
-    text = tiny.read_text().replace(
-        "  callbacks:\n",
-        f"  callbacks:\n    - class_path: AttentionLogger\n      init_args: {callback}\n",
-    )
-    Path("config.yaml").write_text(text)
+    logger = of("AttentionLogger", images="photo.png", method="words", every_n_steps=1)
+    Path("config.yaml").write_text(tiny_run(logger))
     assert main(["fit", "--config", "config.yaml", "--run", "run"]) == 0
-    assert drawn(Path("run")) == [0, 2, 4]
+    assert drawn(Path("run")) == [0, 1, 2]
 
 
 def classifier(stem_block: str | None) -> AttentionResNet:

@@ -42,7 +42,7 @@ def test_a_run_leaves_config_checkpoints_logs_and_record(run: Path) -> None:
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["model"]["init_args"]["captioner"]["init_args"]["hidden_size"] == 11
     assert "data_info" not in config["model"]["init_args"]
-    assert [row["step"] for row in logged(run, 1, "train/loss")] == ["0", "1", "2", "3"]
+    assert [row["step"] for row in logged(run, 1, "train/loss")] == ["0", "1"]
     assert len(logged(run, 1, "val/caption_accuracy")) == 2
     [events] = run.glob("events.*")
     board = EventAccumulator(str(events)).Reload()
@@ -54,9 +54,9 @@ def test_a_run_leaves_config_checkpoints_logs_and_record(run: Path) -> None:
     assert saved["visattn"]["model"]["class"] == "ShowAttendTell"
     assert "hyper_parameters" not in saved
     # The second validation was no better.
-    assert (saved["global_step"], best["global_step"]) == (4, 2)
+    assert (saved["global_step"], best["global_step"]) == (2, 1)
     record = json.loads((run / "run.json").read_text())
-    assert (record["config"], record["seed"], record["fit"]["steps"]) == ("tiny", 42, 4)
+    assert (record["config"], record["seed"], record["fit"]["steps"]) == ("tiny", 42, 2)
     assert record["fit"]["best"] == {"val/caption_accuracy": 0.0}
 
 
@@ -104,7 +104,7 @@ def test_test_scores_every_split_and_control(tiny: Path, copy: Path) -> None:
     assert uniform == pytest.approx(0.074, abs=0.02)
     assert abs(scores["untrained_teacher_forced/lift"]) < 0.02
     record = json.loads((folder / "run.json").read_text())["test"]
-    assert (record["checkpoint"], record["step"]) == ("best", 2)
+    assert (record["checkpoint"], record["step"]) == ("best", 1)
     assert record["images"] == {"test": 11, "novel": 11}
     assert not (folder / "config.yaml").exists()
 
@@ -135,25 +135,24 @@ def test_ckpt_path_last_resumes_or_starts_a_run_with_the_options_of_today(
     rate = "--model.optim.optimizer.lr"
     words = ["fit", "--config", str(tiny), "--ckpt_path", "last"]
     words += ["--model.optim.optimizer", "torch.optim.AdamW"]
-    assert main([*words, rate, "4e-3", "--trainer.max_steps", "2"]) == 0
+    assert main([*words, rate, "4e-3", "--trainer.max_epochs", "1"]) == 0
     folder = tmp_path / "runs" / "tiny" / "1"
-    assert last_of(folder)["global_step"] == 2
+    assert last_of(folder)["global_step"] == 1
     later = [*words, rate, "1e-3", "--model.optim.optimizer.weight_decay", "0.5"]
-    later += ["--model.optim.lr_mults", "{encoder: 0.5}"]
-    later += ["--trainer.max_steps", "6", "--trainer.max_epochs", "3"]
-    assert main([*later, "--run", str(folder)]) == 0
+    later += ["--model.optim.lr_mults", "{encoder: 0.5}", "--run", str(folder)]
+    assert main(later) == 0
     saved = last_of(folder)
-    assert saved["global_step"] == 6
+    assert saved["global_step"] == 2
     groups = saved["optimizer_states"][0]["param_groups"]
     assert {group["initial_lr"] for group in groups} == {1e-3, 0.5e-3}
     assert {group["weight_decay"] for group in groups} == {0.5}
     assert saved["lr_schedulers"][0]["base_lrs"] == [group["initial_lr"] for group in groups]
     assert {path.name for path in folder.glob("config*")} == {"config.yaml", "config-2.yaml"}
-    assert yaml.safe_load((folder / "config-2.yaml").read_text())["trainer"]["max_steps"] == 6
-    assert [row["step"] for row in logged(folder, 2, "train/loss")] == ["2", "3", "4", "5"]
+    assert yaml.safe_load((folder / "config-2.yaml").read_text())["trainer"]["max_epochs"] == 2
+    assert [row["step"] for row in logged(folder, 2, "train/loss")] == ["1"]
     assert [path.name for path in folder.parent.iterdir()] == ["1"]
     record = json.loads((folder / "run.json").read_text())
-    assert (record["fit"]["sessions"], record["fit"]["steps"]) == (2, 6)
+    assert (record["fit"]["sessions"], record["fit"]["steps"]) == (2, 2)
 
 
 def test_no_run_gets_the_folder_of_another(tmp_path: Path) -> None:
@@ -179,6 +178,7 @@ def test_a_run_starts_from_the_weights_of_another(tiny: Path, copy: Path, tmp_pa
     assert main(["validate", "--run", str(folder)]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`?.fit.ckpt_path=")
 def test_what_lightnings_users_write_works(tiny: Path, tmp_path: Path) -> None:
     """One callback, no end but a time, overfitted batches, accumulation that changes."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from forked_runs import ForkedRuns
-from interrupted_runs import TASKS, write_run_configs
+from task_runs import FAULTS, TASKS, write_runs
 from torch import Tensor
 
 from visattn.cli import main
@@ -24,7 +24,7 @@ Fit = Callable[..., int]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("resumed")
-    write_run_configs(made)
+    write_runs(made, FAULTS)
     return made
 
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fit]:
     """Return a function that runs `fit` for a task, with a fault, and returns the exit code."""
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("VISATTN_TRUST_MODULES", "interrupted_runs")
+    monkeypatch.setenv("VISATTN_TRUST_MODULES", "task_runs")
 
     def run(task: str, name: str, *words: str, fault: str = "none:0") -> int:
         monkeypatch.setenv("BREAK", fault)
@@ -67,13 +67,22 @@ def differences(first: Any, second: Any, name: str = "") -> list[str]:
     return [] if first == second else [f"{name}: {first} {second}"]
 
 
-QUICK = {"classes", "scenes", "canvases"}
 SLOW = pytest.mark.slow
+LAST = ("--ckpt_path", "last")
 
 
-@pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=() if task in QUICK else SLOW) for task in TASKS]
-)
+def test_a_run_of_two_steps_resumes_to_the_bit(fit: Fit, folder: Path) -> None:
+    """All else here is slow."""
+    words = ("--trainer.max_steps", "2", "--trainer.limit_val_batches", "1")
+    assert fit("classes", "two", *words) == 0
+    assert fit("classes", "one", *words, fault="term:0") == 143
+    assert saved(folder / "one")["global_step"] == 1
+    assert fit("classes", "one", *words, *LAST) == 0
+    assert differences(saved(folder / "two"), saved(folder / "one")) == []
+
+
+@SLOW
+@pytest.mark.parametrize("task", TASKS)
 def test_every_task_resumes_to_the_bit(task: str, fit: Fit, folder: Path) -> None:
     """After a batch, a validation within an epoch, and an epoch."""
     words = ("--trainer.val_check_interval", "0.5")
@@ -97,13 +106,8 @@ SPECIAL = {
 }
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(words, id=name, marks=() if name in ("by steps", "accumulated") else SLOW)
-        for name, words in SPECIAL.items()
-    ],
-)
+@SLOW
+@pytest.mark.parametrize("words", SPECIAL.values(), ids=SPECIAL)
 def test_runs_with_other_trainer_options_resume_to_the_bit(
     words: str, fit: Fit, folder: Path
 ) -> None:
@@ -117,27 +121,27 @@ def test_runs_with_other_trainer_options_resume_to_the_bit(
         run = f"{name}-{file.stem}"
         assert fit("classes", run, *words.split(), "--ckpt_path", str(file)) == 0
         assert differences(whole, saved(folder / run)) == [], file.stem
-    last = ("--ckpt_path", "last")
     for fault in ("term:2", "term:5"):
-        assert fit("classes", name, *words.split(), *last, fault=fault) == 143
-    assert fit("classes", name, *words.split(), *last) == 0
+        assert fit("classes", name, *words.split(), *LAST, fault=fault) == 143
+    assert fit("classes", name, *words.split(), *LAST) == 0
     assert differences(whole, saved(folder / name)) == []
 
 
+@SLOW
 def test_a_stopped_run_resumes_where_it_was(fit: Fit, folder: Path) -> None:
     """After SIGTERM and Ctrl-C in a batch and in a validation; best.ckpt stays the same, too."""
     assert fit("classes", "whole") == 0
-    last = ("--ckpt_path", "last")
     for fault in ("term:0", "int:2", "term_validation:3", "term:5"):
-        assert fit("classes", "stopped", *last, fault=fault) == 143, fault
-    assert fit("classes", "stopped", *last) == 0
+        assert fit("classes", "stopped", *LAST, fault=fault) == 143, fault
+    assert fit("classes", "stopped", *LAST) == 0
     for name in ("last", "best"):
         assert differences(saved(folder / "whole", name), saved(folder / "stopped", name)) == []
     before = saved(folder / "stopped")
-    assert fit("classes", "stopped", *last) == 0  # nothing is left to do
+    assert fit("classes", "stopped", *LAST) == 0  # nothing is left to do
     assert differences(before, saved(folder / "stopped")) == []
 
 
+@SLOW
 def test_a_run_goes_on_with_a_later_end(fit: Fit, folder: Path) -> None:
     """The batches that max_steps left of an epoch are read; the rate follows the new end."""
     steps = "--trainer.max_steps"
@@ -150,6 +154,7 @@ def test_a_run_goes_on_with_a_later_end(fit: Fit, folder: Path) -> None:
         assert differences(whole[part], parts[part], part) == []
 
 
+@SLOW
 def test_a_moved_run_keeps_its_best(fit: Fit, folder: Path) -> None:
     assert fit("classes", "before", "--trainer.max_epochs", "1") == 0
     shutil.move(folder / "before", folder / "after")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from forked_runs import ForkedRuns, environment_of_runs
-from task_configs import write_task_configs
+from task_runs import LOG, write_runs
 
 from visattn.training.checkpoint import read_checkpoint
 from visattn.training.command import main
@@ -46,7 +46,7 @@ class TrainedTasks(NamedTuple):
 
 QUICK = TrainedTasks(
     Path(),
-    ("digits", "captions", "questions"),
+    ("classes", "captions", "questions"),
     (("captions", "test"), ("glimpses", "test"), ("questions", "test"), ("masks", "test")),
 )
 MORE = TrainedTasks(
@@ -110,18 +110,18 @@ def scorings(folder: str, scored: tuple[tuple[str, str], ...]) -> list[list[str]
 )
 def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TrainedTasks:
     folder = tmp_path_factory.mktemp("processes")
-    write_task_configs(folder)
+    write_runs(folder, LOG, random=False)
     _, trained, scored = request.param
     alone = (*trained, *sorted({name for name, _ in scored} - set(trained)))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr("sys.argv", ["visattn"])
-        patch.setenv("VISATTN_TRUST_MODULES", "training_log")
+        patch.setenv("VISATTN_TRUST_MODULES", "task_runs")
         for words in (*fits("single", alone, 1), *scorings("single", scored)):
             assert main(words) == 0, words
     runs = ForkedRuns()
     for words in (*fits("two", trained, 2), *scorings("two", scored)):
-        codes, said = runs.run(folder, *words, processes=2, VISATTN_TRUST_MODULES="training_log")
+        codes, said = runs.run(folder, *words, processes=2)
         assert codes == [0, 0], said
     runs.close()
     return TrainedTasks(folder, trained, scored)
@@ -201,18 +201,18 @@ def flat(value: Any, path: str = "") -> dict[str, float]:
 
 @pytest.mark.parametrize("command", ["visattn", "-m visattn", "torchrun"])
 def test_each_way_to_start_two_processes(command: str, tmp_path: Path) -> None:
-    write_task_configs(tmp_path)
+    write_runs(tmp_path, LOG, random=False)
     torchrun = "-m torch.distributed.run --standalone --nproc_per_node 2 -m -- visattn"
     starts = {
         "visattn": [str(Path(sys.executable).parent / "visattn")],
         "torchrun": [sys.executable, *torchrun.split()],
     }
     start = starts.get(command, [sys.executable, *command.split()])
-    words = ["fit", "--config", "digits.yaml", "--data.batch_size", "3", "--run", "run"]
+    words = ["fit", "--config", "classes.yaml", "--data.batch_size", "3", "--run", "run"]
     ran = subprocess.run(
         [*start, *words, "--trainer.devices", "2", "--trainer.strategy", "ddp"],
         cwd=tmp_path,
-        env=environment_of_runs() | {"VISATTN_TRUST_MODULES": "training_log"},
+        env=environment_of_runs(),
         capture_output=True,
         text=True,
         timeout=300,
