@@ -5,6 +5,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torchvision
+from random_numbers import pixels
 from torch import Tensor, nn
 
 from visattn.blocks.base import Block
@@ -13,11 +14,6 @@ from visattn.models.resnet import AttentionResNet, ResidualUnit
 
 def names(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
-
-
-def noise(*shape: int) -> Tensor:
-    random = torch.Generator().manual_seed(3)
-    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
 
 
 COUNTS = {
@@ -67,7 +63,7 @@ def test_blocks_are_in_every_unit_and_at_the_input() -> None:
     assert sites(model) == ["input_block"]
     with torch.no_grad():
         cast("Any", model.input_block).excite.bias.fill_(-99.0)  # the gate is closed
-    scores = model(noise(2, 1, 8, 8))
+    scores = model(pixels(2, 1, 8, 8))
     assert torch.equal(scores[0], scores[1])
 
 
@@ -89,4 +85,4 @@ def test_inner_width_of_units_is_configurable() -> None:
     model = AttentionResNet(names(2), depth=8, stage_widths=(17, 37, 71))
     weights = model.state_dict()
     assert [len(weights[f"layer{n}.0.conv1.weight"]) for n in (1, 2, 3)] == [17, 37, 71]
-    assert model(noise(1, 3, 32, 32)).shape == (1, 2)
+    assert model(pixels(1, 3, 32, 32)).shape == (1, 2)

@@ -4,16 +4,14 @@ from typing import Any
 
 import pytest
 import torch
+from random_numbers import pixels
 from torch import Tensor, nn
 
 from visattn.models.base import SmallEncoder
 from visattn.models.detr import DETR, BoxPrediction, DetrDecoderLayer
 from visattn.recording.recorder import record
 
-
-def images(seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (2, 3, 24, 40), generator=random, dtype=torch.uint8)
+IMAGES = pixels(2, 3, 24, 40)
 
 
 def detector(**options: Any) -> DETR:
@@ -30,7 +28,7 @@ def detector(**options: Any) -> DETR:
 @pytest.mark.parametrize("num_encoder_layers", [0, 1])
 def test_every_layer_predicts_and_every_parameter_learns(num_encoder_layers: int) -> None:
     model = detector(num_encoder_layers=num_encoder_layers)
-    layers = model.decode(model.encode(images()))
+    layers = model.decode(model.encode(IMAGES))
     assert layers.logits.shape == (3, 2, 5, 4)
     assert layers.boxes.shape == (3, 2, 5, 4)
     assert bool(((layers.boxes >= 0) & (layers.boxes <= 1)).all())
@@ -63,8 +61,8 @@ def test_a_decoder_layer_is_that_of_torch() -> None:
 
 def test_boxes_of_a_query_do_not_depend_on_other_images() -> None:
     model = detector().eval()
-    both = model(images())
-    alone = model(images()[1:])
+    both = model(IMAGES)
+    alone = model(IMAGES[1:])
     torch.testing.assert_close(both.boxes[1:], alone.boxes, rtol=1e-4, atol=1e-5)
 
 
@@ -79,9 +77,9 @@ def test_softmax_selects_one_class_per_query_and_never_no_object() -> None:
 
 def test_cross_attention_is_recorded_and_does_not_change_the_output() -> None:
     model = detector().eval()
-    before = model(images())
+    before = model(IMAGES)
     with record(model, layers="decoder_layers.*.cross_attn.tap") as recording:
-        after = model(images())
+        after = model(IMAGES)
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
     assert [each.kind for each in recording.maps] == ["queries"] * 3
     for weights in recording.maps:

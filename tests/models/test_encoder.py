@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from random_numbers import pixels
 
 from visattn.models.base import ImageEncoder, SmallEncoder
 
@@ -27,15 +28,10 @@ SMALL = st.integers(1, 5)
 SIDES = st.integers(1, 7).map(lambda cells: 8 * cells)
 
 
-def noise(*shape: int, seed: int = 0) -> torch.Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
-
-
 @given(height=SIDES, width=SIDES)
 def test_grid_size_matches_the_output(height: int, width: int) -> None:
     encoder = SmallEncoder((height, width), channels=12).eval()
-    features = encoder(noise(2, 3, height, width))
+    features = encoder(pixels(2, 3, height, width))
     assert features.shape == (2, encoder.channels, *encoder.grid_size)
 
 
@@ -92,7 +88,7 @@ def test_receptive_field_is_symmetric_around_its_cell(kernels: tuple[int, int], 
 
 def test_pyramid_of_the_small_encoder_ends_in_its_features() -> None:
     encoder = SmallEncoder((24, 40), channels=8).eval()
-    images = noise(2, 3, 24, 40)
+    images = pixels(2, 3, 24, 40)
     half, quarter, eighth = encoder.feature_pyramid(images)
     assert (half.shape, quarter.shape) == ((2, 2, 12, 20), (2, 4, 6, 10))
     torch.testing.assert_close(eighth, encoder(images))

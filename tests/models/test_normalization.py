@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from random_numbers import pixels
 from torch import Tensor
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
@@ -35,11 +36,6 @@ MODELS: dict[str, Callable[[], ImageClassifier | ImageEncoder]] = {
 }
 
 
-def pixels(model: ImageClassifier | ImageEncoder, channels: int = 3) -> Tensor:
-    random = torch.Generator().manual_seed(5)
-    return torch.randint(256, (2, channels, *model.img_size), dtype=torch.uint8, generator=random)
-
-
 def by_hand(images: Tensor, model: ImageClassifier | ImageEncoder) -> Tensor:
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (model.mean, model.std))
     return (images - mean * 255) / (std * 255)
@@ -49,7 +45,7 @@ def by_hand(images: Tensor, model: ImageClassifier | ImageEncoder) -> Tensor:
 def test_normalized_floats_equal_uint8_and_take_gradients(name: str) -> None:
     torch.manual_seed(3)
     model = MODELS[name]().eval()
-    uint8_images = pixels(model, len(model.mean))
+    uint8_images = pixels(2, len(model.mean), *model.img_size)
     floats = by_hand(uint8_images, model).requires_grad_()
     output = model(floats)
     torch.testing.assert_close(output, model(uint8_images))
@@ -65,7 +61,7 @@ def test_normalized_floats_equal_uint8_and_take_gradients(name: str) -> None:
 
 def test_gray_models_convert_rgb_to_gray_as_pillow_does() -> None:
     model = MODELS["gray glimpses"]()
-    images = pixels(model, 3)
+    images = pixels(2, 3, *model.img_size)
     gray = model.normalize(images)
     torch.testing.assert_close(model.normalize(by_hand(images, model)), gray, rtol=1e-4, atol=1e-5)
     levels = (gray * 0.2 + 0.3) * 255

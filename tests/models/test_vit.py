@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from random_numbers import pixels
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
@@ -49,11 +50,6 @@ def made(**options: Any) -> VisionTransformer:
         for parameter in model.parameters():
             parameter += 0.2 * torch.randn_like(parameter)
     return model.eval()
-
-
-def noise(*shape: int) -> Tensor:
-    random = torch.Generator().manual_seed(3)
-    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
 
 
 def numbers(*shape: int) -> Tensor:
@@ -164,12 +160,12 @@ def test_published_numbers_of_parameters_and_multiplications(
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_other_sizes_training_and_config_roundtrip(name: str) -> None:
-    model, images = made(**VARIANTS[name]), noise(2, 3, 24, 40)
+    model, images = made(**VARIANTS[name]), pixels(2, 3, 24, 40)
     model.train()(images).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     scores = model.eval()(images)
     assert scores.shape == (2, 5)
-    assert model(noise(1, 3, 40, 16)).isfinite().all()
+    assert model(pixels(1, 3, 40, 16)).isfinite().all()
     again = build_model(model_config(model)).eval()
     again.load_state_dict(model.state_dict())
     assert torch.equal(again(images), scores)
@@ -177,7 +173,7 @@ def test_every_variant_other_sizes_training_and_config_roundtrip(name: str) -> N
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_records_full_rows_that_reproduce_its_output(name: str) -> None:
-    model, images = made(**VARIANTS[name]), noise(2, 3, 40, 24)
+    model, images = made(**VARIANTS[name]), pixels(2, 3, 40, 24)
     plain = model(images)
     with va.record(model) as recording:
         assert torch.equal(model(images), plain)
@@ -204,7 +200,7 @@ def test_every_variant_records_full_rows_that_reproduce_its_output(name: str) ->
 
 @pytest.mark.parametrize("name", ["neighborhood", "strided", "lsh"])
 def test_explanations_multiply_full_rows_with_zeros(name: str) -> None:
-    model, photo = made(**VARIANTS[name], img_size=(48, 80)), noise(48, 80, 3)
+    model, photo = made(**VARIANTS[name], img_size=(48, 80)), pixels(48, 80, 3)
     with va.record(model) as recording:
         model(photo.permute(2, 0, 1)[None])
     first, last = (weights[0].mean(0) for weights in recording.weights)
@@ -224,7 +220,7 @@ def test_explanations_multiply_full_rows_with_zeros(name: str) -> None:
 def test_attention_to_mixtures_of_tokens_has_no_map(pool: str) -> None:
     """Linformer's weights are not drawn: neither as attention nor in a rollout beside a pool."""
     model = made(attention="linformer", global_pool=pool)
-    photo = noise(24, 40, 3).numpy()
+    photo = pixels(24, 40, 3).numpy()
     reason = "blocks.0.attn.tap.*its keys are mixtures of tokens"
     names = set(va.methods_for(model))
     assert {"gradcam", "input_gradient", "integrated_gradients"} <= names
@@ -236,17 +232,17 @@ def test_attention_to_mixtures_of_tokens_has_no_map(pool: str) -> None:
         with pytest.raises(ValueError, match=f"{reason}.*gradcam"):
             va.explain(model, photo, "attention")
         with pytest.raises(ValueError, match="mixtures of tokens.*gradcam"), va.record(model):
-            model(noise(1, 3, 24, 40))
+            model(pixels(1, 3, 24, 40))
     else:
         with va.record(model) as recording:
-            model(noise(1, 3, 24, 40))
+            model(pixels(1, 3, 24, 40))
         assert [each.site for each in recording.maps] == ["attn_pool.tap"]
         assert recording.unsupported.keys() == {f"blocks.{n}.attn.tap" for n in range(2)}
 
 
 @pytest.mark.parametrize("name", ["plain", "small data", "neighborhood", "lsh"])
 def test_selected_rows_and_heads_are_those_of_the_whole(name: str) -> None:
-    model, images = made(**VARIANTS[name]), noise(2, 3, 24, 40)
+    model, images = made(**VARIANTS[name]), pixels(2, 3, 24, 40)
     with va.record(model, layers=[0]) as everything:
         model(images)
     rows = everything.weights[0]
@@ -272,7 +268,7 @@ def test_class_rows_of_a_base_model_use_little_memory() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "small data", "lsh"])
 def test_half_precision_is_close(name: str) -> None:
-    model, images = made(**VARIANTS[name]), noise(2, 3, 24, 40)
+    model, images = made(**VARIANTS[name]), pixels(2, 3, 24, 40)
     scores = model(images)
     last = model(images.contiguous(memory_format=torch.channels_last))
     torch.testing.assert_close(last, scores)
@@ -287,7 +283,7 @@ def test_half_precision_is_close(name: str) -> None:
 @pytest.mark.compile
 @pytest.mark.parametrize("name", ["plain", "small data", "strided"])
 def test_compiles_as_one_graph_and_exports_for_any_size(name: str) -> None:
-    model, images = made(**VARIANTS[name]), noise(2, 3, 24, 40)
+    model, images = made(**VARIANTS[name]), pixels(2, 3, 24, 40)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled(images), model(images))
@@ -301,5 +297,5 @@ def test_compiles_as_one_graph_and_exports_for_any_size(name: str) -> None:
     exported = torch.export.export(model, (example,), dynamic_shapes=(shapes,)).module()
     with torch.no_grad():
         for size in ((24, 40), (16, 56), (64, 48)):
-            images = model.normalize(noise(3, 3, *size))
+            images = model.normalize(pixels(3, 3, *size))
             torch.testing.assert_close(exported(images), model.classify(images))

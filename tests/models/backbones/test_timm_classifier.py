@@ -6,21 +6,16 @@ from typing import Any
 import pytest
 import timm
 import torch
+from random_numbers import pixels
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from visattn.models.backbones.timm_classifier import TimmClassifier
 from visattn.models.config import build_model, model_config
 from visattn.training.optim import parameters_by_part
 
 NAME, CLASSES = "test_resnet", ("daisy", "rose", "tulip")
+IMAGES = pixels(2, 3, 96, 64)
 SIZE: dict[str, Any] = {"img_size": (96, 64), "mean": (0.5,) * 3, "std": (0.5,) * 3}
-
-
-@pytest.fixture(scope="module")
-def images() -> Tensor:
-    random = torch.Generator().manual_seed(3)
-    return torch.randint(256, (2, 3, 96, 64), dtype=torch.uint8, generator=random)
 
 
 @pytest.fixture(scope="module")
@@ -39,39 +34,39 @@ def classifier(**options: Any) -> TimmClassifier:
     return TimmClassifier(CLASSES, NAME, **SIZE, **options)
 
 
-def test_equals_timm_model_with_a_head_for_the_classes(file: Path, images: Tensor) -> None:
+def test_equals_timm_model_with_a_head_for_the_classes(file: Path) -> None:
     model = classifier(weights=str(file)).eval()
     theirs = timm.create_model(NAME, num_classes=3).eval()
     theirs.load_state_dict(model.backbone.state_dict())
-    assert torch.equal(model(images), theirs(model.normalize(images)))
+    assert torch.equal(model(IMAGES), theirs(model.normalize(IMAGES)))
     stored = {k: v for k, v in load_file(file).items() if not k.startswith("fc.")}
     kept = model.backbone.state_dict()
     assert all(torch.equal(kept[name], value) for name, value in stored.items())
 
 
-def test_identity_initialized_block_leaves_output_unchanged(file: Path, images: Tensor) -> None:
+def test_identity_initialized_block_leaves_output_unchanged(file: Path) -> None:
     plain, model = classifier(weights=str(file)), classifier(weights=str(file), block="se")
     paper = classifier(weights=str(file), block="se", init="paper")
-    before = plain.eval()(images)
-    assert torch.equal(model.eval()(images), before)
-    assert not torch.equal(paper.eval()(images), before)
+    before = plain.eval()(IMAGES)
+    assert torch.equal(model.eval()(IMAGES), before)
+    assert not torch.equal(paper.eval()(IMAGES), before)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.01
     again = build_model(model_config(model)).eval()  # without the file
     again.load_state_dict(model.state_dict())
-    assert torch.equal(again(images), model(images))
+    assert torch.equal(again(IMAGES), model(IMAGES))
 
 
 @pytest.mark.parametrize("block", [None, "bam"])
 def test_frozen_batch_norms_stay_fixed_and_block_norms_are_trained(
-    file: Path, images: Tensor, block: str | None
+    file: Path, block: str | None
 ) -> None:
     model = classifier(weights=str(file), block=block, freeze_bn=True)
     if block is None:
-        torch.testing.assert_close(model(images), model.eval()(images))
+        torch.testing.assert_close(model(IMAGES), model.eval()(IMAGES))
     before = {name: value.clone() for name, value in model.named_buffers()}
-    model.train()(images)
+    model.train()(IMAGES)
     changed = {n for n, value in model.named_buffers() if not torch.equal(value, before[n])}
     assert bool(changed) == (block is not None)
     assert all(".visattn." in name for name in changed)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from random_numbers import pixels
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -19,11 +20,6 @@ SWIN = "swin_tiny_patch4_window7_224"
 TINY_SWIN = {"embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4}
 DISTILLED = "deit_tiny_distilled_patch16_224"  # two prefix tokens, two classifiers
 TINY_VIT: dict[str, Any] = {"depth": 2, "embed_dim": 24, "num_heads": 3}
-
-
-def noise(*shape: int) -> torch.Tensor:
-    random = torch.Generator().manual_seed(3)
-    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +39,7 @@ def test_features_are_those_of_timm(
 ) -> None:
     options: dict[str, Any] = {"img_size": size, "timm_kwargs": arguments}
     encoder = TimmEncoder(name, stage=stages, **options).eval()
-    images = noise(2, 3, *size)
+    images = pixels(2, 3, *size)
     with torch.no_grad():
         backbone: Any = encoder.backbone
         x = encoder.normalize(images)
@@ -73,7 +69,7 @@ def test_one_forward_returns_all_stages_and_skips_later_layers() -> None:
         for n in "1234":
             part = encoder.backbone.get_submodule(f"layer{n}")
             part.register_forward_hook(lambda *_, n=n, calls=calls: calls.update({n: True}))
-        encoder(noise(1, 3, 64, 64))
+        encoder(pixels(1, 3, 64, 64))
         assert "".join(calls) == ran
 
 
@@ -117,7 +113,7 @@ def test_weights_load_from_a_file_and_stay_with_the_config(tmp_path: Path) -> No
     state = {k: v for k, v in model.state_dict().items() if "num_batches" not in k}  # as old files
     save_file(state, file)
     encoder = TimmEncoder(RESNET, img_size=(97, 61), weights=str(file), stage=[None, 2]).eval()
-    images = noise(2, 3, 97, 61)
+    images = pixels(2, 3, 97, 61)
     with torch.no_grad():
         expected = model.forward_features(encoder.normalize(images))
         torch.testing.assert_close(encoder.stage_features(images)[0], expected)
@@ -172,7 +168,7 @@ def test_stages_before_unfreeze_from_stage_are_frozen(
         if isinstance(module, nn.BatchNorm2d) or type(module).__name__ == "DropPath":
             assert module.training == inside(key), key
     before = {key: buffer.clone() for key, buffer in encoder.backbone.named_buffers()}
-    features = encoder(noise(4, 3, 64, 64))
+    features = encoder(pixels(4, 3, 64, 64))
     assert features.requires_grad == bool(trained)
     moved = {k for k, b in encoder.backbone.named_buffers() if not torch.equal(before[k], b)}
     assert all(map(inside, moved))
@@ -183,7 +179,7 @@ def test_stages_before_unfreeze_from_stage_are_frozen(
 def test_freeze_bn_keeps_running_statistics() -> None:
     encoder = TimmEncoder(RESNET, img_size=(64, 64), unfreeze_from_stage=3, freeze_bn=True).train()
     before = {name: tensor.clone() for name, tensor in encoder.backbone.named_buffers()}
-    encoder(noise(4, 3, 64, 64)).sum().backward()
+    encoder(pixels(4, 3, 64, 64)).sum().backward()
     assert all(torch.equal(before[name], now) for name, now in encoder.backbone.named_buffers())
     weight = encoder.backbone.get_submodule("layer4.0.bn1").get_parameter("weight")
     assert weight.grad is not None
@@ -213,7 +209,7 @@ def test_the_frozen_part_and_its_tail_compose_to_the_encoder_in_each_class_of_ti
         assert type(cut.backbone).__name__ == kind
         whole = TimmEncoder(name, img_size=(64, 96)).eval()
         whole.load_state_dict(cut.state_dict())
-        images = noise(2, 3, 64, 96)
+        images = pixels(2, 3, 64, 96)
         with torch.no_grad():
             kept = cut.stage_features(images)
             assert cut.frozen
@@ -230,9 +226,9 @@ def test_selected_stages_are_read_behind_the_cut_or_nothing_is_cut() -> None:
         whole = TimmEncoder(RESNET, **options).eval()
         whole.load_state_dict(cut.state_dict())
         with torch.no_grad():
-            kept = cut.stage_features(noise(2, 3, 96, 64))
+            kept = cut.stage_features(pixels(2, 3, 96, 64))
             merged = cut.merge_stages(kept)
-            torch.testing.assert_close(merged, whole(noise(2, 3, 96, 64)))
+            torch.testing.assert_close(merged, whole(pixels(2, 3, 96, 64)))
         assert cut.frozen is cached
         assert len(kept) == 2 - cached
         if stage[0] == 2:  # the finer of both grids: a coarse cell covers 2×2 fine ones
@@ -253,7 +249,7 @@ def test_what_is_not_a_chain_is_not_cached() -> None:
 
 def test_convolutions_after_the_cut_run_without_autocast_on_a_cpu() -> None:
     encoder = TimmEncoder("test_efficientnet", img_size=(64, 64), unfreeze_from_stage=3).eval()
-    grids = encoder.stage_features(noise(2, 3, 64, 64))
+    grids = encoder.stage_features(pixels(2, 3, 64, 64))
     plain = encoder.merge_stages(grids)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(encoder.merge_stages(grids), plain)
@@ -262,7 +258,7 @@ def test_convolutions_after_the_cut_run_without_autocast_on_a_cpu() -> None:
 def test_training_updates_the_tail_only_and_copies_train_alone() -> None:
     encoder = TimmEncoder(RESNET, img_size=(64, 64), unfreeze_from_stage=3).train()
     assert list(encoder.state_dict()) == list(TimmEncoder(RESNET, img_size=(64, 64)).state_dict())
-    other, images = copy.deepcopy(encoder), noise(4, 3, 64, 64)
+    other, images = copy.deepcopy(encoder), pixels(4, 3, 64, 64)
     kept, grids = dict(encoder.stage_feature_weights()), encoder.stage_features(images)
     before = {name: tensor.clone() for name, tensor in kept.items()}
     first = encoder.merge_stages(grids).detach()

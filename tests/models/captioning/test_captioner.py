@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from random_numbers import numbers
+from random_numbers import numbers, pixels
 from small_captions import GRID, WORDS, batch
 from torch import Tensor
 
@@ -73,9 +73,7 @@ def model(request: pytest.FixtureRequest) -> Captioner:
 
 
 def features(model: Captioner, count: int) -> Tensor:
-    random = torch.Generator().manual_seed(3)
-    images = torch.randint(256, (count, 3, 16, 40), dtype=torch.uint8, generator=random)
-    return model.encoder(images)
+    return model.encoder(pixels(count, 3, 16, 40))
 
 
 def said(result: BeamSearchOutput[AttentionStep], image: int, rank: int) -> list[int]:

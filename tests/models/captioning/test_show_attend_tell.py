@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from random_numbers import numbers
+from random_numbers import numbers, pixels
 from small_captions import GRID, WORDS, assert_equal_to_a_loop, batch
 from torch import Tensor
 
@@ -158,8 +158,7 @@ def test_search_and_caption_follow_the_places(tmp_path: Path) -> None:
     loaded = va.load(tmp_path / "hard.safetensors")
     assert isinstance(loaded, ShowAttendTell)
     assert (loaded.attention, loaded.places) == ("hard", "sample")
-    random = torch.Generator().manual_seed(2)
-    photos = torch.randint(256, (3, 32, 80, 3), dtype=torch.uint8, generator=random).numpy()
+    photos = pixels(3, 32, 80, 3).numpy()
 
     def maps(places: Places | None, seed: int = 0, count: int = 3) -> list[Tensor]:
         captions = va.caption(

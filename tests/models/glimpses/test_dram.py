@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_numbers import pixels
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -22,13 +23,8 @@ def dram(channels: int = 1, **options: Any) -> DRAM:
     return model.eval()
 
 
-def images(count: int = 3, channels: int = 1, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randint(256, (count, channels, 13, 17), dtype=torch.uint8, generator=random)
-
-
 def shown() -> Tensor:
-    return dram().normalize(images())
+    return dram().normalize(pixels(3, 1, 13, 17))
 
 
 def paths(count: int = 3, glimpses: int = 4) -> Tensor:
@@ -38,7 +34,7 @@ def paths(count: int = 3, glimpses: int = 4) -> Tensor:
 @pytest.mark.parametrize("rnn_type", ["lstm", "gru", "rnn"])
 def test_rollout_matches_two_recurrent_layers_written_out(rnn_type: str) -> None:
     model = dram(rnn_type=rnn_type)
-    inputs, noise = model.normalize(images()), torch.randn(3, 1, 4, 2)
+    inputs, noise = model.normalize(pixels(3, 1, 13, 17)), torch.randn(3, 1, 4, 2)
     rollout = model.rollout(inputs, noise=noise)
     thumbnails = torch.nn.functional.interpolate(inputs, (6, 6), mode="area")
     context = model.context_net(thumbnails)
@@ -77,7 +73,7 @@ def trained_parts(model: DRAM, loss: Tensor) -> set[str]:
 def test_each_loss_trains_its_own_parts(backprop: bool) -> None:
     model = dram()
     rollout = model.rollout(
-        model.normalize(images()), sample=True, backprop_policy_to_core=backprop
+        model.normalize(pixels(3, 1, 13, 17)), sample=True, backprop_policy_to_core=backprop
     )
     classification = cross_entropy(rollout.logits.flatten(0, 2), torch.arange(12) % 4)
     core = {"glimpse_net", "rnn", "classifier"}
@@ -98,7 +94,7 @@ def test_labels_are_read_after_their_last_glimpse() -> None:
         labels = model.num_labels
         assert model.num_glimpses == 2 * labels
         assert model.num_glimpses_per_label == 2
-        logits = model(images())
+        logits = model(pixels(3, 1, 13, 17))
         assert logits.shape == shape, options
         rollout = model.rollout(shown())
         assert torch.equal(logits.view(3, labels, -1), rollout.logits[:, 0, 1::2]), options
@@ -107,10 +103,10 @@ def test_labels_are_read_after_their_last_glimpse() -> None:
 
 def test_given_samples_take_the_place_of_those_of_the_policy() -> None:
     model, path = dram(), 2 * paths().unsqueeze(1)
-    rollout = model.rollout(model.normalize(images()), samples=path)
+    rollout = model.rollout(model.normalize(pixels(3, 1, 13, 17)), samples=path)
     assert torch.equal(rollout.policy_samples, path)
     assert torch.equal(rollout.locations, path.clamp(-1, 1))
-    fixed = model.rollout(model.normalize(images()), locations=path[:, 0].clamp(-1, 1))
+    fixed = model.rollout(model.normalize(pixels(3, 1, 13, 17)), locations=path[:, 0].clamp(-1, 1))
     torch.testing.assert_close(rollout.logits, fixed.logits)
     torch.testing.assert_close(rollout.policy_means, model.policy.mean(rollout.policy_states))
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from random_numbers import pixels
 from torch import Tensor, nn
 
 from visattn.functional.reinforce import gaussian_log_prob
@@ -35,11 +36,6 @@ def model(
     )
     nn.init.normal_(made.policy.mean.weight, std=0.5)  # so that its locations differ
     return made.eval()
-
-
-def photos(*shape: int, seed: int = 0) -> Tensor:
-    random = torch.Generator().manual_seed(seed)
-    return torch.randint(256, shape, dtype=torch.uint8, generator=random)
 
 
 def drawn(*shape: int) -> Tensor:
@@ -232,7 +228,7 @@ def test_every_rnn_and_glimpse_encoder_learns(core: str, sight: str) -> None:
 @pytest.mark.parametrize(("background", "byte"), [(0.0, 0), (0.4, 102), (1.0, 255)])
 def test_padding_has_the_background_value(background: float, byte: int) -> None:
     made = model(channels=3, pad_value=background)
-    corner = made.patches(photos(1, 3, 13, 17), -torch.ones(1, 1, 2))
+    corner = made.patches(pixels(1, 3, 13, 17), -torch.ones(1, 1, 2))
     assert (corner[..., :2, :2] == byte).all()
     flat = torch.full((1, 3, 13, 17), byte, dtype=torch.uint8)
     assert (made.patches(flat, starts(9)[None]) == byte).all()
