@@ -26,34 +26,26 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
-def test_arguments_are_escaped(
-    line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["visattn"])
-    assert main(line) in (1, 2)
-    printed = "".join(capsys.readouterr())
-    assert [each for each in printed if not each.isprintable() and each != "\n"] == []
+CONFIGS = [
+    '"{}": 1\n',
+    'model: {{class_path: "{}"}}\n',
+    'model: {{class_path: CaptioningTask, init_args: {{"{}": 1}}}}\n',
+]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        f'"{ESCAPE}": 1\n',
-        f'model: {{class_path: "{ESCAPE}"}}\n',
-        f'model: {{class_path: CaptioningTask, init_args: {{"{ESCAPE}": 1}}}}\n',
-    ],
-)
-def test_names_in_a_config_are_escaped(
-    config: str,
+@pytest.mark.parametrize("number", range(len(LINES) + len(CONFIGS)))
+def test_arguments_and_names_in_configs_are_escaped(
+    number: int,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.argv", ["visattn"])
-    escaped = config.replace("\x1b", "\\e").replace("\x07", "\\a")
-    (tmp_path / "a.yaml").write_text(escaped, encoding="utf-8")
-    assert main(["fit", "--config", str(tmp_path / "a.yaml")]) == 2
+    line = [*LINES, *[["fit", "--config", str(tmp_path / "a.yaml")]] * len(CONFIGS)][number]
+    if number >= len(LINES):
+        config = CONFIGS[number - len(LINES)].format(ESCAPE.encode("unicode_escape").decode())
+        (tmp_path / "a.yaml").write_text(config)
+    assert main(line) in (1, 2)
     printed = "".join(capsys.readouterr())
     assert [each for each in printed if not each.isprintable() and each != "\n"] == []
 

@@ -4,15 +4,15 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from visattn.metrics import captions as caption_metrics
-from visattn.metrics.captions import JavaScore, caption_scores, java_score, score_signature
+from visattn.metrics.captions import CaptionScores, caption_scores, score_signature
 
 GOLDEN = json.loads(Path(__file__).with_name("golden_captions.json").read_text())["sets"]
 NAMES = ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D"]
@@ -89,28 +89,6 @@ def test_captions_and_references_must_have_the_same_images(
         caption_scores(captions, references)
 
 
-def test_java_scores_or_the_reason_for_their_absence_are_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def java_score(
-        name: str, captions: dict[str, str], references: dict[str, list[str]]
-    ) -> JavaScore | str:
-        assert captions == {"a": "red ring", "b": "ca n't"}
-        assert references == {"a": ["ring"], "b": ["can not", "no"]}
-        return JavaScore(0.25, [0.5, 0.0]) if name == "METEOR" else "no models"
-
-    monkeypatch.setattr(caption_metrics, "java_score", java_score)
-    reference_lists = {"b": ["Cannot.", "No!"], "a": ["Ring"]}
-    scores = caption_scores({"a": "Red ring.", "b": "can't"}, reference_lists, java=True)
-    assert scores.corpus["METEOR"] == 0.25
-    assert [row["METEOR"] for row in scores.per_image.values()] == [0.5, 0.0]
-    assert "SPICE" not in scores.corpus
-    assert scores.not_computed == {"SPICE": "no models"}
-    assert "|df:eval|meteor:1.5|refs:" in scores.signature
-    asked = caption_scores({"a": "b"}, {"a": ["b"]}).not_computed
-    assert asked == {"METEOR": "not requested", "SPICE": "not requested"}
-
-
 @pytest.mark.data
 def test_human_agreement_on_the_dev_photos_matches_the_official_code() -> None:
     folder = Path(os.environ["VISATTN_DATA"]) / "flickr8k"
@@ -134,60 +112,53 @@ def test_the_signature_describes_the_computation() -> None:
     assert signature.startswith(f"{start}|meteor:1.5|spice:1.0|refs:all(2-7)|n:3|visattn:")
 
 
-Score = Callable[[Mapping[str, list[str]], Mapping[str, list[str]]], Any]
-
-
-@pytest.fixture
-def play(
+def test_java_scores_belong_to_their_images_or_say_why_they_are_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[[str, Score], JavaScore | str]:
-    """Return a function that computes a score with a function in place of pycocoevalcap's."""
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-
-    def call(name: str, score: Score) -> JavaScore | str:
-        low = name.lower()
-        module: Any = ModuleType(low)
-        module.__file__ = str(tmp_path / f"{low}.py")
-        scorer = type(name, (), {"compute_score": staticmethod(score)})
-        setattr(module, name.capitalize(), scorer)
-        for path in ("pycocoevalcap", f"pycocoevalcap.{low}"):
-            monkeypatch.setitem(sys.modules, path, ModuleType(path))
-        monkeypatch.setitem(sys.modules, f"pycocoevalcap.{low}.{low}", module)
-        captions = {"b": "a red ring", "a": "two rings"}
-        return java_score(name, captions, {"b": ["one ring"], "a": ["rings", "two rings"]})
-
-    return call
-
-
-def test_scores_of_java_programs_belong_to_their_images(
-    play: Callable[[str, Score], JavaScore | str], tmp_path: Path
 ) -> None:
     """METEOR keeps the order of the images, SPICE sorts them."""
+    captions = {"b": "A red ring.", "a": "can't"}
+    references = {"a": ["Cannot.", "No!"], "b": ["Ring"]}
+    results: dict[str, Any] = {"METEOR": (0.5, [0.25, 0.75])}
+    results["SPICE"] = (0.5, [{"All": {"f": 0.75}}, {"All": {"f": 0.25}}])
 
-    def meteor(references: Mapping[str, list[str]], said: Mapping[str, list[str]]) -> Any:
-        assert references == {"b": ["one ring"], "a": ["rings", "two rings"]}
-        assert said == {"b": ["a red ring"], "a": ["two rings"]}
-        return 0.5, [0.25, 0.75]
+    def compute(name: str, theirs: Mapping[str, list[str]], ours: Mapping[str, list[str]]) -> Any:
+        assert ours == {"b": ["a red ring"], "a": ["ca n't"]}
+        assert theirs == {"b": ["ring"], "a": ["can not", "no"]}
+        if isinstance(results[name], Exception):
+            raise results[name]
+        return results[name]
 
-    def spice(*_: Any) -> Any:
-        return 0.5, [{"All": {"f": 0.75}}, {"All": {"f": 0.25}}]
+    def scored() -> CaptionScores:
+        return caption_scores(captions, references, java=True)
 
-    assert play("METEOR", meteor) == JavaScore(0.5, [0.25, 0.75])
-    assert str(play("SPICE", spice)).startswith("no models; pycocoevalcap.spice.get_stanford_mod")
+    asked = caption_scores(captions, references).not_computed
+    assert asked == {"METEOR": "not requested", "SPICE": "not requested"}
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert set(scored().not_computed.values()) == {"Java is not installed"}
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    for name in results:
+        monkeypatch.setitem(sys.modules, f"pycocoevalcap.{name.lower()}.{name.lower()}", None)
+    assert set(scored().not_computed.values()) == {"pycocoevalcap is not installed"}
+    monkeypatch.setitem(sys.modules, "pycocoevalcap", ModuleType("pycocoevalcap"))
+    for name in results:
+        module: Any = ModuleType(name.lower())
+        module.__file__ = str(tmp_path / "module.py")
+        scorer = type(name, (), {"compute_score": staticmethod(partial(compute, name))})
+        setattr(module, name.capitalize(), scorer)
+        for path in (
+            f"pycocoevalcap.{name.lower()}",
+            f"pycocoevalcap.{name.lower()}.{name.lower()}",
+        ):
+            monkeypatch.setitem(sys.modules, path, module)
+    assert scored().not_computed["SPICE"].startswith("no models; pycocoevalcap.spice.get_stanford")
     (tmp_path / "lib").mkdir()
     for jar in ("stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar"):
         (tmp_path / "lib" / jar).touch()
-    assert play("SPICE", spice) == JavaScore(0.5, [0.25, 0.75])
-
-
-def test_why_a_java_program_did_not_score_is_said(
-    play: Callable[[str, Score], JavaScore | str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_: Any) -> Any:
-        raise ValueError("could not convert string to float")
-
-    assert play("METEOR", failing) == ("the Java program failed: could not convert string to float")
-    monkeypatch.setitem(sys.modules, "pycocoevalcap.meteor.meteor", None)
-    assert java_score("METEOR", {"a": "b"}, {"a": ["b"]}) == "pycocoevalcap is not installed"
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert java_score("METEOR", {"a": "b"}, {"a": ["b"]}) == "Java is not installed"
+    scores = scored()
+    assert (scores.corpus["METEOR"], scores.corpus["SPICE"], scores.not_computed) == (0.5, 0.5, {})
+    for image, value in (("b", 0.25), ("a", 0.75)):
+        assert scores.per_image[image]["METEOR"] == scores.per_image[image]["SPICE"] == value
+    assert "|df:eval|meteor:1.5|spice:1.0|refs:" in scores.signature
+    results["METEOR"] = ValueError("could not convert string to float")
+    why = "the Java program failed: could not convert string to float"
+    assert scored().not_computed == {"METEOR": why}
