@@ -1,6 +1,5 @@
 """Additive attention of recurrent networks against its equation, and recorded weights."""
 
-import pytest
 import torch
 from random_numbers import numbers
 
@@ -41,12 +40,3 @@ def test_rows_sum_to_one_and_are_recorded() -> None:
     [attention_map] = recording.maps
     assert attention_map.kind == "words"
     assert torch.equal(attention_map.values, weights.unflatten(-1, (3, 5)))
-
-
-@pytest.mark.compile
-def test_compiles_as_one_graph() -> None:
-    attention = AdditiveAttention(11, query_dim=7, attention_dim=5)
-    places, query = torch.randn(2, 13, 11), torch.randn(2, 3, 7)
-    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
-    keys = attention.key(places).detach()  # dynamo reads the gradient of a non-leaf, which warns
-    torch.testing.assert_close(compiled(query, places, keys), attention(query, places, keys))

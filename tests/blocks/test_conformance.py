@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from visattn.blocks.additive import AdditiveAttention
+from visattn.blocks.multi_head import MultiHeadAttention
 from visattn.blocks.registry import create_block, list_blocks
 
 Make = Callable[..., nn.Module]
@@ -130,11 +132,20 @@ def test_a_block_exports_for_any_size_and_compiles_as_one_graph(name: str) -> No
 
 
 @pytest.mark.compile
-def test_an_attention_gate_with_a_signal_compiles_as_one_graph() -> None:
-    gate = create_block("gate", 6, signal_channels=5, stride=2).eval()
-    compiled = torch.compile(gate, fullgraph=True, backend="aot_eager")
-    x, signal = torch.randn(2, 6, 7, 11), torch.randn(2, 5, 3, 2)
-    torch.testing.assert_close(compiled(x, signal), gate(x, signal))
+@torch.no_grad()
+def test_blocks_of_several_inputs_compile_as_one_graph() -> None:
+    additive, cells = AdditiveAttention(11, query_dim=7, attention_dim=5), torch.randn(2, 13, 11)
+    tokens = torch.randn(2, 11, 12)
+    cases: list[tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]] = [
+        (create_block("gate", 6, signal_channels=5, stride=2).eval(),
+         (torch.randn(2, 6, 7, 11), torch.randn(2, 5, 3, 2)), {}),
+        (additive, (torch.randn(2, 3, 7), cells, additive.key(cells)), {}),
+        *((MultiHeadAttention(12, num_heads=3), (tokens,), {"need_weights": need})
+          for need in (False, True)),
+    ]  # fmt: skip
+    for block, inputs, options in cases:
+        compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(*inputs, **options), block(*inputs, **options))
 
 
 def test_the_line_of_the_guide_fits_the_stub() -> None:

@@ -1,6 +1,5 @@
 """Multi-head attention against torch, and its recorded weights."""
 
-import pytest
 import torch
 from random_numbers import numbers
 from torch import nn
@@ -50,12 +49,3 @@ def test_weights_without_a_grid_are_not_recorded() -> None:
     with record(model) as recording:
         cells(words(QUERY)[0])
     assert [attention_map.site for attention_map in recording.maps] == ["cells.tap"]
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_compiles_as_one_graph(need_weights: bool) -> None:
-    attend, tokens = MultiHeadAttention(12, num_heads=3), torch.randn(2, 11, 12)
-    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
-    expected = attend(tokens, need_weights=need_weights)
-    torch.testing.assert_close(compiled(tokens, need_weights=need_weights), expected)

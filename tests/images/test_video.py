@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_disks import needs_small_disk, small_disk
+from small_disks import small_disk
 from video_data import block_frame, rotate_mp4, write_clip
 
 from visattn.images.video import VideoError, frame_rate, read_frames, write_mp4
@@ -82,7 +82,6 @@ def test_odd_sizes_are_padded(tmp_path: Path) -> None:
         assert block_position(frame) == pytest.approx((15.5, 15.5 + index), abs=1)
 
 
-@needs_small_disk
 def test_a_movie_on_a_full_disk_is_an_error(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     noise = (random.integers(0, 256, (240, 320, 3), np.uint8) for _ in range(200))

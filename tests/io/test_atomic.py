@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_disks import needs_small_disk, small_disk
+from small_disks import small_disk
 
 from visattn.io.atomic import atomic_replace, atomic_write, flush, remove_partial_files
 from visattn.training.checkpoint import AtomicCheckpointIO
@@ -102,7 +102,6 @@ def test_full_disk_is_reported_by_the_name_of_the_file(
 
 
 @pytest.mark.slow  # it mounts a disk
-@needs_small_disk
 def test_full_disk_keeps_the_old_content_and_checkpoint(tmp_path: Path) -> None:
     writer = AtomicCheckpointIO()
     with small_disk(tmp_path / "disk", 1000) as disk:
