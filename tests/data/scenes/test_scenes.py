@@ -133,14 +133,6 @@ def test_scenes_differ_between_seeds_and_splits_and_are_pickled() -> None:
 # ---------------------------------------------------------------- drawing
 
 
-def inside(mask: np.ndarray) -> np.ndarray:
-    """The pixels of a mask without its edge."""
-    kept = mask.copy()
-    for axis, step in ((0, 1), (0, -1), (1, 1), (1, -1)):
-        kept &= np.roll(mask, step, axis)
-    return kept
-
-
 @given(index=st.integers(0, 10**6), size=st.sampled_from([16, 31, 97]))
 def test_masks_lie_in_their_circles_and_boxes_touch_them_on_all_sides(
     index: int, size: int
@@ -153,21 +145,6 @@ def test_masks_lie_in_their_circles_and_boxes_touch_them_on_all_sides(
         distance = np.hypot(x + 0.5 - item.x * size, y + 0.5 - item.y * size)
         assert distance.max() <= item.radius * size + 1e-3
         assert box.tolist() == [x.min(), y.min(), x.max() + 1, y.max() + 1]
-
-
-@given(index=st.integers(0, 10**6))
-def test_pixels_of_a_plain_object_have_its_color(index: int) -> None:
-    world = Scenes(10**6 + 1).world(index)
-    image = draw_world(world, 97).astype(int)
-    for mask, item in zip(object_masks(world, 97), world.objects, strict=True):
-        pixels = image[inside(mask)]
-        own = (np.abs(pixels - item.rgb) <= 1).all(1)
-        dark = pixels.sum(1) < 0.5 * sum(item.rgb)
-        if item.texture == "plain":
-            assert own.mean() > 0.8  # the others border on the background
-        else:
-            assert own.mean() > 0.2
-            assert dark.mean() > 0.05
 
 
 # Of a box of side 2: pi/4, 1.4²/4, an equilateral triangle, two bars, a ring, ten thin triangles.
@@ -186,24 +163,11 @@ def test_mask_covers_the_changed_pixels_and_has_the_area_of_the_shape(shape: str
     assert large.sum() / (0.3 * 997) ** 2 == pytest.approx(AREAS[shape], rel=0.01)
 
 
-def test_triangle_points_up_and_ring_has_a_hole() -> None:
-    (mask,) = object_masks(World((thing("triangle", 0.5, 0.5),), GRAY, 0), 101)
-    widths = mask.sum(1)[mask.any(1)]
-    assert widths[-3:].mean() > 3 * widths[:3].mean()
-    (mask,) = object_masks(World((thing("ring", 0.5, 0.5),), GRAY, 0), 101)
-    assert not mask[50, 50]
-
-
-def test_rendering_is_consistent_across_sizes_and_the_background_fades() -> None:
+def test_rendering_is_consistent_across_sizes() -> None:
     world = Scenes(5).world(2)
     small, large = draw_world(world, 48), draw_world(world, 96)
     halved = large.reshape(48, 2, 48, 2, 3).mean((1, 3))
     assert np.abs(halved - small).mean() < 5
-    bare = World((), ((10.0, 20.0, 30.0), (200.0, 180.0, 160.0)), 0)
-    image = draw_world(bare, 97).astype(float)
-    assert np.abs(image[0].mean(0) - (10, 20, 30)).max() < 3
-    assert np.abs(image[-1].mean(0) - (200, 180, 160)).max() < 3
-    assert 3 < (image[48] - image[48].mean(0)).std() < 7  # grain
 
 
 def test_golden_images(golden: Callable[[str, np.ndarray], None]) -> None:
