@@ -7,11 +7,23 @@ import torch
 from random_numbers import numbers
 from torch import Tensor
 
+from visattn.models.base import SmallEncoder
 from visattn.models.captioning.captioner import Captioner, TeacherForcedOutput
 from visattn.results.kinds import SPECIAL_TOKENS, START
 
 WORDS = (*SPECIAL_TOKENS, *"abcdefghi")
 GRID = (2, 5)
+SIZES: dict[str, Any] = {"embed_dim": 11, "hidden_size": 17, "attention_dim": 7}
+
+
+def captioner(kind: Callable[..., Any], *, sharp: bool = False, **options: Any) -> Any:
+    """Return a small captioner without dropout; untrained attention is almost uniform."""
+    torch.manual_seed(0)
+    encoder = SmallEncoder((16, 40), channels=12)
+    model = kind(WORDS, encoder, **{**SIZES, "dropout": 0.0, **options})
+    with torch.no_grad():
+        model.decoder.attention.scorer.vector.mul_(19 if sharp else 1)
+    return model.double()
 
 
 def batch(seed: int = 1) -> tuple[Tensor, Tensor]:

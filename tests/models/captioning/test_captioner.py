@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from random_numbers import numbers, pixels
-from small_captions import GRID, WORDS, batch
+from small_captions import GRID, SIZES, WORDS, batch
 from torch import Tensor
 
 from visattn.functional.beams import BeamSearchOutput
@@ -20,24 +20,24 @@ from visattn.pipelines.caption_words import attention_site
 from visattn.recording.recorder import record
 from visattn.results.kinds import END, START, UNKNOWN
 
-SIZES: dict[str, Any] = {"embed_dim": 11, "hidden_size": 17, "attention_dim": 7, "dropout": 0.0}
+SMALL: dict[str, Any] = {**SIZES, "dropout": 0.0}
 
 
 def soft(encoder: SmallEncoder) -> Captioner:
-    return ShowAttendTell(WORDS, encoder, **SIZES, feature_proj_dim=13)
+    return ShowAttendTell(WORDS, encoder, **SMALL, feature_proj_dim=13)
 
 
 def hard(encoder: SmallEncoder) -> Captioner:
-    return ShowAttendTell(WORDS, encoder, **SIZES, attention="hard")
+    return ShowAttendTell(WORDS, encoder, **SMALL, attention="hard")
 
 
 def adaptive(encoder: SmallEncoder) -> Captioner:
-    return KnowingWhenToLook(WORDS, encoder, **SIZES)
+    return KnowingWhenToLook(WORDS, encoder, **SMALL)
 
 
 def windows(encoder: SmallEncoder) -> Captioner:
     model = SequenceRecognizer(
-        WORDS, encoder, **SIZES, score="concat", alignment="predictive", window_radius=1.5
+        WORDS, encoder, **SMALL, score="concat", alignment="predictive", window_radius=1.5
     )
     torch.nn.init.normal_(model.decoder.attention.center_vector, std=2.0)  # 0: always the middle
     return model

@@ -4,26 +4,10 @@ from typing import Any
 
 import torch
 from random_numbers import numbers
-from small_captions import GRID, WORDS, assert_equal_to_a_loop, batch
+from small_captions import GRID, assert_equal_to_a_loop, batch, captioner
 from torch import Tensor
 
-from visattn.models.base import SmallEncoder
 from visattn.models.captioning.knowing_when_to_look import KnowingWhenToLook
-
-
-def captioner(*, dropout: float = 0.0) -> KnowingWhenToLook:
-    torch.manual_seed(0)
-    model = KnowingWhenToLook(
-        WORDS,
-        SmallEncoder((16, 40), channels=12),
-        embed_dim=11,
-        hidden_size=17,
-        attention_dim=7,
-        dropout=dropout,
-    )
-    with torch.no_grad():  # untrained attention is almost uniform
-        model.decoder.attention.scorer.vector.mul_(19)
-    return model.double()
 
 
 def naive(
@@ -60,13 +44,14 @@ def naive(
 
 
 def test_teacher_forcing_is_the_naive_loop_in_values_and_gradients() -> None:
-    output = assert_equal_to_a_loop(captioner(), naive, [0, 0, 2, 1])
+    output = assert_equal_to_a_loop(captioner(KnowingWhenToLook, sharp=True), naive, [0, 0, 2, 1])
     betas = 1 - output.attention.gate.detach()
     assert float(betas.max() - betas.min()) > 0.05
 
 
 def test_sentinel_dropout_trains_some_captions_on_the_image_alone() -> None:
-    model, (captions, lengths) = captioner(), batch()
+    model: KnowingWhenToLook = captioner(KnowingWhenToLook, sharp=True)
+    captions, lengths = batch()
     features = numbers(4, 12, *GRID)
     model.decoder.sentinel_dropout = 0.5
     evaluated = model.eval().teacher_force(features, captions, lengths).attention.gate

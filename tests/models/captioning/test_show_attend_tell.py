@@ -6,26 +6,12 @@ from typing import Any
 import pytest
 import torch
 from random_numbers import numbers, pixels
-from small_captions import GRID, WORDS, assert_equal_to_a_loop, batch
+from small_captions import GRID, assert_equal_to_a_loop, batch, captioner
 from torch import Tensor
 
 import visattn as va
-from visattn.models.base import SmallEncoder
 from visattn.models.captioning.captioner import Places
 from visattn.models.captioning.show_attend_tell import ShowAttendTell, SoftAttention
-
-
-def captioner(*, dropout: float = 0.0, projection: int | None = None) -> ShowAttendTell:
-    model = ShowAttendTell(
-        WORDS,
-        SmallEncoder((16, 40), channels=12),
-        embed_dim=11,
-        hidden_size=17,
-        attention_dim=7,
-        dropout=dropout,
-        feature_proj_dim=projection,
-    )
-    return model.double()
 
 
 def projected(model: ShowAttendTell, place: Tensor) -> Tensor:
@@ -84,11 +70,11 @@ def naive(
 def test_teacher_forcing_matches_naive_loop_in_values_and_gradients(
     owners: list[int] | None, projection: int | None
 ) -> None:
-    assert_equal_to_a_loop(captioner(projection=projection), naive, owners)
+    assert_equal_to_a_loop(captioner(ShowAttendTell, feature_proj_dim=projection), naive, owners)
 
 
 def test_dropout_is_on_embeddings_and_before_the_output_layer() -> None:
-    model, (captions, lengths) = captioner(dropout=0.5), batch()
+    model, (captions, lengths) = captioner(ShowAttendTell, dropout=0.5), batch()
     dropped: list[tuple[int, ...]] = []
     model.decoder.dropout.register_forward_hook(lambda _, __, out: dropped.append(tuple(out.shape)))
     model.teacher_force(numbers(4, 12, *GRID), captions, lengths)
@@ -99,17 +85,7 @@ def test_dropout_is_on_embeddings_and_before_the_output_layer() -> None:
 
 
 def hard(places: Any = None, attention: Any = "hard") -> ShowAttendTell:
-    torch.manual_seed(0)
-    model = ShowAttendTell(
-        WORDS,
-        SmallEncoder((16, 40), channels=12),
-        attention=attention,
-        places=places,
-        dropout=0.0,
-    )
-    with torch.no_grad():  # untrained attention is almost uniform
-        model.decoder.attention.scorer.vector.mul_(19)
-    return model.double()
+    return captioner(ShowAttendTell, sharp=True, attention=attention, places=places)
 
 
 def test_hard_attention_reads_one_position_and_expectation_all_of_them() -> None:
