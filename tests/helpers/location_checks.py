@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from visattn.recording.attention_call import AttentionCall
-from visattn.recording.feature_layers import to_grid
 from visattn.recording.interception import attention_calls, probing
 from visattn.recording.model_info import ModelInfo
 from visattn.recording.probe import ObservedTokens
@@ -53,7 +52,7 @@ def check_locations(
     site = info.feature_layers[-1]
     blocks = _block_cells(site.grid)
     images = _perturbed_images(info, site.grid, blocks)
-    features = to_grid(_output_of(subject, site.site, images), site)
+    features = site.to_grid(_output_of(subject, site.site, images))
     change = (features[1:] - features[:1]).square().sum(1)
     layer = f"{site.site}, {site.grid[0]} x {site.grid[1]}"
     return LocationCheck(name, layer, _count_localized(change, blocks), attention)

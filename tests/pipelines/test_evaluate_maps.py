@@ -21,7 +21,7 @@ from visattn.models.saving import save
 from visattn.models.unet import UNet
 from visattn.pipelines.evaluate_maps import MapEvaluator, QueryObject, build_queries
 from visattn.pipelines.explainer import Explainer
-from visattn.recording.cell_strides import CellStrides
+from visattn.recording.places import CellStrides
 
 SIDE, SQUARE = 75, (26, 33)  # the cell 1 of 5 is centered at 29.5; drawn from edge to edge at 22.5
 CAT, DOG = (10, 12, 40, 44), (110, 52, 150, 84)

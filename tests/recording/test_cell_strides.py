@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d, relu
 
 import visattn as va
-from visattn.recording.feature_layers import resolve_feature_layer, to_grid
+from visattn.recording.feature_layers import resolve_feature_layer
 from visattn.recording.subject import analyze_model, describe_model
 
 IMAGES = tuple[int, int]
@@ -64,7 +64,7 @@ def looked_at(model: nn.Module, layer: str, size: IMAGES, cell: tuple[int, int])
     x = torch.rand(64, 3, *size, requires_grad=True)
     model(x)
     handle.remove()
-    to_grid(outputs[0], found)[:, :, cell[0], cell[1]].sum().backward()
+    found.to_grid(outputs[0])[:, :, cell[0], cell[1]].sum().backward()
     assert x.grad is not None
     rows, columns = (x.grad.abs().sum((0, 1)) > 0).nonzero(as_tuple=True)
     ends = [(float(i.min()) + float(i.max()) + 1) / 2 for i in (columns, rows)]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from visattn.blocks import CBAM
 from visattn.recording.attention_call import IDENTITY, FusedCall, row_tolerance, sums_to_one
-from visattn.recording.float32 import in_float32
+from visattn.recording.frozen import Float32
 from visattn.recording.interception import attention_calls
 from visattn.recording.recorder import record
 from visattn.recording.subject import analyze_model
@@ -236,7 +236,7 @@ def test_rows_may_differ_by_the_rounding_of_their_numbers_and_scores() -> None:
 
 def test_half_precision_is_changed_in_place_and_computed_in_float32() -> None:
     half = torch.ones(2, dtype=torch.float16)
-    for func, dtype in ((Tensor.add_, torch.float16), (Tensor.__add__, torch.float32)):
-        _, [first, *_], _ = in_float32(func, (half, 1), {})
-        assert first.dtype == dtype
-        assert (first is half) == (dtype == torch.float16)
+    with Float32():
+        assert half.add_(1) is half
+        assert (half + 1).dtype == torch.float32
+    assert half.dtype == torch.float16

@@ -27,7 +27,7 @@ from visattn.attribution.perturbation import evaluate_target, variant_scorer
 from visattn.attribution.registry import METHODS, method
 from visattn.attribution.targets import DenseTarget, Score, Target, is_function
 from visattn.functional.numerics import at_least_float32
-from visattn.recording.feature_layers import Layer, has_layout, resolve_feature_layer, to_grid
+from visattn.recording.feature_layers import Layer, resolve_feature_layer
 from visattn.recording.frozen import frozen, with_grad
 from visattn.recording.interception import in_this_run
 from visattn.recording.model_info import FeatureLayer
@@ -469,7 +469,7 @@ def ablationcam(
 
         def ablate(features: Tensor) -> Tensor:
             copies = features.repeat(len(chunk) if repeat else 1, *[1] * (features.ndim - 1))
-            grid = to_grid(copies, called)  # a view
+            grid = called.to_grid(copies)  # a view
             grid[torch.arange(len(grid)), chunk.flatten()] = 0
             return copies
 
@@ -578,7 +578,7 @@ def replaced_output(
             return copied
         if layer.call not in (None, count) or (first := first_tensor(output)) is None:
             return output
-        if layer.call is None and not has_layout(first[1], layer):
+        if layer.call is None and not layer.fits(first[1]):
             others.append(first[1])  # a call on another grid, as of a shared activation
             return output
         calls.append(count)
@@ -598,7 +598,7 @@ def replaced_output(
     finally:
         handle.remove()
     if others and not calls:
-        to_grid(others[-1], layer)  # raises an error about the layout
+        layer.to_grid(others[-1])  # raises an error about the layout
     if not calls:
         got = f"ran {count} times" if count else "did not run"
         raise ValueError(
@@ -634,7 +634,7 @@ def layer_activations(
 
     with frozen(subject.model), torch.no_grad(), replaced_output(subject, layer, keep) as calls:
         target(subject.forward(images))
-    return to_grid(outputs[-1], layer), replace(layer, call=calls[-1])
+    return layer.to_grid(outputs[-1]), replace(layer, call=calls[-1])
 
 
 def activations_and_gradients(
@@ -685,4 +685,4 @@ def activations_and_gradients(
         )
     if layer.levels:
         return levels
-    return [(to_grid(leaf, layer), to_grid(each, layer)) for leaf, each in levels]
+    return [(layer.to_grid(leaf), layer.to_grid(each)) for leaf, each in levels]

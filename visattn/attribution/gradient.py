@@ -21,9 +21,9 @@ from visattn.attribution.perturbation import (
 from visattn.attribution.registry import method
 from visattn.attribution.targets import Target
 from visattn.functional.numerics import at_least_float32
-from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import first_weight, frozen, with_grad
 from visattn.recording.outputs import output_tensors
+from visattn.recording.places import CellStrides
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import resample_to_input
 

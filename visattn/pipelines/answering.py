@@ -13,8 +13,8 @@ from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.images.sources import read_images
 from visattn.io.messages import did_you_mean, format_names
 from visattn.models.vqa.model import VQAModel
-from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import eval_mode
+from visattn.recording.places import CellStrides
 from visattn.results.attention_map import AttentionMap, truncate_text
 from visattn.results.info import MapInfo
 from visattn.results.values import Answer

@@ -15,9 +15,9 @@ from visattn.images.reader import LoadedImage
 from visattn.images.resize import ResizeMode, ResizeSpec, resize_to_input
 from visattn.models.captioning.captioner import Captioner
 from visattn.models.captioning.transformer import TransformerCaptioner
-from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import frozen
 from visattn.recording.interception import in_this_run
+from visattn.recording.places import CellStrides
 from visattn.results.captions import Caption
 from visattn.results.info import MapInfo
 from visattn.results.kinds import START, UNKNOWN, WORD_QUANTITIES, WordMethod

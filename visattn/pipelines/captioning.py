@@ -26,8 +26,8 @@ from visattn.models.loaded import loaded_with
 from visattn.models.saving import load
 from visattn.pipelines.caption_words import attention_site, explain_captions
 from visattn.pipelines.inputs import note_photo
-from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import eval_mode
+from visattn.recording.places import CellStrides
 from visattn.results.attention_map import AttentionMap
 from visattn.results.captions import Caption, GroundedPhrase, Phrase
 from visattn.results.info import MapInfo

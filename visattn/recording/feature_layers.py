@@ -1,13 +1,12 @@
 """Feature layers: any module of a model, with layout and grid of its output on the image."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from math import prod
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from visattn.io.messages import did_you_mean
@@ -28,6 +27,7 @@ from visattn.recording.subject import Subject
 Layer = int | str | nn.Module | FeatureLayer
 
 
+@unrounded()
 def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
     """Return the feature layer that a number, a module or a module name selects.
 
@@ -56,12 +56,36 @@ def resolve_feature_layer(subject: Subject, layer: Layer) -> FeatureLayer:
             return known[layer]
         raise ValueError(_unknown_layer_error(subject, layer))
     name = find_module_name(subject.model, layer) if isinstance(layer, nn.Module) else layer
-    site, separator, call = name.partition("#")
+    site, separator, number = name.partition("#")
     modules = dict(subject.model.named_modules())
-    if site not in modules or (separator and not call.isdecimal()):
+    if site not in modules or (separator and not number.isdecimal()):
         raise ValueError(_unknown_layer_error(subject, name))
-    number = int(call) if separator else None
-    return measure_feature_layer(subject, site, number)
+    call = int(number) if separator else None
+    info = subject.info
+    if subject.info.resizes_images:
+        calls = [subject.once(("pyramid", site), lambda: _pyramid(subject, site))]
+    else:
+        calls = subject.layers_of(site)
+    title = f"{name} of {info.name}"
+    sites = ", ".join(layer.site for layer in info.feature_layers[-3:])
+    hint = f"suitable layers include {sites}" if sites else "no suitable layer is known"
+    if call is not None and not 1 <= call <= len(calls):
+        raise ValueError(
+            f"the number after # must be a call of the module, {site}#1 to {site}#{len(calls)}; "
+            f"got {site}#{call} of {info.name}"
+        )
+    found = calls[(call or 0) - 1] if calls else None
+    if found is None:
+        measured = "small changes of its pixels show that they have none"
+        why = subject.probe.cut or (measured if calls else "it does not run")
+        raise ValueError(
+            f"the cells or tokens of the output of {title} must have a position on the image, or "
+            f"its map would be wrong; {why}; {hint}"
+        )
+    if subject.info.resizes_images:  # it lies on their canvas, as all levels of a pyramid
+        return found if found.levels else replace(found, call=call)
+    call = call or (len(calls) if len(calls) > 1 else None)
+    return replace(found, call=call, margin=subject.margin(found.grid))
 
 
 def find_module_name(model: nn.Module, module: nn.Module) -> str:
@@ -93,51 +117,6 @@ def _unknown_layer_error(subject: Subject, layer: int | str) -> str:
     return f"layer must name a module of {subject.info.name}, got {layer!r}; {hint}"
 
 
-@unrounded()
-def measure_feature_layer(subject: Subject, site: str, call: int | None) -> FeatureLayer:
-    """Return layout and grid of the output of a module.
-
-    Calls are numbered from 1; by default the last one counts.
-
-    Raises:
-        ValueError: If the output does not lie on the image, or there is no such call.
-
-    Example:
-        >>> from visattn.recording.model_info import ModelInfo
-        >>> info = ModelInfo("net", "other", (40, 60), (0.5,), (0.5,), "none")
-        >>> model = nn.Sequential(nn.Conv2d(1, 32, 4, 4), nn.Flatten(2))
-        >>> measure_feature_layer(Subject(model, info, model), "1", None).layout
-        'b c n'
-    """
-    info = subject.info
-    calls = [_pyramid(subject, site)] if subject.info.resizes_images else subject.layers_of(site)
-    title = f"{site}{f'#{call}' if call else ''} of {info.name}"
-    sites = ", ".join(layer.site for layer in info.feature_layers[-3:])
-    hint = f"suitable layers include {sites}" if sites else "no suitable layer is known"
-    if not calls:
-        raise ValueError(f"{title} must run and return a tensor, but it does not; {hint}")
-    if call is not None and not 1 <= call <= len(calls):
-        raise ValueError(
-            f"the number after # must be a call of the module, {site}#1 to {site}#{len(calls)}; "
-            f"got {site}#{call} of {info.name}"
-        )
-    layer = calls[(call or 0) - 1]
-    if layer is None:
-        why = subject.probe.cut or "small changes of its pixels show that they have none"
-        raise ValueError(
-            f"the cells or tokens of the output of {title} must have a position on the image, or "
-            f"its map would be wrong; {why}; {hint}"
-        )
-    if subject.info.resizes_images:  # it lies on their canvas, as all levels of a pyramid
-        return layer if layer.levels else replace(layer, call=call)
-    number = call or (len(calls) if len(calls) > 1 else None)
-    return replace(layer, call=number, margin=subject.margin(layer.grid))
-
-
-class _PyramidComputed(Exception):  # noqa: N818 (no error: it ends a forward pass)
-    """The feature pyramid is known, and the rest of a detector need not run."""
-
-
 def _pyramid(subject: Subject, site: str) -> FeatureLayer | None:
     """Return the layout of a module of a detector, or of the finest level of its pyramid."""
     outputs: list[Tensor] = []
@@ -146,72 +125,28 @@ def _pyramid(subject: Subject, site: str) -> FeatureLayer | None:
     def hook(_: nn.Module, __: Any, output: Any) -> None:
         nonlocal levels
         if (first := first_tensor(output)) is not None:
-            outputs.append(first[1].detach().clone())
+            outputs.append(first[1].clone())
         if isinstance(output, Mapping):
             parts = cast("Mapping[str | int, Tensor]", output)
             levels = tuple(key for key, level in parts.items() if level.ndim == 4)
-            raise _PyramidComputed
 
     size, channels = subject.info.input_size, len(subject.info.mean)
-    canvas = internal_geometry(subject.model, size)
     with without_grad(subject.model), ExitStack() as stack:
         module = subject.model.get_submodule(site)
         stack.callback(module.register_forward_hook(in_this_run(hook)).remove)
         for image in probe_images(channels, size, first_weight(subject.model)).split(1):
-            with suppress(_PyramidComputed):
-                subject.forward(image)
+            subject.forward(image)
     if len(outputs) != IMAGES or outputs[0].ndim != 4:
         return None
     maps = torch.cat(outputs)
     grid = maps.shape[2], maps.shape[3]
     # What is padded on the canvas changes with the mean of a map alone.
+    canvas = internal_geometry(subject.model, size)
     [(right, bottom)] = canvas.to_input(torch.tensor([[size[1], size[0]]]).double()).tolist()
-    seen = [
-        round(share * side)
-        for share, side in zip(
-            (bottom / canvas.input_size[0], right / canvas.input_size[1]), grid, strict=True
-        )
-    ]
-    clear = place_planes(maps[:, :, : seen[0], : seen[1]], (round(bottom), round(right))) > CLEAR
+    rows = round(bottom / canvas.input_size[0] * grid[0])
+    columns = round(right / canvas.input_size[1] * grid[1])
+    clear = place_planes(maps[:, :, :rows, :columns], (round(bottom), round(right))) > CLEAR
     return FeatureLayer(site, "b c y x", grid, levels=levels) if clear else None
-
-
-def to_grid(features: Tensor, layer: FeatureLayer) -> Float[Tensor, "b d gy gx"]:
-    """Return features of any layout as `[b d gy gx]`.
-
-    Raises:
-        ValueError: If the features do not have this layout.
-
-    Example:
-        >>> to_grid(torch.zeros(7, 2 + 15, 4), FeatureLayer("norm", "b n c", (3, 5), 2)).shape
-        torch.Size([7, 4, 3, 5])
-    """
-    axes = layer.layout.split()
-    count = layer.grid[0] * layer.grid[1]
-    if not has_layout(features, layer):
-        raise ValueError(
-            f"{layer.site} must return [{layer.layout}] with a grid of {layer.grid[0]} x "
-            f"{layer.grid[1]} after {layer.num_prefix_tokens} prefix tokens, got shape "
-            f"{list(features.shape)}"
-        )
-    if "n" in axes:
-        tokens = features.mT if layer.layout == "b n c" else features
-        start = layer.num_prefix_tokens
-        cells = list(layer.order) or slice(start, start + count)
-        return tokens[:, :, cells].unflatten(-1, layer.grid)
-    return features.movedim(-1, 1) if layer.layout == "b y x c" else features
-
-
-def has_layout(features: Tensor, layer: FeatureLayer) -> bool:
-    """Whether features have the layout and the grid of a layer."""
-    axes = layer.layout.split()
-    if features.ndim != len(axes):
-        return False
-    if "n" in axes:
-        count = layer.num_prefix_tokens + layer.grid[0] * layer.grid[1] + layer.num_suffix_tokens
-        return features.shape[axes.index("n")] == count
-    axis = axes.index("y")
-    return tuple(features.shape[axis : axis + 2]) == layer.grid
 
 
 @unrounded()

@@ -240,15 +240,11 @@ def is_spread(gradient: Tensor, layer: FeatureLayer | None) -> bool:
         >>> is_spread(torch.tensor([[[1.0], [1.0], [0.0]]]), layer)
         False
     """
-    nonzero = gradient != 0
-    if layer is not None:
-        positions = nonzero.any(layer.layout.split().index("c"))[0].flatten()
-        start = layer.num_prefix_tokens
-        cells = list(layer.order) or slice(start, start + layer.grid[0] * layer.grid[1])
-        return int(positions[cells].sum()) > 1
-    if nonzero.ndim < 3:
+    if layer is not None and layer.fits(gradient):
+        return int((layer.to_grid(gradient) != 0).any(1).sum()) > 1
+    if gradient.ndim < 3:
         return False
-    return min(int(nonzero.any(axis).sum()) for axis in (1, -1)) > _VECTOR_POSITIONS
+    return min(int((gradient != 0).any(axis).sum()) for axis in (1, -1)) > _VECTOR_POSITIONS
 
 
 def _is_inside(site: str, modules: Collection[str]) -> bool:

@@ -1,6 +1,6 @@
 """A model while it is explained: in evaluation mode, frozen, uncompiled, one thread at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from threading import Lock, RLock, local
 from typing import Any, cast
@@ -8,6 +8,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from visattn.functional.numerics import without_autocast
 from visattn.geometry.affine import Geometry
@@ -17,6 +19,12 @@ _DEVICES = ("cpu", "cuda", "mps", "xpu")
 _RECOMPUTING = ("with_cp", "memory_efficient")  # mmdetection, and DenseNet of torchvision
 _WRAPPERS = {"OptimizedModule": "_orig_mod"} | dict.fromkeys(
     ("DataParallel", "DistributedDataParallel", "AveragedModel"), "module"
+)
+HALF = (torch.float16, torch.bfloat16)
+_NARROWING = frozenset({Tensor.half, Tensor.bfloat16})
+_LOOKUPS = frozenset({F.embedding, torch.embedding})
+_ATTRIBUTES = frozenset(
+    {"__get__", "__set__", "__setitem__", "__getitem__", "size", "dim", "numel"}
 )
 _LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 _LOCKS_GUARD = Lock()
@@ -226,3 +234,44 @@ def internal_geometry(model: nn.Module, size: tuple[int, int]) -> Geometry:
     [resized] = images.image_sizes
     canvas = cast("Tensor", images.tensors).shape[-2:]
     return identity.resized(resized).padded(0, 0, (canvas[0], canvas[1]))
+
+
+class Float32(TorchFunctionMode):
+    """Computes in float32 what a model computes in 16 bits.
+
+    Its weights are copied one at a time, while a function reads them, and what the model computes
+    from them stays in float32.
+
+    Example:
+        >>> with Float32():
+        ...     torch.ones(2, dtype=torch.float16).add(2**-20).dtype
+        torch.float32
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a torch function on float32 copies of its 16-bit tensors."""
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        in_place = name.endswith("_") and not name.endswith("__")
+        half = bool(args) and isinstance(args[0], Tensor) and args[0].dtype in HALF
+        if name in _ATTRIBUTES or (in_place and half):
+            return func(*args, **kwargs)
+        if func in _NARROWING:
+            return args[0].float()
+        if func in _LOOKUPS:  # copies the chosen rows alone
+            return _wide(func(*args, **kwargs))
+        return func(*_wide(args), **_wide(kwargs))
+
+
+def _wide(value: Any) -> Any:
+    """Return a nested value with 16-bit tensors in float32, and float32 for 16-bit types."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in HALF else value
+    if isinstance(value, torch.dtype):
+        return torch.float32 if value in HALF else value
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(map(_wide, value))
+    if isinstance(value, Mapping):
+        return {key: _wide(item) for key, item in value.items()}
+    return value

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from jaxtyping import Float
 from torch import Tensor
 
 from visattn.geometry.affine import Margin
@@ -141,6 +142,39 @@ class FeatureLayer:
     levels: tuple[str | int, ...] = ()
     margin: Margin = (0, 0)
     order: tuple[int, ...] = ()
+
+    def fits(self, features: Tensor) -> bool:
+        """Whether features have this layout and grid."""
+        (rows, columns), axes = self.grid, self.layout.split()
+        tokens = self.num_prefix_tokens + rows * columns + self.num_suffix_tokens
+        sizes = {"y": rows, "x": columns, "n": tokens}
+        pairs = zip(axes, features.shape, strict=False)
+        return features.ndim == len(axes) and all(sizes.get(e, size) == size for e, size in pairs)
+
+    def to_grid(self, features: Tensor) -> Float[Tensor, "b d gy gx"]:
+        """Return features of any layout as `[b d gy gx]`.
+
+        Raises:
+            ValueError: If they do not have this layout.
+
+        Example:
+            >>> layer = FeatureLayer("norm", "b n c", (3, 5), num_prefix_tokens=2)
+            >>> layer.to_grid(torch.zeros(7, 2 + 15, 4)).shape
+            torch.Size([7, 4, 3, 5])
+        """
+        (rows, columns), start = self.grid, self.num_prefix_tokens
+        if not self.fits(features):
+            raise ValueError(
+                f"{self.site} must return [{self.layout}] with a grid of {rows} x {columns} after "
+                f"{start} prefix tokens, got shape {list(features.shape)}"
+            )
+        if self.layout == "b c y x":
+            return features
+        if self.layout == "b y x c":
+            return features.movedim(-1, 1)
+        tokens = features.mT if self.layout == "b n c" else features
+        cells = list(self.order) or slice(start, start + rows * columns)
+        return tokens[:, :, cells].unflatten(-1, self.grid)
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,27 @@ Tokens whose centers stand on even lines are a grid, whatever their order in the
     o o o o
     o o o o       12 centers on 3 x 4 lines
     o o o o
+
+On the input cells lie from edge to edge: trained networks with padding look there. Without padding
+each convolution loses pixels at the border, and the cells have a margin around them:
+
+    84 pixels -> 20 (8 x 8, stride 4) -> 9 (4 x 4, stride 2) -> 7 (3 x 3): 7 cells of 4 * 2 pixels
+    |- margin 14 -|------ 56 ------|- margin 14 -|
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, log
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import interpolate
+
+from visattn.geometry.affine import Margin
+from visattn.recording.interception import in_this_run
 
 Grid = tuple[int, int]
 IMAGES = 4
@@ -47,6 +58,7 @@ CLEAR = 0.6  # correlation of rows with their centers
 _SHIFT = 0.06  # images that the middle of all centers may be off; strides move sharp ones a little
 # Channels of maps, evenly spaced, that are compared; fewer of fine maps, whose lines are longer.
 _FEWEST, _VALUES = 8, 32 * 28 * 28
+_STRIDED = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d)
 
 
 def probe_images(
@@ -129,6 +141,7 @@ def place_tokens(moment: Float[Tensor, "5 *windows slots"], size: tuple[int, int
     y, x, yy, xx = (other / energy for other in others)
     spread = ((yy - y * y) + (xx - x * x)).nan_to_num().clamp(min=0).sqrt()
     best: Places | None = None
+    windows = moment[0].numel() // moment.shape[-1]
     # up to two class tokens that are computed from the whole image stand beside a grid
     wide = [slot for slot in spread.argsort(descending=True)[:2].tolist() if spread[slot] > _WIDE]
     for count in range(len(wide) + 1):
@@ -140,17 +153,15 @@ def place_tokens(moment: Float[Tensor, "5 *windows slots"], size: tuple[int, int
             break
         centers = torch.stack([y[slots], x[slots]], 1)
         # only tokens that are computed from some pixels, and not from all, tell another order
-        windows = moment[0].numel() // moment.shape[-1]
         for usual_orders in (windows, 0) if usual < _WIDE else (windows,):
-            found = list(_fits(slots, centers, usual, size, usual_orders))
-            best = min([*found, *([] if best is None else [best])], key=Places.rank, default=None)
+            found = [*_fits(slots, centers, usual, size, usual_orders)]
+            best = min([*found, *([best] if best else [])], key=Places.rank, default=None)
             if best is not None and best.sure:
                 break
     if best is None or best.off > _UNSURE:
         return None
-    free = torch.ones_like(own)
-    free[best.cells] = False
-    return replace(best, free=tuple(free.nonzero().flatten().tolist()))
+    free = set(range(len(own))) - set(best.cells.tolist())
+    return replace(best, free=tuple(sorted(free)))
 
 
 def _fits(
@@ -317,3 +328,74 @@ def covers(grid: Grid, image_size: tuple[int, int]) -> bool:
         (True, False)
     """
     return all(2 <= cells <= length for cells, length in zip(grid, image_size, strict=True))
+
+
+class CellStrides:
+    """Pixels from one cell to the next in each feature map of a network, as its modules run.
+
+    They are products of the strides of convolutions and pooling. Whatever else changes the size of
+    a map, such as a function or adaptive pooling, takes it for going from edge to edge.
+
+    Example:
+        >>> network = nn.Sequential(nn.Conv2d(3, 4, 8, 4), nn.ReLU(), nn.Conv2d(4, 4, 4, 2))
+        >>> with CellStrides().watching(network) as strides:
+        ...     network(torch.zeros(1, 3, 84, 84)).shape
+        torch.Size([1, 4, 9, 9])
+        >>> strides.margin((9, 9))
+        (6, 6)
+    """
+
+    def __init__(self) -> None:
+        self._first: nn.Module | None = None
+        self._strides: dict[Grid, tuple[float, float]] = {}
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator["CellStrides"]:
+        """Note the strides of the maps that the model computes in the block."""
+        note = in_this_run(self._note)
+        with ExitStack() as stack:
+            for module in model.modules():
+                if isinstance(module, _STRIDED):
+                    # before the hooks of blocks that were inserted behind it
+                    handle = module.register_forward_hook(note, prepend=True)
+                    stack.callback(handle.remove)
+            yield self
+
+    def margin(self, grid: Grid, size: tuple[int, int] | None = None) -> Margin:
+        """Return what of the input is free of cells, above and below, and left and right.
+
+        Args:
+            grid: Rows and columns of a map.
+            size: Height and width of the input; by default of that of the first convolution.
+        """
+        if not self._strides:
+            return 0, 0
+        seen = next(iter(self._strides))  # the input of the first convolution
+        margins = [0, 0]
+        for axis, stride in enumerate(self._of(grid)):
+            free = seen[axis] - stride * grid[axis]
+            if free >= stride / 2:
+                margins[axis] = round(free / 2 * (size or seen)[axis] / seen[axis])
+        return margins[0], margins[1]
+
+    def _note(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        if not args:  # called by keyword
+            return
+        before, after = ((each.shape[-2], each.shape[-1]) for each in (args[0], output))
+        if self._first is None or module is self._first:  # another run of the model
+            self._first = module
+            self._strides = {before: (1.0, 1.0)}
+        step: Any = module.stride
+        y, x = step if isinstance(step, tuple) else (step, step)
+        rows, columns = self._of(before)
+        self._strides.setdefault(after, (rows * y, columns * x))
+
+    def _of(self, grid: Grid) -> tuple[float, float]:
+        """Return the stride of a map, by the map of the most similar size."""
+
+        def difference(known: Grid) -> float:
+            return sum(abs(log(a / b)) for a, b in zip(known, grid, strict=True))
+
+        near = min(self._strides, key=difference)
+        (rows, columns), (y, x) = near, self._strides[near]
+        return y * rows / grid[0], x * columns / grid[1]

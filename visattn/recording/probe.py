@@ -21,7 +21,6 @@ from torch.nn.functional import one_hot
 from visattn.blocks.tap import RecordRequest, Tap
 from visattn.io.messages import user_code_location
 from visattn.recording.attention_call import AttentionCall
-from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import first_weight, without_grad
 from visattn.recording.interception import (
     attention_calls,
@@ -34,6 +33,7 @@ from visattn.recording.outputs import OutputLayout, detect_output_layout, first_
 from visattn.recording.places import (
     CLEAR,
     IMAGES,
+    CellStrides,
     Grid,
     Places,
     fits,

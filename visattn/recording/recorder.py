@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from visattn.blocks.tap import RecordRequest, Tap
 from visattn.recording.attention_call import ALL, AttentionCall, Rows
-from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import plain
 from visattn.recording.interception import (
     Running,
@@ -23,6 +22,7 @@ from visattn.recording.interception import (
     in_this_run,
     is_third_party,
 )
+from visattn.recording.places import CellStrides
 from visattn.recording.probe import ObservedTokens, Probe, probe_model
 from visattn.recording.subject import Subject
 from visattn.results.attention_map import AttentionMap, truncate_text

@@ -21,7 +21,6 @@ from torch.overrides import TorchFunctionMode
 
 from visattn.blocks.tap import Tap
 from visattn.recording.attention_call import AttentionCall
-from visattn.recording.cell_strides import CellStrides
 from visattn.recording.frozen import with_grad
 from visattn.recording.interception import (
     attention_calls,
@@ -35,6 +34,7 @@ from visattn.recording.outputs import (
     detect_output_layout,
     output_tensors,
 )
+from visattn.recording.places import CellStrides
 from visattn.recording.probe import Probe
 from visattn.recording.score_evidence import reaches
 

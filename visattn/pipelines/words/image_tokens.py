@@ -35,8 +35,7 @@ from visattn.pipelines.words.language_model import (
 )
 from visattn.pipelines.words.lattice import Centers, Placement, draw, find_cells
 from visattn.recording.attention_call import IDENTITY, AttentionCall
-from visattn.recording.float32 import HALF, Float32
-from visattn.recording.frozen import without_grad
+from visattn.recording.frozen import HALF, Float32, without_grad
 from visattn.recording.interception import attention_calls, in_this_run
 
 _INPUTS = "inputs_embeds"
